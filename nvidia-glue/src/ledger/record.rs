@@ -1,0 +1,101 @@
+//! What is written down about one container's grant.
+
+use runtime_config::{
+    Bytes,
+    request::{CardPolicy, ComputeShare, GpuRequest},
+};
+use serde::{Deserialize, Serialize};
+
+/// Names one container among all containerds of the node.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ContainerKey {
+    /// containerd's gRPC address, `/run/containerd/containerd.sock`.
+    pub containerd: String,
+    /// containerd's namespace, `k8s.io`.
+    pub namespace: String,
+    /// The container's id.
+    pub id: String,
+}
+
+/// One container's grant. A file of its own in `ledger/`, replaced as a whole.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Version of this format, 1.
+    pub version: u32,
+    /// The kernel's boot id; a record of another boot is void.
+    pub boot_id: String,
+    /// The grant's own name: later several containers may share one grant.
+    pub grant_id: String,
+    /// Whose it is.
+    pub container: ContainerKey,
+    /// Reserved, or in use by a container that exists.
+    pub state: GrantState,
+    /// The shim that answers for the container.
+    pub shim: Process,
+    /// The container's init, once there is one.
+    pub init: Option<Process>,
+    /// The container's cgroup directories, absolute: one on v2, one a hierarchy on v1. Empty while pending.
+    pub cgroups: Vec<String>,
+    /// Order of admission; schedules are laid out in it.
+    pub order: u64,
+    /// What was asked.
+    pub request: GpuRequest,
+    /// What was granted, card by card in the container's order.
+    pub cards: Vec<CardGrant>,
+    /// Whole cards, no quota.
+    pub exclusive: bool,
+    /// Instant of admission, RFC 3339.
+    pub admitted_at: String,
+}
+
+/// State of a grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GrantState {
+    /// Reserved; the container is being created.
+    Pending,
+    /// The container exists.
+    Bound,
+}
+
+/// A process named so that a reused pid cannot be taken for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Process id in the initial namespace.
+    pub pid: i32,
+    /// Field 22 of `/proc/PID/stat`, clock ticks since boot.
+    pub start_time: u64,
+}
+
+/// What one container was granted of one card.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CardGrant {
+    /// The card's index when it was granted.
+    pub index: u32,
+    /// `GPU-...`: what names the card in the ledger.
+    pub uuid: String,
+    /// `MIG-...` when a MIG device was granted and not the card.
+    pub mig_uuid: Option<String>,
+    /// Usable bytes.
+    pub memory: Bytes,
+    /// Share of its time.
+    pub compute: ComputeShare,
+    /// The card's policy when it was granted.
+    pub policy: CardPolicy,
+    /// The whole card, alone.
+    pub exclusive: bool,
+    /// What holds the limits.
+    pub enforcement: Enforcement,
+}
+
+/// What holds a grant's limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Enforcement {
+    /// Nothing to hold: a whole card.
+    WholeCard,
+    /// MIG hardware.
+    Mig,
+    /// Admission only: the sums are held, the running container is not.
+    Admission,
+}

@@ -1,0 +1,311 @@
+//! What a container asks for, whatever language it was asked in.
+//!
+//! `Source` (environment, annotations, device nodes that are already in the spec) -> dialect -> [`GpuRequest`].
+
+mod memory;
+mod selector;
+
+use std::path::PathBuf;
+
+use bitflags::bitflags;
+use serde::{Deserialize, Serialize};
+
+pub use memory::MemoryLimit;
+pub use selector::{DeviceSelector, PciBusId};
+
+use crate::units::{Percent, Weight};
+
+/// What the spec of one container says about GPUs.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ContainerRequest {
+    /// Nothing: the container gets no GPU.
+    None,
+    /// Something: cards, driver files, or both.
+    Gpu(Box<GpuRequest>),
+}
+
+/// The language that a request was made in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dialect {
+    /// `egpu.io/*` annotations and `EGPU_*` variables.
+    Native,
+    /// `NVIDIA_VISIBLE_DEVICES` alone, CDI nodes, or Docker's `--gpus`.
+    Nvidia,
+    /// `AMP_VGPU_ENABLE=1`.
+    AlibabaEgpu,
+    /// `ALIYUN_COM_GPU_*`.
+    AlibabaCgpu,
+    /// `EGPU=`.
+    CtyunEgpu,
+    /// `CUDA_DEVICE_*`.
+    Hami,
+}
+
+/// One container's request, validated as far as that is possible without knowing the node's cards.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GpuRequest {
+    /// The language of the limits. Where native and a foreign one both spoke, the foreign one.
+    pub dialect: Dialect,
+    /// Which cards.
+    pub cards: CardRequest,
+    /// Cards given whole beside those: what this names that `cards` does not (cGPU: `NVIDIA_VISIBLE_DEVICES` beside
+    /// `ALIYUN_COM_GPU_VISIBLE_DEVICES`). Usually `CardRequest::None`.
+    pub whole_cards: CardRequest,
+    /// How much of them.
+    pub share: Share,
+    /// The card policy that the request needs; `None`: any.
+    pub policy: Option<CardPolicy>,
+    /// Where egpu chooses the cards: how.
+    pub placement: Placement,
+    /// Replicas of one workload carry the same group; `spread` keeps them apart.
+    pub group: Option<String>,
+    /// Who runs first on a card that is contended.
+    pub priority: Priority,
+    /// What happens to a program that asks for more memory than it was granted.
+    pub over_memory: OverMemory,
+    /// Program in the container that runs before an over-memory kill.
+    pub oom_script: Option<PathBuf>,
+    /// Whether `egpu set` may change the quota while the container runs.
+    pub live_update: bool,
+    /// Which parts of the driver's user space are wanted.
+    pub driver_capabilities: DriverCapabilities,
+    /// Conditions on the driver and the cards (`NVIDIA_REQUIRE_*`), each of which must hold.
+    /// Empty when `NVIDIA_DISABLE_REQUIRE` is set.
+    pub requirements: Vec<Requirement>,
+    /// MPS-free extras of the NVIDIA dialect that change what is injected, not what is granted.
+    pub extras: NvidiaExtras,
+    /// The variables and annotations that made the request, `NAME=value`, for the log and the record.
+    pub asked: Vec<String>,
+}
+
+/// Which cards a container asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CardRequest {
+    /// Driver files but no card (`NVIDIA_VISIBLE_DEVICES=none`).
+    None,
+    /// Every card of the node.
+    All,
+    /// So many; egpu chooses. At least 1.
+    Count(u32),
+    /// These, in this order, without repetition.
+    Devices(Vec<DeviceSelector>),
+    /// The cards whose device nodes somebody (CDI) has put into the spec already: minor numbers of `/dev/nvidiaN`.
+    PresentNodes(Vec<u32>),
+}
+
+/// How much of each card.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Share {
+    /// Whole cards: recorded as exclusive, no quota.
+    Exclusive,
+    /// `utility` alone: the container looks at cards but computes nothing; it holds nothing.
+    Monitor,
+    /// A part of each card.
+    Part {
+        /// Memory for the first, second, ... card. One entry stands for every card; a shorter list is continued by its
+        /// last entry where `continue_memory` says so, else its length must be the number of cards.
+        /// Each entry holds every limit that applies: the tightest counts. No limit: the card's whole memory.
+        memory: PerCard<Vec<MemoryLimit>>,
+        /// Compute likewise.
+        compute: PerCard<ComputeShare>,
+        /// Limits hold, or are only recorded.
+        isolation: Isolation,
+    },
+}
+
+/// One value for each card that a container gets.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PerCard<T> {
+    /// The same for every card.
+    Same(T),
+    /// One for each card in the order of the request; the number of cards must be the list's length.
+    Exactly(Vec<T>),
+    /// As `Exactly`, but a short list is continued by its last value. Never empty.
+    Continued(Vec<T>),
+    /// For some cards by their index on the node, another value for the rest (`CUDA_DEVICE_MEMORY_LIMIT_<i>` counts the
+    /// container's own cards: position in the request).
+    ByPosition {
+        /// Position in the request and value.
+        given: Vec<(u32, T)>,
+        /// For all others.
+        rest: T,
+    },
+}
+
+/// A card's time, as asked for by one container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ComputeShare {
+    /// No compute control asked for: shares what is left on a card with caps, or by weight 1.
+    Unlimited,
+    /// A hard cap.
+    Cap {
+        /// The most that the container gets.
+        percent: Percent,
+        /// HAMi's `default`: the cap is lifted while the container is alone on the card.
+        lifted_when_alone: bool,
+    },
+    /// A share relative to the other containers of the card.
+    Weight(Weight),
+}
+
+/// Whether the limits are enforced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Isolation {
+    /// Memory and compute.
+    #[default]
+    Full,
+    /// Memory only.
+    Memory,
+    /// Recorded and mediated, not limited.
+    None,
+}
+
+/// How a card is shared among its containers. It belongs to the card, not to a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CardPolicy {
+    /// 1/max_inst each, also when alone (cGPU 0).
+    Fair,
+    /// Equal among those that have the GPU open (cGPU 1).
+    Preemptive,
+    /// By weight among those that exist (cGPU 2).
+    Weighted,
+    /// Weight of max_inst, or the percent asked for, as a hard cap (cGPU 3).
+    Fixed,
+    /// By weight among those that have work (cGPU 4).
+    Soft,
+    /// The driver's own; memory quota only (cGPU 5).
+    Native,
+}
+
+/// How egpu chooses cards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// The fullest card that still fits.
+    #[default]
+    Binpack,
+    /// The emptiest; replicas apart.
+    Spread,
+}
+
+/// Who runs first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Priority {
+    /// Before low.
+    #[default]
+    High,
+    /// Only in time that high-priority containers do not use.
+    Low,
+}
+
+/// What a program over its memory quota gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OverMemory {
+    /// CUDA's ordinary out-of-memory error.
+    #[default]
+    Deny,
+    /// The process is ended, after the OOM script if there is one.
+    Kill,
+}
+
+bitflags! {
+    /// `NVIDIA_DRIVER_CAPABILITIES`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(transparent)]
+    pub struct DriverCapabilities: u8 {
+        /// CUDA and OpenCL.
+        const COMPUTE = 1;
+        /// `nvidia-smi` and NVML.
+        const UTILITY = 1 << 1;
+        /// Video codec SDK; brings the compute libraries along.
+        const VIDEO = 1 << 2;
+        /// OpenGL and Vulkan.
+        const GRAPHICS = 1 << 3;
+        /// X11; includes graphics.
+        const DISPLAY = 1 << 4;
+        /// NGX.
+        const NGX = 1 << 5;
+        /// 32-bit libraries of the others.
+        const COMPAT32 = 1 << 6;
+    }
+}
+
+/// What else the NVIDIA variables may ask for.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct NvidiaExtras {
+    /// `NVIDIA_IMEX_CHANNELS`: channel numbers.
+    pub imex_channels: Vec<u32>,
+    /// `NVIDIA_MIG_CONFIG_DEVICES=all`.
+    pub mig_config: bool,
+    /// `NVIDIA_MIG_MONITOR_DEVICES=all`.
+    pub mig_monitor: bool,
+    /// `NVIDIA_GDS=enabled`.
+    pub gds: bool,
+    /// `NVIDIA_MOFED=enabled`.
+    pub mofed: bool,
+    /// `NVIDIA_GDRCOPY=enabled`.
+    pub gdrcopy: bool,
+    /// `NVIDIA_NVSWITCH=enabled`.
+    pub nvswitch: bool,
+}
+
+/// One `NVIDIA_REQUIRE_*` variable: alternatives (space = OR) of conditions (comma = AND).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requirement {
+    /// The variable's name.
+    pub variable: String,
+    /// At least one of these must hold; in each, all conditions.
+    pub alternatives: Vec<Vec<Condition>>,
+}
+
+/// `property operator value`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Condition {
+    /// What is compared.
+    pub property: Property,
+    /// How.
+    pub operator: Operator,
+    /// With what, as written.
+    pub value: String,
+}
+
+/// What a [`Condition`] looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Property {
+    /// The newest CUDA version that the driver supports.
+    Cuda,
+    /// The driver's version.
+    Driver,
+    /// The card's compute capability.
+    Arch,
+    /// The card's brand; compared without regard to case, `=` and `!=` only.
+    Brand,
+}
+
+/// How a [`Condition`] compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operator {
+    /// `=`
+    Equal,
+    /// `!=`
+    NotEqual,
+    /// `<`
+    Less,
+    /// `<=`
+    LessOrEqual,
+    /// `>`
+    Greater,
+    /// `>=`
+    GreaterOrEqual,
+}
