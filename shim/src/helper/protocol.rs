@@ -1,0 +1,147 @@
+//! What the shim asks of the helper, and what it is answered.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// One operation, executed by a worker of its own. File descriptors travel beside it.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Operation {
+    /// Mounts the root file system, completes the spec, and creates the container up to its init waiting for `Start`.
+    Create(Create),
+    /// Lets a created container's init execute its program.
+    Start(Start),
+    /// Runs one more process in a running container.
+    Exec(Exec),
+    /// Removes what libcontainer and the mounts left: state, cgroups, root file system.
+    Delete(Delete),
+    /// Asks the driver for the node's cards (NVML is never loaded into the shim).
+    Inventory(Inventory),
+}
+
+/// How a process gets its standard streams; the descriptors travel beside the operation in the order of the fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StdioKind {
+    /// Three descriptors: stdin, stdout, stderr.
+    Streams,
+    /// One descriptor: a connected socket on which the pty's master is sent back (SCM_RIGHTS).
+    Terminal,
+}
+
+/// See [`Operation::Create`].
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Create {
+    /// The container's id.
+    pub id: String,
+    /// The bundle; its `config.json` is the spec, already edited by the shim but for what depends on the root file system.
+    pub bundle: PathBuf,
+    /// Where libcontainer keeps the state of this namespace's containers.
+    pub runtime_root: PathBuf,
+    /// What containerd wants mounted at the bundle's `rootfs` (or the spec's root path) first, in this order.
+    pub rootfs_mounts: Vec<RootfsMount>,
+    /// Descriptors that follow.
+    pub stdio: StdioKind,
+    /// Use systemd for cgroups (`SystemdCgroup` of the runtime options).
+    pub systemd_cgroup: bool,
+    /// `NoPivotRoot` of the runtime options.
+    pub no_pivot_root: bool,
+    /// Owner that the options want for the streams' pipes and the pty; default the spec's user.
+    pub io_owner: Option<(u32, u32)>,
+    /// The container was granted GPUs: what the grant puts into it.
+    pub injection: Option<serde_json::Value>,
+    /// Install the static filter that refuses driver calls.
+    pub fence: bool,
+}
+
+/// One entry of containerd's rootfs mounts.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RootfsMount {
+    /// File system type.
+    pub kind: String,
+    /// Source.
+    pub source: String,
+    /// Options, flags and data mixed as in fstab.
+    pub options: Vec<String>,
+}
+
+/// See [`Operation::Start`].
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Start {
+    /// The container's id.
+    pub id: String,
+    /// As in [`Create`].
+    pub runtime_root: PathBuf,
+}
+
+/// See [`Operation::Exec`].
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Exec {
+    /// The container's id.
+    pub id: String,
+    /// As in [`Create`].
+    pub runtime_root: PathBuf,
+    /// The OCI `process` object, JSON.
+    pub process: serde_json::Value,
+    /// Descriptors that follow.
+    pub stdio: StdioKind,
+    /// As in [`Create`].
+    pub io_owner: Option<(u32, u32)>,
+    /// As in [`Create`].
+    pub fence: bool,
+}
+
+/// See [`Operation::Delete`]. Succeeds when there is nothing left to remove.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Delete {
+    /// The container's id.
+    pub id: String,
+    /// As in [`Create`].
+    pub runtime_root: PathBuf,
+    /// The bundle, whose root file system is unmounted.
+    pub bundle: PathBuf,
+}
+
+/// See [`Operation::Inventory`].
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Inventory {
+    /// The configuration file in force.
+    pub config: PathBuf,
+}
+
+/// A worker's answer, one frame.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Reply {
+    /// To `Create` and `Exec`: the process, a child of the shim.
+    Process {
+        /// Its pid in the shim's namespace.
+        pid: i32,
+    },
+    /// To `Start` and `Delete`.
+    Done,
+    /// To `Inventory`.
+    Inventory(Box<nvidia_glue::cards::Inventory>),
+    /// To anything.
+    Failed(Failure),
+}
+
+/// Why an operation failed, in words that containerd passes on to its user.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Failure {
+    /// What to branch on.
+    pub kind: FailureKind,
+    /// What, which, why; with the chain of causes.
+    pub message: String,
+}
+
+/// What kind of failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FailureKind {
+    /// The spec or the request is at fault; the same call fails again.
+    Invalid,
+    /// The container is unknown to the runtime.
+    NotFound,
+    /// The container's state does not allow it.
+    FailedPrecondition,
+    /// Anything else.
+    Internal,
+}
