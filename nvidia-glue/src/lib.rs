@@ -3,4 +3,5 @@
 //! It knows nothing of containerd, ttrpc or tokio: request in, [`Grant`] and spec edits out.
 
 pub mod cards;
+pub mod fence;
 pub mod ledger;

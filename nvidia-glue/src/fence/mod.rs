@@ -1,0 +1,159 @@
+//! The seccomp filter that stands between a container and the NVIDIA driver's ioctls, as pure data.
+//!
+//! Today it is the fence of containers without a grant: a neighbour could hand them an open driver file (SCM_RIGHTS,
+//! `/proc/PID/fd`), and with it they would use a card without any limit. The device cgroup does not see a file that is
+//! already open; the filter does.
+//!
+//! What it keys on, and why:
+//! - The resource manager (`nvidia_ioctl()`, kernel-open/nvidia/nv.c) reads a command's **number** and **size** and never
+//!   its type byte or direction. So a command is protected by (number, size) whatever its type says, and, because
+//!   structs grow with driver versions, by number alone where the type is the driver's own `F`.
+//! - UVM (`uvm_ioctl()`, kernel-open/nvidia-uvm/uvm.c) switches over the raw low 32 bits of the command.
+//! - The kernel cuts a command to 32 bits before any driver sees it; the high word of the argument is ignored here too.
+//! - The driver's 32-bit entry is the same handler with the same structs, so i386 and x32 (ARM on AArch64) are covered.
+//!
+//! Everything else is allowed: the filter is stacked on top of the container's own seccomp profile, and the kernel takes the
+//! strictest answer of all filters.
+
+mod bpf;
+mod table;
+
+pub use bpf::BpfInstruction;
+pub use table::{Escape, PROTECTED_ESCAPES, UVM_COMMANDS, UVM_LIFECYCLE};
+
+use bpf::Assembler;
+
+/// What the kernel does with a protected call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// The call fails with this errno (`SECCOMP_RET_ERRNO`); at most 4095.
+    Errno(u16),
+    /// The call is handed to the filter's listener (`SECCOMP_RET_USER_NOTIF`).
+    UserNotification,
+}
+
+impl Action {
+    /// "Inappropriate ioctl for device": what a file that is no NVIDIA device answers to these calls, so that a program
+    /// concludes that there is no card.
+    pub const NOT_A_DRIVER: Self = Self::Errno(25);
+
+    /// The filter's return value, `linux/seccomp.h`.
+    fn return_value(self) -> u32 {
+        const SECCOMP_RET_ERRNO: u32 = 0x0005_0000;
+        const SECCOMP_RET_USER_NOTIF: u32 = 0x7fc0_0000;
+        match self {
+            Self::Errno(errno) => SECCOMP_RET_ERRNO | u32::from(errno.min(4095)),
+            Self::UserNotification => SECCOMP_RET_USER_NOTIF,
+        }
+    }
+}
+
+/// The machines that NVIDIA ships Linux drivers and containers for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arch {
+    /// x86-64 with its i386 and x32 entries.
+    X86_64,
+    /// AArch64 with its 32-bit ARM entry.
+    Aarch64,
+}
+
+impl Arch {
+    /// The machine that this program was built for; `None` where NVIDIA has no driver.
+    pub const fn native() -> Option<Self> {
+        if cfg!(target_arch = "x86_64") {
+            Some(Self::X86_64)
+        } else if cfg!(target_arch = "aarch64") {
+            Some(Self::Aarch64)
+        } else {
+            None
+        }
+    }
+
+    /// `AUDIT_ARCH_*` (linux/audit.h) of each system call entry, and the numbers of ioctl at it.
+    fn entries(self) -> &'static [Entry] {
+        match self {
+            Self::X86_64 => &[
+                // x32 shares the audit value and sets bit 30 of the number; its own ioctl is 514. The bit is masked off, and
+                // both numbers are taken with and without it: kernels before 5.5 ran 514 without the bit as well.
+                Entry { audit_arch: 0xc000_003e, ioctl: &[16, 514] },
+                Entry { audit_arch: 0x4000_0003, ioctl: &[54] },
+            ],
+            Self::Aarch64 => {
+                &[Entry { audit_arch: 0xc000_00b7, ioctl: &[29] }, Entry { audit_arch: 0x4000_0028, ioctl: &[54] }]
+            }
+        }
+    }
+}
+
+/// One way into the kernel.
+#[derive(Debug)]
+struct Entry {
+    audit_arch: u32,
+    ioctl: &'static [u32],
+}
+
+/// Bit 30 of a system call number, x32's mark (`__X32_SYSCALL_BIT`). No other entry has numbers that high.
+const X32_BIT: u32 = 0x4000_0000;
+
+/// Offsets in `struct seccomp_data` (linux/seccomp.h). Both machines are little-endian: a word's low half comes first.
+const OFFSET_NR: u32 = 0;
+const OFFSET_ARCH: u32 = 4;
+const OFFSET_COMMAND: u32 = 24;
+
+/// `nr` and `size` of an ioctl command, `nr` and `type` of one (asm-generic/ioctl.h).
+const NR_AND_SIZE: u32 = 0x3fff_00ff;
+const NR_AND_TYPE: u32 = 0x0000_ffff;
+/// The driver's own type byte (kernel-open/common/inc/nv-ioctl-numbers.h), in place.
+const TYPE_F: u32 = (b'F' as u32) << 8;
+
+const SECCOMP_RET_KILL_PROCESS: u32 = 0x8000_0000;
+const SECCOMP_RET_ALLOW: u32 = 0x7fff_0000;
+
+/// The filter for `arch`: `driver_call` for commands that the driver's own user space sends (type `F`, and UVM's),
+/// ENOTTY for the same commands under a foreign type, which no honest program sends; all else is allowed.
+///
+/// An entry that `arch` does not have kills the process: no such kernel exists today, and a new one must not be a hole.
+///
+/// At most a few hundred instructions, well under the kernel's 4096; install with `SECCOMP_SET_MODE_FILTER`.
+pub fn program(arch: Arch, driver_call: Action) -> Vec<BpfInstruction> {
+    let mut assembler = Assembler::default();
+    assembler.load(OFFSET_ARCH);
+    let commands = commands(driver_call);
+    for entry in arch.entries() {
+        let mut section = Assembler::default();
+        section.load(OFFSET_NR);
+        section.and(!X32_BIT);
+        section.unless_any(entry.ioctl, SECCOMP_RET_ALLOW);
+        section.extend(&commands);
+        assembler.section_if_equal(entry.audit_arch, &section);
+    }
+    assembler.ret(SECCOMP_RET_KILL_PROCESS);
+    assembler.finish()
+}
+
+/// What follows once the call is known to be an ioctl. Ends in a return on every path.
+fn commands(driver_call: Action) -> Assembler {
+    let driver_call = driver_call.return_value();
+    let mut section = Assembler::default();
+    section.load(OFFSET_COMMAND);
+    section.if_any(&UVM_LIFECYCLE, driver_call);
+    section.if_in_range(*UVM_COMMANDS.start(), *UVM_COMMANDS.end(), driver_call);
+
+    section.load(OFFSET_COMMAND);
+    section.and(NR_AND_TYPE);
+    let own_type: Vec<u32> = PROTECTED_ESCAPES.iter().map(|escape| TYPE_F | u32::from(escape.number)).collect();
+    section.if_any(&own_type, driver_call);
+
+    section.load(OFFSET_COMMAND);
+    section.and(NR_AND_SIZE);
+    let any_type: Vec<u32> = PROTECTED_ESCAPES
+        .iter()
+        .flat_map(|escape| escape.sizes.iter().map(|size| u32::from(*size) << 16 | u32::from(escape.number)))
+        .collect();
+    section.if_any(&any_type, Action::NOT_A_DRIVER.return_value());
+    section.ret(SECCOMP_RET_ALLOW);
+    section
+}
+
+#[cfg(test)]
+mod tests;

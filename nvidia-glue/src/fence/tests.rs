@@ -1,0 +1,208 @@
+use super::bpf::{AND, JUMP, JUMP_EQUAL, JUMP_GREATER, JUMP_GREATER_OR_EQUAL, LOAD, RETURN};
+use super::*;
+
+const ALLOW: u32 = SECCOMP_RET_ALLOW;
+const ENOTTY: u32 = 0x0005_0000 | 25;
+const NOTIFY: u32 = 0x7fc0_0000;
+
+/// What the kernel would answer. Panics on what the kernel's checker refuses: unknown operations, running off the end.
+fn run(program: &[BpfInstruction], arch: u32, nr: u32, command: u64) -> u32 {
+    let word = |offset: u32| match offset {
+        0 => nr,
+        4 => arch,
+        24 => u32::try_from(command & 0xffff_ffff).unwrap(),
+        28 => u32::try_from(command >> 32).unwrap(),
+        other => panic!("load of offset {other}"),
+    };
+    let (mut accumulator, mut at) = (0u32, 0usize);
+    loop {
+        let instruction = program[at];
+        let branch = |condition: bool| usize::from(if condition { instruction.jt } else { instruction.jf });
+        at += 1;
+        match instruction.code {
+            LOAD => accumulator = word(instruction.k),
+            AND => accumulator &= instruction.k,
+            JUMP => at += usize::try_from(instruction.k).unwrap(),
+            JUMP_EQUAL => at += branch(accumulator == instruction.k),
+            JUMP_GREATER => at += branch(accumulator > instruction.k),
+            JUMP_GREATER_OR_EQUAL => at += branch(accumulator >= instruction.k),
+            RETURN => return instruction.k,
+            other => panic!("operation {other:#x}"),
+        }
+    }
+}
+
+/// Every way to reach ioctl: machine, audit value, system call number.
+const WAYS: &[(Arch, u32, u32)] = &[
+    (Arch::X86_64, 0xc000_003e, 16),
+    (Arch::X86_64, 0xc000_003e, X32_BIT | 514),
+    (Arch::X86_64, 0xc000_003e, X32_BIT | 16),
+    (Arch::X86_64, 0xc000_003e, 514),
+    (Arch::X86_64, 0x4000_0003, 54),
+    (Arch::Aarch64, 0xc000_00b7, 29),
+    (Arch::Aarch64, 0x4000_0028, 54),
+];
+
+fn command(direction: u32, kind: u8, number: u8, size: u32) -> u64 {
+    u64::from(direction << 30 | size << 16 | u32::from(kind) << 8 | u32::from(number))
+}
+
+#[test]
+fn every_protected_call_is_refused_at_every_entry() {
+    for (arch, audit, nr) in WAYS {
+        let program = program(*arch, Action::NOT_A_DRIVER);
+        let answer = |command: u64| run(&program, *audit, *nr, command);
+        for escape in PROTECTED_ESCAPES {
+            for direction in 0..4 {
+                for size in [0, 1, 16, 72, 144, 2304, 16383] {
+                    let own = command(direction, b'F', escape.number, size);
+                    assert_eq!(answer(own), ENOTTY, "{} F size {size}", escape.name);
+                    assert_eq!(answer(own | 0xdead_beef << 32), ENOTTY, "high word, {}", escape.name);
+                }
+                for size in escape.sizes {
+                    for kind in [0, b'E', b'T', b'd', 0xff] {
+                        let foreign = command(direction, kind, escape.number, u32::from(*size));
+                        assert_eq!(answer(foreign), ENOTTY, "{} type {kind} size {size}", escape.name);
+                    }
+                }
+            }
+        }
+        for uvm in UVM_COMMANDS.chain(UVM_LIFECYCLE) {
+            assert_eq!(answer(u64::from(uvm)), ENOTTY, "UVM {uvm}");
+            assert_eq!(answer(u64::from(uvm) | 1 << 32), ENOTTY, "UVM {uvm} with a high word");
+        }
+    }
+}
+
+/// Commands of the terminal, sockets, file systems, block devices, DRM, KVM and FUSE, as numbered on both machines.
+const HARMLESS: &[(&str, u64)] = &[
+    ("TCGETS", 0x5401),
+    ("TCSETS", 0x5402),
+    ("TIOCGWINSZ", 0x5413),
+    ("TIOCSWINSZ", 0x5414),
+    ("TIOCSCTTY", 0x540e),
+    ("TIOCGPGRP", 0x540f),
+    ("TIOCOUTQ", 0x5411),
+    ("FIONREAD", 0x541b),
+    ("FIONBIO", 0x5421),
+    ("FIOCLEX", 0x5451),
+    ("TIOCGPTN", 0x8004_5430),
+    ("TIOCSPTLCK", 0x4004_5431),
+    ("TCGETS2", 0x802c_542a),
+    ("TCSETS2", 0x402c_542b),
+    ("SIOCGIFCONF", 0x8912),
+    ("SIOCGIFADDR", 0x8915),
+    ("SIOCETHTOOL", 0x8946),
+    ("FIBMAP", 1),
+    ("FIGETBSZ", 2),
+    ("SCSI_IOCTL_GET_IDLUN", 0x5382),
+    ("SG_IO", 0x2285),
+    ("FS_IOC_GETFLAGS", 0x8008_6601),
+    ("FS_IOC_SETFLAGS", 0x4008_6602),
+    ("FS_IOC_GETVERSION", 0x8008_7601),
+    ("FS_IOC_FIEMAP", 0xc020_660b),
+    ("FS_IOC_FSGETXATTR", 0x801c_581f),
+    ("FS_IOC_FSSETXATTR", 0x401c_5820),
+    ("FS_IOC_GETFSLABEL", 0x8100_9431),
+    ("FS_IOC_ENABLE_VERITY", 0x4080_6685),
+    ("FICLONE", 0x4004_9409),
+    ("FICLONERANGE", 0x4020_940d),
+    ("FIDEDUPERANGE", 0xc018_9436),
+    ("FITRIM", 0xc018_5879),
+    ("BTRFS_IOC_SUBVOL_CREATE", 0x5000_940e),
+    ("BLKGETSIZE64", 0x8008_1272),
+    ("BLKSSZGET", 0x1268),
+    ("LOOP_CTL_GET_FREE", 0x4c82),
+    ("FBIOGET_VSCREENINFO", 0x4600),
+    ("FBIO_WAITFORVSYNC", 0x4004_4620),
+    ("DRM_IOCTL_VERSION", 0xc040_6400),
+    ("DRM_IOCTL_GET_CAP", 0xc010_640c),
+    ("DRM_IOCTL_PRIME_HANDLE_TO_FD", 0xc00c_642d),
+    ("DRM_IOCTL_MODE_REVOKE_LEASE", 0xc004_64c9),
+    ("KVM_GET_API_VERSION", 0xae00),
+    ("KVM_RUN", 0xae80),
+    ("TUNSETIFF", 0x4004_54ca),
+    ("TUNGETIFF", 0x8004_54d2),
+    ("TUNSETOFFLOAD", 0x4004_54d0),
+    ("VHOST_SET_OWNER", 0xaf01),
+    ("FUSE_DEV_IOC_CLONE", 0x8004_e500),
+    ("UFFDIO_API", 0xc018_aa3f),
+    ("RNDGETENTCNT", 0x8004_5200),
+    ("NS_GET_USERNS", 0xb701),
+    ("PERF_EVENT_IOC_ENABLE", 0x2400),
+    ("RDMA_VERBS_IOCTL", 0xc018_1b01),
+    ("VIDIOC_QUERYCAP", 0x8068_5600),
+    ("SNDRV_PCM_IOCTL_HW_PARAMS", 0xc260_4111),
+];
+
+#[test]
+fn other_calls_pass() {
+    for (arch, audit, nr) in WAYS {
+        let program = program(*arch, Action::UserNotification);
+        for (name, command) in HARMLESS {
+            assert_eq!(run(&program, *audit, *nr, *command), ALLOW, "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_one_known_collision_is_btrfs_qgroup_limit() {
+    let program = program(Arch::X86_64, Action::UserNotification);
+    let btrfs_ioc_qgroup_limit = 0x8030_942b;
+    assert_eq!(run(&program, 0xc000_003e, 16, btrfs_ioc_qgroup_limit), ENOTTY);
+}
+
+#[test]
+fn other_system_calls_pass_whatever_their_arguments() {
+    for (arch, audit, ioctl) in WAYS {
+        let program = program(*arch, Action::NOT_A_DRIVER);
+        for nr in 0..600 {
+            let is_ioctl = WAYS.iter().any(|way| way.1 == *audit && way.2 & !X32_BIT == nr);
+            if !is_ioctl {
+                assert_eq!(run(&program, *audit, nr, command(3, b'F', 0x2b, 48)), ALLOW, "{nr} beside {ioctl}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_unknown_entry_kills() {
+    for arch in [Arch::X86_64, Arch::Aarch64] {
+        assert_eq!(run(&program(arch, Action::NOT_A_DRIVER), 0xc000_00f3, 29, 0), SECCOMP_RET_KILL_PROCESS);
+    }
+}
+
+#[test]
+fn with_a_listener_only_the_drivers_own_type_is_notified() {
+    let program = program(Arch::X86_64, Action::UserNotification);
+    let answer = |command| run(&program, 0xc000_003e, 16, command);
+    assert_eq!(answer(command(3, b'F', 0x2b, 48)), NOTIFY);
+    assert_eq!(answer(command(3, b'F', 0x2b, 4000)), NOTIFY, "a struct that has grown");
+    assert_eq!(answer(command(3, 0, 0x2b, 48)), ENOTTY, "another type is no honest program");
+    assert_eq!(answer(33), NOTIFY);
+    assert_eq!(answer(0x3000_0001), NOTIFY);
+}
+
+#[test]
+fn the_program_is_one_that_the_kernel_takes() {
+    for arch in [Arch::X86_64, Arch::Aarch64] {
+        let program = program(arch, Action::NOT_A_DRIVER);
+        assert!(program.len() <= 4096, "{} instructions", program.len());
+        assert_eq!(program.last().unwrap().code, RETURN);
+        for (at, instruction) in program.iter().enumerate() {
+            let furthest = match instruction.code {
+                JUMP => usize::try_from(instruction.k).unwrap(),
+                _ => usize::from(instruction.jt.max(instruction.jf)),
+            };
+            assert!(at + 1 + furthest < program.len() || instruction.code == RETURN, "jump at {at} leaves the program");
+        }
+    }
+}
+
+#[test]
+fn the_table_names_each_number_once() {
+    let mut numbers: Vec<u8> = PROTECTED_ESCAPES.iter().map(|escape| escape.number).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), PROTECTED_ESCAPES.len());
+}
