@@ -1,4 +1,18 @@
 //! The node's cards: what they are, how they are connected, whether they may be used.
+//!
+//! [`discover`] asks the driver (or the configuration, for simulated cards), [`Inventory::resolve`] turns what a
+//! request names into one of them, [`Inventory::distance`] says how near two of them are.
+
+mod discover;
+mod resolve;
+mod roots;
+mod simulated;
+mod topology;
+
+pub use discover::{CardSettings, DiscoverError, DriverKind, discover};
+pub use resolve::{CardOrMig, ResolveError};
+pub use roots::Roots;
+pub use simulated::{SimulatedCards, SimulatedError, SimulatedNodes, SimulatedNodesError, make_simulated_nodes};
 
 use runtime_config::{Bytes, request::PciBusId};
 use serde::{Deserialize, Serialize};

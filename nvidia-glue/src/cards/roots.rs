@@ -1,0 +1,34 @@
+//! Where the kernel's trees are, so that tests can show a made-up machine.
+
+use std::path::PathBuf;
+
+/// The places that discovery, health and the doctor look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Roots {
+    /// procfs, `/proc`.
+    pub proc: PathBuf,
+    /// sysfs, `/sys`.
+    pub sys: PathBuf,
+    /// Device nodes, `/dev`.
+    pub dev: PathBuf,
+    /// The kernel's log, `/dev/kmsg`; a plain file with the same records will do.
+    pub kernel_log: PathBuf,
+}
+
+impl Roots {
+    /// This machine.
+    pub fn host() -> Self {
+        Self::under("/")
+    }
+
+    /// The same layout below `prefix`.
+    pub fn under(prefix: impl Into<PathBuf>) -> Self {
+        let prefix = prefix.into();
+        Self {
+            proc: prefix.join("proc"),
+            sys: prefix.join("sys"),
+            dev: prefix.join("dev"),
+            kernel_log: prefix.join("dev/kmsg"),
+        }
+    }
+}
