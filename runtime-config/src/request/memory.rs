@@ -52,4 +52,10 @@ impl MemoryLimit {
         let usable = Bytes(usable).floor_to_kib();
         (usable.0 > 0).then_some(usable)
     }
+
+    /// The usable bytes on a card of `card` bytes where all of `limits` hold; without any, the whole card.
+    /// `None` when one of them leaves nothing or asks for more than the card has.
+    pub fn tightest(limits: &[Self], card: Bytes) -> Option<Bytes> {
+        limits.iter().try_fold(card, |least, limit| Some(least.min(limit.resolve(card)?)))
+    }
 }

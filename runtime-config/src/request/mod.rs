@@ -3,7 +3,9 @@
 //! `Source` (environment, annotations, device nodes that are already in the spec) -> dialect -> [`GpuRequest`].
 
 mod memory;
+mod per_card;
 mod selector;
+mod source;
 
 use std::path::PathBuf;
 
@@ -11,7 +13,9 @@ use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
 
 pub use memory::MemoryLimit;
+pub use per_card::{CardCountError, PerCard};
 pub use selector::{DeviceSelector, PciBusId};
+pub use source::{NvidiaHook, PresentNodes, Privileges, Source};
 
 use crate::units::{Percent, Weight};
 
@@ -19,7 +23,10 @@ use crate::units::{Percent, Weight};
 #[derive(Debug, Clone, PartialEq)]
 pub enum ContainerRequest {
     /// Nothing: the container gets no GPU.
-    None,
+    None {
+        /// For the log: what was said about GPUs and not believed, and why.
+        warnings: Vec<String>,
+    },
     /// Something: cards, driver files, or both.
     Gpu(Box<GpuRequest>),
 }
@@ -52,6 +59,9 @@ pub struct GpuRequest {
     /// Cards given whole beside those: what this names that `cards` does not (cGPU: `NVIDIA_VISIBLE_DEVICES` beside
     /// `ALIYUN_COM_GPU_VISIBLE_DEVICES`). Usually `CardRequest::None`.
     pub whole_cards: CardRequest,
+    /// Every card that is chosen or named must be one of these: somebody whose word counts more than the request's (a
+    /// device plugin, through `NVIDIA_VISIBLE_DEVICES` or device nodes) allows no others.
+    pub within: Option<CardRequest>,
     /// How much of them.
     pub share: Share,
     /// The card policy that the request needs; `None`: any.
@@ -73,10 +83,12 @@ pub struct GpuRequest {
     /// Conditions on the driver and the cards (`NVIDIA_REQUIRE_*`), each of which must hold.
     /// Empty when `NVIDIA_DISABLE_REQUIRE` is set.
     pub requirements: Vec<Requirement>,
-    /// MPS-free extras of the NVIDIA dialect that change what is injected, not what is granted.
+    /// What else the NVIDIA variables ask for: it changes what is injected, not what is granted.
     pub extras: NvidiaExtras,
     /// The variables and annotations that made the request, `NAME=value`, for the log and the record.
     pub asked: Vec<String>,
+    /// For the log: what was ignored or holds less than was asked, and why.
+    pub warnings: Vec<String>,
 }
 
 /// Which cards a container asks for.
@@ -91,8 +103,14 @@ pub enum CardRequest {
     Count(u32),
     /// These, in this order, without repetition.
     Devices(Vec<DeviceSelector>),
-    /// The cards whose device nodes somebody (CDI) has put into the spec already: minor numbers of `/dev/nvidiaN`.
-    PresentNodes(Vec<u32>),
+    /// The cards whose device nodes somebody (CDI) has put into the spec already.
+    PresentNodes {
+        /// Minor numbers of `/dev/nvidiaN`.
+        cards: Vec<u32>,
+        /// Minor numbers of `/dev/nvidia-caps/nvidia-capN`: not empty where MIG devices were put in, whose parents are
+        /// then among `cards`.
+        capabilities: Vec<u32>,
+    },
 }
 
 /// How much of each card.
@@ -101,38 +119,17 @@ pub enum CardRequest {
 pub enum Share {
     /// Whole cards: recorded as exclusive, no quota.
     Exclusive,
-    /// `utility` alone: the container looks at cards but computes nothing; it holds nothing.
+    /// `utility` alone: the container looks at cards but computes nothing; it holds nothing. Also where there is no card.
     Monitor,
     /// A part of each card.
     Part {
-        /// Memory for the first, second, ... card. One entry stands for every card; a shorter list is continued by its
-        /// last entry where `continue_memory` says so, else its length must be the number of cards.
-        /// Each entry holds every limit that applies: the tightest counts. No limit: the card's whole memory.
+        /// Memory. Each entry holds every limit that applies to that card: the tightest counts. No limit: the card's
+        /// whole memory, counted whole.
         memory: PerCard<Vec<MemoryLimit>>,
         /// Compute likewise.
         compute: PerCard<ComputeShare>,
         /// Limits hold, or are only recorded.
         isolation: Isolation,
-    },
-}
-
-/// One value for each card that a container gets.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PerCard<T> {
-    /// The same for every card.
-    Same(T),
-    /// One for each card in the order of the request; the number of cards must be the list's length.
-    Exactly(Vec<T>),
-    /// As `Exactly`, but a short list is continued by its last value. Never empty.
-    Continued(Vec<T>),
-    /// For some cards by their index on the node, another value for the rest (`CUDA_DEVICE_MEMORY_LIMIT_<i>` counts the
-    /// container's own cards: position in the request).
-    ByPosition {
-        /// Position in the request and value.
-        given: Vec<(u32, T)>,
-        /// For all others.
-        rest: T,
     },
 }
 

@@ -1,0 +1,67 @@
+//! What one container's OCI spec holds that may speak about GPUs, taken out of the spec by whoever reads it.
+
+use std::collections::BTreeMap;
+
+/// The input of [`parse`](crate::request::parse). All of it may come from a hostile image or pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Source {
+    /// `process.env` as it stands in the spec, `NAME=value`, duplicates included and in order.
+    pub env: Vec<String>,
+    /// The spec's annotations. containerd has merged the pod's into the container's already, the container's first.
+    pub annotations: BTreeMap<String, String>,
+    /// NVIDIA device nodes that are in `linux.devices` already (CDI, or a privileged container's copy of `/dev`).
+    pub nodes: PresentNodes,
+    /// The NVIDIA prestart hook, if the client put one into the spec.
+    pub hook: Option<NvidiaHook>,
+    /// Devices asked for by mounts at `/var/run/nvidia-container-devices/ID`: the `ID`s, without the `cdi/` and `imex/`
+    /// forms of that path.
+    pub volume_mount_devices: Vec<String>,
+    /// What would let the container get around a quota.
+    pub privileges: Privileges,
+    /// A pod's sandbox (`io.kubernetes.cri.container-type = sandbox`): it gets nothing whatever it asks.
+    pub is_sandbox: bool,
+}
+
+/// NVIDIA device nodes of a spec.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PresentNodes {
+    /// Minor numbers of `/dev/nvidiaN`.
+    pub cards: Vec<u32>,
+    /// Minor numbers of `/dev/nvidia-caps/nvidia-capN`.
+    pub capabilities: Vec<u32>,
+    /// `/dev/nvidiactl` (or WSL's `/dev/dxg`) is there.
+    pub control: bool,
+}
+
+/// An NVIDIA hook of a spec; the injection takes it out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NvidiaHook {
+    /// `nvidia-container-runtime-hook` or `nvidia-container-toolkit`: Docker's `--gpus`. It reads the environment.
+    Environment,
+    /// `nvidia-container-cli ... configure`, as `ctr run --gpus` and nerdctl write it.
+    CommandLine {
+        /// The items of `--device=0,1`; empty without that flag.
+        devices: Vec<String>,
+        /// `compute` for `--compute`, and so on.
+        capabilities: Vec<String>,
+        /// The values of `--require=`.
+        requirements: Vec<String>,
+    },
+}
+
+/// What a container may do that no quota survives.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Privileges {
+    /// CAP_SYS_ADMIN in the bounding set.
+    pub cap_sys_admin: bool,
+    /// CAP_SYS_MODULE in the bounding set.
+    pub cap_sys_module: bool,
+    /// CAP_SYS_RAWIO in the bounding set.
+    pub cap_sys_rawio: bool,
+    /// The container has a user namespace of its own: the driver does not honour its capabilities.
+    pub user_namespace: bool,
+    /// A device rule allows every character device (`privileged: true`).
+    pub wildcard_device_rule: bool,
+    /// The container sees the host's processes.
+    pub host_pid_namespace: bool,
+}
