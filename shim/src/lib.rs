@@ -3,3 +3,4 @@
 //! containerd --ttrpc--> Task service -> request -> grant -> spec edits -> helper (libcontainer) -> container.
 
 pub mod helper;
+pub mod sys;

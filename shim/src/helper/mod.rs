@@ -2,5 +2,19 @@
 //!
 //! It forks one short-lived worker per operation. libcontainer must not run in the threaded shim: it forks without libc's
 //! handlers, allocates in the child, and changes its caller's oom score, dumpable flag and directory.
+//!
+//! ```text
+//! shim ── operation ──> zygote ── fork (CLONE_PARENT) ──> worker ── libcontainer ──> init
+//!   ^                                                       |          (all three are the shim's children)
+//!   └───────────── Hello, Reply on the call's socket ───────┘
+//! ```
 
+pub mod client;
+mod frame;
 pub mod protocol;
+mod worker;
+pub mod zygote;
+
+pub use client::{ContainerProcess, HelperClient, HelperError};
+pub use frame::FrameError;
+pub use zygote::{Zygote, spawn};

@@ -45,6 +45,9 @@ pub struct Create {
     pub systemd_cgroup: bool,
     /// `NoPivotRoot` of the runtime options.
     pub no_pivot_root: bool,
+    /// `NoNewKeyring` of the runtime options: keep the session keyring that the shim has.
+    #[serde(default)]
+    pub no_new_keyring: bool,
     /// Owner that the options want for the streams' pipes and the pty; default the spec's user.
     pub io_owner: Option<(u32, u32)>,
     /// The container was granted GPUs: what the grant puts into it.
@@ -108,10 +111,17 @@ pub struct Inventory {
     pub config: PathBuf,
 }
 
-/// A worker's answer, one frame.
+/// A worker's first frame; a pidfd of the worker travels beside it.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    /// The worker's pid in the shim's namespace.
+    pub(crate) pid: i32,
+}
+
+/// A worker's answer, its second and last frame.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Reply {
-    /// To `Create` and `Exec`: the process, a child of the shim.
+pub(crate) enum Reply {
+    /// To `Create` and `Exec`: the process, a child of the shim; a pidfd of it travels beside.
     Process {
         /// Its pid in the shim's namespace.
         pid: i32,

@@ -1,0 +1,272 @@
+//! The shim's side: one async call per operation.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::frame::{self, FrameError};
+use super::protocol::{
+    Create, Delete, Exec, Failure, FailureKind, Hello, Inventory, Operation, Reply, Start, StdioKind,
+};
+use super::zygote::Zygote;
+use crate::sys;
+
+/// How long an operation may take before its worker is killed. Hooks without a timeout of their own count in.
+const CREATE_LIMIT: Duration = Duration::from_secs(120);
+const START_LIMIT: Duration = Duration::from_secs(120);
+const EXEC_LIMIT: Duration = Duration::from_secs(60);
+const DELETE_LIMIT: Duration = Duration::from_secs(60);
+const INVENTORY_LIMIT: Duration = Duration::from_secs(30);
+
+/// A process that an operation made: a child of the shim, which waits for it.
+#[derive(Debug)]
+pub struct ContainerProcess {
+    /// Its pid in the shim's namespace.
+    pub pid: i32,
+    /// Stays bound to the process whatever becomes of the pid. Opened while the process was known to live.
+    pub pidfd: OwnedFd,
+}
+
+/// Why an operation did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum HelperError {
+    /// The operation itself failed; it has undone what it had begun.
+    #[error("{}", .0.message)]
+    Failed(Failure),
+    /// The zygote is gone. No further operation can run in this shim; containers that run go on running.
+    #[error(
+        "the helper process {pid} is gone, so {operation} cannot run; delete this pod's tasks and create them anew"
+    )]
+    ZygoteGone {
+        /// What was asked.
+        operation: &'static str,
+        /// The zygote.
+        pid: i32,
+    },
+    /// The worker ended without an answer: a crash, or somebody killed it.
+    #[error("the helper's worker for {operation} ended without an answer")]
+    WorkerDied {
+        /// What was asked.
+        operation: &'static str,
+    },
+    /// The worker did not answer in time and was killed.
+    #[error("{operation} took longer than {limit:?}; its worker was killed")]
+    Deadline {
+        /// What was asked.
+        operation: &'static str,
+        /// How long it had.
+        limit: Duration,
+    },
+    /// The wrong number of stdio descriptors was handed in.
+    #[error("{operation} wants {wanted} stdio descriptors for {kind:?}, got {got}")]
+    Stdio {
+        /// What was asked.
+        operation: &'static str,
+        /// The kind of stdio.
+        kind: StdioKind,
+        /// How many belong to it.
+        wanted: usize,
+        /// How many came.
+        got: usize,
+    },
+    /// The frames between shim and worker failed.
+    #[error("talking to the helper about {operation} failed")]
+    Frame {
+        /// What was asked.
+        operation: &'static str,
+        /// How.
+        #[source]
+        source: FrameError,
+    },
+}
+
+impl HelperError {
+    /// What to branch on.
+    pub fn kind(&self) -> FailureKind {
+        match self {
+            Self::Failed(failure) => failure.kind,
+            _ => FailureKind::Internal,
+        }
+    }
+}
+
+/// Calls operations. Any number may run at the same time; each has a worker of its own.
+///
+/// The shim's reaper sees children that are nobody's container: the zygote, one worker per operation, and one
+/// short-lived process between a worker and each init (libcontainer's intermediate). All of them are the shim's children
+/// because init must be. A reaper that gets a pid it does not know keeps its status only while a `create` or an `exec`
+/// is under way (the process may have ended before its pid was told), and forgets it after.
+#[derive(Debug)]
+pub struct HelperClient {
+    zygote: AsyncFd<OwnedFd>,
+    zygote_pid: i32,
+}
+
+impl HelperClient {
+    /// Wraps a zygote; call it inside the tokio runtime.
+    pub fn new(zygote: Zygote) -> io::Result<Self> {
+        Ok(Self { zygote: nonblocking(zygote.socket)?, zygote_pid: zygote.pid })
+    }
+
+    /// The zygote's pid; a child of the shim.
+    pub fn zygote_pid(&self) -> i32 {
+        self.zygote_pid
+    }
+
+    /// Mounts the root file system and creates the container; its init then waits for [`start`](Self::start).
+    ///
+    /// `stdio`: see [`StdioKind`]. When it fails nothing is left; when the worker was lost, what it may have left has been
+    /// deleted as far as possible.
+    pub async fn create(&self, create: Create, stdio: Vec<OwnedFd>) -> Result<ContainerProcess, HelperError> {
+        let (kind, undo) = (
+            create.stdio,
+            Delete { id: create.id.clone(), runtime_root: create.runtime_root.clone(), bundle: create.bundle.clone() },
+        );
+        check_stdio("create", kind, &stdio)?;
+        let result = self.process("create", Operation::Create(create), stdio, CREATE_LIMIT).await;
+        if let Err(HelperError::WorkerDied { .. } | HelperError::Deadline { .. } | HelperError::Frame { .. }) = result {
+            // The first error is the one that counts.
+            let _ = self.delete(undo).await;
+        }
+        result
+    }
+
+    /// Lets a created container's init execute its program; returns once it has, or with the reason why it could not.
+    pub async fn start(&self, start: Start) -> Result<(), HelperError> {
+        self.done("start", Operation::Start(start), START_LIMIT).await
+    }
+
+    /// Runs one more process in a running container; returns once it executes its program.
+    pub async fn exec(&self, exec: Exec, stdio: Vec<OwnedFd>) -> Result<ContainerProcess, HelperError> {
+        check_stdio("exec", exec.stdio, &stdio)?;
+        self.process("exec", Operation::Exec(exec), stdio, EXEC_LIMIT).await
+    }
+
+    /// Kills what is left of a container and removes its cgroups, mounts and state. Succeeds when there is nothing.
+    pub async fn delete(&self, delete: Delete) -> Result<(), HelperError> {
+        self.done("delete", Operation::Delete(delete), DELETE_LIMIT).await
+    }
+
+    /// The node's cards, asked from the driver in a worker so that NVML never enters the shim.
+    pub async fn inventory(&self, inventory: Inventory) -> Result<nvidia_glue::cards::Inventory, HelperError> {
+        let (reply, _) = self.call("inventory", Operation::Inventory(inventory), vec![], INVENTORY_LIMIT).await?;
+        match reply {
+            Reply::Inventory(cards) => Ok(*cards),
+            _ => Err(unexpected("inventory")),
+        }
+    }
+
+    async fn process(
+        &self,
+        name: &'static str,
+        operation: Operation,
+        stdio: Vec<OwnedFd>,
+        limit: Duration,
+    ) -> Result<ContainerProcess, HelperError> {
+        match self.call(name, operation, stdio, limit).await? {
+            (Reply::Process { pid }, Some(pidfd)) => Ok(ContainerProcess { pid, pidfd }),
+            _ => Err(unexpected(name)),
+        }
+    }
+
+    async fn done(&self, name: &'static str, operation: Operation, limit: Duration) -> Result<(), HelperError> {
+        match self.call(name, operation, vec![], limit).await?.0 {
+            Reply::Done => Ok(()),
+            _ => Err(unexpected(name)),
+        }
+    }
+
+    async fn call(
+        &self,
+        operation: &'static str,
+        content: Operation,
+        fds: Vec<OwnedFd>,
+        limit: Duration,
+    ) -> Result<(Reply, Option<OwnedFd>), HelperError> {
+        let failed = |source| HelperError::Frame { operation, source };
+        let (ours, theirs) = frame::pair().map_err(|e| failed(FrameError::Socket(e)))?;
+        let packed = frame::pack(&content).map_err(failed)?;
+        let mut beside = vec![theirs.as_fd()];
+        beside.extend(fds.iter().map(AsFd::as_fd));
+        let sent = self
+            .zygote
+            .async_io(Interest::WRITABLE, |socket| frame::send(socket.as_fd(), &packed, &beside).map_err(to_io));
+        match sent.await.map_err(from_io) {
+            Ok(()) => {}
+            Err(FrameError::Closed) => return Err(HelperError::ZygoteGone { operation, pid: self.zygote_pid }),
+            Err(e) => return Err(failed(e)),
+        }
+        drop(beside);
+        drop((theirs, packed, fds));
+        let ours = nonblocking(ours).map_err(|e| failed(FrameError::Socket(e)))?;
+        let mut worker = None;
+        let answer = tokio::time::timeout(limit, read_answer(operation, &ours, &mut worker)).await;
+        answer.unwrap_or_else(|_| {
+            if let Some(worker) = &worker {
+                // It may have ended in the same instant.
+                let _ = sys::pidfd_send_signal(worker.as_fd(), libc::SIGKILL);
+            }
+            Err(HelperError::Deadline { operation, limit })
+        })
+    }
+}
+
+/// Reads the worker's two frames. `worker` gets its pidfd as soon as it is known.
+async fn read_answer(
+    operation: &'static str,
+    socket: &AsyncFd<OwnedFd>,
+    worker: &mut Option<OwnedFd>,
+) -> Result<(Reply, Option<OwnedFd>), HelperError> {
+    let lost = |e: FrameError| match e {
+        FrameError::Closed => HelperError::WorkerDied { operation },
+        source => HelperError::Frame { operation, source },
+    };
+    let (hello, mut fds) = receive(socket).await.map_err(lost)?;
+    frame::unpack::<Hello>(hello).map_err(lost)?;
+    *worker = fds.pop();
+    let (reply, mut fds) = receive(socket).await.map_err(lost)?;
+    match frame::unpack::<Reply>(reply).map_err(lost)? {
+        Reply::Failed(failure) => Err(HelperError::Failed(failure)),
+        reply => Ok((reply, fds.pop())),
+    }
+}
+
+async fn receive(socket: &AsyncFd<OwnedFd>) -> Result<(OwnedFd, Vec<OwnedFd>), FrameError> {
+    socket.async_io(Interest::READABLE, |socket| frame::receive(socket.as_fd()).map_err(to_io)).await.map_err(from_io)
+}
+
+/// tokio's readiness loop wants an `io::Error`; ours travels inside one.
+fn to_io(error: FrameError) -> io::Error {
+    if error.would_block() { io::ErrorKind::WouldBlock.into() } else { io::Error::other(error) }
+}
+
+fn from_io(error: io::Error) -> FrameError {
+    match error.downcast::<FrameError>() {
+        Ok(error) => error,
+        Err(error) => FrameError::Socket(error),
+    }
+}
+
+fn nonblocking(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    sys::async_fd(fd)
+}
+
+fn check_stdio(operation: &'static str, kind: StdioKind, stdio: &[OwnedFd]) -> Result<(), HelperError> {
+    let wanted = match kind {
+        StdioKind::Streams => 3,
+        StdioKind::Terminal => 1,
+    };
+    if stdio.len() == wanted {
+        return Ok(());
+    }
+    Err(HelperError::Stdio { operation, kind, wanted, got: stdio.len() })
+}
+
+fn unexpected(operation: &'static str) -> HelperError {
+    HelperError::Frame { operation, source: FrameError::Foreign("an answer to another question") }
+}

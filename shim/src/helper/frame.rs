@@ -1,0 +1,158 @@
+//! One frame: a value as JSON in a memory file, and descriptors beside it, in one datagram.
+//!
+//! The memory file is there because a datagram is limited by the socket's buffer (about 200 KB), and an overlay's
+//! `lowerdir` or a spec is not.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg, socketpair,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::sys;
+
+/// Most descriptors that one frame carries, the memory file included.
+const MAX_FDS: usize = 16;
+
+/// The datagram's own bytes: they only tell our frames from anything else.
+const MARK: &[u8] = b"egpu1";
+
+/// Why a frame could not be sent or received.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// The other end is gone.
+    #[error("the other end has closed the socket")]
+    Closed,
+    /// The socket failed. `WouldBlock` on a non-blocking socket means: try again when it is ready.
+    #[error("the helper's socket failed")]
+    Socket(#[source] io::Error),
+    /// The memory file failed.
+    #[error("the frame's memory file failed")]
+    Memory(#[source] io::Error),
+    /// What came is not a frame.
+    #[error("the other end sent {0}, which is no frame of this protocol")]
+    Foreign(&'static str),
+    /// The content is not what was expected.
+    #[error("the frame's content does not decode")]
+    Content(#[source] serde_json::Error),
+}
+
+impl FrameError {
+    /// Whether the same call may succeed once the socket is ready.
+    pub(crate) fn would_block(&self) -> bool {
+        matches!(self, Self::Socket(e) if e.kind() == io::ErrorKind::WouldBlock)
+    }
+}
+
+/// A connected pair of sockets for frames, both closed on exec.
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?)
+}
+
+/// Writes a value into a memory file, ready to be [`send`] any number of times.
+pub(crate) fn pack(value: &impl Serialize) -> Result<OwnedFd, FrameError> {
+    let fd = memfd_create(c"egpu-frame", MFdFlags::MFD_CLOEXEC).map_err(|e| FrameError::Memory(e.into()))?;
+    let mut file = File::from(fd);
+    let bytes = serde_json::to_vec(value).map_err(FrameError::Content)?;
+    file.write_all(&bytes).map_err(FrameError::Memory)?;
+    Ok(file.into())
+}
+
+/// Sends a packed value with descriptors beside it.
+pub(crate) fn send(socket: BorrowedFd<'_>, packed: &OwnedFd, beside: &[BorrowedFd<'_>]) -> Result<(), FrameError> {
+    let fds: Vec<RawFd> = std::iter::once(packed.as_raw_fd()).chain(beside.iter().map(AsRawFd::as_raw_fd)).collect();
+    if fds.len() > MAX_FDS {
+        return Err(FrameError::Foreign("too many descriptors"));
+    }
+    let sent = sendmsg::<()>(
+        socket.as_raw_fd(),
+        &[IoSlice::new(MARK)],
+        &[ControlMessage::ScmRights(&fds)],
+        MsgFlags::MSG_NOSIGNAL,
+        None,
+    );
+    match sent {
+        Ok(_) => Ok(()),
+        Err(nix::Error::EPIPE | nix::Error::ECONNRESET) => Err(FrameError::Closed),
+        Err(e) => Err(FrameError::Socket(e.into())),
+    }
+}
+
+/// Receives one frame: the packed value (for [`unpack`]) and the descriptors beside it.
+pub(crate) fn receive(socket: BorrowedFd<'_>) -> Result<(OwnedFd, Vec<OwnedFd>), FrameError> {
+    let mut mark = [0u8; 16];
+    let mut iov = [IoSliceMut::new(&mut mark)];
+    let mut control = nix::cmsg_space!([RawFd; MAX_FDS]);
+    let message = loop {
+        match recvmsg::<()>(socket.as_raw_fd(), &mut iov, Some(&mut control), MsgFlags::MSG_CMSG_CLOEXEC) {
+            Ok(message) => break message,
+            Err(nix::Error::EINTR) => {}
+            Err(nix::Error::ECONNRESET) => return Err(FrameError::Closed),
+            Err(e) => return Err(FrameError::Socket(e.into())),
+        }
+    };
+    let bytes = message.bytes;
+    let mut fds = Vec::new();
+    for item in message.cmsgs().map_err(|e| FrameError::Socket(e.into()))? {
+        if let ControlMessageOwned::ScmRights(received) = item {
+            fds.extend(received.into_iter().map(sys::received_fd));
+        }
+    }
+    if bytes == 0 && fds.is_empty() {
+        return Err(FrameError::Closed);
+    }
+    if mark.get(..bytes) != Some(MARK) {
+        return Err(FrameError::Foreign("an unknown datagram"));
+    }
+    if fds.is_empty() {
+        return Err(FrameError::Foreign("a datagram without content"));
+    }
+    let packed = fds.remove(0);
+    Ok((packed, fds))
+}
+
+/// Reads a packed value.
+pub(crate) fn unpack<T: DeserializeOwned>(packed: OwnedFd) -> Result<T, FrameError> {
+    let mut file = File::from(packed);
+    file.seek(SeekFrom::Start(0)).map_err(FrameError::Memory)?;
+    serde_json::from_reader(io::BufReader::new(file)).map_err(FrameError::Content)
+}
+
+/// Packs and sends one value on a blocking socket.
+pub(crate) fn send_value(
+    socket: &OwnedFd,
+    value: &impl Serialize,
+    beside: &[BorrowedFd<'_>],
+) -> Result<(), FrameError> {
+    send(socket.as_fd(), &pack(value)?, beside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_larger_than_a_socket_buffer_arrives_with_its_descriptors() {
+        let (a, b) = pair().unwrap();
+        let value = "l".repeat(3 << 20);
+        let (pipe_read, pipe_write) = io::pipe().unwrap();
+        send_value(&a, &value, &[pipe_read.as_fd(), pipe_write.as_fd()]).unwrap();
+        let (packed, fds) = receive(b.as_fd()).unwrap();
+        assert_eq!(unpack::<String>(packed).unwrap(), value);
+        assert_eq!(fds.len(), 2);
+    }
+
+    #[test]
+    fn a_closed_end_is_told_from_a_foreign_datagram() {
+        let (a, b) = pair().unwrap();
+        nix::unistd::write(&a, b"hello").unwrap();
+        assert!(matches!(receive(b.as_fd()), Err(FrameError::Foreign(_))));
+        drop(a);
+        assert!(matches!(receive(b.as_fd()), Err(FrameError::Closed)));
+    }
+}
