@@ -2,5 +2,6 @@
 //!
 //! containerd --ttrpc--> Task service -> request -> grant -> spec edits -> helper (libcontainer) -> container.
 
+pub mod cgroup;
 pub mod helper;
 pub mod sys;

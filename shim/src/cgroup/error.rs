@@ -1,0 +1,116 @@
+//! What can go wrong with a cgroup.
+
+use std::{io, path::PathBuf};
+
+/// Why a container's cgroup was not found.
+#[derive(Debug, thiserror::Error)]
+pub enum LocateError {
+    /// A file of `/proc` could not be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The process is in no cgroup that ends in the container's path.
+    #[error("process {pid} is in no cgroup that ends in {expected:?}: /proc/{pid}/cgroup has {found}")]
+    NotInContainer {
+        /// Which process.
+        pid: i32,
+        /// What the container's path ends in.
+        expected: PathBuf,
+        /// The paths it is in.
+        found: String,
+    },
+    /// Neither version is mounted.
+    #[error("no cgroup file system is mounted; mount cgroup2 at /sys/fs/cgroup")]
+    NotMounted,
+    /// `linux.cgroupsPath` of the spec cannot be used.
+    #[error("cgroupsPath {path:?} is not usable: {reason}")]
+    BadPath {
+        /// As in the spec.
+        path: PathBuf,
+        /// What is wrong, and what is accepted.
+        reason: &'static str,
+    },
+}
+
+/// Why an operation on a cgroup failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    /// A control file could not be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A control file did not take a value.
+    #[error("cannot write {value:?} to {}", path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// What.
+        value: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A watch for a change of a control file could not be set up.
+    #[error("cannot watch {}", path.display())]
+    Watch {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel did not bring every process to a stop.
+    #[error(
+        "the processes in {} did not freeze within {waited_ms} ms and were thawed again; one of them may be stuck in \
+         the kernel (state D in ps)",
+        path.display()
+    )]
+    NotFrozen {
+        /// Which cgroup.
+        path: PathBuf,
+        /// How long was waited.
+        waited_ms: u128,
+    },
+    /// The controller is not there.
+    #[error("this host has no {controller} cgroup controller for the container")]
+    NoController {
+        /// Which.
+        controller: &'static str,
+    },
+    /// The cgroup is not the container's alone.
+    #[error("cgroup {} holds this process itself; refusing to signal what is in it", path.display())]
+    HoldsSelf {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A process could not be sent a signal.
+    #[error("cannot send signal {signal} to process {pid}")]
+    Signal {
+        /// Number.
+        signal: i32,
+        /// To whom.
+        pid: i32,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Directories that would not go.
+    #[error("cannot remove cgroup {}", path.display())]
+    Remove {
+        /// The first of them.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}

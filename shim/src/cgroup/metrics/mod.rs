@@ -1,0 +1,120 @@
+//! What the container used, in the messages that containerd decodes.
+//!
+//! The fields are filled as Go's cgroups library (github.com/containerd/cgroups, `cgroup1` and `cgroup2`) fills them:
+//! kubelet, cAdvisor and `ctr metrics` read them with that meaning. A kernel file that is missing or reads oddly
+//! leaves its field unset and never fails the whole.
+
+mod v1;
+mod v2;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use containerd_shim_protos::protobuf::{Message, well_known_types::any::Any};
+
+use super::{Cgroup, Layout};
+
+impl Cgroup {
+    /// Metrics of now, or of the end when the processes are gone but the cgroup is not:
+    /// `io.containerd.cgroups.v1.Metrics` or `io.containerd.cgroups.v2.Metrics`. Empty when the cgroup is gone too.
+    ///
+    /// Reads some thirty small files of the kernel; on a host with many cgroups the kernel may take milliseconds to sum
+    /// up memory statistics.
+    pub fn metrics(&self) -> Any {
+        match &self.layout {
+            Layout::V1 { .. } => {
+                any("io.containerd.cgroups.v1.Metrics", &v1::metrics(self, Path::new("/proc/partitions")))
+            }
+            Layout::V2 { directory } => any("io.containerd.cgroups.v2.Metrics", &v2::metrics(directory)),
+        }
+    }
+}
+
+/// Go's typeurl writes the bare name of the message, with no host before it.
+fn any(type_url: &str, message: &impl Message) -> Any {
+    Any {
+        type_url: type_url.to_owned(),
+        // Serializing fails for messages beyond 2 GiB only.
+        value: message.write_to_bytes().unwrap_or_default(),
+        ..Any::default()
+    }
+}
+
+/// A control file's text; `None` when it is not there, not readable or not text.
+fn text(directory: &Path, file: &str) -> Option<String> {
+    fs::read_to_string(directory.join(file)).ok()
+}
+
+/// A file of one number. `max` is `when_max`: 0 in v1's messages, the largest number in v2's.
+fn number(directory: &Path, file: &str, when_max: u64) -> Option<u64> {
+    parse(text(directory, file)?.trim(), when_max)
+}
+
+/// A number of the kernel; a negative one (a counter that ran over) is 0.
+fn parse(word: &str, when_max: u64) -> Option<u64> {
+    if word == "max" {
+        return Some(when_max);
+    }
+    word.parse().ok().or_else(|| word.parse::<i64>().ok().map(|_negative| 0))
+}
+
+/// The pairs of a flat keyed file. Lines of another form are skipped.
+fn pairs(text: &str) -> impl Iterator<Item = (&str, u64)> {
+    text.lines().filter_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let (key, value) = (words.next()?, parse(words.next()?, u64::MAX)?);
+        words.next().is_none().then_some((key, value))
+    })
+}
+
+/// Sizes of huge pages of which the cgroup has files, as they stand in their names: `2MB`, `1GB`.
+fn huge_page_sizes(directory: &Path, suffix: &str) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let mut sizes: Vec<String> = entries
+        .filter_map(|entry| {
+            let name = entry.ok()?.file_name().into_string().ok()?;
+            let size = name.strip_prefix("hugetlb.")?.strip_suffix(suffix)?;
+            (!size.contains('.')).then(|| size.to_owned())
+        })
+        .collect();
+    sizes.sort();
+    sizes
+}
+
+/// One line of `rdma.current` or `rdma.max`: (device, HCA handles, HCA objects).
+fn rdma_lines(text: &str) -> impl Iterator<Item = (&str, u32, u32)> {
+    text.lines().filter_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let device = words.next()?;
+        let (mut handles, mut objects) = (0, 0);
+        for (key, value) in words.filter_map(|word| word.split_once('=')) {
+            let value = if value == "max" { u32::MAX } else { value.parse().unwrap_or(0) };
+            match key {
+                "hca_handle" => handles = value,
+                "hca_object" => objects = value,
+                _ => {}
+            }
+        }
+        Some((device, handles, objects))
+    })
+}
+
+/// `8:0` as (major, minor).
+fn device_number(word: &str) -> Option<(u64, u64)> {
+    let (major, minor) = word.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// Names of the block devices, from `/proc/partitions`; the first name of a number wins.
+fn block_devices(partitions: &Path) -> Vec<((u64, u64), PathBuf)> {
+    let text = fs::read_to_string(partitions).unwrap_or_default();
+    text.lines()
+        .filter_map(|line| {
+            let mut words = line.split_ascii_whitespace();
+            let number = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+            Some((number, Path::new("/dev").join(words.nth(1)?)))
+        })
+        .collect()
+}

@@ -1,0 +1,92 @@
+//! A container's cgroup: where it is, what it used, its limits, and ending what runs in it.
+//!
+//! libcontainer creates cgroups; everything after that is done here. Its own manager would replace the device
+//! program on every update and so take the granted GPUs away, and it cannot tell a container's cgroup from the one
+//! that a host process shares with it.
+//!
+//! A container has one directory on cgroup v2 and one per hierarchy on v1. A hybrid host counts as v1: its unified
+//! hierarchy carries no controllers. Only directories whose path ends in the container's own cgroups path are ever
+//! taken, so nothing here can kill or remove what belongs to somebody else.
+
+mod error;
+mod files;
+mod freeze;
+mod kill;
+mod locate;
+mod metrics;
+mod oom;
+mod processes;
+mod remove;
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+pub use self::{
+    error::{CgroupError, LocateError},
+    locate::{CgroupsPath, Host},
+    oom::{OomEvent, OomWatch},
+};
+
+/// A container's cgroup directories. Serializable: it is kept in the bundle, so that `delete` finds them after the
+/// shim and the container's processes are gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cgroup {
+    /// Where the controllers are.
+    #[serde(flatten)]
+    layout: Layout,
+}
+
+/// Which version of cgroups holds the container, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "version")]
+enum Layout {
+    /// One directory per hierarchy, in the order of `/proc/PID/cgroup`.
+    #[serde(rename = "1")]
+    V1 {
+        /// Never empty.
+        hierarchies: Vec<Hierarchy>,
+    },
+    /// One directory.
+    #[serde(rename = "2")]
+    V2 {
+        /// Absolute.
+        directory: PathBuf,
+    },
+}
+
+/// One v1 hierarchy's directory of a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Hierarchy {
+    /// What is mounted there: controllers (`cpu`, `cpuacct`), or one named hierarchy (`name=systemd`).
+    controllers: Vec<String>,
+    /// Absolute.
+    directory: PathBuf,
+}
+
+impl Cgroup {
+    /// Every directory, absolute: one on v2, one per hierarchy on v1.
+    pub fn directories(&self) -> impl Iterator<Item = &Path> {
+        let (v1, v2) = match &self.layout {
+            Layout::V1 { hierarchies } => (hierarchies.as_slice(), None),
+            Layout::V2 { directory } => (&[][..], Some(directory.as_path())),
+        };
+        v1.iter().map(|hierarchy| hierarchy.directory.as_path()).chain(v2)
+    }
+
+    /// True when nothing of the cgroup is left on the file system.
+    pub fn is_gone(&self) -> bool {
+        !self.directories().any(Path::exists)
+    }
+
+    /// The directory of a v1 controller, if the container has one there.
+    fn v1_controller(&self, name: &str) -> Option<&Path> {
+        match &self.layout {
+            Layout::V1 { hierarchies } => hierarchies
+                .iter()
+                .find(|hierarchy| hierarchy.controllers.iter().any(|controller| controller == name))
+                .map(|hierarchy| hierarchy.directory.as_path()),
+            Layout::V2 { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Learning that the kernel killed for want of memory.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    errno::Errno,
+    sys::{
+        eventfd::{EfdFlags, EventFd},
+        inotify::{AddWatchFlags, InitFlags, Inotify},
+    },
+};
+use tokio::io::unix::AsyncFd;
+
+use super::{Cgroup, CgroupError, Layout, files};
+
+/// The kernel ran out of the container's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OomEvent {
+    /// Processes killed for it since the cgroup was made, as the kernel counts them. v1 tells of the shortage before
+    /// it kills, so the kill that belongs to this event may not be counted yet, and a shortage of a parent (a pod's
+    /// limit) is told to each container below it, whoever is killed.
+    pub kills: u64,
+}
+
+/// Tells of each shortage of memory in one cgroup. Arm it once the container is created; drop it to end it.
+#[derive(Debug)]
+pub struct OomWatch {
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// cgroup v1 memory controller, `Documentation/admin-guide/cgroup-v1/memory.rst` section 10.
+    V1 {
+        notifications: AsyncFd<OwnedFd>,
+        directory: PathBuf,
+        /// The registration lasts as long as both descriptors.
+        _control: File,
+    },
+    /// `memory.events`, which the kernel reports as modified (`Documentation/admin-guide/cgroup-v2.rst`).
+    V2 { notifications: AsyncFd<OwnedFd>, directory: PathBuf, kills: u64 },
+}
+
+impl Cgroup {
+    /// Starts to watch. To be called within a tokio runtime.
+    pub fn watch_oom(&self) -> Result<OomWatch, CgroupError> {
+        let source = match &self.layout {
+            Layout::V1 { .. } => {
+                let directory =
+                    self.v1_controller("memory").ok_or(CgroupError::NoController { controller: "memory" })?;
+                watch_v1(directory)?
+            }
+            Layout::V2 { directory } => watch_v2(directory)?,
+        };
+        Ok(OomWatch { source })
+    }
+}
+
+impl OomWatch {
+    /// The next shortage; `None` once the cgroup is gone, or (v2) has no process left. Safe to cancel.
+    pub async fn next(&mut self) -> Option<OomEvent> {
+        match &mut self.source {
+            Source::V1 { notifications, directory, .. } => {
+                wait(notifications).await?;
+                // Removal of the cgroup is signalled in the same way.
+                let control = files::read_if_present(&directory.join("memory.oom_control")).ok().flatten()?;
+                Some(OomEvent { kills: files::keyed(&control, "oom_kill").unwrap_or(0) })
+            }
+            Source::V2 { notifications, directory, kills } => loop {
+                wait(notifications).await?;
+                let now = v2_kills(directory)?;
+                if now > *kills {
+                    *kills = now;
+                    return Some(OomEvent { kills: now });
+                }
+                let events = files::read_if_present(&directory.join("cgroup.events")).ok().flatten()?;
+                if files::keyed(&events, "populated") == Some(0) {
+                    return None;
+                }
+            },
+        }
+    }
+}
+
+fn watch_v1(directory: &Path) -> Result<Source, CgroupError> {
+    let control_path = directory.join("memory.oom_control");
+    let control =
+        File::open(&control_path).map_err(|source| CgroupError::Read { path: control_path.clone(), source })?;
+    let watch = |source: io::Error| CgroupError::Watch { path: control_path.clone(), source };
+    let eventfd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+        .map_err(|errno| watch(io::Error::from(errno)))?;
+    let registration = format!("{} {}", eventfd.as_raw_fd(), control.as_raw_fd());
+    files::write(&directory.join("cgroup.event_control"), &registration)?;
+    Ok(Source::V1 {
+        notifications: register(eventfd.into()).map_err(watch)?,
+        directory: directory.to_owned(),
+        _control: control,
+    })
+}
+
+fn watch_v2(directory: &Path) -> Result<Source, CgroupError> {
+    let events = directory.join("memory.events");
+    let watch = |source: io::Error| CgroupError::Watch { path: events.clone(), source };
+    let inotify =
+        Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).map_err(|errno| watch(io::Error::from(errno)))?;
+    for path in [&events, &directory.join("cgroup.events")] {
+        inotify
+            .add_watch(path, AddWatchFlags::IN_MODIFY)
+            .map_err(|errno| CgroupError::Watch { path: path.clone(), source: io::Error::from(errno) })?;
+    }
+    Ok(Source::V2 {
+        notifications: register(inotify.into()).map_err(watch)?,
+        directory: directory.to_owned(),
+        // Counted after the watch is set, so that no kill falls between the two.
+        kills: v2_kills(directory).unwrap_or(0),
+    })
+}
+
+fn v2_kills(directory: &Path) -> Option<u64> {
+    let events = files::read_if_present(&directory.join("memory.events")).ok().flatten()?;
+    Some(files::keyed(&events, "oom_kill").unwrap_or(0))
+}
+
+#[expect(deprecated, reason = "its replacement is unsafe for types whose descriptor may change; an OwnedFd's cannot")]
+fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::new(fd)
+}
+
+/// Waits for a notification and empties the descriptor: what happened is read from the control files. `None` when
+/// the descriptor is of no use any more.
+async fn wait(notifications: &AsyncFd<OwnedFd>) -> Option<()> {
+    loop {
+        let mut ready = notifications.readable().await.ok()?;
+        let mut buffer = [0; 4096];
+        match nix::unistd::read(notifications.get_ref(), &mut buffer) {
+            Ok(0) => return None,
+            Ok(_) => return Some(()),
+            Err(Errno::EAGAIN) => ready.clear_ready(),
+            Err(Errno::EINTR) => {}
+            Err(_) => return None,
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Taking the cgroup away.
+
+use std::{fs, io, path::Path, time::Duration};
+
+use super::{Cgroup, CgroupError, processes};
+
+/// Waits between the tries, doubled each time: 2 ms, 4 ms, ... 1 s, about 2 s in all. A killed process leaves its
+/// cgroup only at its exit, which takes as long as it takes to free its memory.
+const FIRST_WAIT: Duration = Duration::from_millis(2);
+const TRIES: u32 = 10;
+
+impl Cgroup {
+    /// Removes the directories and those below them. Waits a moment for processes that are about to be gone; a
+    /// process that lives on makes it fail. Succeeds when there is nothing.
+    pub async fn remove(&self) -> Result<(), CgroupError> {
+        let mut wait = FIRST_WAIT;
+        for _ in 1..TRIES {
+            if self.remove_once().is_ok() {
+                return Ok(());
+            }
+            tokio::time::sleep(wait).await;
+            wait *= 2;
+        }
+        self.remove_once()
+    }
+
+    /// Kills all, again and again while there is somebody left, and removes: what is left to do after a crash.
+    pub async fn destroy(&self) -> Result<(), CgroupError> {
+        let mut wait = FIRST_WAIT;
+        for _ in 1..TRIES {
+            self.kill_all().await?;
+            if self.remove_once().is_ok() {
+                return Ok(());
+            }
+            tokio::time::sleep(wait).await;
+            wait *= 2;
+        }
+        self.remove_once()
+    }
+
+    /// One try on every directory; the first failure is told after all were tried.
+    fn remove_once(&self) -> Result<(), CgroupError> {
+        let mut result = Ok(());
+        for directory in self.directories() {
+            let removed = remove_tree(directory);
+            if result.is_ok() {
+                result = removed;
+            }
+        }
+        result
+    }
+}
+
+/// Children first: a cgroup directory's files go with it, so rmdir is all that is needed and all that is allowed.
+fn remove_tree(directory: &Path) -> Result<(), CgroupError> {
+    for cgroup in processes::tree(directory)?.iter().rev() {
+        match fs::remove_dir(cgroup) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(CgroupError::Remove { path: cgroup.clone(), source }),
+        }
+    }
+    Ok(())
+}
