@@ -4,8 +4,10 @@
 //! It knows nothing of NVML, containerd or `/proc`.
 #![forbid(unsafe_code)]
 
+pub mod config;
 pub mod request;
 pub mod units;
 
+pub use config::{Config, ConfigError};
 pub use request::{ContainerRequest, GpuRequest};
 pub use units::{Bytes, Percent, Weight};

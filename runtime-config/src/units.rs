@@ -1,6 +1,6 @@
 //! Quantities with their units in the type.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,30 @@ impl Bytes {
     }
 }
 
+/// Text that is no amount of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an amount of memory is a whole number with one of the units GiB, MiB, KiB or B, below 2^64 bytes")]
+pub struct ParseBytesError;
+
+impl FromStr for Bytes {
+    type Err = ParseBytesError;
+
+    /// `6GiB`, `3276MiB`, `64KiB`, `2000000000B`; also Kubernetes' `6Gi`. Without regard to case.
+    fn from_str(text: &str) -> Result<Self, ParseBytesError> {
+        let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or(ParseBytesError)?;
+        let (count, unit) = text.split_at(digits);
+        let size = match unit.trim_start().to_ascii_lowercase().as_str() {
+            "gib" | "gi" => Self::GIB,
+            "mib" | "mi" => Self::MIB,
+            "kib" | "ki" => Self::KIB,
+            "b" => 1,
+            _ => return Err(ParseBytesError),
+        };
+        let count = count.parse::<u64>().map_err(|_| ParseBytesError)?;
+        count.checked_mul(size).map(Self).ok_or(ParseBytesError)
+    }
+}
+
 impl fmt::Display for Bytes {
     /// In the largest binary unit that shows the amount exactly: `3276MiB`, `32GiB`, `2000000000B`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -54,6 +78,8 @@ pub struct Percent(u8);
 impl Percent {
     /// The whole card.
     pub const FULL: Self = Self(100);
+    /// Half of it.
+    pub const HALF: Self = Self(50);
 
     /// `None` outside 1 to 100.
     pub fn new(value: u8) -> Option<Self> {
@@ -76,6 +102,24 @@ impl TryFrom<u8> for Percent {
 impl From<Percent> for u8 {
     fn from(percent: Percent) -> Self {
         percent.0
+    }
+}
+
+/// Text that is no percentage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a percentage is a whole number from 1 to 100 with a %")]
+pub struct ParsePercentError;
+
+impl FromStr for Percent {
+    type Err = ParsePercentError;
+
+    /// `30%`.
+    fn from_str(text: &str) -> Result<Self, ParsePercentError> {
+        let digits = text.strip_suffix('%').ok_or(ParsePercentError)?;
+        if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(ParsePercentError);
+        }
+        digits.parse().ok().and_then(Self::new).ok_or(ParsePercentError)
     }
 }
 
@@ -121,5 +165,60 @@ impl From<Weight> for u16 {
 impl fmt::Display for Weight {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_amounts() {
+        for (text, bytes) in [
+            ("6GiB", Some(6 << 30)),
+            ("6Gi", Some(6 << 30)),
+            ("3276mib", Some(3276 << 20)),
+            ("3276 MiB", Some(3276 << 20)),
+            ("64KiB", Some(64 << 10)),
+            ("2000000000B", Some(2_000_000_000)),
+            ("0MiB", Some(0)),
+            ("17179869183GiB", Some(17_179_869_183 << 30)),
+            ("17179869184GiB", None),
+            ("99999999999999999999B", None),
+            ("6", None),
+            ("6GB", None),
+            ("6G", None),
+            ("1.5GiB", None),
+            ("-1GiB", None),
+            ("+1GiB", None),
+            ("GiB", None),
+            ("", None),
+            ("６GiB", None),
+        ] {
+            assert_eq!(text.parse::<Bytes>().ok(), bytes.map(Bytes), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn memory_amounts_are_shown_exactly_and_read_back() {
+        for (bytes, text) in [(0, "0B"), (1, "1B"), (1024, "1KiB"), (3276 << 20, "3276MiB"), (32 << 30, "32GiB")] {
+            assert_eq!(Bytes(bytes).to_string(), text);
+            assert_eq!(text.parse(), Ok(Bytes(bytes)));
+        }
+    }
+
+    #[test]
+    fn percentages() {
+        for (text, percent) in [
+            ("1%", Some(1)),
+            ("100%", Some(100)),
+            ("0%", None),
+            ("101%", None),
+            ("30", None),
+            ("+3%", None),
+            ("%", None),
+        ] {
+            assert_eq!(text.parse::<Percent>().ok().map(Percent::get), percent, "{text:?}");
+        }
     }
 }

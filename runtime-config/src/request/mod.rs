@@ -2,8 +2,10 @@
 //!
 //! `Source` (environment, annotations, device nodes that are already in the spec) -> dialect -> [`GpuRequest`].
 
+mod capabilities;
 mod memory;
 mod per_card;
+mod policy;
 mod selector;
 mod source;
 
@@ -12,8 +14,9 @@ use std::path::PathBuf;
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
 
-pub use memory::MemoryLimit;
+pub use memory::{MemoryLimit, ParseMemoryLimitError};
 pub use per_card::{CardCountError, PerCard};
+pub use policy::CardPolicy;
 pub use selector::{DeviceSelector, PciBusId};
 pub use source::{NvidiaHook, PresentNodes, Privileges, Source};
 
@@ -161,24 +164,6 @@ pub enum Isolation {
     Memory,
     /// Recorded and mediated, not limited.
     None,
-}
-
-/// How a card is shared among its containers. It belongs to the card, not to a container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum CardPolicy {
-    /// 1/max_inst each, also when alone (cGPU 0).
-    Fair,
-    /// Equal among those that have the GPU open (cGPU 1).
-    Preemptive,
-    /// By weight among those that exist (cGPU 2).
-    Weighted,
-    /// Weight of max_inst, or the percent asked for, as a hard cap (cGPU 3).
-    Fixed,
-    /// By weight among those that have work (cGPU 4).
-    Soft,
-    /// The driver's own; memory quota only (cGPU 5).
-    Native,
 }
 
 /// How egpu chooses cards.

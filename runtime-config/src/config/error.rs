@@ -1,0 +1,56 @@
+//! What can be wrong with a configuration file.
+
+use std::{io, path::PathBuf};
+
+/// Why a configuration file was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file is there, or was named, and cannot be read.
+    #[error("cannot read the configuration file {path}", path = .path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// Not TOML, or a value of the wrong type.
+    #[error("{origin}, line {line}: {message}")]
+    Malformed {
+        /// The file.
+        origin: String,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong there.
+        message: String,
+    },
+    /// A key that egpu does not know.
+    #[error("{origin}, line {line}: there is no key `{key}`{}; `egpu config default` lists all",
+        .suggestion.as_ref().map(|near| format!(", did you mean `{near}`?")).unwrap_or_default())]
+    UnknownKey {
+        /// The file.
+        origin: String,
+        /// Counted from 1.
+        line: usize,
+        /// With the tables it stands in: `driver.knd`.
+        key: String,
+        /// The nearest key that there is.
+        suggestion: Option<String>,
+    },
+    /// A value that is not accepted.
+    #[error("{origin}{}: {key} = {value} is not accepted; it must be {accepted}",
+        .line.map(|line| format!(", line {line}")).unwrap_or_default())]
+    Value {
+        /// The file.
+        origin: String,
+        /// Counted from 1.
+        line: Option<usize>,
+        /// With the tables it stands in.
+        key: String,
+        /// As written.
+        value: String,
+        /// What would be.
+        accepted: String,
+    },
+}

@@ -1,0 +1,250 @@
+//! The node's configuration file.
+//!
+//! Text -> [`wire`] (plain types, unknown keys refused) -> [`validate`] (ranges) -> [`Config`].
+
+mod document;
+mod error;
+#[cfg(test)]
+mod tests;
+mod validate;
+mod wire;
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+pub use error::ConfigError;
+
+use crate::{
+    request::{CardPolicy, ComputeShare, DriverCapabilities, MemoryLimit},
+    units::{Bytes, Percent},
+};
+
+/// Where the file is unless [`PATH_VARIABLE`] names another.
+pub const DEFAULT_PATH: &str = "/etc/egpu/config.toml";
+
+/// The environment variable that names another file.
+pub const PATH_VARIABLE: &str = "EGPU_CONFIG";
+
+/// The commented file that `egpu config default` prints: every key with its default.
+pub const DEFAULT_TOML: &str = include_str!("default.toml");
+
+/// The node's configuration, every value within its range. Fields are named as the file's keys.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Where the ledger lives. Absolute.
+    pub state_dir: PathBuf,
+    /// The decision log. Absolute.
+    pub log_file: PathBuf,
+    /// Where cards come from.
+    pub driver: Driver,
+    /// Environment variables may ask.
+    pub accept_env: bool,
+    /// Environment variables alone may name cards for a container without CAP_SYS_ADMIN.
+    pub accept_nvidia_visible_devices_envvar_when_unprivileged: bool,
+    /// Mounts at `/var/run/nvidia-container-devices` name cards.
+    pub accept_nvidia_visible_devices_as_volume_mounts: bool,
+    /// What `NVIDIA_DRIVER_CAPABILITIES` may name.
+    pub supported_driver_capabilities: DriverCapabilities,
+    /// `NVIDIA_REQUIRE_*` is not enforced.
+    pub disable_require: bool,
+    /// Images without any `NVIDIA_*` but with `CUDA_VERSION` get all cards.
+    pub legacy_images: bool,
+    /// Requests for whole cards become [`Config::default_share`].
+    pub share_by_default: bool,
+    /// What `share_by_default` gives.
+    pub default_share: DefaultShare,
+    /// HAMi's own enforcement is taken out of the spec.
+    pub hami_compat: bool,
+    /// Requests may go without limits.
+    pub allow_isolation_none: bool,
+    /// Containers that could get around a quota may have one.
+    pub allow_privileged_quota: bool,
+    /// Containers without a request get the filter that refuses driver calls.
+    pub fence_other_containers: bool,
+    /// Policy of a card on which nobody has set one.
+    pub default_policy: CardPolicy,
+    /// Slices of a card, 1 to 20.
+    pub max_inst: u16,
+    /// The most containers on one card, 1 to 1000.
+    pub device_split_count: u32,
+    /// Memory granted for each byte that a card has.
+    pub memory_scaling: MemoryScaling,
+    /// What fills in HAMi requests.
+    pub hami: HamiDefaults,
+}
+
+/// `[default_share]`: a part of each card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DefaultShare {
+    /// Of its memory.
+    pub memory: MemoryLimit,
+    /// Of its time.
+    pub compute: ComputeShare,
+}
+
+/// `[hami]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HamiDefaults {
+    /// Memory on each card; `None`: no limit.
+    pub default_memory: Option<Bytes>,
+    /// Percent of each card's time; `None`: no limit.
+    pub default_compute: Option<Percent>,
+    /// How many cards, 1 to 64.
+    pub default_cards: u32,
+    /// HAMi's compute limits are ignored.
+    pub disable_compute_limit: bool,
+}
+
+/// `[driver]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Driver {
+    /// Which driver.
+    pub kind: DriverKind,
+    /// Where it is installed; `/` for the host's own. Absolute.
+    pub root: PathBuf,
+    /// Tables of simulated cards, in the file's order.
+    pub simulated: Vec<SimulatedCards>,
+}
+
+/// Where cards come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DriverKind {
+    /// NVIDIA's driver where there is one, else the simulated cards.
+    Auto,
+    /// NVIDIA's driver; no cards without it.
+    Nvidia,
+    /// The simulated cards, whatever the node has.
+    Simulated,
+}
+
+/// One `[[driver.simulated]]` table: `count` cards of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SimulatedCards {
+    /// The name that they report.
+    pub model: String,
+    /// Memory of each, at least 64 MiB.
+    pub memory: Bytes,
+    /// How many, at least 1; all tables together at most 64.
+    pub count: u32,
+    /// What their UUIDs begin with: `GPU-` and hexadecimal digits and dashes, at most 27 characters.
+    pub uuid_prefix: Option<String>,
+    /// Their NUMA node.
+    pub numa_node: Option<u32>,
+    /// What connects them to each other.
+    pub links: SimulatedLink,
+}
+
+/// What connects the cards of one table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SimulatedLink {
+    /// NVLink.
+    NvLink,
+    /// One PCIe switch.
+    PcieSwitch,
+    /// The same NUMA node.
+    NumaNode,
+    /// Nothing in particular.
+    System,
+}
+
+/// A factor from 1.0 to 16.0, in thousandths, so that sums over it are exact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MemoryScaling {
+    thousandths: u32,
+}
+
+impl MemoryScaling {
+    /// 1.0: what a card has.
+    pub const NONE: Self = Self { thousandths: 1000 };
+
+    /// `None` outside 1.0 to 16.0; rounded to thousandths.
+    pub fn new(factor: f64) -> Option<Self> {
+        let thousandths = (factor * 1000.0).round();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a whole number within the range")]
+        (1000.0..=16000.0).contains(&thousandths).then_some(Self { thousandths: thousandths as u32 })
+    }
+
+    /// What may be granted of a card of `card` bytes.
+    pub fn apply(self, card: Bytes) -> Bytes {
+        let scaled = u128::from(card.0) * u128::from(self.thousandths) / 1000;
+        Bytes(u64::try_from(scaled).unwrap_or(u64::MAX))
+    }
+
+    /// More is granted than there is.
+    pub fn oversubscribes(self) -> bool {
+        self > Self::NONE
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            state_dir: PathBuf::from("/run/egpu"),
+            log_file: PathBuf::from("/var/log/egpu.log"),
+            driver: Driver { kind: DriverKind::Auto, root: PathBuf::from("/"), simulated: Vec::new() },
+            accept_env: true,
+            accept_nvidia_visible_devices_envvar_when_unprivileged: true,
+            accept_nvidia_visible_devices_as_volume_mounts: false,
+            supported_driver_capabilities: DriverCapabilities::all(),
+            disable_require: false,
+            legacy_images: false,
+            share_by_default: false,
+            default_share: DefaultShare {
+                memory: MemoryLimit::percent(Percent::HALF),
+                compute: ComputeShare::Cap { percent: Percent::HALF, lifted_when_alone: false },
+            },
+            hami_compat: true,
+            allow_isolation_none: false,
+            allow_privileged_quota: false,
+            fence_other_containers: true,
+            default_policy: CardPolicy::Fixed,
+            max_inst: 16,
+            device_split_count: 10,
+            memory_scaling: MemoryScaling::NONE,
+            hami: HamiDefaults {
+                default_memory: Some(Bytes(5000 * Bytes::MIB)),
+                default_compute: None,
+                default_cards: 1,
+                disable_compute_limit: false,
+            },
+        }
+    }
+}
+
+impl Config {
+    /// The file that is read: what `EGPU_CONFIG` names, else [`DEFAULT_PATH`].
+    pub fn path() -> PathBuf {
+        Self::named_path().unwrap_or_else(|| PathBuf::from(DEFAULT_PATH))
+    }
+
+    fn named_path() -> Option<PathBuf> {
+        std::env::var_os(PATH_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from)
+    }
+
+    /// Reads `path`; without one, the file that [`Config::path`] names. Only the file at [`DEFAULT_PATH`] may be
+    /// missing: the defaults hold then.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is wrong.
+    pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
+        let named = path.map(Path::to_owned).or_else(Self::named_path);
+        let may_be_missing = named.is_none();
+        let path = named.unwrap_or_else(|| PathBuf::from(DEFAULT_PATH));
+        match fs::read_to_string(&path) {
+            Ok(text) => Self::from_toml(&text, &path.display().to_string()),
+            Err(error) if may_be_missing && error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(source) => Err(ConfigError::Read { path, source }),
+        }
+    }
+
+    /// Reads a configuration from its text; `origin` names it in errors.
+    ///
+    /// # Errors
+    /// When the text is not TOML, has a key that does not exist, or a value that is not accepted.
+    pub fn from_toml(text: &str, origin: &str) -> Result<Self, ConfigError> {
+        let document = document::Document::parse(text, origin)?;
+        validate::validate(&document.decode()?, &document)
+    }
+}

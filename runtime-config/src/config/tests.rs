@@ -1,0 +1,231 @@
+//! Tests of the configuration file.
+
+use proptest::prelude::*;
+use toml::{Table, Value};
+
+use super::*;
+
+/// The default file with the `#` taken off its keys; prose has a blank after its `#`.
+fn uncommented() -> String {
+    let lines = DEFAULT_TOML.lines().map(|line| match line.strip_prefix('#') {
+        Some(key) if !key.starts_with(' ') => key,
+        _ => line,
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn error_of(text: &str) -> String {
+    Config::from_toml(text, "config.toml").expect_err(text).to_string()
+}
+
+#[test]
+fn the_default_file_is_the_defaults_with_and_without_its_comments() {
+    assert_eq!(Config::from_toml(DEFAULT_TOML, "default").unwrap(), Config::default());
+    assert_eq!(Config::from_toml(&uncommented(), "default").unwrap(), Config::default());
+    assert_eq!(Config::from_toml("", "empty").unwrap(), Config::default());
+}
+
+#[test]
+fn the_default_file_documents_every_key_with_its_default() {
+    let mut documented: Table = toml::from_str(&uncommented()).unwrap();
+    let every = Table::try_from(wire::File::with_every_key()).unwrap();
+    let example: String =
+        DEFAULT_TOML.lines().filter_map(|line| line.strip_prefix("#   ")).collect::<Vec<_>>().join("\n");
+    let example: Table = toml::from_str(&example).unwrap();
+    let simulated = example["driver"]["simulated"].clone();
+    documented["driver"].as_table_mut().unwrap().insert("simulated".into(), simulated);
+    let keys = |value: &Value| value.as_table().unwrap().keys().cloned().collect::<Vec<_>>();
+    for (name, value) in &every {
+        let shown = documented.get(name).unwrap_or_else(|| panic!("{name} is not documented"));
+        match value {
+            Value::Table(table) => {
+                for (key, default) in table.iter().filter(|(key, _)| *key != "simulated") {
+                    assert_eq!(shown.get(key), Some(default), "{name}.{key}");
+                }
+                assert_eq!(keys(shown), keys(value), "{name}");
+            }
+            _ => assert_eq!(shown, value, "{name}"),
+        }
+    }
+    assert_eq!(keys(&documented["driver"]["simulated"][0]), keys(&every["driver"]["simulated"][0]));
+}
+
+#[test]
+fn the_example_of_simulated_cards_is_read() {
+    let example: String =
+        DEFAULT_TOML.lines().filter_map(|line| line.strip_prefix("#   ")).collect::<Vec<_>>().join("\n");
+    let cards = Config::from_toml(&example, "example").unwrap().driver.simulated;
+    assert_eq!(
+        cards,
+        [SimulatedCards {
+            model: "Tesla V100-PCIE-32GB".into(),
+            memory: Bytes(32768 * Bytes::MIB),
+            count: 4,
+            uuid_prefix: Some("GPU-5e1f".into()),
+            numa_node: Some(0),
+            links: SimulatedLink::NvLink,
+        }]
+    );
+}
+
+#[test]
+fn values_are_read() {
+    let config = Config::from_toml(
+        "state_dir = '/run/other'\nmax_inst = 20\nmemory_scaling = 1.5\ndefault_policy = 'soft'\n\
+         supported_driver_capabilities = 'compute, utility'\nshare_by_default = true\n\
+         [default_share]\nmemory = '8GiB'\ncompute = 'none'\n\
+         [hami]\ndefault_memory = '0'\ndefault_compute = 30\n\
+         [driver]\nkind = 'simulated'\n[[driver.simulated]]\nmodel = 'A'\nmemory = '1GiB'\n",
+        "config.toml",
+    )
+    .unwrap();
+    assert_eq!(config.state_dir, Path::new("/run/other"));
+    assert_eq!(config.max_inst, 20);
+    assert_eq!(config.memory_scaling.apply(Bytes(1000)), Bytes(1500));
+    assert!(config.memory_scaling.oversubscribes());
+    assert_eq!(config.default_policy, CardPolicy::Soft);
+    assert_eq!(config.supported_driver_capabilities, DriverCapabilities::DEFAULT);
+    assert_eq!(config.default_share.compute, ComputeShare::Unlimited);
+    assert_eq!(config.default_share.memory, MemoryLimit::bytes(Bytes(8 * Bytes::GIB)));
+    assert_eq!(config.hami.default_memory, None);
+    assert_eq!(config.hami.default_compute, Percent::new(30));
+    assert_eq!(config.driver.kind, DriverKind::Simulated);
+    assert_eq!(config.driver.simulated.len(), 1);
+    assert_eq!(config.driver.simulated[0].links, SimulatedLink::System);
+}
+
+#[test]
+fn unknown_keys_are_refused_with_their_line_and_a_suggestion() {
+    for (text, error) in [
+        ("\nacept_env = true", "line 2: there is no key `acept_env`, did you mean `accept_env`?"),
+        ("[driver]\nknd = 'auto'", "line 2: there is no key `driver.knd`, did you mean `driver.kind`?"),
+        ("[drivers]\nkind = 'auto'", "line 1: there is no key `drivers`, did you mean `driver`?"),
+        ("zzzzz = 1", "line 1: there is no key `zzzzz`; "),
+        (
+            "[[driver.simulated]]\nmodel = 'A'\nmemory = '1GiB'\n[[driver.simulated]]\nmodel = 'A'\nmemmory = '1GiB'",
+            "line 6: there is no key `driver.simulated.memmory`, did you mean `driver.simulated.memory`?",
+        ),
+    ] {
+        let shown = error_of(text);
+        assert!(shown.starts_with(&format!("config.toml, {error}")), "{text:?}: {shown}");
+        assert!(shown.ends_with("`egpu config default` lists all"), "{shown}");
+    }
+}
+
+#[test]
+fn values_out_of_range_are_refused_with_key_line_value_and_range() {
+    let card = "[[driver.simulated]]\nmodel = 'A'\nmemory = '1GiB'\n";
+    for (text, error) in [
+        ("max_inst = 0".to_owned(), ", line 1: max_inst = 0 is not accepted; it must be a whole number from 1 to 20"),
+        ("\nmax_inst = 21".to_owned(), ", line 2: max_inst = 21 is not accepted"),
+        ("device_split_count = 0".to_owned(), ", line 1: device_split_count = 0 is"),
+        (
+            "memory_scaling = 0.9".to_owned(),
+            ", line 1: memory_scaling = 0.9 is not accepted; it must be a number from 1.0",
+        ),
+        ("memory_scaling = nan".to_owned(), ", line 1: memory_scaling = NaN is"),
+        ("memory_scaling = inf".to_owned(), ", line 1: memory_scaling = inf is"),
+        ("state_dir = 'run'".to_owned(), ", line 1: state_dir = \"run\" is not accepted; it must be an absolute path"),
+        (
+            "default_policy = 'fare'".to_owned(),
+            ", line 1: default_policy = \"fare\" is not accepted; it must be one of fair,",
+        ),
+        ("supported_driver_capabilities = 'cuda'".to_owned(), ", line 1: supported_driver_capabilities = \"cuda\" is"),
+        ("[hami]\ndefault_cards = 0".to_owned(), ", line 2: hami.default_cards = 0 is"),
+        ("[hami]\ndefault_compute = 101".to_owned(), ", line 2: hami.default_compute = 101 is"),
+        ("[hami]\ndefault_memory = '5000'".to_owned(), ", line 2: hami.default_memory = \"5000\" is"),
+        ("[default_share]\nmemory = '0%'".to_owned(), ", line 2: default_share.memory = \"0%\" is"),
+        ("[default_share]\ncompute = '50'".to_owned(), ", line 2: default_share.compute = \"50\" is"),
+        ("[driver]\nkind = 'nvida'".to_owned(), ", line 2: driver.kind = \"nvida\" is"),
+        (
+            format!("{card}count = 65"),
+            ", line 4: driver.simulated[0].count = 65 is not accepted; it must be a whole number from 1 to 64",
+        ),
+        (
+            format!("{card}count = 60\n{card}count = 5"),
+            ", line 8: driver.simulated[1].count = 5 is not accepted; it must be a whole number from 1 to 4",
+        ),
+        (format!("{card}uuid = 'GPU-'"), ", line 4: driver.simulated[0].uuid = \"GPU-\" is"),
+        (format!("{card}links = 'sli'"), ", line 4: driver.simulated[0].links = \"sli\" is"),
+        (format!("{card}numa_node = -1"), ", line 4: driver.simulated[0].numa_node = -1 is"),
+        (
+            "[[driver.simulated]]\nmodel = ''\nmemory = '1GiB'".to_owned(),
+            ", line 2: driver.simulated[0].model = \"\" is",
+        ),
+        (
+            "[[driver.simulated]]\nmodel = 'A'\nmemory = '63MiB'".to_owned(),
+            ", line 3: driver.simulated[0].memory = \"63MiB\" is",
+        ),
+    ] {
+        let shown = error_of(&text);
+        assert!(shown.starts_with(&format!("config.toml{error}")), "{text:?}: {shown}");
+    }
+}
+
+#[test]
+fn malformed_files_are_refused_with_their_line() {
+    for (text, line) in [("\n\n= 3", 3), ("a = ", 1), ("accept_env = 1", 1), ("\n[[driver.simulated]]\nmodel = 'A'", 2)]
+    {
+        let shown = error_of(text);
+        assert!(shown.starts_with(&format!("config.toml, line {line}: ")), "{text:?}: {shown}");
+    }
+    assert!(error_of("[[driver.simulated]]\nmodel = 'A'").contains("memory"));
+}
+
+#[test]
+fn a_named_file_must_be_there_and_a_directory_is_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = directory.path().join("config.toml");
+    let error = Config::load(Some(&missing)).unwrap_err();
+    assert_eq!(error.to_string(), format!("cannot read the configuration file {}", missing.display()));
+    assert!(std::error::Error::source(&error).is_some());
+    assert!(Config::load(Some(directory.path())).is_err());
+    fs::write(&missing, "max_inst = 4").unwrap();
+    assert_eq!(Config::load(Some(&missing)).unwrap().max_inst, 4);
+}
+
+fn some_value() -> impl Strategy<Value = String> {
+    prop_oneof![
+        any::<i64>().prop_map(|number| number.to_string()),
+        any::<f64>().prop_map(|number| format!("{number:?}")),
+        any::<bool>().prop_map(|value| value.to_string()),
+        "[ -~]{0,12}".prop_map(|text| format!("{text:?}")),
+        "[0-9]{1,4}(MiB|GiB|%)".prop_map(|text| format!("\"{text}\"")),
+        Just("[]".to_owned()),
+        Just("{}".to_owned()),
+        Just("[{}, {model = 'A'}]".to_owned()),
+    ]
+}
+
+fn some_key() -> impl Strategy<Value = String> {
+    let every = Table::try_from(wire::File::with_every_key()).unwrap();
+    let mut keys: Vec<String> = every.keys().cloned().collect();
+    for table in ["driver", "hami", "default_share"] {
+        keys.extend(every[table].as_table().unwrap().keys().map(|key| format!("{table}.{key}")));
+    }
+    prop_oneof![9 => proptest::sample::select(keys), 1 => "[a-z._]{1,8}".boxed()]
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_a_configuration_or_an_error(text in "\\PC{0,200}") {
+        let _ = Config::from_toml(&text, "any");
+    }
+
+    #[test]
+    fn any_keys_and_values_are_a_configuration_in_range_or_an_error(
+        lines in proptest::collection::vec((some_key(), some_value()), 1..4)
+    ) {
+        let text: String = lines.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
+        match Config::from_toml(&text, "any") {
+            Ok(config) => {
+                prop_assert!((1..=20).contains(&config.max_inst));
+                prop_assert!((1..=1000).contains(&config.device_split_count));
+                prop_assert!(config.memory_scaling >= MemoryScaling::NONE);
+                prop_assert!(config.state_dir.is_absolute());
+                prop_assert!(config.driver.simulated.iter().map(|cards| cards.count).sum::<u32>() <= 64);
+            }
+            Err(error) => prop_assert!(!error.to_string().is_empty()),
+        }
+    }
+}

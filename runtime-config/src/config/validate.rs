@@ -1,0 +1,196 @@
+//! The ranges of the configuration's values.
+
+use std::path::{Path, PathBuf};
+
+use super::{
+    Config, ConfigError, DefaultShare, Driver, DriverKind, HamiDefaults, MemoryScaling, SimulatedCards, SimulatedLink,
+    document::Document, wire,
+};
+use crate::{
+    request::{CardPolicy, ComputeShare, DriverCapabilities, MemoryLimit},
+    units::{Bytes, Percent},
+};
+
+/// The most simulated cards, and the most that a HAMi default may name.
+const MAX_CARDS: i64 = 64;
+/// The smallest simulated card.
+const MIN_SIMULATED_MEMORY: Bytes = Bytes(64 * Bytes::MIB);
+/// A UUID has 36 characters after `GPU-`; the last 12 number the card.
+const MAX_UUID_PREFIX: usize = 27;
+
+/// # Errors
+/// For the first value that is outside its range.
+pub(super) fn validate(file: &wire::File, document: &Document<'_>) -> Result<Config, ConfigError> {
+    let check = Check { document };
+    Ok(Config {
+        state_dir: check.absolute("state_dir", &file.state_dir)?,
+        log_file: check.absolute("log_file", &file.log_file)?,
+        driver: check.driver(&file.driver)?,
+        accept_env: file.accept_env,
+        accept_nvidia_visible_devices_envvar_when_unprivileged: file
+            .accept_nvidia_visible_devices_envvar_when_unprivileged,
+        accept_nvidia_visible_devices_as_volume_mounts: file.accept_nvidia_visible_devices_as_volume_mounts,
+        supported_driver_capabilities: check.capabilities(&file.supported_driver_capabilities)?,
+        disable_require: file.disable_require,
+        legacy_images: file.legacy_images,
+        share_by_default: file.share_by_default,
+        default_share: check.default_share(&file.default_share)?,
+        hami_compat: file.hami_compat,
+        allow_isolation_none: file.allow_isolation_none,
+        allow_privileged_quota: file.allow_privileged_quota,
+        fence_other_containers: file.fence_other_containers,
+        default_policy: check.policy(&file.default_policy)?,
+        max_inst: check.integer("max_inst", file.max_inst, 1, 20)?,
+        device_split_count: check.integer("device_split_count", file.device_split_count, 1, 1000)?,
+        memory_scaling: MemoryScaling::new(file.memory_scaling).ok_or_else(|| {
+            check.error("memory_scaling", &file.memory_scaling.to_string(), "a number from 1.0 to 16.0".to_owned())
+        })?,
+        hami: check.hami(&file.hami)?,
+    })
+}
+
+struct Check<'a> {
+    document: &'a Document<'a>,
+}
+
+impl Check<'_> {
+    fn error(&self, key: &str, value: &str, accepted: String) -> ConfigError {
+        self.document.value_error(key, value, accepted)
+    }
+
+    fn absolute(&self, key: &str, value: &str) -> Result<PathBuf, ConfigError> {
+        let path = Path::new(value);
+        if path.is_absolute() && !value.contains('\0') {
+            Ok(path.to_owned())
+        } else {
+            Err(self.error(key, &format!("{value:?}"), "an absolute path".to_owned()))
+        }
+    }
+
+    fn integer<T: TryFrom<i64>>(&self, key: &str, value: i64, least: i64, most: i64) -> Result<T, ConfigError> {
+        let error = || self.error(key, &value.to_string(), format!("a whole number from {least} to {most}"));
+        if !(least..=most).contains(&value) {
+            return Err(error());
+        }
+        T::try_from(value).map_err(|_| error())
+    }
+
+    fn capabilities(&self, value: &str) -> Result<DriverCapabilities, ConfigError> {
+        let all = DriverCapabilities::all();
+        DriverCapabilities::parse_list(value, all).map_err(|_| {
+            let accepted = format!("a comma-separated list of {}", all.names());
+            self.error("supported_driver_capabilities", &format!("{value:?}"), accepted)
+        })
+    }
+
+    fn policy(&self, value: &str) -> Result<CardPolicy, ConfigError> {
+        CardPolicy::named(value).ok_or_else(|| {
+            self.error("default_policy", &format!("{value:?}"), format!("one of {}", CardPolicy::names()))
+        })
+    }
+
+    fn default_share(&self, share: &wire::DefaultShare) -> Result<DefaultShare, ConfigError> {
+        let memory: MemoryLimit = share.memory.parse().map_err(|_| {
+            self.error("default_share.memory", &format!("{:?}", share.memory), "\"6GiB\" or \"40%\"".into())
+        })?;
+        let compute = match share.compute.as_str() {
+            "none" => ComputeShare::Unlimited,
+            other => {
+                let percent = other.parse().map_err(|_| {
+                    self.error("default_share.compute", &format!("{other:?}"), "\"1%\" to \"100%\", or \"none\"".into())
+                })?;
+                ComputeShare::Cap { percent, lifted_when_alone: false }
+            }
+        };
+        Ok(DefaultShare { memory, compute })
+    }
+
+    fn hami(&self, hami: &wire::Hami) -> Result<HamiDefaults, ConfigError> {
+        let default_memory = match hami.default_memory.as_str() {
+            "0" => None,
+            other => {
+                Some(other.parse::<Bytes>().ok().filter(|amount| amount.floor_to_kib().0 > 0).ok_or_else(|| {
+                    self.error(
+                        "hami.default_memory",
+                        &format!("{other:?}"),
+                        "an amount such as \"5000MiB\", or \"0\"".into(),
+                    )
+                })?)
+            }
+        };
+        Ok(HamiDefaults {
+            default_memory,
+            default_compute: Percent::new(self.integer("hami.default_compute", hami.default_compute, 0, 100)?),
+            default_cards: self.integer("hami.default_cards", hami.default_cards, 1, MAX_CARDS)?,
+            disable_compute_limit: hami.disable_compute_limit,
+        })
+    }
+
+    fn driver(&self, driver: &wire::Driver) -> Result<Driver, ConfigError> {
+        let kind = match driver.kind.as_str() {
+            "auto" => DriverKind::Auto,
+            "nvidia" => DriverKind::Nvidia,
+            "simulated" => DriverKind::Simulated,
+            other => {
+                let accepted = "\"auto\", \"nvidia\" or \"simulated\"".to_owned();
+                return Err(self.error("driver.kind", &format!("{other:?}"), accepted));
+            }
+        };
+        let mut simulated: Vec<SimulatedCards> = Vec::new();
+        let mut left = MAX_CARDS;
+        for (index, cards) in driver.simulated.iter().enumerate() {
+            let table = self.simulated(index, cards, left)?;
+            left -= i64::from(table.count);
+            simulated.push(table);
+        }
+        Ok(Driver { kind, root: self.absolute("driver.root", &driver.root)?, simulated })
+    }
+
+    fn simulated(&self, index: usize, cards: &wire::Simulated, left: i64) -> Result<SimulatedCards, ConfigError> {
+        let key = |name: &str| format!("driver.simulated[{index}].{name}");
+        let shown = |value: &str| format!("{value:?}");
+        let printable = |text: &str| !text.is_empty() && text.len() <= 96 && !text.chars().any(char::is_control);
+        if !printable(&cards.model) {
+            return Err(self.error(&key("model"), &shown(&cards.model), "1 to 96 printable characters".into()));
+        }
+        let memory = cards.memory.parse::<Bytes>().ok().filter(|memory| {
+            *memory >= MIN_SIMULATED_MEMORY && *memory <= Bytes(1024 * Bytes::GIB) && memory.floor_to_kib() == *memory
+        });
+        let memory = memory.ok_or_else(|| {
+            let accepted = "whole KiB from 64MiB to 1024GiB, such as \"32768MiB\"".to_owned();
+            self.error(&key("memory"), &shown(&cards.memory), accepted)
+        })?;
+        if let Some(prefix) = &cards.uuid
+            && !is_uuid_prefix(prefix)
+        {
+            let accepted = format!("GPU- and hexadecimal digits and dashes, at most {MAX_UUID_PREFIX} characters");
+            return Err(self.error(&key("uuid"), &shown(prefix), accepted));
+        }
+        let links = match cards.links.as_str() {
+            "nvlink" => SimulatedLink::NvLink,
+            "pcie-switch" => SimulatedLink::PcieSwitch,
+            "numa-node" => SimulatedLink::NumaNode,
+            "system" => SimulatedLink::System,
+            other => {
+                let accepted = "\"nvlink\", \"pcie-switch\", \"numa-node\" or \"system\"".to_owned();
+                return Err(self.error(&key("links"), &shown(other), accepted));
+            }
+        };
+        let numa_node = cards.numa_node.map(|node| self.integer(&key("numa_node"), node, 0, 1023)).transpose()?;
+        Ok(SimulatedCards {
+            model: cards.model.clone(),
+            memory,
+            count: self.integer(&key("count"), cards.count, 1, left)?,
+            uuid_prefix: cards.uuid.clone(),
+            numa_node,
+            links,
+        })
+    }
+}
+
+fn is_uuid_prefix(text: &str) -> bool {
+    text.len() <= MAX_UUID_PREFIX
+        && text
+            .strip_prefix("GPU-")
+            .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-'))
+}

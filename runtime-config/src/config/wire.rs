@@ -1,0 +1,139 @@
+//! The configuration file as it is written: plain types, every key optional, unknown ones refused.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct File {
+    pub(super) state_dir: String,
+    pub(super) log_file: String,
+    pub(super) accept_env: bool,
+    pub(super) accept_nvidia_visible_devices_envvar_when_unprivileged: bool,
+    pub(super) accept_nvidia_visible_devices_as_volume_mounts: bool,
+    pub(super) supported_driver_capabilities: String,
+    pub(super) disable_require: bool,
+    pub(super) legacy_images: bool,
+    pub(super) share_by_default: bool,
+    pub(super) hami_compat: bool,
+    pub(super) allow_isolation_none: bool,
+    pub(super) allow_privileged_quota: bool,
+    pub(super) fence_other_containers: bool,
+    pub(super) default_policy: String,
+    pub(super) max_inst: i64,
+    pub(super) device_split_count: i64,
+    pub(super) memory_scaling: f64,
+    pub(super) default_share: DefaultShare,
+    pub(super) hami: Hami,
+    pub(super) driver: Driver,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct DefaultShare {
+    pub(super) memory: String,
+    pub(super) compute: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Hami {
+    pub(super) default_memory: String,
+    pub(super) default_compute: i64,
+    pub(super) default_cards: i64,
+    pub(super) disable_compute_limit: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Driver {
+    pub(super) kind: String,
+    pub(super) root: String,
+    pub(super) simulated: Vec<Simulated>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Simulated {
+    pub(super) model: String,
+    pub(super) memory: String,
+    #[serde(default = "one")]
+    pub(super) count: i64,
+    pub(super) uuid: Option<String>,
+    pub(super) numa_node: Option<i64>,
+    #[serde(default = "system")]
+    pub(super) links: String,
+}
+
+fn one() -> i64 {
+    1
+}
+
+fn system() -> String {
+    "system".to_owned()
+}
+
+impl Default for File {
+    fn default() -> Self {
+        Self {
+            state_dir: "/run/egpu".to_owned(),
+            log_file: "/var/log/egpu.log".to_owned(),
+            accept_env: true,
+            accept_nvidia_visible_devices_envvar_when_unprivileged: true,
+            accept_nvidia_visible_devices_as_volume_mounts: false,
+            supported_driver_capabilities: "compat32,compute,display,graphics,ngx,utility,video".to_owned(),
+            disable_require: false,
+            legacy_images: false,
+            share_by_default: false,
+            hami_compat: true,
+            allow_isolation_none: false,
+            allow_privileged_quota: false,
+            fence_other_containers: true,
+            default_policy: "fixed".to_owned(),
+            max_inst: 16,
+            device_split_count: 10,
+            memory_scaling: 1.0,
+            default_share: DefaultShare::default(),
+            hami: Hami::default(),
+            driver: Driver::default(),
+        }
+    }
+}
+
+impl Default for DefaultShare {
+    fn default() -> Self {
+        Self { memory: "50%".to_owned(), compute: "50%".to_owned() }
+    }
+}
+
+impl Default for Hami {
+    fn default() -> Self {
+        Self {
+            default_memory: "5000MiB".to_owned(),
+            default_compute: 0,
+            default_cards: 1,
+            disable_compute_limit: false,
+        }
+    }
+}
+
+impl Default for Driver {
+    fn default() -> Self {
+        Self { kind: "auto".to_owned(), root: "/".to_owned(), simulated: Vec::new() }
+    }
+}
+
+impl File {
+    /// The defaults and one simulated table, every optional key given: what keys there are is read off this.
+    pub(super) fn with_every_key() -> Self {
+        let mut file = Self::default();
+        file.driver.simulated.push(Simulated {
+            model: String::new(),
+            memory: String::new(),
+            count: one(),
+            uuid: Some(String::new()),
+            numa_node: Some(0),
+            links: system(),
+        });
+        file
+    }
+}

@@ -1,0 +1,53 @@
+//! Which parts of the driver's user space a container wants: the names of `NVIDIA_DRIVER_CAPABILITIES`.
+
+use super::DriverCapabilities;
+
+/// Every capability by its name, in the order in which they are documented.
+const NAMES: [(&str, DriverCapabilities); 7] = [
+    ("compute", DriverCapabilities::COMPUTE),
+    ("utility", DriverCapabilities::UTILITY),
+    ("video", DriverCapabilities::VIDEO),
+    ("graphics", DriverCapabilities::GRAPHICS),
+    ("display", DriverCapabilities::DISPLAY),
+    ("ngx", DriverCapabilities::NGX),
+    ("compat32", DriverCapabilities::COMPAT32),
+];
+
+/// A word that names no capability.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{word}` is no driver capability; there are {}", DriverCapabilities::all().names())]
+pub struct UnknownCapability {
+    /// The word.
+    pub word: String,
+}
+
+impl DriverCapabilities {
+    /// What a container gets that does not say.
+    pub const DEFAULT: Self = Self::UTILITY.union(Self::COMPUTE);
+
+    /// The capability of that name, without `all`.
+    pub fn named(name: &str) -> Option<Self> {
+        NAMES.iter().find(|(known, _)| *known == name).map(|(_, capability)| *capability)
+    }
+
+    /// Reads a comma-separated list; blanks and empty items are skipped, `all` stands for `supported`.
+    ///
+    /// # Errors
+    /// For a word that names none.
+    pub fn parse_list(list: &str, supported: Self) -> Result<Self, UnknownCapability> {
+        let mut capabilities = Self::empty();
+        for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            capabilities |= match word {
+                "all" => supported,
+                _ => Self::named(word).ok_or_else(|| UnknownCapability { word: word.to_owned() })?,
+            };
+        }
+        Ok(capabilities)
+    }
+
+    /// `compute,utility`.
+    pub fn names(self) -> String {
+        let names: Vec<&str> = NAMES.iter().filter(|(_, one)| self.contains(*one)).map(|(name, _)| *name).collect();
+        names.join(",")
+    }
+}
