@@ -5,3 +5,4 @@
 pub mod cards;
 pub mod fence;
 pub mod ledger;
+pub mod spec;

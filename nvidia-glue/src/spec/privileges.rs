@@ -1,0 +1,68 @@
+//! What a container may do that no quota survives.
+
+use std::os::unix::fs::MetadataExt;
+
+use runtime_config::request::Privileges;
+use serde_json::Value;
+
+use super::{NVIDIA_MAJOR, integer, items, strings};
+
+pub(super) fn read(spec: &Value) -> Privileges {
+    let bounding = bounding_set(spec);
+    let holds = |name: &str| bounding.as_ref().is_none_or(|set| set.iter().any(|held| held == name));
+    Privileges {
+        cap_sys_admin: holds("SYS_ADMIN"),
+        cap_sys_module: holds("SYS_MODULE"),
+        cap_sys_rawio: holds("SYS_RAWIO"),
+        user_namespace: has_own_namespace(spec, "user"),
+        wildcard_device_rule: has_wildcard_device_rule(spec),
+        host_pid_namespace: !has_own_namespace(spec, "pid"),
+    }
+}
+
+/// The bounding set without the `CAP_` prefixes; `None` where the spec sets none, which leaves the runtime's own: all.
+fn bounding_set(spec: &Value) -> Option<Vec<String>> {
+    let set = spec.pointer("/process/capabilities/bounding").filter(|set| set.is_array())?;
+    let bare = |name: String| {
+        let name = name.to_ascii_uppercase();
+        name.strip_prefix("CAP_").map(str::to_owned).unwrap_or(name)
+    };
+    Some(strings(Some(set)).into_iter().map(bare).collect())
+}
+
+/// Whether the container gets a namespace that is not this process's own. One that is joined by its path and cannot be
+/// looked at counts as the host's.
+fn has_own_namespace(spec: &Value, kind: &str) -> bool {
+    let inode = |path: &str| std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    items(spec.pointer("/linux/namespaces")).iter().any(|namespace| {
+        let path = namespace.get("path").and_then(Value::as_str).unwrap_or_default();
+        let is_own = || {
+            let joined = inode(path);
+            joined.is_some() && joined != inode(&format!("/proc/self/ns/{kind}"))
+        };
+        namespace.get("type").and_then(Value::as_str) == Some(kind) && (path.is_empty() || is_own())
+    })
+}
+
+/// Whether, after all rules in their order, reading or writing is allowed on every character device, or on every card.
+/// The `c *:* m` that every container gets lets it make nodes, not use them.
+fn has_wildcard_device_rule(spec: &Value) -> bool {
+    let mut open = false;
+    for rule in items(spec.pointer("/linux/resources/devices")) {
+        let allow = rule.get("allow").and_then(Value::as_bool).unwrap_or(false);
+        let kind = rule.get("type").and_then(Value::as_str).unwrap_or("a");
+        let access = rule.get("access").and_then(Value::as_str).unwrap_or("rwm");
+        let wildcard = |name: &str| rule.get(name).and_then(integer).is_none();
+        let every_device = wildcard("major") && wildcard("minor");
+        if allow {
+            let every_card = wildcard("minor") && rule.get("major").and_then(integer) == Some(NVIDIA_MAJOR);
+            // A wildcard major with a minor is every card of that minor: no node list says that.
+            let some_minor = wildcard("major");
+            let characters = matches!(kind, "a" | "c" | "u" | "");
+            open |= characters && access.contains(['r', 'w']) && (every_device || every_card || some_minor);
+        } else if every_device && matches!(kind, "a" | "") && access.contains('r') && access.contains('w') {
+            open = false;
+        }
+    }
+    open
+}
