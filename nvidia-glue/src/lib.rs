@@ -7,3 +7,4 @@ pub mod driver_files;
 pub mod fence;
 pub mod ledger;
 pub mod spec;
+mod sys;

@@ -3,16 +3,27 @@
 //! [`discover`] asks the driver (or the configuration, for simulated cards), [`Inventory::resolve`] turns what a
 //! request names into one of them, [`Inventory::distance`] says how near two of them are.
 
+mod cache;
 mod discover;
+#[cfg(test)]
+pub(crate) mod fixtures;
+mod health;
+pub mod kernel_module;
+mod nvidia;
+mod pci;
 mod resolve;
 mod roots;
 mod simulated;
+mod state_file;
+#[cfg(test)]
+mod tests;
 mod topology;
 
-pub use discover::{CardSettings, DiscoverError, DriverKind, discover};
+pub use discover::{DiscoverError, cached, discover, processes, refresh};
+pub use nvidia::{DriverError, ProcessMemory};
 pub use resolve::{CardOrMig, ResolveError};
 pub use roots::Roots;
-pub use simulated::{SimulatedCards, SimulatedError, SimulatedNodes, SimulatedNodesError, make_simulated_nodes};
+pub use simulated::{SimulatedError, SimulatedNodes, SimulatedNodesError, make_simulated_nodes};
 
 use runtime_config::{Bytes, request::PciBusId};
 use serde::{Deserialize, Serialize};
@@ -22,9 +33,9 @@ use serde::{Deserialize, Serialize};
 pub struct Inventory {
     /// Where the cards come from.
     pub source: Source,
-    /// The driver's version, `580.159.04`; for simulated cards the version that they claim.
+    /// The driver's version, `580.159.04`; for simulated cards the version that they claim. Empty: no driver.
     pub driver_version: String,
-    /// The newest CUDA version that the driver supports, `13.0`.
+    /// The newest CUDA version that the driver supports, `13.0`. Empty: libcuda is missing.
     pub cuda_version: String,
     /// In NVML's order; `cards[i].index == i`.
     pub cards: Vec<Card>,

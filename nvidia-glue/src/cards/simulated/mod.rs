@@ -4,8 +4,10 @@ mod models;
 mod nodes;
 pub(super) mod uuid;
 
-use runtime_config::{Bytes, request::PciBusId};
-use serde::{Deserialize, Serialize};
+use runtime_config::{
+    config::{SimulatedCards, SimulatedLink},
+    request::PciBusId,
+};
 
 pub use nodes::{SimulatedNodes, SimulatedNodesError, make_simulated_nodes};
 
@@ -16,23 +18,6 @@ const MOST_CARDS: u32 = 248;
 
 /// The driver version that simulated cards claim, and the CUDA version that goes with it.
 const CLAIMED_DRIVER: (&str, &str) = ("580.159.04", "13.0");
-
-/// One `[[driver.simulated]]` table: `count` cards that are alike.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SimulatedCards {
-    /// `Tesla V100-PCIE-32GB`.
-    pub model: String,
-    /// Memory of each.
-    pub memory: Bytes,
-    /// How many.
-    pub count: u32,
-    /// Start of their UUIDs, with or without `GPU-`.
-    pub uuid: Option<String>,
-    /// NUMA node that they are on.
-    pub numa_node: Option<u32>,
-    /// How these cards are connected among themselves.
-    pub links: Option<Distance>,
-}
 
 /// Simulated cards that no node could have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -96,11 +81,15 @@ fn next_index(cards: &[Card]) -> u32 {
 fn card(table: &SimulatedCards, first: u32, ordinal: u32) -> Result<Card, SimulatedError> {
     let index = first + ordinal;
     let traits = models::traits_of(&table.model);
-    let uuid = uuid::simulated(table.uuid.as_deref(), &table.model, index)
-        .ok_or_else(|| SimulatedError::Prefix { prefix: table.uuid.clone().unwrap_or_default() })?;
-    let links = table.links.map_or_else(Vec::new, |near| {
-        (first..first + table.count).filter(|other| *other != index).map(|other| (other, near)).collect()
-    });
+    let uuid = uuid::simulated(table.uuid_prefix.as_deref(), &table.model, index)
+        .ok_or_else(|| SimulatedError::Prefix { prefix: table.uuid_prefix.clone().unwrap_or_default() })?;
+    let others = (first..first + table.count).filter(|other| *other != index);
+    let links = match table.links {
+        SimulatedLink::NvLink => others.map(|other| (other, Distance::NvLink)).collect(),
+        SimulatedLink::PcieSwitch => others.map(|other| (other, Distance::PcieSwitch)).collect(),
+        SimulatedLink::NumaNode => others.map(|other| (other, Distance::NumaNode)).collect(),
+        SimulatedLink::System => Vec::new(),
+    };
     Ok(Card {
         index,
         uuid,
@@ -126,6 +115,7 @@ fn pci_address(index: u32) -> PciBusId {
 #[cfg(test)]
 pub(in crate::cards) mod tests {
     use proptest::prelude::*;
+    use runtime_config::Bytes;
 
     use super::*;
     use crate::cards::MigDevice;
@@ -136,9 +126,9 @@ pub(in crate::cards) mod tests {
             model: "Tesla V100-PCIE-32GB".into(),
             memory: Bytes(32768 * Bytes::MIB),
             count,
-            uuid: None,
+            uuid_prefix: None,
             numa_node: None,
-            links: None,
+            links: SimulatedLink::System,
         }
     }
 
@@ -170,7 +160,7 @@ pub(in crate::cards) mod tests {
 
     #[test]
     fn tables_follow_one_another_and_link_only_among_themselves() {
-        let linked = SimulatedCards { links: Some(Distance::NvLink), numa_node: Some(1), ..v100(2) };
+        let linked = SimulatedCards { links: SimulatedLink::NvLink, numa_node: Some(1), ..v100(2) };
         let inventory = inventory(&[v100(1), linked]).unwrap();
         assert_eq!(inventory.cards[0].links, []);
         assert_eq!(inventory.cards[1].links, [(2, Distance::NvLink)]);
@@ -180,7 +170,7 @@ pub(in crate::cards) mod tests {
 
     #[test]
     fn what_no_node_could_have_is_refused() {
-        let named = |uuid: &str| SimulatedCards { uuid: Some(uuid.into()), ..v100(1) };
+        let named = |uuid: &str| SimulatedCards { uuid_prefix: Some(uuid.into()), ..v100(1) };
         assert_eq!(inventory(&[]), Err(SimulatedError::Count { count: 0 }));
         assert_eq!(inventory(&[v100(0)]), Err(SimulatedError::Count { count: 0 }));
         assert_eq!(inventory(&[v100(u32::MAX), v100(2)]), Err(SimulatedError::Count { count: 4_294_967_297 }));

@@ -1,0 +1,125 @@
+//! The last inventory, kept so that a create need not wait for NVML, which takes from tens of milliseconds to seconds.
+//!
+//! An inventory stays good as long as everything is as it was that can be seen without NVML and that changes with the
+//! cards: the boot, the loaded driver, its cards in `/proc`, its MIG devices in `/proc`, its device numbers, and the
+//! configuration. Health comes from the kernel's log at every look, and while a card is out of use NVML is asked
+//! again after [`RECHECK_MS`], so that a card that was reset comes back.
+
+use std::{collections::BTreeMap, fs, io, path::Path};
+
+use runtime_config::config::Config;
+use serde::{Deserialize, Serialize};
+
+use super::{Health, Inventory, Roots, health, kernel_module, state_file};
+
+const CACHE_FILE: &str = "inventory.json";
+/// Version of the file's format.
+const FORMAT: u32 = 1;
+/// For so long an inventory with an unusable card is believed.
+const RECHECK_MS: u64 = 60_000;
+
+/// What must be the same for an inventory to be good.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Key {
+    boot_id: String,
+    /// Of the loaded kernel module; empty: none.
+    driver_version: String,
+    /// Lines of `/proc/devices`. Not nvidia-uvm's: it comes with the first use of CUDA and changes no card.
+    device_numbers: Vec<String>,
+    /// Names in `/proc/driver/nvidia/gpus`.
+    gpus: Vec<String>,
+    /// Directories of GPU and compute instances in `/proc/driver/nvidia/capabilities`: the driver has one for each
+    /// that exists (unlike `/proc/driver/nvidia-caps/mig-minors`, which lists all that could).
+    mig: Vec<String>,
+    /// `[driver]` of the configuration.
+    settings: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct File {
+    format: u32,
+    key: Key,
+    /// Milliseconds of CLOCK_BOOTTIME.
+    stored_at_ms: u64,
+    inventory: Inventory,
+    /// By UUID: up to this record, what the kernel's log says of the card is settled.
+    forgiven: BTreeMap<String, u64>,
+}
+
+/// The state of the node now. `None` without a boot id, for then nothing tells one boot from another.
+pub(super) fn key(roots: &Roots, config: &Config) -> Option<Key> {
+    Some(Key {
+        boot_id: kernel_module::boot_id(roots).filter(|id| !id.is_empty())?,
+        driver_version: kernel_module::loaded(roots).map(|module| module.version).unwrap_or_default(),
+        device_numbers: device_numbers(roots),
+        gpus: names(&roots.proc.join("driver/nvidia/gpus")),
+        mig: mig_instances(roots),
+        settings: format!("{:?}", config.driver),
+    })
+}
+
+fn device_numbers(roots: &Roots) -> Vec<String> {
+    let text = fs::read_to_string(roots.proc.join("devices")).unwrap_or_default();
+    let lines = text.lines().map(str::trim).filter(|line| line.contains("nvidia") && !line.contains("nvidia-uvm"));
+    lines.map(str::to_owned).collect()
+}
+
+/// `gpu0/mig/gi7/ci0` and the like.
+fn mig_instances(roots: &Roots) -> Vec<String> {
+    let root = roots.proc.join("driver/nvidia/capabilities");
+    let mut found = Vec::new();
+    for gpu in names(&root).into_iter().filter(|name| name.starts_with("gpu")) {
+        let mig = root.join(&gpu).join("mig");
+        if !mig.is_dir() {
+            continue;
+        }
+        found.push(format!("{gpu}/mig"));
+        for instance in names(&mig).into_iter().filter(|name| name.starts_with("gi")) {
+            found.push(format!("{gpu}/mig/{instance}"));
+            let parts = names(&mig.join(&instance)).into_iter().filter(|name| name.starts_with("ci"));
+            found.extend(parts.map(|part| format!("{gpu}/mig/{instance}/{part}")));
+        }
+    }
+    found
+}
+
+/// Names in a directory, sorted; none if there is no such directory.
+fn names(directory: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned())).collect();
+    names.sort();
+    names
+}
+
+/// The stored inventory with the health that the cards have now, if it is still good.
+pub(super) fn load(roots: &Roots, config: &Config) -> Option<Inventory> {
+    let file: File = state_file::read(&config.state_dir.join(CACHE_FILE))?;
+    if file.format != FORMAT || Some(&file.key) != key(roots, config).as_ref() || !in_order(&file.inventory) {
+        return None;
+    }
+    let mut inventory = file.inventory;
+    health::update(roots, &config.state_dir, &mut inventory, &file.forgiven);
+    let age = health::boottime_ms().saturating_sub(file.stored_at_ms);
+    let unusable = inventory.cards.iter().any(|card| card.health != Health::Ok);
+    (!unusable || age < RECHECK_MS).then_some(inventory)
+}
+
+/// What [`Inventory`] promises about its order.
+fn in_order(inventory: &Inventory) -> bool {
+    (0..).zip(&inventory.cards).all(|(index, card)| card.index == index)
+}
+
+/// Keeps an inventory that was taken while the node's state was `key`.
+///
+/// # Errors
+/// When the file cannot be written.
+pub(super) fn store(
+    config: &Config,
+    key: Key,
+    inventory: Inventory,
+    forgiven: BTreeMap<String, u64>,
+) -> io::Result<()> {
+    let file = File { format: FORMAT, key, stored_at_ms: health::boottime_ms(), inventory, forgiven };
+    state_file::replace(&config.state_dir.join(CACHE_FILE), &file)
+}

@@ -1,0 +1,27 @@
+//! The calls into the driver's library that no safe wrapper covers.
+#![allow(unsafe_code)]
+
+use std::os::raw::c_uint;
+
+use nvml_wrapper::{
+    Device,
+    error::{NvmlError, nvml_sym, nvml_try},
+};
+
+/// GPU instance id and compute instance id of a MIG device.
+///
+/// # Errors
+/// What NVML answers; `InvalidArg` for a device that is no MIG device.
+pub(crate) fn mig_instance_ids(device: &Device<'_>) -> Result<(u32, u32), NvmlError> {
+    let library = device.nvml().lib();
+    let gpu_instance = nvml_sym(library.nvmlDeviceGetGpuInstanceId.as_ref())?;
+    let compute_instance = nvml_sym(library.nvmlDeviceGetComputeInstanceId.as_ref())?;
+    let (mut gpu, mut compute): (c_uint, c_uint) = (0, 0);
+    // SAFETY: the symbols come from the library that `device` belongs to and have the types of NVML's header; the
+    // handle is valid while `device` borrows the initialised library; both pointers are to live integers.
+    unsafe {
+        nvml_try(gpu_instance(device.handle(), &raw mut gpu))?;
+        nvml_try(compute_instance(device.handle(), &raw mut compute))?;
+    }
+    Ok((gpu, compute))
+}
