@@ -25,7 +25,7 @@ impl Cgroup {
     pub async fn thaw(&self) -> Result<(), CgroupError> {
         match &self.layout {
             Layout::V1 { .. } => files::write(&self.freezer()?.join("freezer.state"), "THAWED"),
-            Layout::V2 { directory } => files::write(&directory.join("cgroup.freeze"), "0"),
+            Layout::V2 { directory, .. } => files::write(&directory.join("cgroup.freeze"), "0"),
         }
     }
 
@@ -33,14 +33,14 @@ impl Cgroup {
     pub fn is_frozen(&self) -> Result<bool, CgroupError> {
         match &self.layout {
             Layout::V1 { .. } => v1_is_frozen(&self.freezer()?.join("freezer.state")),
-            Layout::V2 { directory } => v2_is_frozen(&directory.join("cgroup.events")),
+            Layout::V2 { directory, .. } => v2_is_frozen(&directory.join("cgroup.events")),
         }
     }
 
     pub(super) async fn freeze_within(&self, limit: Duration) -> Result<(), CgroupError> {
         let result = match &self.layout {
             Layout::V1 { .. } => freeze_v1(self.freezer()?, limit).await,
-            Layout::V2 { directory } => freeze_v2(directory, limit).await,
+            Layout::V2 { directory, .. } => freeze_v2(directory, limit).await,
         };
         match result {
             Ok(()) => Ok(()),

@@ -20,7 +20,7 @@ impl Cgroup {
     /// SIGKILL to every process of the cgroup and the cgroups below it, a frozen one included. Does not wait for
     /// their end. Succeeds when there is none.
     pub async fn kill_all(&self) -> Result<(), CgroupError> {
-        if let Layout::V2 { directory } = &self.layout {
+        if let Layout::V2 { directory, .. } = &self.layout {
             self.refuse_self(&self.pids()?)?;
             match files::write(&directory.join("cgroup.kill"), "1") {
                 Ok(()) => return Ok(()),

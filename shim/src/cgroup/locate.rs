@@ -118,7 +118,9 @@ impl Cgroup {
                 .filter(|membership| membership.is_v2() && Path::new(membership.path).ends_with(&expected))
                 .find_map(|membership| mounts.v2.as_ref()?.directory(Path::new(membership.path)))
                 .ok_or_else(|| not_in_container(expected))?;
-            return Ok(Self { layout: Layout::V2 { directory: host.rooted(&directory) } });
+            return Ok(Self {
+                layout: Layout::V2 { directory: host.rooted(&directory), systemd_unit: path.systemd_unit() },
+            });
         }
 
         let expected = path.on_v1();
@@ -151,7 +153,7 @@ impl Cgroup {
                 None => relative(&path.given),
             };
             let directory = host.rooted(&join_below(&mount.point, &below));
-            return Ok(Self { layout: Layout::V2 { directory } });
+            return Ok(Self { layout: Layout::V2 { directory, systemd_unit: path.systemd_unit() } });
         }
         let hierarchies = mounts
             .v1

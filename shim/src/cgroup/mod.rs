@@ -17,6 +17,7 @@ mod metrics;
 mod oom;
 mod processes;
 mod remove;
+mod update;
 
 use std::path::{Path, PathBuf};
 
@@ -26,6 +27,7 @@ pub use self::{
     error::{CgroupError, LocateError},
     locate::{CgroupsPath, Host},
     oom::{OomEvent, OomWatch},
+    update::{SystemdError, UpdateError},
 };
 
 /// A container's cgroup directories. Serializable: it is kept in the bundle, so that `delete` finds them after the
@@ -52,6 +54,9 @@ enum Layout {
     V2 {
         /// Absolute.
         directory: PathBuf,
+        /// The scope, when systemd made the cgroup: its limits have to be changed there too.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        systemd_unit: Option<String>,
     },
 }
 
@@ -69,7 +74,7 @@ impl Cgroup {
     pub fn directories(&self) -> impl Iterator<Item = &Path> {
         let (v1, v2) = match &self.layout {
             Layout::V1 { hierarchies } => (hierarchies.as_slice(), None),
-            Layout::V2 { directory } => (&[][..], Some(directory.as_path())),
+            Layout::V2 { directory, .. } => (&[][..], Some(directory.as_path())),
         };
         v1.iter().map(|hierarchy| hierarchy.directory.as_path()).chain(v2)
     }

@@ -55,7 +55,7 @@ impl Cgroup {
                     self.v1_controller("memory").ok_or(CgroupError::NoController { controller: "memory" })?;
                 watch_v1(directory)?
             }
-            Layout::V2 { directory } => watch_v2(directory)?,
+            Layout::V2 { directory, .. } => watch_v2(directory)?,
         };
         Ok(OomWatch { source })
     }

@@ -14,7 +14,7 @@ impl Cgroup {
     pub fn pids(&self) -> Result<Vec<i32>, CgroupError> {
         let mut pids = BTreeSet::new();
         match &self.layout {
-            Layout::V2 { directory } => collect(directory, &mut pids)?,
+            Layout::V2 { directory, .. } => collect(directory, &mut pids)?,
             // A process is in every hierarchy that libcontainer joined; one that escaped from one is still in others.
             Layout::V1 { hierarchies } => {
                 for hierarchy in hierarchies {

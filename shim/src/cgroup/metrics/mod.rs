@@ -27,7 +27,7 @@ impl Cgroup {
             Layout::V1 { .. } => {
                 any("io.containerd.cgroups.v1.Metrics", &v1::metrics(self, Path::new("/proc/partitions")))
             }
-            Layout::V2 { directory } => any("io.containerd.cgroups.v2.Metrics", &v2::metrics(directory)),
+            Layout::V2 { directory, .. } => any("io.containerd.cgroups.v2.Metrics", &v2::metrics(directory)),
         }
     }
 }
