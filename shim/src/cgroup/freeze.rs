@@ -97,3 +97,55 @@ fn v1_is_frozen(state: &Path) -> Result<bool, CgroupError> {
 fn v2_is_frozen(events: &Path) -> Result<bool, CgroupError> {
     Ok(files::keyed(&files::read(events)?, "frozen") == Some(1))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::testing::{self, RealCgroup};
+
+    async fn stops_and_goes_on(mut real: RealCgroup) {
+        let pid = real.spawn("", "while :; do :; done");
+        assert!(!real.cgroup.is_frozen().unwrap());
+        real.cgroup.freeze().await.unwrap();
+        assert!(real.cgroup.is_frozen().unwrap());
+        // Stopped in the freezer, not by a signal.
+        let before = cpu_time(pid);
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        assert_eq!(cpu_time(pid), before);
+        real.cgroup.thaw().await.unwrap();
+        assert!(!real.cgroup.is_frozen().unwrap());
+    }
+
+    fn cpu_time(pid: i32) -> String {
+        std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().split(' ').skip(13).take(2).collect()
+    }
+
+    #[tokio::test]
+    async fn v1_stops_and_goes_on() {
+        if let Some(real) = RealCgroup::v1("freeze", &["freezer"]) {
+            stops_and_goes_on(real).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn v2_stops_and_goes_on() {
+        if let Some(real) = RealCgroup::v2("freeze") {
+            stops_and_goes_on(real).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_does_not_freeze_is_thawed_again() {
+        let stuck = testing::directory(&[("cgroup.freeze", "0"), ("cgroup.events", "populated 1\nfrozen 0\n")]);
+        let error = testing::v2(stuck.path()).freeze_within(Duration::from_millis(5)).await.unwrap_err();
+        assert!(matches!(error, CgroupError::NotFrozen { .. }), "{error}");
+        assert_eq!(std::fs::read_to_string(stuck.path().join("cgroup.freeze")).unwrap(), "0");
+    }
+
+    #[tokio::test]
+    async fn without_a_freezer_it_says_so() {
+        let memory = testing::directory(&[]);
+        let error = testing::v1(&[(&["memory"], memory.path())]).freeze().await.unwrap_err();
+        assert_eq!(error.to_string(), "this host has no freezer cgroup controller for the container");
+    }
+}

@@ -1,15 +1,11 @@
 //! Signals to every process of the cgroup.
 
-use std::{io, path::Path, time::Duration};
+use std::{io, os::fd::AsFd, path::Path, time::Duration};
 
-use nix::{
-    errno::Errno,
-    libc,
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::{libc, sys::signal::Signal, unistd::Pid};
 
 use super::{Cgroup, CgroupError, Layout, files};
+use crate::sys;
 
 /// A cgroup that does not freeze is signalled all the same, after this time.
 const FREEZE_LIMIT: Duration = Duration::from_millis(500);
@@ -74,8 +70,8 @@ impl Cgroup {
         for &pid in &pids {
             match send_signal(pid, signal) {
                 Ok(()) => sent += 1,
-                Err(Errno::ESRCH) => {}
-                Err(errno) => failure = Some(CgroupError::Signal { signal, pid, source: io::Error::from(errno) }),
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(source) => failure = Some(CgroupError::Signal { signal, pid, source }),
             }
         }
         failure.map_or(Ok(sent), Err)
@@ -92,10 +88,85 @@ impl Cgroup {
     }
 }
 
-/// `kill(2)` with a bare number: real-time signals have no name in [`Signal`].
-fn send_signal(pid: i32, signal: i32) -> Result<(), Errno> {
-    match Signal::try_from(signal) {
-        Ok(signal) => kill(Pid::from_raw(pid), signal),
-        Err(errno) => Err(errno),
+/// By pidfd, which takes real-time signals too (an init's `SIGRTMIN+3`).
+fn send_signal(pid: i32, signal: i32) -> io::Result<()> {
+    sys::pidfd_send_signal(sys::pidfd_open(pid)?.as_fd(), signal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::testing::{self, RealCgroup};
+
+    const STUBBORN: &str = "trap '' TERM; while :; do sleep 1000; done";
+    const CONTROLLERS: &[&str] = &["freezer", "pids", "memory"];
+
+    async fn ends_all_nested_and_frozen(mut real: RealCgroup) {
+        real.spawn("", STUBBORN);
+        real.spawn("nested/deeper", STUBBORN);
+        assert!(real.cgroup.pids().unwrap().len() >= 2);
+        assert!(!real.cgroup.is_empty().unwrap());
+        real.cgroup.freeze().await.unwrap();
+        real.cgroup.kill_all().await.unwrap();
+        assert_eq!(real.wait(), [Some(9), Some(9)]);
+        real.cgroup.remove().await.unwrap();
+        assert!(real.cgroup.is_gone());
+        // Once gone, there is nothing to do and nothing to complain about.
+        real.cgroup.kill_all().await.unwrap();
+        real.cgroup.remove().await.unwrap();
+        assert!(real.cgroup.is_empty().unwrap());
+    }
+
+    #[tokio::test]
+    async fn v1_ends_all_nested_and_frozen() {
+        if let Some(real) = RealCgroup::v1("kill", CONTROLLERS) {
+            ends_all_nested_and_frozen(real).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn v2_ends_all_nested_and_frozen() {
+        if let Some(real) = RealCgroup::v2("kill") {
+            ends_all_nested_and_frozen(real).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn without_a_freezer_forking_processes_are_chased() {
+        if let Some(mut real) = RealCgroup::v1("chase", &["pids"]) {
+            real.spawn("", "while :; do sleep 1000 & done");
+            real.cgroup.destroy().await.unwrap();
+            assert_eq!(real.wait(), [Some(9)]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_real_time_signal_reaches_everybody_and_a_pause_lasts() {
+        let Some(mut real) = RealCgroup::v1("signal", CONTROLLERS) else { return };
+        real.spawn("", "exec sleep 1000");
+        real.spawn("nested", "exec sleep 1000");
+        real.cgroup.freeze().await.unwrap();
+        real.cgroup.signal_all(nix::libc::SIGRTMIN() + 3).await.unwrap();
+        assert!(real.cgroup.is_frozen().unwrap());
+        real.cgroup.thaw().await.unwrap();
+        assert_eq!(real.wait(), [Some(nix::libc::SIGRTMIN() + 3); 2]);
+    }
+
+    #[tokio::test]
+    async fn a_cgroup_that_holds_the_caller_is_left_alone() {
+        let own = std::process::id().to_string();
+        let shared = testing::directory(&[("cgroup.procs", &own), ("cgroup.kill", "")]);
+        let error = testing::v2(shared.path()).kill_all().await.unwrap_err();
+        assert!(matches!(error, CgroupError::HoldsSelf { .. }), "{error}");
+        assert_eq!(std::fs::read_to_string(shared.path().join("cgroup.kill")).unwrap(), "");
+    }
+
+    #[tokio::test]
+    async fn removal_fails_while_a_process_lives() {
+        if let Some(mut real) = RealCgroup::v1("busy", &["pids"]) {
+            real.spawn("", STUBBORN);
+            let error = real.cgroup.remove().await.unwrap_err();
+            assert!(matches!(error, CgroupError::Remove { .. }), "{error}");
+        }
     }
 }

@@ -342,3 +342,152 @@ fn relative(path: &Path) -> PathBuf {
 fn join_below(base: &Path, path: &Path) -> PathBuf {
     base.join(relative(path))
 }
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::cgroup::testing;
+
+    const HYBRID: &str = "\
+31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct
+35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,seclabel,memory
+38 31 0:35 /docker/outer /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids
+40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,xattr,name=systemd
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw,nsdelegate
+";
+    const UNIFIED: &str =
+        "29 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n";
+
+    fn host(mountinfo: &str, memberships: &str) -> (TempDir, Host) {
+        let root = testing::directory(&[("proc/self/mountinfo", mountinfo), ("proc/77/cgroup", memberships)]);
+        let host = Host::under(root.path());
+        (root, host)
+    }
+
+    fn below(root: &TempDir, cgroup: &Cgroup) -> Vec<String> {
+        cgroup.directories().map(|path| path.strip_prefix(root.path()).unwrap().to_str().unwrap().to_owned()).collect()
+    }
+
+    fn path(given: &str, systemd: bool) -> CgroupsPath {
+        CgroupsPath::new(Some(Path::new(given)), "c1", systemd).unwrap()
+    }
+
+    #[test]
+    fn on_v1_only_the_containers_own_hierarchies_are_taken() {
+        let memberships = "9:name=systemd:/system.slice/containerd.service\n8:pids:/docker/outer/k8s.io/c1\n\
+                           4:memory:/k8s.io/c1\n1:cpu,cpuacct:/k8s.io/c1\n0::/system.slice/containerd.service\n";
+        let (root, host) = host(HYBRID, memberships);
+        let cgroup = Cgroup::of_process(&host, 77, &path("/k8s.io/c1", false)).unwrap();
+        assert_eq!(
+            below(&root, &cgroup),
+            ["sys/fs/cgroup/pids/k8s.io/c1", "sys/fs/cgroup/memory/k8s.io/c1", "sys/fs/cgroup/cpu,cpuacct/k8s.io/c1"]
+        );
+        assert!(cgroup.v1_controller("cpuacct").unwrap().ends_with("cpu,cpuacct/k8s.io/c1"));
+        assert_eq!(cgroup.v1_controller("name=systemd"), None);
+        // What is not mounted in this namespace cannot be reached.
+        let elsewhere = "8:pids:/k8s.io/c1\n4:memory:/k8s.io/c1\n";
+        testing::add(root.path(), &[("proc/77/cgroup", elsewhere)]);
+        let cgroup = Cgroup::of_process(&host, 77, &path("/k8s.io/c1", false)).unwrap();
+        assert_eq!(below(&root, &cgroup), ["sys/fs/cgroup/memory/k8s.io/c1"]);
+    }
+
+    #[test]
+    fn a_process_outside_the_container_is_not_taken_for_it() {
+        let (_root, host) = host(HYBRID, "4:memory:/system.slice/containerd.service\n0::/k8s.io/c1\n");
+        let error = Cgroup::of_process(&host, 77, &path("/k8s.io/c1", false)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "process 77 is in no cgroup that ends in \"k8s.io/c1\": /proc/77/cgroup has \
+             /system.slice/containerd.service /k8s.io/c1"
+        );
+        assert!(matches!(
+            Cgroup::of_process(&host, 78, &path("/k8s.io/c1", false)),
+            Err(LocateError::Read { path, .. }) if path.ends_with("proc/78/cgroup")
+        ));
+    }
+
+    #[test]
+    fn on_v2_there_is_one_directory() {
+        let (root, host) = host(UNIFIED, "0::/k8s.io/c1\n");
+        let cgroup = Cgroup::of_process(&host, 77, &path("/k8s.io/c1", false)).unwrap();
+        assert_eq!(below(&root, &cgroup), ["sys/fs/cgroup/k8s.io/c1"]);
+        assert_eq!(Cgroup::intended(&host, &path("/k8s.io/c1", false)).unwrap(), cgroup);
+    }
+
+    #[test]
+    fn a_named_hierarchy_beside_v2_is_no_v1() {
+        let mountinfo = format!("{UNIFIED}40 31 0:37 / /sys/fs/cgroup/systemd rw - cgroup none rw,name=systemd\n");
+        let (root, host) = host(&mountinfo, "1:name=systemd:/k8s.io/c1\n0::/k8s.io/c1\n");
+        let cgroup = Cgroup::of_process(&host, 77, &path("/k8s.io/c1", false)).unwrap();
+        assert_eq!(below(&root, &cgroup), ["sys/fs/cgroup/k8s.io/c1"]);
+    }
+
+    #[test]
+    fn systemd_scopes_lie_in_their_slices() {
+        let unit = "kubepods-burstable-pod1.slice:cri-containerd:c1";
+        let scope = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice/cri-containerd-c1.scope";
+        let (root, host) = host(UNIFIED, &format!("0::/{scope}\n"));
+        let cgroup = Cgroup::of_process(&host, 77, &path(unit, true)).unwrap();
+        assert_eq!(below(&root, &cgroup), [format!("sys/fs/cgroup/{scope}")]);
+        assert_eq!(Cgroup::intended(&host, &path(unit, true)).unwrap(), cgroup);
+        let kept = serde_json::to_string(&cgroup).unwrap();
+        assert!(kept.contains("\"systemd_unit\":\"cri-containerd-c1.scope\""), "{kept}");
+        assert_eq!(serde_json::from_str::<Cgroup>(&kept).unwrap(), cgroup);
+    }
+
+    #[test]
+    fn intended_paths_are_those_of_libcontainer() {
+        let rows = [
+            (UNIFIED, Some("/a/b"), false, "sys/fs/cgroup/a/b"),
+            // An absolute path is one of the file system, with the systemd driver too.
+            (UNIFIED, Some("/a/b"), true, "sys/fs/cgroup/a/b"),
+            (UNIFIED, Some("a/b"), false, "sys/fs/cgroup/a/b"),
+            (UNIFIED, None, false, "sys/fs/cgroup/:youki:c1"),
+            (UNIFIED, Some(""), false, "sys/fs/cgroup/:youki:c1"),
+            (UNIFIED, None, true, "sys/fs/cgroup/system.slice/youki-c1.scope"),
+            (UNIFIED, Some(":p:n"), true, "sys/fs/cgroup/system.slice/p-n.scope"),
+            (UNIFIED, Some("-.slice:p:n"), true, "sys/fs/cgroup/p-n.scope"),
+            (UNIFIED, Some("a.slice:p:b.slice"), true, "sys/fs/cgroup/a.slice/b.slice"),
+            (HYBRID, Some("/a/b"), false, "sys/fs/cgroup/cpu,cpuacct/a/b"),
+            (HYBRID, Some("s.slice:p:n"), true, "sys/fs/cgroup/cpu,cpuacct/s.slice:p:n"),
+        ];
+        for (mountinfo, given, systemd, expected) in rows {
+            let (root, host) = host(mountinfo, "");
+            let path = CgroupsPath::new(given.map(Path::new), "c1", systemd).unwrap();
+            let cgroup = Cgroup::intended(&host, &path).unwrap();
+            assert_eq!(below(&root, &cgroup).first().unwrap(), expected, "{given:?} systemd={systemd}");
+        }
+    }
+
+    #[test]
+    fn paths_that_could_hit_another_cgroup_are_refused() {
+        for (given, systemd) in [
+            ("/", false),
+            ("/a/../../b", false),
+            ("a/..", false),
+            ("x", true),
+            ("a:b", true),
+            ("a:b:", true),
+            ("a--b.slice:p:n", true),
+            ("a.slice:p:x/../y", true),
+        ] {
+            let result = CgroupsPath::new(Some(Path::new(given)), "c1", systemd);
+            assert!(matches!(result, Err(LocateError::BadPath { .. })), "{given} {result:?}");
+        }
+    }
+
+    #[test]
+    fn a_host_without_cgroups_is_told_apart() {
+        let (_root, host) = host("31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n", "");
+        assert!(matches!(Cgroup::intended(&host, &path("/a", false)), Err(LocateError::NotMounted)));
+    }
+
+    #[test]
+    fn mount_points_are_unescaped() {
+        assert_eq!(unescape("/a\\040b\\134c"), Path::new("/a b\\c"));
+        assert_eq!(unescape("/a\\0"), Path::new("/a\\0"));
+    }
+}

@@ -17,6 +17,8 @@ mod metrics;
 mod oom;
 mod processes;
 mod remove;
+#[cfg(test)]
+mod testing;
 mod update;
 
 use std::path::{Path, PathBuf};

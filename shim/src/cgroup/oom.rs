@@ -17,6 +17,7 @@ use nix::{
 use tokio::io::unix::AsyncFd;
 
 use super::{Cgroup, CgroupError, Layout, files};
+use crate::sys;
 
 /// The kernel ran out of the container's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +98,7 @@ fn watch_v1(directory: &Path) -> Result<Source, CgroupError> {
     let registration = format!("{} {}", eventfd.as_raw_fd(), control.as_raw_fd());
     files::write(&directory.join("cgroup.event_control"), &registration)?;
     Ok(Source::V1 {
-        notifications: register(eventfd.into()).map_err(watch)?,
+        notifications: sys::async_fd(eventfd.into()).map_err(watch)?,
         directory: directory.to_owned(),
         _control: control,
     })
@@ -114,7 +115,7 @@ fn watch_v2(directory: &Path) -> Result<Source, CgroupError> {
             .map_err(|errno| CgroupError::Watch { path: path.clone(), source: io::Error::from(errno) })?;
     }
     Ok(Source::V2 {
-        notifications: register(inotify.into()).map_err(watch)?,
+        notifications: sys::async_fd(inotify.into()).map_err(watch)?,
         directory: directory.to_owned(),
         // Counted after the watch is set, so that no kill falls between the two.
         kills: v2_kills(directory).unwrap_or(0),
@@ -124,11 +125,6 @@ fn watch_v2(directory: &Path) -> Result<Source, CgroupError> {
 fn v2_kills(directory: &Path) -> Option<u64> {
     let events = files::read_if_present(&directory.join("memory.events")).ok().flatten()?;
     Some(files::keyed(&events, "oom_kill").unwrap_or(0))
-}
-
-#[expect(deprecated, reason = "its replacement is unsafe for types whose descriptor may change; an OwnedFd's cannot")]
-fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    AsyncFd::new(fd)
 }
 
 /// Waits for a notification and empties the descriptor: what happened is read from the control files. `None` when
@@ -144,5 +140,54 @@ async fn wait(notifications: &AsyncFd<OwnedFd>) -> Option<()> {
             Err(Errno::EINTR) => {}
             Err(_) => return None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::testing::{self, RealCgroup};
+
+    #[tokio::test]
+    async fn v1_tells_of_a_kill_and_of_the_end() {
+        let Some(mut real) = RealCgroup::v1("oom", &["memory", "freezer"]) else { return };
+        real.cgroup.update(br#"{"memory":{"limit":8388608}}"#).await.unwrap();
+        let mut watch = real.cgroup.watch_oom().unwrap();
+        real.spawn("", "x=$(head -c 100000000 /dev/zero | tr '\\0' x)");
+        watch.next().await.unwrap();
+        real.wait();
+        assert_eq!(files::keyed(&oom_control(&real), "oom_kill"), Some(1));
+        let metrics = real.cgroup.metrics();
+        assert_eq!(metrics.type_url, "io.containerd.cgroups.v1.Metrics");
+        real.cgroup.remove().await.unwrap();
+        while let Some(event) = watch.next().await {
+            assert_eq!(event.kills, 1);
+        }
+    }
+
+    fn oom_control(real: &RealCgroup) -> String {
+        files::read(&real.cgroup.v1_controller("memory").unwrap().join("memory.oom_control")).unwrap()
+    }
+
+    #[tokio::test]
+    async fn v2_tells_of_each_new_kill_once() {
+        let fake = testing::directory(&[
+            ("memory.events", "low 0\noom 3\noom_kill 1\n"),
+            ("cgroup.events", "populated 1\nfrozen 0\n"),
+        ]);
+        let mut watch = testing::v2(fake.path()).watch_oom().unwrap();
+        // A limit was hit, and nobody killed: not an event.
+        testing::add(fake.path(), &[("memory.events", "low 0\noom 4\noom_kill 1\n")]);
+        testing::add(fake.path(), &[("memory.events", "low 0\noom 5\noom_kill 3\n")]);
+        assert_eq!(watch.next().await, Some(OomEvent { kills: 3 }));
+        testing::add(fake.path(), &[("cgroup.events", "populated 0\nfrozen 0\n")]);
+        assert_eq!(watch.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn without_a_memory_controller_it_says_so() {
+        let cgroup = testing::v1(&[(&["pids"], Path::new("/nowhere"))]);
+        assert!(matches!(cgroup.watch_oom(), Err(CgroupError::NoController { controller: "memory" })));
+        assert!(matches!(testing::v2(Path::new("/nowhere")).watch_oom(), Err(CgroupError::Watch { .. })));
     }
 }
