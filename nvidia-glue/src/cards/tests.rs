@@ -2,7 +2,10 @@
 
 use std::{fs, path::PathBuf};
 
-use runtime_config::config::{Config, Driver, DriverKind};
+use runtime_config::{
+    config::{Config, Driver, DriverKind},
+    request::DeviceSelector,
+};
 
 use super::{
     cache,
@@ -184,6 +187,37 @@ fn a_loaded_driver_without_library_is_an_error_not_simulated_cards() {
     let node = node();
     let error = refresh_in(&node.roots, &config(&node, DriverKind::Auto, 3)).unwrap_err();
     assert!(matches!(error, DiscoverError::Driver(DriverError::NoLibrary { .. })), "{error:?}");
+}
+
+/// On a machine with a driver: `cargo test -p nvidia-glue real_cards -- --nocapture` shows what was found.
+#[test]
+fn real_cards_hold_what_an_inventory_promises() {
+    let state = tempfile::tempdir().unwrap();
+    let driver = Driver { kind: DriverKind::Nvidia, ..Config::default().driver };
+    let config = Config { state_dir: state.path().into(), driver, ..Config::default() };
+    let inventory = discover(&config).unwrap();
+    if !inventory.has_driver() {
+        println!("skipped: this machine has no NVIDIA driver");
+        return;
+    }
+    println!("{}", serde_json::to_string_pretty(&inventory).unwrap());
+    assert_eq!(inventory.driver_version, kernel_module::loaded(&Roots::host()).unwrap().version);
+    for (index, card) in (0..).zip(&inventory.cards) {
+        assert_eq!(card.index, index);
+        assert_eq!(inventory.resolve(&DeviceSelector::Uuid(card.uuid.clone())), Ok(CardOrMig::Card(card)));
+        assert_eq!(inventory.resolve(&DeviceSelector::Pci(card.pci)), Ok(CardOrMig::Card(card)));
+        if card.health == Health::Ok {
+            assert!(card.uuid.starts_with("GPU-") && card.compute_capability.0 > 0 && card.minor < 248, "{card:?}");
+            assert!(card.mig_enabled || card.memory.0 > 0, "{card:?}");
+        }
+    }
+    let refreshed = refresh(&config).unwrap();
+    assert_eq!(refreshed, inventory, "two looks differ");
+    assert_eq!(cached(&config), Some(refreshed));
+    for process in processes(&config).unwrap() {
+        println!("{process:?}");
+        assert!(inventory.by_uuid(&process.card).is_some());
+    }
 }
 
 fn this_machine_has_nvml() -> bool {

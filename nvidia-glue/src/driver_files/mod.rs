@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use cache::find_cached;
 pub use ld_cache::Abi;
+pub(crate) use search::library_dirs;
 
 /// Everything that was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

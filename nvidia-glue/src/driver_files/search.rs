@@ -62,18 +62,22 @@ fn below(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }
 
-/// All libraries of the driver, the first of each name and machine.
-pub(super) fn libraries(root: &Path, version: &str) -> Vec<Library> {
+/// The directories below `root` that the driver's libraries may be in, each once and without links.
+pub(crate) fn library_dirs(root: &Path) -> Vec<PathBuf> {
     let standard = LIBRARY_DIRS.iter().map(|dir| below(root, dir));
-    let mut seen_dirs = BTreeSet::new();
-    let mut seen = BTreeSet::new();
-    let mut found: Vec<Library> = Vec::new();
+    let mut dirs: Vec<PathBuf> = Vec::new();
     for dir in standard.chain(cached_dirs(root)) {
         // /lib may be /usr/lib.
-        let Ok(real) = fs::canonicalize(&dir) else { continue };
-        if !seen_dirs.insert(real.clone()) {
-            continue;
-        }
+        dirs.extend(fs::canonicalize(&dir).ok().filter(|real| !dirs.contains(real)));
+    }
+    dirs
+}
+
+/// All libraries of the driver, the first of each name and machine.
+pub(super) fn libraries(root: &Path, version: &str) -> Vec<Library> {
+    let mut seen = BTreeSet::new();
+    let mut found: Vec<Library> = Vec::new();
+    for real in library_dirs(root) {
         for subdir in LIBRARY_SUBDIRS {
             for library in libraries_in(&real, subdir, version) {
                 if seen.insert((library.path.clone(), library.abi.flags())) {

@@ -1,37 +1,15 @@
 //! Finding and loading NVML, `libnvidia-ml.so.1`, which comes with the driver.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use nvml_wrapper::{Nvml, error::NvmlError};
 
-use crate::cards::{Roots, kernel_module};
+use crate::{
+    cards::{Roots, kernel_module},
+    driver_files,
+};
 
 const LIBRARY: &str = "libnvidia-ml.so.1";
-
-/// Where drivers put their libraries, relative to the driver's root: distributions, Debian's alternatives, the
-/// installers of container platforms (`/usr/local/nvidia`, GKE, Container-Optimized OS), WSL2 and NixOS.
-const DIRECTORIES: &[&str] = &[
-    "usr/lib64",
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "usr/lib/x86_64-linux-gnu/nvidia/current",
-    "usr/lib/aarch64-linux-gnu/nvidia/current",
-    "lib64",
-    "lib/x86_64-linux-gnu",
-    "lib/aarch64-linux-gnu",
-    "usr/lib",
-    "usr/lib/nvidia",
-    "usr/local/nvidia/lib64",
-    "usr/local/nvidia/lib",
-    "home/kubernetes/bin/nvidia/lib64",
-    "var/lib/nvidia/lib64",
-    "opt/nvidia/lib64",
-    "usr/lib/wsl/lib",
-    "run/opengl-driver/lib",
-];
 
 /// NVML is there, or ought to be, and does not work.
 #[derive(Debug, thiserror::Error)]
@@ -88,57 +66,27 @@ pub(super) fn start(roots: &Roots, driver_root: &Path) -> Result<Option<Nvml>, D
 /// What to try to load, in this order. A driver with a root of its own is looked for there first; the bare name lets
 /// the dynamic loader search, `/etc/ld.so.cache` included.
 fn candidates(driver_root: &Path) -> Vec<PathBuf> {
-    let fixed = DIRECTORIES.iter().map(|directory| driver_root.join(directory));
-    let configured = loader_directories(driver_root).into_iter();
-    let mut present: Vec<PathBuf> =
-        fixed.chain(configured).map(|directory| directory.join(LIBRARY)).filter(|path| path.exists()).collect();
+    let places = driver_files::library_dirs(driver_root).into_iter();
+    let mut present: Vec<PathBuf> = places.map(|dir| dir.join(LIBRARY)).filter(|path| path.exists()).collect();
     let own_root = driver_root != Path::new("/");
     present.insert(if own_root { present.len() } else { 0 }, PathBuf::from(LIBRARY));
-    let mut seen = Vec::new();
-    present.retain(|path| {
-        !seen.contains(path) && {
-            seen.push(path.clone());
-            true
-        }
-    });
     present
-}
-
-/// The directories that `etc/ld.so.conf.d/*.conf` of the driver's root names: its cache may be missing or stale.
-fn loader_directories(driver_root: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(driver_root.join("etc/ld.so.conf.d")) else { return Vec::new() };
-    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    files.retain(|path| path.extension().is_some_and(|extension| extension == "conf"));
-    files.sort();
-    let texts = files.iter().filter_map(|path| fs::read_to_string(path).ok());
-    texts
-        .flat_map(|text| {
-            text.lines()
-                .filter_map(|line| line.trim().strip_prefix('/').map(|path| driver_root.join(path)))
-                .collect::<Vec<_>>()
-        })
-        .collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::cards::fixtures::FakeNode;
 
     #[test]
-    fn a_root_of_its_own_comes_before_the_loader_and_no_place_twice() {
+    fn a_root_of_its_own_comes_before_the_loader() {
         let tree = tempfile::tempdir().unwrap();
-        for place in ["usr/local/nvidia/lib64", "opt/odd/lib"] {
-            fs::create_dir_all(tree.path().join(place)).unwrap();
-            fs::write(tree.path().join(place).join(LIBRARY), "").unwrap();
-        }
-        fs::create_dir_all(tree.path().join("etc/ld.so.conf.d")).unwrap();
-        fs::write(tree.path().join("etc/ld.so.conf.d/a.conf"), "# odd\n/opt/odd/lib\n /usr/local/nvidia/lib64\n")
-            .unwrap();
-        fs::write(tree.path().join("etc/ld.so.conf.d/b.txt"), "/opt/none\n").unwrap();
-        let found = candidates(tree.path());
-        let expected = ["usr/local/nvidia/lib64", "opt/odd/lib"].map(|place| tree.path().join(place).join(LIBRARY));
-        assert_eq!(found, [expected[0].clone(), expected[1].clone(), PathBuf::from(LIBRARY)]);
+        let place = tree.path().canonicalize().unwrap().join("usr/local/nvidia/lib64");
+        fs::create_dir_all(&place).unwrap();
+        fs::write(place.join(LIBRARY), "").unwrap();
+        assert_eq!(candidates(tree.path()), [place.join(LIBRARY), PathBuf::from(LIBRARY)]);
         assert_eq!(candidates(Path::new("/"))[0], PathBuf::from(LIBRARY));
     }
 
