@@ -25,15 +25,15 @@ impl Cgroup {
     pub fn metrics(&self) -> Any {
         match &self.layout {
             Layout::V1 { .. } => {
-                any("io.containerd.cgroups.v1.Metrics", &v1::metrics(self, Path::new("/proc/partitions")))
+                packed("io.containerd.cgroups.v1.Metrics", &v1::metrics(self, Path::new("/proc/partitions")))
             }
-            Layout::V2 { directory, .. } => any("io.containerd.cgroups.v2.Metrics", &v2::metrics(directory)),
+            Layout::V2 { directory, .. } => packed("io.containerd.cgroups.v2.Metrics", &v2::metrics(directory)),
         }
     }
 }
 
 /// Go's typeurl writes the bare name of the message, with no host before it.
-fn any(type_url: &str, message: &impl Message) -> Any {
+fn packed(type_url: &str, message: &impl Message) -> Any {
     Any {
         type_url: type_url.to_owned(),
         // Serializing fails for messages beyond 2 GiB only.
@@ -117,4 +117,82 @@ fn block_devices(partitions: &Path) -> Vec<((u64, u64), PathBuf)> {
             Some((number, Path::new("/dev").join(words.nth(1)?)))
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use containerd_shim_protos::{cgroups, cgroups_v2};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cgroup::testing::{self, RealCgroup};
+
+    #[test]
+    fn a_real_v1_container_has_figures() {
+        let Some(mut real) = RealCgroup::v1("metrics", &["cpu", "cpuacct", "memory", "pids", "freezer"]) else {
+            return;
+        };
+        real.spawn("", "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done");
+        real.wait();
+        let decode = |metrics: &Any| cgroups::metrics::Metrics::parse_from_bytes(&metrics.value).unwrap();
+        // The process has ended; the figures are those of its end.
+        let metrics = decode(&real.cgroup.metrics());
+        assert!(metrics.cpu.usage.total > 0);
+        assert!(metrics.cpu.usage.user > 0 || metrics.cpu.usage.kernel > 0);
+        assert_eq!(metrics.cpu.usage.per_cpu.iter().sum::<u64>(), metrics.cpu.usage.total);
+        assert!(metrics.memory.usage.max > 0 && metrics.memory.usage.limit > 0);
+        assert_eq!((metrics.pids.current, metrics.pids.limit), (0, 0));
+        assert_eq!(metrics.memory_oom_control.oom_kill, 0);
+    }
+
+    #[test]
+    fn a_cgroup_that_is_gone_has_an_empty_message() {
+        let gone = Path::new("/nowhere/at/all");
+        let packed = testing::v2(gone).metrics();
+        assert_eq!((packed.type_url.as_str(), packed.value.len()), ("io.containerd.cgroups.v2.Metrics", 0));
+        let packed = testing::v1(&[(&["memory", "cpu"], gone)]).metrics();
+        assert_eq!((packed.type_url.as_str(), packed.value.len()), ("io.containerd.cgroups.v1.Metrics", 0));
+    }
+
+    const FILES: [&str; 24] = [
+        "cpu.stat",
+        "cpuacct.usage",
+        "cpuacct.stat",
+        "cpuacct.usage_percpu",
+        "memory.stat",
+        "memory.events",
+        "memory.current",
+        "memory.usage_in_bytes",
+        "memory.oom_control",
+        "memory.max",
+        "memory.pressure",
+        "cpu.pressure",
+        "io.stat",
+        "io.pressure",
+        "pids.current",
+        "pids.max",
+        "blkio.throttle.io_serviced",
+        "blkio.sectors_recursive",
+        "rdma.current",
+        "rdma.max",
+        "hugetlb.2MB.current",
+        "hugetlb.2MB.events",
+        "hugetlb.2MB.usage_in_bytes",
+        "hugetlb..current",
+    ];
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+        /// Whatever a kernel file says, the call answers.
+        #[test]
+        fn odd_files_never_fail_the_call(texts in prop::collection::vec("\\PC*|([a-z_]{1,8}[ =:]-?[0-9]{1,25}[\n ]?){0,4}", FILES.len())) {
+            let files: Vec<(&str, &str)> = FILES.iter().zip(&texts).map(|(name, text)| (*name, text.as_str())).collect();
+            let directory = testing::directory(&files);
+            let packed = testing::v2(directory.path()).metrics();
+            prop_assert!(cgroups_v2::metrics::Metrics::parse_from_bytes(&packed.value).is_ok());
+            let all = ["cpu", "cpuacct", "memory", "pids", "blkio", "hugetlb", "rdma"];
+            let packed = testing::v1(&[(&all, directory.path())]).metrics();
+            prop_assert!(cgroups::metrics::Metrics::parse_from_bytes(&packed.value).is_ok());
+        }
+    }
 }

@@ -241,3 +241,88 @@ fn rdma(directory: &Path) -> RdmaStat {
     };
     RdmaStat { current: entries("rdma.current"), limit: entries("rdma.max"), ..RdmaStat::default() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::testing;
+
+    #[test]
+    fn fields_are_those_of_gos_library() {
+        let host = testing::directory(&[
+            ("cpuacct/cpuacct.usage", "123456789\n"),
+            ("cpuacct/cpuacct.stat", "user 3\nsystem 2\n"),
+            ("cpuacct/cpuacct.usage_percpu", "100 200 \n"),
+            ("cpu/cpu.stat", "nr_periods 9\nnr_throttled 4\nthrottled_time 5000\nnr_bursts 0\n"),
+            (
+                "memory/memory.stat",
+                "cache 1\nrss 2\npgpgin 3\nhierarchical_memsw_limit 4\ntotal_inactive_file 5\nfuture 6\n",
+            ),
+            ("memory/memory.usage_in_bytes", "10\n"),
+            ("memory/memory.max_usage_in_bytes", "11\n"),
+            ("memory/memory.failcnt", "12\n"),
+            ("memory/memory.limit_in_bytes", "13\n"),
+            ("memory/memory.kmem.usage_in_bytes", "14\n"),
+            ("memory/memory.kmem.tcp.usage_in_bytes", "-5\n"),
+            ("memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 1\noom_kill 7\n"),
+            ("pids/pids.current", "3\n"),
+            ("pids/pids.max", "max\n"),
+            ("blkio/blkio.throttle.io_service_bytes", "8:0 Read 4096\n8:0 Write 1\n259:1 Read 2\nTotal 4099\n"),
+            ("blkio/blkio.throttle.io_serviced", ""),
+            ("hugetlb/hugetlb.2MB.usage_in_bytes", "2\n"),
+            ("hugetlb/hugetlb.2MB.max_usage_in_bytes", "4\n"),
+            ("hugetlb/hugetlb.2MB.failcnt", "1\n"),
+            ("hugetlb/hugetlb.2MB.rsvd.usage_in_bytes", "9\n"),
+            ("rdma/rdma.current", "mlx5_0 hca_handle=1 hca_object=20\n"),
+            ("rdma/rdma.max", "mlx5_0 hca_handle=max hca_object=max\n"),
+            ("partitions", "major minor  #blocks  name\n\n   8        0   10 sda\n   8  0  10 sda-again\n"),
+        ]);
+        let at = |name: &str| host.path().join(name);
+        let names = ["cpu", "cpuacct", "memory", "pids", "blkio", "hugetlb", "rdma"];
+        let directories: Vec<_> = names.iter().map(|name| ([*name], at(name))).collect();
+        let hierarchies: Vec<(&[&str], &Path)> =
+            directories.iter().map(|(name, path)| (name.as_slice(), path.as_path())).collect();
+        let metrics = metrics(&testing::v1(&hierarchies), &at("partitions"));
+
+        let usage = &metrics.cpu.usage;
+        assert_eq!((usage.total, usage.user, usage.kernel), (123_456_789, 30_000_000, 20_000_000));
+        assert_eq!(usage.per_cpu, [100, 200]);
+        let throttling = &metrics.cpu.throttling;
+        assert_eq!((throttling.periods, throttling.throttled_periods, throttling.throttled_time), (9, 4, 5000));
+        let memory = &metrics.memory;
+        assert_eq!((memory.cache, memory.rss, memory.pg_pg_in), (1, 2, 3));
+        assert_eq!((memory.hierarchical_swap_limit, memory.total_inactive_file), (4, 5));
+        let entry = &memory.usage;
+        assert_eq!((entry.usage, entry.max, entry.failcnt, entry.limit), (10, 11, 12, 13));
+        assert_eq!(memory.kernel.usage, 14);
+        // Readers expect the entry even where the kernel does not account swap, and no wrapped number.
+        assert_eq!(memory.swap.as_ref().unwrap(), &MemoryEntry::default());
+        assert_eq!(memory.kernel_tcp.usage, 0);
+        let oom = &metrics.memory_oom_control;
+        assert_eq!((oom.oom_kill_disable, oom.under_oom, oom.oom_kill), (0, 1, 7));
+        assert_eq!((metrics.pids.current, metrics.pids.limit), (3, 0));
+        let bytes: Vec<_> = metrics
+            .blkio
+            .io_service_bytes_recursive
+            .iter()
+            .map(|entry| (entry.device.as_str(), entry.major, entry.minor, entry.op.as_str(), entry.value))
+            .collect();
+        assert_eq!(bytes, [("/dev/sda", 8, 0, "Read", 4096), ("/dev/sda", 8, 0, "Write", 1), ("", 259, 1, "Read", 2)]);
+        let pages: Vec<_> =
+            metrics.hugetlb.iter().map(|stat| (stat.pagesize.as_str(), stat.usage, stat.max, stat.failcnt)).collect();
+        assert_eq!(pages, [("2MB", 2, 4, 1)]);
+        assert_eq!(metrics.rdma.current.first().map(|entry| (entry.hca_handles, entry.hca_objects)), Some((1, 20)));
+        assert_eq!(metrics.rdma.limit.first().map(|entry| entry.hca_handles), Some(u32::MAX));
+    }
+
+    #[test]
+    fn schedulers_own_counters_are_preferred() {
+        let blkio_directory = testing::directory(&[
+            ("blkio.sectors_recursive", "8:0 77\n"),
+            ("blkio.throttle.io_serviced", "8:0 Read 1\n"),
+        ]);
+        let stat = blkio(blkio_directory.path(), Path::new("/nowhere"));
+        assert_eq!(stat.sectors_recursive.first().map(|entry| entry.value), Some(77));
+        assert!(stat.io_serviced_recursive.is_empty());
+    }
+}

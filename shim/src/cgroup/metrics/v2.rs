@@ -209,3 +209,59 @@ fn pressure(directory: &Path, file: &str) -> Option<PSIStats> {
     }
     Some(stats)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::testing;
+
+    #[test]
+    fn fields_are_those_of_gos_library() {
+        let cgroup = testing::directory(&[
+            ("cpu.stat", "usage_usec 11\nuser_usec 6\nsystem_usec 5\nnice_usec 0\nnr_throttled 2\nthrottled_usec 3\n"),
+            (
+                "cpu.pressure",
+                "some avg10=1.50 avg60=0.25 avg300=0.00 total=99\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n",
+            ),
+            ("memory.stat", "anon 1\nfile 2\nkernel_stack 3\nworkingset_refault_anon 9\nthp_collapse_alloc 4\n"),
+            ("memory.current", "1000\n"),
+            ("memory.max", "max\n"),
+            ("memory.peak", "2000\n"),
+            ("memory.swap.max", "0\n"),
+            ("memory.events", "low 0\nhigh 1\nmax 2\noom 3\noom_kill 4\noom_group_kill 5\n"),
+            ("pids.current", "3\n"),
+            ("pids.max", "100\n"),
+            ("io.stat", "8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6\n253:0 \n259:0 rbytes=9\n"),
+            ("hugetlb.2MB.current", "2\n"),
+            ("hugetlb.2MB.max", "max\n"),
+            ("hugetlb.2MB.events", "max 6\n"),
+            ("hugetlb.2MB.rsvd.current", "1\n"),
+        ]);
+        let metrics = metrics(cgroup.path());
+        let cpu = &metrics.cpu;
+        assert_eq!((cpu.usage_usec, cpu.user_usec, cpu.system_usec), (11, 6, 5));
+        assert_eq!((cpu.nr_throttled, cpu.throttled_usec), (2, 3));
+        assert_eq!(
+            (cpu.psi.some.avg10, cpu.psi.some.avg60, cpu.psi.some.total, cpu.psi.full.total),
+            (1.5, 0.25, 99, 7)
+        );
+        let memory = &metrics.memory;
+        assert_eq!((memory.anon, memory.file, memory.kernel_stack, memory.thp_collapse_alloc), (1, 2, 3, 4));
+        assert_eq!((memory.usage, memory.usage_limit, memory.max_usage), (1000, u64::MAX, 2000));
+        assert_eq!((memory.swap_limit, memory.swap_usage), (0, 0));
+        assert!(memory.psi.is_none());
+        let events = &metrics.memory_events;
+        assert_eq!((events.high, events.max, events.oom, events.oom_kill, events.oom_group_kill), (1, 2, 3, 4, 5));
+        assert_eq!((metrics.pids.current, metrics.pids.limit), (3, 100));
+        let io: Vec<_> = metrics
+            .io
+            .usage
+            .iter()
+            .map(|entry| (entry.major, entry.rbytes, entry.wbytes, entry.rios, entry.wios))
+            .collect();
+        assert_eq!(io, [(8, 1, 2, 3, 4), (259, 9, 0, 0, 0)]);
+        let pages: Vec<_> =
+            metrics.hugetlb.iter().map(|stat| (stat.pagesize.as_str(), stat.current, stat.max, stat.failcnt)).collect();
+        assert_eq!(pages, [("2MB", 2, u64::MAX, 6)]);
+    }
+}

@@ -101,7 +101,7 @@ struct Write {
 }
 
 impl Write {
-    fn new(directory: &Path, file: &str, value: impl ToString) -> Self {
+    fn new(directory: &Path, file: &str, value: &(impl ToString + ?Sized)) -> Self {
         Self { path: directory.join(file), value: value.to_string(), lifted: None }
     }
 
@@ -238,3 +238,6 @@ fn rdma(directory: &Path, resources: &LinuxResources) -> Vec<Write> {
     writes.sort_by(|one, other| one.value.cmp(&other.value));
     writes
 }
+
+#[cfg(test)]
+mod tests;

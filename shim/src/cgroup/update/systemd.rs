@@ -17,7 +17,7 @@ const QUOTA_STEP: u64 = 10_000;
 pub enum SystemdError {
     /// It is not there, or refused.
     #[error("systemd refused, or could not be asked over the system bus")]
-    Bus(#[from] zbus::Error),
+    Bus(#[source] Box<zbus::Error>),
     /// It did not answer.
     #[error("systemd did not answer within 10 s")]
     Timeout,
@@ -30,13 +30,13 @@ pub(super) async fn set_properties(unit: &str, plan: &[Write]) -> Result<(), Sys
         return Ok(());
     }
     let call = async {
-        let bus = zbus::Connection::system().await?;
+        let bus = zbus::Connection::system().await.map_err(Box::new)?;
         let manager = Some("org.freedesktop.systemd1.Manager");
         let (name, path) = (Some("org.freedesktop.systemd1"), "/org/freedesktop/systemd1");
-        bus.call_method(name, path, manager, "SetUnitProperties", &(unit, true, properties)).await?;
+        bus.call_method(name, path, manager, "SetUnitProperties", &(unit, true, properties)).await.map_err(Box::new)?;
         Ok(())
     };
-    tokio::time::timeout(TIMEOUT, call).await.map_err(|_elapsed| SystemdError::Timeout)?
+    tokio::time::timeout(TIMEOUT, call).await.map_err(|_elapsed| SystemdError::Timeout)?.map_err(SystemdError::Bus)
 }
 
 /// The properties that stand for a control file. None for a file that systemd leaves alone, such as `rdma.max`.
@@ -110,17 +110,15 @@ mod tests {
     #[test]
     fn a_quota_is_rounded_up_to_what_systemd_can_hold() {
         let rows = [
-            ("50000 100000", 500_000, 100_000),
+            ("50000 100000", 500_000, 100_000_u64),
             ("150000 100000", 1_500_000, 100_000),
             ("33333 100000", 340_000, 100_000),
             ("max 100000", u64::MAX, 100_000),
             ("1000 50000", 20_000, 50_000),
         ];
         for (value, per_second, period) in rows {
-            let expected: Vec<(&str, Value<'_>)> = vec![
-                ("CPUQuotaPerSecUSec", Value::from(per_second)),
-                ("CPUQuotaPeriodUSec", Value::from(period as u64)),
-            ];
+            let expected: Vec<(&str, Value<'_>)> =
+                vec![("CPUQuotaPerSecUSec", Value::from(per_second)), ("CPUQuotaPeriodUSec", Value::from(period))];
             assert_eq!(told("cpu.max", value), expected, "{value}");
         }
         assert!(told("cpu.max", "50000 0").is_empty());

@@ -29,7 +29,7 @@ pub(super) fn plan(cgroup: &Cgroup, resources: &LinuxResources) -> Result<Vec<Wr
         }
     }
     if let Some(asked) = resources.pids().as_ref().and_then(|pids| set(Some(pids.limit()))) {
-        plan.push(Write::new(controller("pids")?, "pids.max", limit("pids.limit", asked, "max")?));
+        plan.push(Write::new(controller("pids")?, "pids.max", &limit("pids.limit", asked, "max")?));
     }
     if let Some(asked) = resources.block_io().as_ref().filter(|asked| **asked != LinuxBlockIo::default()) {
         plan.extend(block_io(controller("blkio")?, asked));
@@ -70,9 +70,9 @@ fn memory(directory: &Path, asked: &LinuxMemory) -> Result<Vec<Write>, UpdateErr
         check_in_use(bytes, directory, "memory.usage_in_bytes")?;
     }
     let memory_write =
-        memory.map(|bytes| Ok::<_, UpdateError>(Write::new(directory, LIMIT, limit("memory.limit", bytes, "-1")?)));
+        memory.map(|bytes| Ok::<_, UpdateError>(Write::new(directory, LIMIT, &limit("memory.limit", bytes, "-1")?)));
     let swap_write =
-        swap.map(|bytes| Ok::<_, UpdateError>(Write::new(directory, SWAP, limit("memory.swap", bytes, "-1")?)));
+        swap.map(|bytes| Ok::<_, UpdateError>(Write::new(directory, SWAP, &limit("memory.swap", bytes, "-1")?)));
     let (memory_write, swap_write) = (memory_write.transpose()?, swap_write.transpose()?);
     let swap_first = swap.is_some_and(|swap| {
         let now = current(directory, LIMIT).unwrap_or(u64::MAX);
@@ -81,7 +81,7 @@ fn memory(directory: &Path, asked: &LinuxMemory) -> Result<Vec<Write>, UpdateErr
     let writes = if swap_first { [swap_write, memory_write] } else { [memory_write, swap_write] };
     let mut writes: Vec<Write> = writes.into_iter().flatten().collect();
     if let Some(bytes) = set(asked.reservation()) {
-        writes.push(Write::new(directory, "memory.soft_limit_in_bytes", limit("memory.reservation", bytes, "-1")?));
+        writes.push(Write::new(directory, "memory.soft_limit_in_bytes", &limit("memory.reservation", bytes, "-1")?));
     }
     if let Some(swappiness) = asked.swappiness() {
         if swappiness > 100 {
@@ -91,7 +91,7 @@ fn memory(directory: &Path, asked: &LinuxMemory) -> Result<Vec<Write>, UpdateErr
                 accepted: "give 0 to 100",
             });
         }
-        writes.push(Write::new(directory, "memory.swappiness", swappiness));
+        writes.push(Write::new(directory, "memory.swappiness", &swappiness));
     }
     Ok(writes)
 }
@@ -105,18 +105,18 @@ fn asks_cpu(asked: &LinuxCpu) -> bool {
 
 fn cpu(directory: &Path, asked: &LinuxCpu) -> Result<Vec<Write>, UpdateError> {
     let mut writes: Vec<Write> =
-        set(asked.shares()).map(|shares| Write::new(directory, "cpu.shares", shares)).into_iter().collect();
+        set(asked.shares()).map(|shares| Write::new(directory, "cpu.shares", &shares)).into_iter().collect();
     let quota = set(asked.quota())
-        .map(|quota| limit("cpu.quota", quota, "-1").map(|quota| Write::new(directory, "cpu.cfs_quota_us", quota)))
+        .map(|quota| limit("cpu.quota", quota, "-1").map(|quota| Write::new(directory, "cpu.cfs_quota_us", &quota)))
         .transpose()?;
-    let period = set(asked.period()).map(|period| Write::new(directory, "cpu.cfs_period_us", period));
+    let period = set(asked.period()).map(|period| Write::new(directory, "cpu.cfs_period_us", &period));
     let bandwidth = quota_and_period(quota, period, current(directory, "cpu.cfs_period_us"));
-    let burst = asked.burst().map(|burst| Write::new(directory, "cpu.cfs_burst_us", burst));
+    let burst = asked.burst().map(|burst| Write::new(directory, "cpu.cfs_burst_us", &burst));
     writes.extend(with_burst(bandwidth, burst, current(directory, "cpu.cfs_burst_us")));
-    let runtime = set(asked.realtime_runtime()).map(|runtime| Write::new(directory, "cpu.rt_runtime_us", runtime));
-    let period = set(asked.realtime_period()).map(|period| Write::new(directory, "cpu.rt_period_us", period));
+    let runtime = set(asked.realtime_runtime()).map(|runtime| Write::new(directory, "cpu.rt_runtime_us", &runtime));
+    let period = set(asked.realtime_period()).map(|period| Write::new(directory, "cpu.rt_period_us", &period));
     writes.extend(quota_and_period(runtime, period, current(directory, "cpu.rt_period_us")));
-    writes.extend(asked.idle().map(|idle| Write::new(directory, "cpu.idle", idle)));
+    writes.extend(asked.idle().map(|idle| Write::new(directory, "cpu.idle", &idle)));
     Ok(writes)
 }
 
@@ -131,10 +131,10 @@ fn block_io(directory: &Path, asked: &LinuxBlockIo) -> Vec<Write> {
     let scheduler = if directory.join("blkio.bfq.weight").exists() { "blkio.bfq" } else { "blkio" };
     let mut writes = Vec::new();
     if let Some(weight) = set(asked.weight()) {
-        writes.push(Write::new(directory, &format!("{scheduler}.weight"), weight));
+        writes.push(Write::new(directory, &format!("{scheduler}.weight"), &weight));
     }
     if let Some(weight) = set(asked.leaf_weight()) {
-        writes.push(Write::new(directory, "blkio.leaf_weight", weight));
+        writes.push(Write::new(directory, "blkio.leaf_weight", &weight));
     }
     for asked in asked.weight_device().iter().flatten() {
         let device = format!("{}:{}", asked.major(), asked.minor());

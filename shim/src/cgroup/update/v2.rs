@@ -19,7 +19,7 @@ pub(super) fn plan(directory: &Path, resources: &LinuxResources) -> Result<Vec<W
         plan.extend(cpu(directory, asked)?);
     }
     if let Some(asked) = resources.pids().as_ref().and_then(|pids| set(Some(pids.limit()))) {
-        plan.push(Write::new(directory, "pids.max", limit("pids.limit", asked, "max")?));
+        plan.push(Write::new(directory, "pids.max", &limit("pids.limit", asked, "max")?));
     }
     if let Some(asked) = resources.block_io() {
         plan.extend(block_io(directory, asked)?);
@@ -49,14 +49,14 @@ fn memory(directory: &Path, asked: &LinuxMemory) -> Result<Vec<Write>, UpdateErr
     if let Some(swap) = swap_max(memory, swap)? {
         // Without swap accounting there is no file; that nothing is swapped, or no limit is held, is then so anyway.
         if swap != "max" && swap != "0" || directory.join("memory.swap.max").exists() {
-            writes.push(Write::new(directory, "memory.swap.max", swap));
+            writes.push(Write::new(directory, "memory.swap.max", &swap));
         }
     }
     if let Some(bytes) = memory {
-        writes.push(Write::new(directory, "memory.max", limit("memory.limit", bytes, "max")?));
+        writes.push(Write::new(directory, "memory.max", &limit("memory.limit", bytes, "max")?));
     }
     if let Some(bytes) = set(asked.reservation()) {
-        writes.push(Write::new(directory, "memory.low", limit("memory.reservation", bytes, "max")?));
+        writes.push(Write::new(directory, "memory.low", &limit("memory.reservation", bytes, "max")?));
     }
     Ok(writes)
 }
@@ -84,12 +84,12 @@ fn cpu(directory: &Path, asked: &LinuxCpu) -> Result<Vec<Write>, UpdateError> {
     }
     let mut writes = Vec::new();
     if let Some(idle) = asked.idle() {
-        writes.push(Write::new(directory, "cpu.idle", idle));
+        writes.push(Write::new(directory, "cpu.idle", &idle));
     }
     // An idle cgroup has no weight, and the kernel refuses one.
     let idle = asked.idle().unwrap_or_else(|| i64::from(current(directory, "cpu.idle") == Some(1)));
     if let Some(shares) = set(asked.shares()).filter(|_| idle != 1) {
-        writes.push(Write::new(directory, "cpu.weight", weight_of_shares(shares)));
+        writes.push(Write::new(directory, "cpu.weight", &weight_of_shares(shares)));
     }
     let (quota, period) = (set(asked.quota()), set(asked.period()));
     let mut bandwidth = Vec::new();
@@ -101,9 +101,9 @@ fn cpu(directory: &Path, asked: &LinuxCpu) -> Result<Vec<Write>, UpdateError> {
         let quota = quota.as_deref().unwrap_or(quota_now);
         let period = period.map(|period| period.to_string());
         let period = period.as_deref().unwrap_or(period_now);
-        bandwidth.push(Write::new(directory, "cpu.max", format!("{quota} {period}")));
+        bandwidth.push(Write::new(directory, "cpu.max", &format!("{quota} {period}")));
     }
-    let burst = asked.burst().map(|burst| Write::new(directory, "cpu.max.burst", burst));
+    let burst = asked.burst().map(|burst| Write::new(directory, "cpu.max.burst", &burst));
     writes.extend(with_burst(bandwidth, burst, current(directory, "cpu.max.burst")));
     writes.extend(set_text(asked.cpus()).map(|cpus| Write::new(directory, "cpuset.cpus", cpus)));
     writes.extend(set_text(asked.mems()).map(|mems| Write::new(directory, "cpuset.mems", mems)));
@@ -136,8 +136,8 @@ fn block_io(directory: &Path, asked: &LinuxBlockIo) -> Result<Vec<Write>, Update
     let bfq = directory.join("io.bfq.weight").exists();
     if let Some(weight) = set(asked.weight()) {
         writes.push(match bfq {
-            true => Write::new(directory, "io.bfq.weight", weight),
-            false => Write::new(directory, "io.weight", io_weight(weight)),
+            true => Write::new(directory, "io.bfq.weight", &weight),
+            false => Write::new(directory, "io.weight", &io_weight(weight)),
         });
     }
     if set(asked.leaf_weight()).is_some() {
