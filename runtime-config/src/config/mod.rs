@@ -14,6 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub(crate) use document::nearest;
 pub use error::ConfigError;
 
 use crate::{

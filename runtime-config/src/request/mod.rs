@@ -3,21 +3,32 @@
 //! `Source` (environment, annotations, device nodes that are already in the spec) -> dialect -> [`GpuRequest`].
 
 mod capabilities;
+mod cards;
+mod dialect;
+mod error;
 mod memory;
+mod parse;
 mod per_card;
 mod policy;
+mod requirement;
 mod selector;
 mod source;
+mod statements;
+mod terms;
 
-use std::path::PathBuf;
+use std::{fmt, path::PathBuf};
 
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
 
+pub use capabilities::UnknownCapability;
+pub use error::{RequestError, Said, Shown};
 pub use memory::{MemoryLimit, ParseMemoryLimitError};
+pub use parse::parse;
 pub use per_card::{CardCountError, PerCard};
 pub use policy::CardPolicy;
-pub use selector::{DeviceSelector, PciBusId};
+pub use requirement::{Platform, UnsatisfiedRequirement};
+pub use selector::{DeviceSelector, ParseSelectorError, PciBusId};
 pub use source::{NvidiaHook, PresentNodes, Privileges, Source};
 
 use crate::units::{Percent, Weight};
@@ -50,6 +61,19 @@ pub enum Dialect {
     CtyunEgpu,
     /// `CUDA_DEVICE_*`.
     Hami,
+}
+
+impl fmt::Display for Dialect {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Native => "egpu",
+            Self::Nvidia => "NVIDIA",
+            Self::AlibabaEgpu => "Alibaba eGPU",
+            Self::AlibabaCgpu => "Alibaba cGPU",
+            Self::CtyunEgpu => "CTYun eGPU",
+            Self::Hami => "HAMi",
+        })
+    }
 }
 
 /// One container's request, validated as far as that is possible without knowing the node's cards.

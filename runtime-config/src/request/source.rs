@@ -65,3 +65,19 @@ pub struct Privileges {
     /// The container sees the host's processes.
     pub host_pid_namespace: bool,
 }
+
+impl Privileges {
+    /// What lets the container get around a quota, in words. Capabilities count in the initial user namespace only: the
+    /// driver asks for them there.
+    pub(super) fn against_a_quota(self) -> Vec<&'static str> {
+        let in_initial_namespace = !self.user_namespace;
+        let ways = [
+            (self.cap_sys_admin && in_initial_namespace, "CAP_SYS_ADMIN"),
+            (self.cap_sys_module && in_initial_namespace, "CAP_SYS_MODULE"),
+            (self.cap_sys_rawio && in_initial_namespace, "CAP_SYS_RAWIO"),
+            (self.wildcard_device_rule, "a device rule for every device"),
+            (self.host_pid_namespace, "the host's process ids"),
+        ];
+        ways.into_iter().filter(|(has, _)| *has).map(|(_, way)| way).collect()
+    }
+}

@@ -1,0 +1,85 @@
+//! The languages in which containers ask, one module each.
+//!
+//! Native terms and those of at most one foreign language are joined; `NVIDIA_*` names cards and driver capabilities for
+//! all of them.
+
+pub(super) mod alibaba_cgpu;
+pub(super) mod alibaba_egpu;
+pub(super) mod ctyun;
+pub(super) mod hami;
+pub(super) mod native;
+pub(super) mod nvidia;
+
+use super::{
+    DeviceSelector, Dialect, RequestError,
+    error::Said,
+    statements::{Statement, Statements},
+    terms::Terms,
+};
+use crate::config::Config;
+
+/// What a foreign language said.
+#[derive(Debug)]
+pub(super) struct Foreign {
+    pub(super) dialect: Dialect,
+    pub(super) terms: Terms,
+    pub(super) cards: ForeignCards,
+}
+
+/// How a foreign language names its cards.
+#[derive(Debug)]
+pub(super) enum ForeignCards {
+    /// Those that `NVIDIA_VISIBLE_DEVICES` names.
+    Visible,
+    /// As `Visible`; where that names none, so many.
+    VisibleOr(u32),
+    /// These are shared; what else `NVIDIA_VISIBLE_DEVICES` names is given whole.
+    Shared(Vec<DeviceSelector>, Said),
+    /// These, each with its own limits; they must be among the visible ones.
+    Listed(Vec<DeviceSelector>, Said),
+}
+
+/// Reads the foreign language that a container speaks, if any.
+pub(super) fn foreign(
+    env: &Statements<'_>,
+    annotations: &Statements<'_>,
+    config: &Config,
+) -> Result<Option<Foreign>, RequestError> {
+    let egpu = alibaba_egpu::selected_by(env)?;
+    let candidates: [(Dialect, Option<Statement<'_>>); 4] = [
+        (Dialect::AlibabaEgpu, egpu),
+        (Dialect::AlibabaCgpu, if egpu.is_none() { alibaba_cgpu::selected_by(env)? } else { None }),
+        (Dialect::CtyunEgpu, ctyun::selected_by(env)),
+        (Dialect::Hami, hami::selected_by(env)?),
+    ];
+    let mut spoken = candidates.into_iter().filter_map(|(dialect, said)| Some((dialect, said?)));
+    let Some((dialect, said)) = spoken.next() else { return Ok(None) };
+    if let Some((second, second_said)) = spoken.next() {
+        return Err(RequestError::TwoDialects {
+            first: dialect,
+            first_said: said.into(),
+            second,
+            second_said: second_said.into(),
+        });
+    }
+    let foreign = match dialect {
+        Dialect::AlibabaEgpu => alibaba_egpu::parse(said, env)?,
+        Dialect::AlibabaCgpu => alibaba_cgpu::parse(said, env, config)?,
+        Dialect::CtyunEgpu => ctyun::parse(env)?,
+        Dialect::Hami => hami::parse(said, env, annotations, config)?,
+        // Neither is foreign; the candidates above do not hold them.
+        Dialect::Native | Dialect::Nvidia => return Ok(None),
+    };
+    Ok(Some(foreign))
+}
+
+/// Whether a variable that takes the limits off is set; `key` of the configuration must allow it.
+fn takes_limits_off(name: &str, env: &Statements<'_>, config: &Config) -> Result<bool, RequestError> {
+    for statement in env.spoken(name) {
+        if statement.boolean()? && !config.allow_isolation_none {
+            return Err(RequestError::NotAllowed { said: statement.into(), key: "allow_isolation_none = true" });
+        }
+    }
+    // Said both ways: the limits stay.
+    Ok(env.joined(name, Statement::boolean, |one, other| one && other)?.unwrap_or(false))
+}

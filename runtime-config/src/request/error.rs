@@ -1,0 +1,179 @@
+//! Why a request was refused.
+
+use std::fmt;
+
+use super::Dialect;
+
+/// The longest piece of a value that an error shows.
+const SHOWN_CHARS: usize = 120;
+
+/// A request that cannot be understood, contradicts itself, or is not allowed on this node.
+/// Messages name variables, values and what is accepted; the container's name is added by whoever knows it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// A value that is malformed or out of range.
+    #[error("{said} is not accepted: it must be {accepted}")]
+    Invalid {
+        /// The variable or annotation with its value.
+        said: Said,
+        /// What would be accepted.
+        accepted: String,
+    },
+    /// Two statements that cannot both hold.
+    #[error("{first} and {second} contradict each other: {reason}")]
+    Contradiction {
+        /// One.
+        first: Said,
+        /// The other.
+        second: Said,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// One variable, several values, and no way to tell which is meant.
+    #[error("{name} is set more than once with different values: {}; set it once", list(.values))]
+    Ambiguous {
+        /// The variable.
+        name: String,
+        /// Its values.
+        values: Vec<Shown>,
+    },
+    /// Variables of two foreign systems in one container.
+    #[error("{first_said} belongs to {first} and {second_said} to {second}: a container can ask in one of them only")]
+    TwoDialects {
+        /// One language.
+        first: Dialect,
+        /// A variable that belongs to it.
+        first_said: Said,
+        /// The other.
+        second: Dialect,
+        /// A variable that belongs to that.
+        second_said: Said,
+    },
+    /// Something that the node's configuration does not allow.
+    #[error("{said} is not allowed on this node: it needs {key} in the node's configuration")]
+    NotAllowed {
+        /// What was asked.
+        said: Said,
+        /// The setting that would allow it.
+        key: &'static str,
+    },
+    /// A quota that the container could get around.
+    #[error(
+        "{said} asks for a quota, which cannot hold for a container with {}: take that away, or set \
+         allow_privileged_quota = true in the node's configuration",
+        .privileges.join(" and ")
+    )]
+    Privileged {
+        /// What asked for the quota.
+        said: Said,
+        /// What the container has.
+        privileges: Vec<&'static str>,
+    },
+    /// A name of egpu's own that there is not.
+    #[error("there is no {name}{}", .suggestion.as_ref().map(|near| format!(", did you mean {near}?")).unwrap_or_default())]
+    UnknownName {
+        /// As written.
+        name: Shown,
+        /// The nearest that there is.
+        suggestion: Option<String>,
+    },
+    /// Limits, but no card that they are for.
+    #[error("{said} asks for a share of cards, but none are named: set {variable} to the cards")]
+    NoCards {
+        /// What asked.
+        said: Said,
+        /// Where the cards are to be named.
+        variable: &'static str,
+    },
+    /// MIG devices are not divided further.
+    #[error(
+        "{said} asks for a quota on {device}: MIG devices cannot be shared under a quota; ask for the device alone"
+    )]
+    MigWithQuota {
+        /// What asked for the quota.
+        said: Said,
+        /// The MIG device.
+        device: String,
+    },
+}
+
+impl RequestError {
+    pub(crate) fn invalid(said: impl Into<Said>, accepted: impl Into<String>) -> Self {
+        Self::Invalid { said: said.into(), accepted: accepted.into() }
+    }
+
+    pub(crate) fn contradiction(first: impl Into<Said>, second: impl Into<Said>, reason: impl Into<String>) -> Self {
+        Self::Contradiction { first: first.into(), second: second.into(), reason: reason.into() }
+    }
+}
+
+/// A variable or annotation and its value: `NAME=value`, fit for one line of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    /// `EGPU_MEMORY`, `egpu.io/memory`.
+    pub name: Shown,
+    /// As written.
+    pub value: Shown,
+}
+
+impl Said {
+    pub(crate) fn new(name: &str, value: &str) -> Self {
+        Self { name: Shown::new(name), value: Shown::new(value) }
+    }
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}={}", self.name, self.value)
+    }
+}
+
+/// Text that came from a container: control characters are escaped and what is too long is cut.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown(String);
+
+impl Shown {
+    pub(crate) fn new(text: &str) -> Self {
+        let mut shown = String::new();
+        for (position, character) in text.chars().enumerate() {
+            if position == SHOWN_CHARS {
+                shown.push_str("...");
+                break;
+            }
+            match character {
+                // Invisible and direction-changing characters too: a log line must not lie about its order.
+                c if c.is_control()
+                    || matches!(c, '\u{2028}'..='\u{202f}' | '\u{2066}'..='\u{2069}' | '\u{200b}'..='\u{200f}') =>
+                {
+                    shown.extend(c.escape_default());
+                }
+                c => shown.push(c),
+            }
+        }
+        Self(shown)
+    }
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+fn list(values: &[Shown]) -> String {
+    let values: Vec<String> = values.iter().map(|value| format!("\"{value}\"")).collect();
+    values.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_container_wrote_stays_on_one_line_and_short() {
+        assert_eq!(Shown::new("a\nb\u{1b}[31m\u{202e}").to_string(), "a\\nb\\u{1b}[31m\\u{202e}");
+        let long = Shown::new(&"x".repeat(1000)).to_string();
+        assert_eq!(long.len(), SHOWN_CHARS + 3);
+    }
+}

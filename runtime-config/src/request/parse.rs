@@ -1,0 +1,326 @@
+//! From what a spec holds to one request.
+//!
+//! Who speaks (native, one foreign language, NVIDIA) -> their terms joined -> which cards -> what share -> leave to have it.
+
+use super::{
+    CardPolicy, CardRequest, ComputeShare, ContainerRequest, Dialect, GpuRequest, Isolation, PerCard, RequestError,
+    Share, Source,
+    cards::{self, Cards},
+    dialect::{self, Foreign, alibaba_egpu, native, native::Native, nvidia, nvidia::Visible},
+    error::Said,
+    statements::Statements,
+    terms::Terms,
+};
+use crate::{config::Config, request::DriverCapabilities, units::Weight};
+
+/// Reads what one container asks for.
+///
+/// # Errors
+/// When something that was said is malformed, out of range, contradictory, or not allowed on this node. Nothing is
+/// reserved by then.
+pub fn parse(source: &Source, config: &Config) -> Result<ContainerRequest, RequestError> {
+    let mut warnings = Vec::new();
+    if source.is_sandbox {
+        return Ok(ContainerRequest::None { warnings });
+    }
+    let spoken_env = Statements::from_env(&source.env);
+    let annotations = Statements::from_annotations(&source.annotations);
+    let env = if config.accept_env {
+        spoken_env
+    } else {
+        if let Some(name) = spoken_env.names().find(|name| is_of_a_request(name)) {
+            warnings
+                .push(format!("{name} and all other variables are ignored: accept_env is off in the configuration"));
+        }
+        Statements::default()
+    };
+    if !config.accept_nvidia_visible_devices_as_volume_mounts && !source.volume_mount_devices.is_empty() {
+        let key = "accept_nvidia_visible_devices_as_volume_mounts";
+        warnings.push(format!(
+            "mounts at /var/run/nvidia-container-devices are ignored: {key} is off in the configuration"
+        ));
+    }
+    let native = native::parse(&env, &annotations)?;
+    if let Some(statement) = native::isolation_none(&env, &annotations)
+        && !config.allow_isolation_none
+    {
+        return Err(RequestError::NotAllowed { said: statement.into(), key: "allow_isolation_none = true" });
+    }
+    let foreign = dialect::foreign(&env, &annotations, config)?;
+    if foreign.as_ref().is_none_or(|foreign| foreign.dialect != Dialect::AlibabaEgpu) {
+        warnings.extend(alibaba_egpu::without_switch(&env));
+    }
+    let visible = nvidia::visible(source, &env, config)?;
+    let Some(cards) = cards::choose(native.as_ref(), foreign.as_ref(), &visible)? else {
+        if let Some(said) = native.map(|native| native.terms.said).or(foreign.map(|foreign| foreign.terms.said)) {
+            warnings.push(format!("{said} has no effect: no card is asked for"));
+        }
+        return Ok(ContainerRequest::None { warnings });
+    };
+    let accepted = config.accept_nvidia_visible_devices_envvar_when_unprivileged || source.privileges.cap_sys_admin;
+    if cards.by_environment && !accepted {
+        let key = "accept_nvidia_visible_devices_envvar_when_unprivileged";
+        warnings.push(format!("variables that ask for cards are ignored: {key} is off in the configuration"));
+        return Ok(ContainerRequest::None { warnings });
+    }
+    let spoken = Spoken { source, env, annotations, config, visible };
+    spoken.request(native, foreign, cards, warnings).map(|request| ContainerRequest::Gpu(Box::new(request)))
+}
+
+/// Everything that the last step reads.
+struct Spoken<'a> {
+    source: &'a Source,
+    env: Statements<'a>,
+    annotations: Statements<'a>,
+    config: &'a Config,
+    visible: Visible,
+}
+
+impl Spoken<'_> {
+    fn request(
+        &self,
+        native: Option<Native>,
+        foreign: Option<Foreign>,
+        cards: Cards,
+        mut warnings: Vec<String>,
+    ) -> Result<GpuRequest, RequestError> {
+        let (source, env, namer) = (self.source, &self.env, self.visible.namer);
+        let driver_capabilities = nvidia::capabilities(source, env, namer, self.config)?;
+        let dialect = match (&foreign, &native) {
+            (Some(foreign), _) => foreign.dialect,
+            (None, Some(_)) => Dialect::Native,
+            (None, None) => Dialect::Nvidia,
+        };
+        let asks_share = foreign.is_some() || native.as_ref().is_some_and(|native| native.asks_share);
+        let mut terms = self.terms(native, foreign)?;
+        let share = self.share(&mut terms, &cards, dialect, asks_share, driver_capabilities)?;
+        let policy = match &share {
+            Share::Part { compute, .. } => policy(&terms, compute, self.config)?,
+            Share::Exclusive | Share::Monitor => None,
+        };
+        self.refuse_what_cannot_hold(&share, &terms, &cards, &mut warnings)?;
+        let names_mig = cards.cards.mig_device().is_some();
+        let requirements = nvidia::requirements(source, env, namer, self.config)?;
+        let extras = nvidia::extras(source, env, names_mig)?;
+        warnings.extend(cards.warnings);
+        warnings.append(&mut terms.warnings);
+        Ok(GpuRequest {
+            dialect,
+            cards: cards.cards,
+            whole_cards: cards.whole_cards,
+            within: cards.within,
+            share,
+            policy,
+            placement: terms.placement,
+            group: terms.group.or_else(|| self.owner()),
+            priority: terms.priority,
+            over_memory: terms.over_memory,
+            oom_script: terms.oom_script.map(|(script, _)| script),
+            live_update: terms.live_update,
+            driver_capabilities,
+            requirements,
+            extras,
+            asked: self.asked(),
+            warnings,
+        })
+    }
+
+    fn terms(&self, native: Option<Native>, foreign: Option<Foreign>) -> Result<Terms, RequestError> {
+        let terms = match (native, foreign) {
+            (None, None) => Terms::new(self.visible.said.clone()),
+            (Some(native), None) => native.terms,
+            (None, Some(foreign)) => foreign.terms,
+            (Some(native), Some(foreign)) => native.terms.join(foreign.terms)?,
+        };
+        if let Some((_, said)) = &terms.oom_script
+            && terms.over_memory == super::OverMemory::Deny
+        {
+            return Err(RequestError::invalid(said.clone(), "accompanied by EGPU_OOM=kill: it runs before the kill"));
+        }
+        Ok(terms)
+    }
+
+    fn share(
+        &self,
+        terms: &mut Terms,
+        cards: &Cards,
+        dialect: Dialect,
+        asks_share: bool,
+        capabilities: DriverCapabilities,
+    ) -> Result<Share, RequestError> {
+        if cards.cards == CardRequest::None && cards.whole_cards == CardRequest::None {
+            if asks_share && dialect == Dialect::Native {
+                return Err(RequestError::contradiction(
+                    terms.said.clone(),
+                    self.visible_or_named(),
+                    "limits need a card",
+                ));
+            }
+            if asks_share {
+                terms.warnings.push(format!("{} has no effect: no card is asked for", terms.said));
+            }
+            return Ok(Share::Monitor);
+        }
+        if !asks_share {
+            if capabilities == DriverCapabilities::UTILITY {
+                return Ok(Share::Monitor);
+            }
+            let default_share = self.config.default_share;
+            if self.config.share_by_default && cards.cards.mig_device().is_none() {
+                terms.memory = PerCard::same(vec![default_share.memory]);
+                terms.compute = PerCard::same(default_share.compute);
+                terms.warnings.push("the cards are shared: share_by_default is on in the configuration".to_owned());
+            } else {
+                return Ok(Share::Exclusive);
+            }
+        }
+        let compute = terms.compute.map(|share| match (dialect, share) {
+            // A cGPU container that sets no weight has one slice.
+            (Dialect::AlibabaCgpu, ComputeShare::Unlimited) => ComputeShare::Weight(Weight::ONE),
+            (_, share) => *share,
+        });
+        let isolation = terms.isolation.unwrap_or_default();
+        if let Some(count) = cards.cards.count() {
+            fits(&terms.memory, count, terms.memory_said.as_ref().unwrap_or(&terms.said))?;
+            fits(&compute, count, terms.compute_said.as_ref().unwrap_or(&terms.said))?;
+        }
+        Ok(Share::Part { memory: terms.memory.clone(), compute, isolation })
+    }
+
+    /// What said that there is no card.
+    fn visible_or_named(&self) -> Said {
+        let named = ["egpu.io/devices", "EGPU_DEVICES"]
+            .into_iter()
+            .find_map(|name| self.annotations.any(name).or_else(|| self.env.any(name)));
+        named.map_or_else(|| self.visible.said.clone(), Into::into)
+    }
+
+    fn refuse_what_cannot_hold(
+        &self,
+        share: &Share,
+        terms: &Terms,
+        cards: &Cards,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), RequestError> {
+        let Share::Part { isolation, .. } = share else { return Ok(()) };
+        if let Some(device) = cards.cards.mig_device().or_else(|| cards.whole_cards.mig_device()) {
+            return Err(RequestError::MigWithQuota { said: terms.said.clone(), device });
+        }
+        let privileges = self.source.privileges.against_a_quota();
+        if privileges.is_empty() || *isolation == Isolation::None {
+            return Ok(());
+        }
+        if !self.config.allow_privileged_quota {
+            return Err(RequestError::Privileged { said: terms.said.clone(), privileges });
+        }
+        warnings.push(format!("the quota is advice: the container has {}", privileges.join(" and ")));
+        Ok(())
+    }
+
+    /// The replicas of one workload, told by the pod's name less what its controller appended.
+    fn owner(&self) -> Option<String> {
+        let annotation = |name: &str| self.annotations.any(name).map(|statement| statement.value.trim());
+        let pod = annotation("io.kubernetes.cri.sandbox-name")?;
+        let namespace = annotation("io.kubernetes.cri.sandbox-namespace").unwrap_or_default();
+        let container = annotation("io.kubernetes.cri.container-name").unwrap_or_default();
+        Some(format!("{namespace}/{}/{container}", without_replica_suffix(pod)))
+    }
+
+    fn asked(&self) -> Vec<String> {
+        let mut asked: Vec<String> = Vec::new();
+        for (statements, is_env) in [(&self.annotations, false), (&self.env, true)] {
+            for name in statements.names() {
+                if (is_env && is_of_a_request(name)) || (!is_env && is_annotation_of_a_request(name)) {
+                    asked.extend(statements.all(name).map(|statement| Said::from(statement).to_string()));
+                }
+            }
+        }
+        if !asked.iter().any(|said| said.starts_with(&self.visible.said.name.to_string())) {
+            asked.push(self.visible.said.to_string());
+        }
+        asked
+    }
+}
+
+/// The policy that the card must have.
+fn policy(terms: &Terms, compute: &PerCard<ComputeShare>, config: &Config) -> Result<Option<CardPolicy>, RequestError> {
+    let caps = compute.values().any(|share| matches!(share, ComputeShare::Cap { .. }));
+    let heaviest = compute.values().filter_map(|share| match share {
+        ComputeShare::Weight(weight) => Some(*weight),
+        _ => None,
+    });
+    let heaviest = heaviest.max();
+    let Some((policy, said)) = &terms.policy else {
+        return Ok(if caps { Some(CardPolicy::Fixed) } else { terms.policy_of_weights });
+    };
+    let compute_said = terms.compute_said.as_ref().unwrap_or(&terms.said);
+    if caps && *policy != CardPolicy::Fixed {
+        let reason = "a percentage is a hard cap, which only the policy fixed holds";
+        return Err(RequestError::contradiction(said.clone(), compute_said.clone(), reason));
+    }
+    if let Some(heaviest) = heaviest.filter(|weight| *weight > Weight::ONE) {
+        if !matches!(policy, CardPolicy::Weighted | CardPolicy::Fixed | CardPolicy::Soft) {
+            let reason = "weights have a meaning under the policies weighted, fixed and soft only";
+            return Err(RequestError::contradiction(said.clone(), compute_said.clone(), reason));
+        }
+        if policy.counts_slices() && heaviest.get() > config.max_inst {
+            let reason =
+                format!("under the policy {policy} a weight counts slices, of which a card has {}", config.max_inst);
+            return Err(RequestError::contradiction(said.clone(), compute_said.clone(), reason));
+        }
+    }
+    Ok(Some(*policy))
+}
+
+fn fits<T>(values: &PerCard<T>, cards: usize, said: &Said) -> Result<(), RequestError> {
+    values
+        .for_cards(cards)
+        .map(|_| ())
+        .map_err(|error| RequestError::invalid(said.clone(), format!("as many values as there are cards: {error}")))
+}
+
+/// `web-7d4b9c6f5d-x2x8k` -> `web-7d4b9c6f5d`, `db-0` -> `db`.
+fn without_replica_suffix(pod: &str) -> &str {
+    /// What Kubernetes makes random names of.
+    const ALPHABET: &str = "bcdfghjklmnpqrstvwxz2456789";
+    match pod.rsplit_once('-') {
+        Some((owner, suffix)) if !owner.is_empty() && !suffix.is_empty() => {
+            let ordinal = suffix.bytes().all(|byte| byte.is_ascii_digit());
+            let random = suffix.len() == 5 && suffix.chars().all(|c| ALPHABET.contains(c));
+            if ordinal || random { owner } else { pod }
+        }
+        _ => pod,
+    }
+}
+
+fn is_annotation_of_a_request(name: &str) -> bool {
+    name.starts_with("egpu.io/") || name.starts_with("hami.io/vgpu-devices-allocated")
+}
+
+fn is_of_a_request(name: &str) -> bool {
+    const NAMES: [&str; 13] = [
+        "EGPU",
+        "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_DRIVER_CAPABILITIES",
+        "NVIDIA_DISABLE_REQUIRE",
+        "NVIDIA_IMEX_CHANNELS",
+        "GPU_MEM_PER_DEVICE",
+        "GPU_UTIL_PER_DEVICE",
+        "CGPU_DISABLE",
+        "GPU_CORE_UTILIZATION_POLICY",
+        "CUDA_TASK_PRIORITY",
+        "ACTIVE_OOM_KILLER",
+        "CUDA_OVERSUBSCRIBE",
+        "CUDA_DISABLE_CONTROL",
+    ];
+    const PREFIXES: [&str; 7] = [
+        "EGPU_",
+        "NVIDIA_REQUIRE_",
+        "NVIDIA_MIG_",
+        "ALIYUN_COM_GPU_",
+        "AMP_",
+        "CUDA_DEVICE_MEMORY_",
+        "CUDA_DEVICE_SM_",
+    ];
+    NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}

@@ -1,0 +1,170 @@
+//! The environment and the annotations as statements, `NAME=value`, that can be looked up by name.
+
+use std::collections::BTreeMap;
+
+use super::{RequestError, error::Said};
+
+/// One statement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Statement<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) value: &'a str,
+}
+
+impl From<Statement<'_>> for Said {
+    fn from(statement: Statement<'_>) -> Self {
+        Self::new(statement.name, statement.value)
+    }
+}
+
+/// Statements by name. A name may have been given several different values; nothing is decided by their order.
+#[derive(Debug, Default)]
+pub(crate) struct Statements<'a> {
+    values: BTreeMap<&'a str, Vec<&'a str>>,
+}
+
+impl<'a> Statements<'a> {
+    /// From `process.env`; entries without `=` say nothing.
+    pub(crate) fn from_env(env: &'a [String]) -> Self {
+        Self::new(env.iter().filter_map(|entry| entry.split_once('=')))
+    }
+
+    /// From annotations.
+    pub(crate) fn from_annotations(annotations: &'a BTreeMap<String, String>) -> Self {
+        Self::new(annotations.iter().map(|(name, value)| (name.as_str(), value.as_str())))
+    }
+
+    fn new(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
+        let mut values: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (name, value) in pairs {
+            let known = values.entry(name).or_default();
+            if !known.contains(&value) {
+                known.push(value);
+            }
+        }
+        Self { values }
+    }
+
+    /// Everything that was said under `name`.
+    pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = Statement<'a>> + use<'a> {
+        let (name, values) = match self.values.get_key_value(name) {
+            Some((name, values)) => (*name, values.clone()),
+            None => ("", Vec::new()),
+        };
+        values.into_iter().map(move |value| Statement { name, value })
+    }
+
+    /// As [`Statements::all`] without empty values: shells and manifests leave a variable empty to say nothing.
+    pub(crate) fn spoken(&self, name: &str) -> impl Iterator<Item = Statement<'a>> + use<'a> {
+        self.all(name).filter(|statement| !statement.value.trim().is_empty())
+    }
+
+    /// The first non-empty statement under `name`, to name it in a message.
+    pub(crate) fn any(&self, name: &str) -> Option<Statement<'a>> {
+        self.spoken(name).next()
+    }
+
+    /// What was said under a name where two different values have no common meaning.
+    pub(crate) fn one(&self, name: &str) -> Result<Option<Statement<'a>>, RequestError> {
+        one(self.spoken(name))
+    }
+
+    /// Reads every value under `name` and joins them, so that the tightest holds.
+    pub(crate) fn joined<T>(
+        &self,
+        name: &str,
+        read: impl Fn(Statement<'a>) -> Result<T, RequestError>,
+        tighter: impl Fn(T, T) -> T,
+    ) -> Result<Option<T>, RequestError> {
+        joined(self.spoken(name), read, tighter)
+    }
+
+    /// Every name, in order.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'a str> {
+        self.values.keys().copied()
+    }
+
+    /// Every name that begins with `prefix`, in order, and what follows the prefix.
+    pub(crate) fn with_prefix(&self, prefix: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.names().filter_map(move |name| name.strip_prefix(prefix).map(|rest| (name, rest)))
+    }
+}
+
+/// As [`Statements::one`] for statements that are at hand.
+pub(crate) fn one<'a>(
+    mut statements: impl Iterator<Item = Statement<'a>>,
+) -> Result<Option<Statement<'a>>, RequestError> {
+    let Some(first) = statements.next() else { return Ok(None) };
+    let others: Vec<Statement<'_>> = statements.collect();
+    if others.is_empty() {
+        return Ok(Some(first));
+    }
+    let values = std::iter::once(first).chain(others).map(|statement| Said::from(statement).value).collect();
+    Err(RequestError::Ambiguous { name: first.name.to_owned(), values })
+}
+
+/// As [`Statements::joined`] for statements that are at hand.
+pub(crate) fn joined<'a, T>(
+    statements: impl Iterator<Item = Statement<'a>>,
+    read: impl Fn(Statement<'a>) -> Result<T, RequestError>,
+    tighter: impl Fn(T, T) -> T,
+) -> Result<Option<T>, RequestError> {
+    let mut result = None;
+    for statement in statements {
+        let value = read(statement)?;
+        result = Some(match result {
+            Some(before) => tighter(before, value),
+            None => value,
+        });
+    }
+    Ok(result)
+}
+
+impl<'a> Statement<'a> {
+    /// A whole number, `least` to `most`.
+    pub(crate) fn integer(self, least: u64, most: u64) -> Result<u64, RequestError> {
+        let value = self.value.trim();
+        let number = if value.bytes().all(|byte| byte.is_ascii_digit()) { value.parse::<u64>().ok() } else { None };
+        number.filter(|number| (least..=most).contains(number)).ok_or_else(|| {
+            let accepted = match (least, most) {
+                (0, u64::MAX) => "a whole number".to_owned(),
+                (1, u64::MAX) => "a whole number above 0".to_owned(),
+                _ => format!("a whole number from {least} to {most}"),
+            };
+            RequestError::invalid(self, accepted)
+        })
+    }
+
+    /// `true` or `1`, `false` or `0`.
+    pub(crate) fn boolean(self) -> Result<bool, RequestError> {
+        match self.value.trim().to_ascii_lowercase().as_str() {
+            "true" | "1" => Ok(true),
+            "false" | "0" => Ok(false),
+            _ => Err(RequestError::invalid(self, "true, 1, false or 0")),
+        }
+    }
+
+    /// One of a few words.
+    pub(crate) fn word<T: Copy>(self, words: &[(&str, T)]) -> Result<T, RequestError> {
+        let value = self.value.trim();
+        words.iter().find(|(word, _)| *word == value).map(|(_, meaning)| *meaning).ok_or_else(|| {
+            let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            RequestError::invalid(self, format!("one of {}", words.join(", ")))
+        })
+    }
+
+    /// An absolute path in the container.
+    pub(crate) fn absolute_path(self) -> Result<&'a str, RequestError> {
+        if self.value.starts_with('/') && !self.value.contains('\0') {
+            Ok(self.value)
+        } else {
+            Err(RequestError::invalid(self, "an absolute path in the container"))
+        }
+    }
+
+    /// A comma-separated list, each item read by `read`; blanks around items are allowed, empty items are not.
+    pub(crate) fn list<T>(self, read: impl Fn(&str) -> Option<T>, accepted: &str) -> Result<Vec<T>, RequestError> {
+        let items = self.value.split(',').map(|item| read(item.trim())).collect::<Option<Vec<T>>>();
+        items.ok_or_else(|| RequestError::invalid(self, accepted))
+    }
+}
