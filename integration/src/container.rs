@@ -1,0 +1,497 @@
+//! One container, made through containerd's gRPC services.
+
+use std::{collections::HashMap, path::PathBuf};
+
+use containerd_client::{
+    services::v1::{Container as ContainerRecord, CreateTaskRequest, ExecProcessRequest, container::Runtime},
+    types::{
+        Mount,
+        v1::{Process, ProcessInfo, Status as TaskStatus},
+    },
+};
+use containerd_shim_protos::cgroups::metrics::Metrics;
+use nix::sys::signal::Signal;
+use prost_types::Any;
+use protobuf::Message as _;
+use serde_json::{Value, json};
+use tonic::Status;
+
+use crate::{
+    node::Node,
+    spec,
+    stdio::{Output, Stdio, Streams},
+};
+
+/// An OCI runtime object as containerd carries it.
+pub(crate) fn any(kind: &str, value: &Value) -> Any {
+    Any {
+        type_url: format!("types.containerd.io/opencontainers/runtime-spec/1/{kind}"),
+        value: value.to_string().into_bytes(),
+    }
+}
+
+/// A change of the spec.
+type Edit<'node> = Box<dyn FnOnce(&mut Value) + 'node>;
+
+/// What a container shall be.
+pub struct ContainerBuilder<'node> {
+    node: &'node Node,
+    id: String,
+    arguments: Vec<String>,
+    environment: Vec<String>,
+    annotations: HashMap<String, String>,
+    labels: HashMap<String, String>,
+    streams: Streams,
+    edits: Vec<Edit<'node>>,
+    rootfs: Option<PathBuf>,
+}
+
+impl std::fmt::Debug for ContainerBuilder<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("ContainerBuilder").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl<'node> ContainerBuilder<'node> {
+    pub(crate) fn new(node: &'node Node, id: &str) -> Self {
+        Self {
+            node,
+            id: id.to_owned(),
+            arguments: vec!["sleep".to_owned(), "infinity".to_owned()],
+            environment: Vec::new(),
+            annotations: HashMap::new(),
+            labels: HashMap::new(),
+            streams: Streams::default(),
+            edits: Vec::new(),
+            rootfs: None,
+        }
+    }
+
+    /// The program and its arguments; `sleep infinity` unless said.
+    #[must_use]
+    pub fn args(mut self, arguments: &[&str]) -> Self {
+        self.arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        self
+    }
+
+    /// A shell script as the program.
+    #[must_use]
+    pub fn script(self, script: &str) -> Self {
+        self.args(&["sh", "-c", script])
+    }
+
+    /// Adds a variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push(format!("{name}={value}"));
+        self
+    }
+
+    /// Adds several variables.
+    #[must_use]
+    pub fn envs(mut self, variables: &[(&str, &str)]) -> Self {
+        self.environment.extend(variables.iter().map(|(name, value)| format!("{name}={value}")));
+        self
+    }
+
+    /// Adds an annotation.
+    #[must_use]
+    pub fn annotation(mut self, name: &str, value: &str) -> Self {
+        self.annotations.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Adds a label of containerd's.
+    #[must_use]
+    pub fn label(mut self, name: &str, value: &str) -> Self {
+        self.labels.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Gives it standard input.
+    #[must_use]
+    pub fn stdin(mut self) -> Self {
+        self.streams.stdin = true;
+        self
+    }
+
+    /// Gives it a terminal (and standard input).
+    #[must_use]
+    pub fn terminal(mut self) -> Self {
+        self.streams = Streams { stdin: true, terminal: true };
+        self
+    }
+
+    /// Changes the spec just before it is handed over.
+    #[must_use]
+    pub fn edit(mut self, edit: impl FnOnce(&mut Value) + 'node) -> Self {
+        self.edits.push(Box::new(edit));
+        self
+    }
+
+    /// Adds an OCI hook (`createRuntime`, ...).
+    #[must_use]
+    pub fn hook(self, kind: &'static str, script: &str) -> Self {
+        let script = script.to_owned();
+        self.edit(move |spec| {
+            spec["hooks"][kind] = json!([{ "path": "/bin/sh", "args": ["sh", "-c", script] }]);
+        })
+    }
+
+    /// Another root file system than the node's own, read only by an overlay.
+    #[must_use]
+    pub fn rootfs(mut self, lower: impl Into<PathBuf>) -> Self {
+        self.rootfs = Some(lower.into());
+        self
+    }
+
+    /// Makes the container and its task.
+    pub fn create(self) -> Result<Container<'node>, Status> {
+        let Self { node, id, arguments, environment, annotations, labels, streams, edits, rootfs } = self;
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let mut spec =
+            spec::container(&spec::process(&arguments, &environment, streams.terminal), &node.cgroup_path(&id));
+        if !annotations.is_empty() {
+            spec["annotations"] = json!(annotations);
+        }
+        for edit in edits {
+            edit(&mut spec);
+        }
+        let serial = node.serial();
+        node.track(&id);
+        node.client().create_container(ContainerRecord {
+            id: id.clone(),
+            labels,
+            runtime: Some(Runtime { name: node.runtime().to_owned(), options: None }),
+            spec: Some(any("Spec", &spec)),
+            ..ContainerRecord::default()
+        })?;
+        let stdio = Stdio::create(&node.directory().join(format!("fifo/{id}-{serial}")), streams);
+        let request = CreateTaskRequest {
+            container_id: id.clone(),
+            rootfs: vec![overlay(node, &format!("{id}-{serial}"), rootfs)],
+            stdin: stdio.path("stdin"),
+            stdout: stdio.path("stdout"),
+            stderr: stdio.path("stderr"),
+            terminal: streams.terminal,
+            ..CreateTaskRequest::default()
+        };
+        match node.client().create_task(request) {
+            Ok(pid) => Ok(Container { node, id, pid, stdio, deleted: false }),
+            Err(status) => {
+                // As `ctr run` does: a task that could not be created leaves no container.
+                let _ = node.client().delete_container(&id);
+                Err(status)
+            }
+        }
+    }
+
+    /// Makes and starts it.
+    pub fn start(self) -> Result<Container<'node>, Status> {
+        let container = self.create()?;
+        container.start()?;
+        Ok(container)
+    }
+
+    /// Makes it, runs it to its end and deletes it: exit code and output.
+    pub fn run(self) -> Result<(u32, Output), Status> {
+        let mut container = self.start()?;
+        let status = container.wait()?;
+        container.delete()?;
+        Ok((status, container.stdio.finish()))
+    }
+}
+
+fn overlay(node: &Node, name: &str, lower: Option<PathBuf>) -> Mount {
+    let [upper, work] = ["upper", "work"].map(|part| node.directory().join("layers").join(name).join(part));
+    for directory in [&upper, &work] {
+        std::fs::create_dir_all(directory).expect("create an overlay's directory");
+    }
+    let lower = lower.unwrap_or_else(|| node.rootfs().to_owned());
+    Mount {
+        r#type: "overlay".to_owned(),
+        source: "overlay".to_owned(),
+        options: vec![
+            format!("lowerdir={}", lower.display()),
+            format!("upperdir={}", upper.display()),
+            format!("workdir={}", work.display()),
+        ],
+        ..Mount::default()
+    }
+}
+
+/// A task that exists. Dropped without [`Container::delete`] it is killed and deleted.
+#[derive(Debug)]
+pub struct Container<'node> {
+    node: &'node Node,
+    id: String,
+    pid: u32,
+    /// Its streams.
+    pub stdio: Stdio,
+    deleted: bool,
+}
+
+impl<'node> Container<'node> {
+    /// Its id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Init's pid on the host.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Runs the user's program.
+    pub fn start(&self) -> Result<u32, Status> {
+        self.node.client().start(&self.id, "")
+    }
+
+    /// State of init.
+    pub fn state(&self) -> Result<Process, Status> {
+        self.node.client().state(&self.id, "")
+    }
+
+    /// Status alone.
+    #[track_caller]
+    pub fn status(&self) -> TaskStatus {
+        self.state().expect("the state of the task").status()
+    }
+
+    /// Waits for init's end: its exit code, 128 + signal for a kill.
+    pub fn wait(&self) -> Result<u32, Status> {
+        self.node.client().wait(&self.id, "")
+    }
+
+    /// Signals init.
+    pub fn kill(&self, signal: Signal) -> Result<(), Status> {
+        self.node.client().kill(&self.id, "", signal as i32, false)
+    }
+
+    /// Signals every process.
+    pub fn kill_all(&self, signal: Signal) -> Result<(), Status> {
+        self.node.client().kill(&self.id, "", signal as i32, true)
+    }
+
+    /// Freezes it.
+    pub fn pause(&self) -> Result<(), Status> {
+        self.node.client().pause(&self.id)
+    }
+
+    /// Thaws it.
+    pub fn resume(&self) -> Result<(), Status> {
+        self.node.client().resume(&self.id)
+    }
+
+    /// Its processes.
+    pub fn pids(&self) -> Result<Vec<ProcessInfo>, Status> {
+        self.node.client().pids(&self.id)
+    }
+
+    /// Sets init's terminal size.
+    pub fn resize(&self, width: u32, height: u32) -> Result<(), Status> {
+        self.node.client().resize(&self.id, "", width, height)
+    }
+
+    /// Lets init see the end of its standard input.
+    pub fn close_stdin(&mut self) -> Result<(), Status> {
+        self.stdio.close_stdin();
+        self.node.client().close_stdin(&self.id, "")
+    }
+
+    /// Asks for a checkpoint.
+    pub fn checkpoint(&self) -> Result<(), Status> {
+        self.node.client().checkpoint(&self.id)
+    }
+
+    /// Changes its limits: OCI `LinuxResources`.
+    pub fn update(&self, resources: &Value) -> Result<(), Status> {
+        self.node.client().update(&self.id, resources)
+    }
+
+    /// Its metrics, still encoded, as containerd passes them on.
+    pub fn metrics(&self) -> Result<Any, Status> {
+        let metric = self.node.client().metrics(&self.id)?.pop();
+        metric.and_then(|metric| metric.data).ok_or_else(|| Status::not_found("no metrics"))
+    }
+
+    /// Its metrics as cgroup v1 has them.
+    pub fn metrics_v1(&self) -> Metrics {
+        let any = self.metrics().expect("metrics");
+        assert_eq!(any.type_url, "io.containerd.cgroups.v1.Metrics");
+        Metrics::parse_from_bytes(&any.value).expect("cgroup v1 metrics decode")
+    }
+
+    /// Starts preparing another process.
+    pub fn exec(&self, exec_id: &str, arguments: &[&str]) -> ExecBuilder<'_> {
+        let process = spec::process(arguments, &[], false);
+        ExecBuilder { container: self, id: exec_id.to_owned(), process, streams: Streams::default() }
+    }
+
+    /// Runs a shell script as an exec: exit code and output.
+    #[track_caller]
+    pub fn sh(&self, script: &str) -> (u32, Output) {
+        let id = format!("sh{}", self.node.serial());
+        self.exec(&id, &["sh", "-c", script]).run().expect("exec a script")
+    }
+
+    /// Output of a script that must succeed, without the last newline.
+    #[track_caller]
+    pub fn read(&self, script: &str) -> String {
+        let (status, output) = self.sh(script);
+        assert_eq!(status, 0, "{script}: {}{}", output.stdout(), output.stderr());
+        output.stdout().trim_end().to_owned()
+    }
+
+    /// Deletes the task and the container, once init has ended.
+    pub fn delete(&mut self) -> Result<u32, Status> {
+        let status = self.node.client().delete_task(&self.id)?;
+        self.node.client().delete_container(&self.id)?;
+        self.deleted = true;
+        Ok(status)
+    }
+
+    /// Kills everything and deletes it: init's exit code.
+    #[track_caller]
+    pub fn end(mut self) -> u32 {
+        let _ = self.kill_all(Signal::SIGKILL);
+        self.wait().expect("wait for a killed task");
+        self.delete().expect("delete a task that has ended")
+    }
+
+    /// Deletes what containerd still knows of it, after its shim was killed.
+    pub fn forget(mut self) {
+        let _ = self.node.client().delete_task(&self.id);
+        let _ = self.node.client().delete_container(&self.id);
+        self.deleted = true;
+    }
+}
+
+impl Drop for Container<'_> {
+    fn drop(&mut self) {
+        if !self.deleted {
+            let _ = self.kill_all(Signal::SIGKILL);
+            let _ = self.wait();
+            let _ = self.node.client().delete_task(&self.id);
+            let _ = self.node.client().delete_container(&self.id);
+        }
+    }
+}
+
+/// What another process of a container shall be.
+#[derive(Debug)]
+pub struct ExecBuilder<'container> {
+    container: &'container Container<'container>,
+    id: String,
+    process: Value,
+    streams: Streams,
+}
+
+impl<'container> ExecBuilder<'container> {
+    /// Gives it standard input.
+    #[must_use]
+    pub fn stdin(mut self) -> Self {
+        self.streams.stdin = true;
+        self
+    }
+
+    /// Gives it a terminal (and standard input).
+    #[must_use]
+    pub fn terminal(mut self) -> Self {
+        self.streams = Streams { stdin: true, terminal: true };
+        self.process["terminal"] = json!(true);
+        self
+    }
+
+    /// Changes the OCI process.
+    #[must_use]
+    pub fn edit(mut self, edit: impl FnOnce(&mut Value)) -> Self {
+        edit(&mut self.process);
+        self
+    }
+
+    /// Registers it.
+    pub fn create(self) -> Result<Exec<'container>, Status> {
+        let node = self.container.node;
+        let directory = node.directory().join(format!("fifo/{}-{}-{}", self.container.id, self.id, node.serial()));
+        let stdio = Stdio::create(&directory, self.streams);
+        node.client().exec(ExecProcessRequest {
+            container_id: self.container.id.clone(),
+            exec_id: self.id.clone(),
+            stdin: stdio.path("stdin"),
+            stdout: stdio.path("stdout"),
+            stderr: stdio.path("stderr"),
+            terminal: self.streams.terminal,
+            spec: Some(any("Process", &self.process)),
+        })?;
+        Ok(Exec { node, container: self.container.id.clone(), id: self.id, stdio, of: self.container })
+    }
+
+    /// Registers and starts it.
+    pub fn start(self) -> Result<Exec<'container>, Status> {
+        let exec = self.create()?;
+        if let Err(status) = exec.start() {
+            let _ = exec.delete();
+            return Err(status);
+        }
+        Ok(exec)
+    }
+
+    /// Runs it to its end and deletes it.
+    pub fn run(self) -> Result<(u32, Output), Status> {
+        let mut exec = self.start()?;
+        let status = exec.wait()?;
+        exec.delete()?;
+        Ok((status, exec.stdio.finish()))
+    }
+}
+
+/// Another process of a container.
+#[derive(Debug)]
+pub struct Exec<'container> {
+    node: &'container Node,
+    container: String,
+    id: String,
+    /// Its streams.
+    pub stdio: Stdio,
+    #[expect(dead_code, reason = "keeps the container from being ended first")]
+    of: &'container Container<'container>,
+}
+
+impl Exec<'_> {
+    /// Runs it.
+    pub fn start(&self) -> Result<u32, Status> {
+        self.node.client().start(&self.container, &self.id)
+    }
+
+    /// Its state.
+    pub fn state(&self) -> Result<Process, Status> {
+        self.node.client().state(&self.container, &self.id)
+    }
+
+    /// Waits for its end.
+    pub fn wait(&self) -> Result<u32, Status> {
+        self.node.client().wait(&self.container, &self.id)
+    }
+
+    /// Signals it.
+    pub fn kill(&self, signal: Signal) -> Result<(), Status> {
+        self.node.client().kill(&self.container, &self.id, signal as i32, false)
+    }
+
+    /// Sets its terminal's size.
+    pub fn resize(&self, width: u32, height: u32) -> Result<(), Status> {
+        self.node.client().resize(&self.container, &self.id, width, height)
+    }
+
+    /// Lets it see the end of its standard input.
+    pub fn close_stdin(&mut self) -> Result<(), Status> {
+        self.stdio.close_stdin();
+        self.node.client().close_stdin(&self.container, &self.id)
+    }
+
+    /// Deletes it.
+    pub fn delete(&self) -> Result<u32, Status> {
+        self.node.client().delete_exec(&self.container, &self.id)
+    }
+}

@@ -1,0 +1,218 @@
+//! Which containerd, and one running daemon of it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::wait::eventually;
+
+/// One build of containerd that tests run on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flavour {
+    /// Folder of `containerd`, `ctr` and runc's shim.
+    pub bin: PathBuf,
+    /// `1.6`, `1.7`, `2.1`.
+    pub version: String,
+}
+
+impl Flavour {
+    /// Those of this machine: the one on PATH, and those that `integration/setup-containerd.sh` has unpacked.
+    /// `EGPU_TEST_CONTAINERD` (`1.6,2.1`) narrows them down.
+    pub fn all() -> Vec<Self> {
+        let mut bins: Vec<PathBuf> = ["/usr/local/bin", "/usr/bin"]
+            .iter()
+            .map(PathBuf::from)
+            .filter(|bin| bin.join("containerd").exists())
+            .collect();
+        bins.truncate(1);
+        let unpacked = fs::read_dir(crate::node::target_directory().join("containerd")).into_iter().flatten().flatten();
+        bins.extend(unpacked.map(|entry| entry.path().join("usr/bin")).filter(|bin| bin.join("containerd").exists()));
+        let wanted = std::env::var("EGPU_TEST_CONTAINERD").ok();
+        let wanted: Option<Vec<&str>> = wanted.as_deref().map(|list| list.split(',').collect());
+        let mut flavours: Vec<Self> = bins
+            .into_iter()
+            .filter_map(|bin| Some(Self { version: version_of(&bin)?, bin }))
+            .filter(|flavour| wanted.as_ref().is_none_or(|wanted| wanted.contains(&flavour.version.as_str())))
+            .collect();
+        flavours.sort_by(|left, right| left.version.cmp(&right.version));
+        flavours.dedup_by(|left, right| left.version == right.version);
+        flavours
+    }
+
+    /// `2` in `2.1`.
+    pub fn major(&self) -> &str {
+        self.version.split('.').next().unwrap_or(&self.version)
+    }
+}
+
+/// `containerd github.com/containerd/containerd 1.6.20~ds1 ...` -> `1.6`.
+fn version_of(bin: &Path) -> Option<String> {
+    let output = Command::new(bin.join("containerd")).arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let version = text.split_whitespace().nth(2)?.trim_start_matches('v').to_owned();
+    let mut parts = version.split('.');
+    Some(format!("{}.{}", parts.next()?, parts.next()?))
+}
+
+/// One daemon. It is killed when this is dropped; its tasks are not.
+#[derive(Debug)]
+pub struct Daemon {
+    command: DaemonCommand,
+    child: Child,
+}
+
+/// All that starts it, and starts it again.
+#[derive(Debug, Clone)]
+pub struct DaemonCommand {
+    /// `containerd`.
+    pub program: PathBuf,
+    /// Its configuration file.
+    pub config: PathBuf,
+    /// Its PATH, in which it looks for shims.
+    pub path: String,
+    /// Its log, appended to.
+    pub log: PathBuf,
+    /// What it and the shims get besides.
+    pub environment: Vec<(String, String)>,
+}
+
+impl Daemon {
+    /// Starts it. It may not be listening yet.
+    pub fn start(command: DaemonCommand) -> Self {
+        let child = spawn(&command);
+        Self { command, child }
+    }
+
+    /// Ends it as a service manager would, or with SIGKILL; shims go on.
+    pub fn stop(&mut self, signal: Signal) {
+        let _ = kill(Pid::from_raw(self.child.id().cast_signed()), signal);
+        eventually("containerd ends", || self.child.try_wait().expect("wait for containerd"));
+    }
+
+    /// Starts it again after [`Daemon::stop`].
+    pub fn restart(&mut self) {
+        self.child = spawn(&self.command);
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Exit status, if it has ended by itself.
+    pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Path of its log.
+    pub fn log(&self) -> &Path {
+        &self.command.log
+    }
+}
+
+fn spawn(command: &DaemonCommand) -> Child {
+    let log = fs::OpenOptions::new().create(true).append(true).open(&command.log).expect("open containerd's log");
+    Command::new(&command.program)
+        .arg("--config")
+        .arg(&command.config)
+        .env_clear()
+        .env("PATH", &command.path)
+        .envs(command.environment.iter().map(|(name, value)| (name, value)))
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().expect("duplicate the log"))
+        .stderr(log)
+        .spawn()
+        .expect("start containerd")
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a private containerd is configured with.
+#[derive(Debug, Clone, Default)]
+pub struct DaemonConfig {
+    /// The CRI plugin is on.
+    pub cri: bool,
+    /// Appended to the generated file.
+    pub extra: String,
+}
+
+impl DaemonConfig {
+    /// The file's text: everything under `directory`, plugins that need hardware or other daemons off.
+    /// Version 2 of the format, which every containerd from 1.6 on reads.
+    pub fn text(&self, directory: &Path, runtime: &str) -> String {
+        let directory = directory.display();
+        let mut disabled = vec![
+            "io.containerd.snapshotter.v1.aufs",
+            "io.containerd.snapshotter.v1.blockfile",
+            "io.containerd.snapshotter.v1.btrfs",
+            "io.containerd.snapshotter.v1.devmapper",
+            "io.containerd.snapshotter.v1.zfs",
+            "io.containerd.snapshotter.v1.erofs",
+            "io.containerd.nri.v1.nri",
+            "io.containerd.tracing.processor.v1.otlp",
+            "io.containerd.internal.v1.tracing",
+        ];
+        if !self.cri {
+            disabled.extend([
+                "io.containerd.grpc.v1.cri",
+                "io.containerd.cri.v1.images",
+                "io.containerd.cri.v1.runtime",
+            ]);
+        }
+        let disabled = disabled.iter().map(|id| format!("{id:?}")).collect::<Vec<_>>().join(", ");
+        let cri = if self.cri { cri_config(runtime, &directory.to_string()) } else { String::new() };
+        format!(
+            r#"version = 2
+root = "{directory}/root"
+state = "{directory}/state"
+disabled_plugins = [{disabled}]
+[grpc]
+address = "{directory}/containerd.sock"
+[ttrpc]
+address = "{directory}/containerd.sock.ttrpc"
+[debug]
+level = "debug"
+[plugins."io.containerd.internal.v1.opt"]
+path = "{directory}/opt"
+{cri}
+{extra}
+"#,
+            extra = self.extra
+        )
+    }
+}
+
+fn cri_config(runtime: &str, directory: &str) -> String {
+    let pause = crate::rootfs::PAUSE_IMAGE;
+    format!(
+        r#"[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{pause}"
+disable_apparmor = true
+restrict_oom_score_adj = true
+disable_hugetlb_controller = true
+stream_server_address = "127.0.0.1"
+stream_server_port = "0"
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "{directory}/cni/bin"
+conf_dir = "{directory}/cni/net.d"
+[plugins."io.containerd.grpc.v1.cri".containerd]
+default_runtime_name = "egpu"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.egpu]
+runtime_type = "{runtime}"
+pod_annotations = ["egpu.io/*", "hami.io/*"]
+container_annotations = ["egpu.io/*"]
+"#
+    )
+}

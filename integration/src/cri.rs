@@ -1,0 +1,223 @@
+//! Pods as a kubelet makes them, through containerd's CRI plugin.
+
+use std::collections::HashMap;
+
+use k8s_cri::v1::{
+    ContainerConfig, ContainerMetadata, ContainerStats, ContainerStatsRequest, ContainerStatus, ContainerStatusRequest,
+    CreateContainerRequest, ExecSyncRequest, ExecSyncResponse, ImageSpec, ImageStatusRequest, KeyValue,
+    LinuxContainerConfig, LinuxContainerResources, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceMode,
+    NamespaceOption, PodSandboxConfig, PodSandboxMetadata, RemoveContainerRequest, RemovePodSandboxRequest,
+    RunPodSandboxRequest, StartContainerRequest, StopContainerRequest, StopPodSandboxRequest,
+    UpdateContainerResourcesRequest, image_service_client::ImageServiceClient,
+    runtime_service_client::RuntimeServiceClient,
+};
+use tonic::{Request, Status, transport::Channel};
+
+use crate::{
+    node::Node,
+    rootfs::{IMAGE, PAUSE_IMAGE},
+    wait::{DEADLINE, eventually},
+};
+
+/// Runtime handler that pods name.
+pub const HANDLER: &str = "egpu";
+
+macro_rules! cri {
+    ($node:expr, $method:ident, $request:expr) => {{
+        let mut client: RuntimeServiceClient<Channel> = RuntimeServiceClient::new($node.client().channel());
+        let mut request = Request::new($request);
+        request.set_timeout(DEADLINE * 2);
+        $node.client().block_on(client.$method(request)).map(tonic::Response::into_inner)
+    }};
+}
+
+impl Node {
+    /// Waits until the CRI plugin knows the images: it learns of an import by an event.
+    #[track_caller]
+    pub(crate) fn wait_for_images(&self) {
+        for image in [IMAGE, PAUSE_IMAGE] {
+            eventually("CRI knows an image", || {
+                let mut client: ImageServiceClient<Channel> = ImageServiceClient::new(self.client().channel());
+                let spec = ImageSpec { image: image.to_owned(), ..ImageSpec::default() };
+                let request = ImageStatusRequest { image: Some(spec), verbose: false };
+                let answer = self.client().block_on(client.image_status(request)).ok()?;
+                answer.into_inner().image.map(drop)
+            });
+        }
+    }
+
+    /// Runs a pod's sandbox: host network, its own cgroup, annotations as given.
+    pub fn pod(&self, name: &str, annotations: &[(&str, &str)]) -> Result<Pod<'_>, Status> {
+        let config = PodSandboxConfig {
+            metadata: Some(PodSandboxMetadata {
+                name: name.to_owned(),
+                uid: format!("uid-{name}"),
+                namespace: "default".to_owned(),
+                attempt: 0,
+            }),
+            log_directory: self.directory().join("pods").join(name).display().to_string(),
+            annotations: to_map(annotations),
+            linux: Some(LinuxPodSandboxConfig {
+                cgroup_parent: format!("/{}", self.cgroup_parent()),
+                security_context: Some(LinuxSandboxSecurityContext {
+                    namespace_options: Some(NamespaceOption {
+                        network: NamespaceMode::Node.into(),
+                        pid: NamespaceMode::Container.into(),
+                        ..NamespaceOption::default()
+                    }),
+                    ..LinuxSandboxSecurityContext::default()
+                }),
+                ..LinuxPodSandboxConfig::default()
+            }),
+            ..PodSandboxConfig::default()
+        };
+        std::fs::create_dir_all(&config.log_directory).expect("create the pod's log directory");
+        let request = RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: HANDLER.to_owned() };
+        let id = cri!(self, run_pod_sandbox, request)?.pod_sandbox_id;
+        self.track(&id);
+        Ok(Pod { node: self, id, config, removed: false })
+    }
+}
+
+fn to_map(pairs: &[(&str, &str)]) -> HashMap<String, String> {
+    pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// A running sandbox. Dropped without [`Pod::remove`] it is removed.
+#[derive(Debug)]
+pub struct Pod<'node> {
+    node: &'node Node,
+    /// Id of the sandbox container.
+    pub id: String,
+    config: PodSandboxConfig,
+    removed: bool,
+}
+
+/// What a container of a pod shall be.
+#[derive(Debug, Clone, Default)]
+pub struct PodContainerConfig<'a> {
+    /// Program and arguments; the image's default when empty.
+    pub command: &'a [&'a str],
+    /// Variables.
+    pub env: &'a [(&'a str, &'a str)],
+    /// Annotations of the container, as a device plugin or a kubelet would set them.
+    pub annotations: &'a [(&'a str, &'a str)],
+    /// Memory limit in bytes; 0 for none.
+    pub memory: i64,
+}
+
+impl Pod<'_> {
+    /// Creates and starts a container in the pod.
+    pub fn start(&self, name: &str, config: &PodContainerConfig<'_>) -> Result<PodContainer<'_>, Status> {
+        let envs = config.env.iter().map(|&(key, value)| KeyValue { key: key.to_owned(), value: value.to_owned() });
+        let request = CreateContainerRequest {
+            pod_sandbox_id: self.id.clone(),
+            config: Some(ContainerConfig {
+                metadata: Some(ContainerMetadata { name: name.to_owned(), attempt: 0 }),
+                image: Some(ImageSpec { image: IMAGE.to_owned(), ..ImageSpec::default() }),
+                command: config.command.iter().map(|&word| word.to_owned()).collect(),
+                envs: envs.collect(),
+                annotations: to_map(config.annotations),
+                log_path: format!("{name}.log"),
+                linux: Some(LinuxContainerConfig {
+                    resources: Some(LinuxContainerResources {
+                        memory_limit_in_bytes: config.memory,
+                        ..LinuxContainerResources::default()
+                    }),
+                    ..LinuxContainerConfig::default()
+                }),
+                ..ContainerConfig::default()
+            }),
+            sandbox_config: Some(self.config.clone()),
+        };
+        let id = cri!(self.node, create_container, request)?.container_id;
+        self.node.track(&id);
+        let container = PodContainer { pod: self, name: name.to_owned(), id };
+        cri!(self.node, start_container, StartContainerRequest { container_id: container.id.clone() })?;
+        Ok(container)
+    }
+
+    /// Stops and removes the pod with all its containers.
+    #[track_caller]
+    pub fn remove(mut self) {
+        self.removed = true;
+        self.try_remove().expect("remove the pod");
+    }
+
+    fn try_remove(&self) -> Result<(), Status> {
+        cri!(self.node, stop_pod_sandbox, StopPodSandboxRequest { pod_sandbox_id: self.id.clone() })?;
+        cri!(self.node, remove_pod_sandbox, RemovePodSandboxRequest { pod_sandbox_id: self.id.clone() })?;
+        Ok(())
+    }
+}
+
+impl Drop for Pod<'_> {
+    fn drop(&mut self) {
+        if !self.removed {
+            let _ = self.try_remove();
+        }
+    }
+}
+
+/// A container of a pod.
+#[derive(Debug)]
+pub struct PodContainer<'pod> {
+    pod: &'pod Pod<'pod>,
+    name: String,
+    /// Its id.
+    pub id: String,
+}
+
+impl PodContainer<'_> {
+    /// Runs a command in it.
+    #[track_caller]
+    pub fn exec(&self, command: &[&str]) -> ExecSyncResponse {
+        let request = ExecSyncRequest {
+            container_id: self.id.clone(),
+            cmd: command.iter().map(|&word| word.to_owned()).collect(),
+            timeout: 60,
+        };
+        cri!(self.pod.node, exec_sync, request).expect("exec in a pod's container")
+    }
+
+    /// What CRI says of it.
+    #[track_caller]
+    pub fn status(&self) -> ContainerStatus {
+        let request = ContainerStatusRequest { container_id: self.id.clone(), verbose: false };
+        cri!(self.pod.node, container_status, request).expect("container status").status.expect("a status")
+    }
+
+    /// Its resource use.
+    #[track_caller]
+    pub fn stats(&self) -> ContainerStats {
+        let request = ContainerStatsRequest { container_id: self.id.clone() };
+        cri!(self.pod.node, container_stats, request).expect("container stats").stats.expect("stats")
+    }
+
+    /// Changes its limits as a kubelet does.
+    pub fn update(&self, linux: LinuxContainerResources) -> Result<(), Status> {
+        let request = UpdateContainerResourcesRequest {
+            container_id: self.id.clone(),
+            linux: Some(linux),
+            ..UpdateContainerResourcesRequest::default()
+        };
+        cri!(self.pod.node, update_container_resources, request).map(drop)
+    }
+
+    /// Its log, as CRI writes it.
+    pub fn log(&self) -> String {
+        let path = format!("{}/{}.log", self.pod.config.log_directory, self.name);
+        std::fs::read_to_string(path).unwrap_or_default()
+    }
+
+    /// Stops it.
+    pub fn stop(&self, timeout: i64) -> Result<(), Status> {
+        let request = StopContainerRequest { container_id: self.id.clone(), timeout };
+        cri!(self.pod.node, stop_container, request).map(drop)
+    }
+
+    /// Removes it.
+    pub fn remove(&self) -> Result<(), Status> {
+        cri!(self.pod.node, remove_container, RemoveContainerRequest { container_id: self.id.clone() }).map(drop)
+    }
+}

@@ -1,0 +1,140 @@
+//! egpu's own side of a node: its configuration, its command, its ledger.
+
+use std::{
+    path::Path,
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+
+use crate::node::{Node, shim_directory};
+
+/// What the node's `egpu.toml` says. Four simulated V100 of 32 GiB unless a test wants others.
+#[derive(Debug, Clone)]
+pub struct EgpuConfig {
+    /// Cards and everything below `[driver]`.
+    pub driver: String,
+    /// Keys at the top of the file.
+    pub keys: String,
+}
+
+/// Four cards as the vendor's acceptance tests want them.
+pub const FOUR_V100: &str = r#"[driver]
+kind = "simulated"
+[[driver.simulated]]
+model = "Tesla V100-PCIE-32GB"
+memory = "32768MiB"
+count = 4
+"#;
+
+impl Default for EgpuConfig {
+    fn default() -> Self {
+        Self { driver: FOUR_V100.to_owned(), keys: String::new() }
+    }
+}
+
+impl EgpuConfig {
+    /// The default cards with other keys.
+    #[must_use]
+    pub fn with_keys(keys: &str) -> Self {
+        Self { keys: keys.to_owned(), ..Self::default() }
+    }
+
+    /// Other cards.
+    #[must_use]
+    pub fn with_cards(driver: &str) -> Self {
+        Self { driver: driver.to_owned(), ..Self::default() }
+    }
+
+    /// The file, its state and log below `directory`.
+    pub fn text(&self, directory: &Path) -> String {
+        let directory = directory.display();
+        let Self { driver, keys } = self;
+        format!("state_dir = \"{directory}/egpu\"\nlog_file = \"{directory}/egpu.log\"\n{keys}\n{driver}")
+    }
+}
+
+impl Node {
+    /// Runs `egpu` with the node's configuration.
+    pub fn egpu(&self, arguments: &[&str]) -> Output {
+        Command::new(shim_directory().join("egpu"))
+            .args(arguments)
+            .env("EGPU_CONFIG", self.directory().join("egpu.toml"))
+            .output()
+            .expect("run egpu")
+    }
+
+    /// `egpu ... --output json`, which must succeed.
+    #[track_caller]
+    pub fn egpu_json(&self, arguments: &[&str]) -> Value {
+        let mut arguments = arguments.to_vec();
+        arguments.extend(["--output", "json"]);
+        let output = self.egpu(&arguments);
+        let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "egpu {arguments:?}: {}\n{stdout}{stderr}", output.status);
+        serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("egpu {arguments:?}: {error}\n{stdout}"))
+    }
+
+    /// One container's entry in `egpu ps`.
+    #[track_caller]
+    pub fn grant(&self, id: &str) -> Option<Grant> {
+        let listing = self.egpu_json(&["ps"]);
+        let entries = listing.as_array().expect("egpu ps prints an array");
+        entries.iter().find(|entry| entry["id"] == id).cloned().map(Grant)
+    }
+
+    /// Ids in `egpu ps`, sorted.
+    #[track_caller]
+    pub fn granted(&self) -> Vec<String> {
+        let listing = self.egpu_json(&["ps"]);
+        let entries = listing.as_array().expect("egpu ps prints an array");
+        let mut ids: Vec<String> =
+            entries.iter().map(|entry| entry["id"].as_str().expect("an id").to_owned()).collect();
+        ids.sort();
+        ids
+    }
+}
+
+/// One container's entry in `egpu ps --output json`.
+#[derive(Debug, Clone)]
+pub struct Grant(pub Value);
+
+impl Grant {
+    /// Indices of its cards, in its own order.
+    pub fn cards(&self) -> Vec<u64> {
+        self.each("index")
+    }
+
+    /// Memory limits of its cards, in MiB.
+    pub fn memory_mib(&self) -> Vec<u64> {
+        self.each("memory_limit_bytes").into_iter().map(|bytes| bytes >> 20).collect()
+    }
+
+    /// Compute percent of its cards; `None` where there is no cap.
+    pub fn compute(&self) -> Vec<Option<u64>> {
+        self.list().iter().map(|card| card["compute_percent"].as_u64()).collect()
+    }
+
+    /// Weights of its cards; `None` where there is none.
+    pub fn weight(&self) -> Vec<Option<u64>> {
+        self.list().iter().map(|card| card["weight"].as_u64()).collect()
+    }
+
+    /// Policies of its cards.
+    pub fn policies(&self) -> Vec<String> {
+        self.list().iter().map(|card| card["policy"].as_str().expect("a policy").to_owned()).collect()
+    }
+
+    /// Whole cards, no quota.
+    pub fn exclusive(&self) -> bool {
+        self.0["exclusive"].as_bool().expect("exclusive")
+    }
+
+    fn list(&self) -> &[Value] {
+        self.0["cards"].as_array().expect("cards")
+    }
+
+    fn each(&self, key: &str) -> Vec<u64> {
+        self.list().iter().map(|card| card[key].as_u64().unwrap_or_else(|| panic!("{key} in {card}"))).collect()
+    }
+}

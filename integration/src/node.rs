@@ -1,0 +1,336 @@
+//! One test's node: a private containerd, an egpu configuration and state directory, nothing shared with other tests.
+
+use std::{
+    cell::{Cell, RefCell},
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::OnceLock,
+};
+
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use crate::{
+    client::Client,
+    container::ContainerBuilder,
+    containerd::{Daemon, DaemonCommand, DaemonConfig, Flavour},
+    egpu::EgpuConfig,
+    events::EventLog,
+    leftovers, processes,
+    wait::eventually,
+};
+
+/// How a test wants its node.
+#[derive(Debug, Clone, Default)]
+pub struct Setup {
+    /// containerd's side.
+    pub containerd: DaemonConfig,
+    /// egpu's side.
+    pub egpu: EgpuConfig,
+    /// Another runtime than the one under test.
+    pub runtime: Option<String>,
+    /// The images are imported at start (CRI and `ctr run IMAGE` need them).
+    pub images: bool,
+    /// Size of a tmpfs to keep egpu's state directory on.
+    pub state_tmpfs: Option<String>,
+}
+
+impl Setup {
+    /// With CRI and the images.
+    #[must_use]
+    pub fn cri() -> Self {
+        let containerd = DaemonConfig { cri: true, ..DaemonConfig::default() };
+        Self { containerd, images: true, ..Self::default() }
+    }
+
+    /// With the images.
+    #[must_use]
+    pub fn images() -> Self {
+        Self { images: true, ..Self::default() }
+    }
+}
+
+/// The node. Dropped, it kills, unmounts and removes whatever it finds of itself; [`Node::finish`] first asserts that
+/// there is nothing to find.
+#[derive(Debug)]
+pub struct Node {
+    directory: TempDir,
+    flavour: Flavour,
+    namespace: String,
+    runtime: String,
+    daemon: RefCell<Daemon>,
+    client: RefCell<Option<&'static Client>>,
+    events: EventLog,
+    serial: Cell<u32>,
+    ids: RefCell<Vec<String>>,
+}
+
+impl Node {
+    /// Starts one.
+    #[track_caller]
+    pub fn start(flavour: &Flavour, setup: &Setup) -> Self {
+        let directory = tempfile::Builder::new().prefix("egpu-it-").tempdir().expect("make the node's directory");
+        let namespace =
+            directory.path().file_name().and_then(|name| name.to_str()).expect("a UTF-8 name").to_lowercase();
+        let namespace = namespace.replace('_', "x");
+        let runtime = setup.runtime.clone().unwrap_or_else(crate::runtime);
+        if let Some(size) = &setup.state_tmpfs {
+            mount_tmpfs(&directory.path().join("egpu"), size);
+        }
+        let egpu_config = directory.path().join("egpu.toml");
+        fs::write(&egpu_config, setup.egpu.text(directory.path())).expect("write egpu's configuration");
+        let config = directory.path().join("containerd.toml");
+        fs::write(&config, setup.containerd.text(directory.path(), &runtime))
+            .expect("write containerd's configuration");
+        let path = format!("{}:{}:/usr/sbin:/usr/bin:/sbin:/bin", shim_directory().display(), flavour.bin.display());
+        let daemon = Daemon::start(DaemonCommand {
+            program: flavour.bin.join("containerd"),
+            config,
+            path,
+            log: directory.path().join("containerd.log"),
+            environment: vec![("EGPU_CONFIG".to_owned(), egpu_config.display().to_string())],
+        });
+        let node = Self {
+            directory,
+            flavour: flavour.clone(),
+            namespace: if setup.containerd.cri { "k8s.io".to_owned() } else { namespace },
+            runtime,
+            daemon: RefCell::new(daemon),
+            client: RefCell::new(None),
+            events: EventLog::default(),
+            serial: Cell::new(0),
+            ids: RefCell::new(Vec::new()),
+        };
+        node.connect();
+        if setup.images {
+            node.ctr_ok(&["images", "import", &image_archive().display().to_string()]);
+            if setup.containerd.cri {
+                node.wait_for_images();
+            }
+        }
+        node
+    }
+
+    fn connect(&self) {
+        let client = eventually("containerd answers", || {
+            if let Some(status) = self.daemon.borrow_mut().ended() {
+                panic!("containerd ended at once ({status}):\n{}", self.containerd_log());
+            }
+            Client::connect(&self.socket(), &self.namespace).ok()
+        });
+        client.subscribe(&self.events);
+        // A client is needed for as long as any container of the node lives; there are a few a test.
+        *self.client.borrow_mut() = Some(Box::leak(Box::new(client)));
+    }
+
+    /// Which containerd it is.
+    pub fn flavour(&self) -> &Flavour {
+        &self.flavour
+    }
+
+    /// All its files.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// containerd's socket.
+    pub fn socket(&self) -> PathBuf {
+        self.directory().join("containerd.sock")
+    }
+
+    /// containerd's namespace in which the test works, its own.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Runtime type of the containers.
+    pub fn runtime(&self) -> &str {
+        &self.runtime
+    }
+
+    /// Root file system for containers: busybox.
+    pub fn rootfs(&self) -> &'static Path {
+        static ROOTFS: OnceLock<TempDir> = OnceLock::new();
+        ROOTFS
+            .get_or_init(|| {
+                let directory = tempfile::Builder::new().prefix("egpu-rootfs-").tempdir().expect("make a directory");
+                crate::rootfs::populate(directory.path());
+                directory
+            })
+            .path()
+    }
+
+    /// A container to be, named `id`.
+    pub fn container(&self, id: &str) -> ContainerBuilder<'_> {
+        ContainerBuilder::new(self, id)
+    }
+
+    /// Task events since the node's start (or since the last restart of containerd).
+    pub fn events(&self) -> &EventLog {
+        &self.events
+    }
+
+    /// Where a container's cgroup is, below each hierarchy's root.
+    pub fn cgroup_path(&self, id: &str) -> String {
+        format!("/{}/{id}", self.cgroup_parent())
+    }
+
+    /// Parent of all cgroups of the node.
+    pub fn cgroup_parent(&self) -> String {
+        self.directory().file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default()
+    }
+
+    /// A container's bundle.
+    pub fn bundle(&self, id: &str) -> PathBuf {
+        self.directory().join("state/io.containerd.runtime.v2.task").join(&self.namespace).join(id)
+    }
+
+    /// The shim of a container, by the pid file that containerd keeps nowhere: its `-id` argument.
+    pub fn shims(&self) -> Vec<processes::Process> {
+        let shims = processes::mentioning(self.directory());
+        shims.into_iter().filter(|process| process.name.starts_with("containerd-shim")).collect()
+    }
+
+    /// The process that answers for containers: the shim that is no other shim's child.
+    #[track_caller]
+    pub fn shim(&self) -> processes::Process {
+        let shims = self.shims();
+        let mut roots = shims.iter().filter(|one| !shims.iter().any(|other| other.pid == one.parent));
+        let root = roots.next().expect("a shim is running").clone();
+        assert!(roots.next().is_none(), "several shims: {shims:?}");
+        root
+    }
+
+    /// The shim's helper processes.
+    pub fn helpers(&self) -> Vec<processes::Process> {
+        let shims = self.shims();
+        let is_child = |one: &processes::Process| shims.iter().any(|other| other.pid == one.parent);
+        shims.iter().filter(|one| is_child(one)).cloned().collect()
+    }
+
+    /// Runs `ctr` in the node's namespace.
+    pub fn ctr(&self, arguments: &[&str]) -> Output {
+        Command::new(self.flavour.bin.join("ctr"))
+            .arg("--address")
+            .arg(self.socket())
+            .args(["--namespace", &self.namespace])
+            .args(arguments)
+            .output()
+            .expect("run ctr")
+    }
+
+    /// Runs `ctr`, which must succeed: its output.
+    #[track_caller]
+    pub fn ctr_ok(&self, arguments: &[&str]) -> String {
+        let output = self.ctr(arguments);
+        let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "ctr {arguments:?}: {}\n{stdout}{stderr}", output.status);
+        stdout.into_owned()
+    }
+
+    /// Notes a container id that the client did not make itself, so that its traces are looked for at the end.
+    pub fn track(&self, id: &str) {
+        self.ids.borrow_mut().push(id.to_owned());
+    }
+
+    /// Ends containerd with `signal`; tasks go on.
+    pub fn stop_containerd(&self, signal: Signal) {
+        self.daemon.borrow_mut().stop(signal);
+    }
+
+    /// Starts containerd again and subscribes to its events.
+    #[track_caller]
+    pub fn start_containerd(&self) {
+        self.daemon.borrow_mut().restart();
+        self.connect();
+    }
+
+    /// containerd's log so far.
+    pub fn containerd_log(&self) -> String {
+        fs::read(self.directory().join("containerd.log"))
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
+    }
+
+    /// egpu's decision log so far.
+    pub fn decision_log(&self) -> String {
+        fs::read_to_string(self.directory().join("egpu.log")).unwrap_or_default()
+    }
+
+    /// Fails if anything of the node's containers is left; then ends the node.
+    #[track_caller]
+    pub fn finish(self) {
+        let ids = self.ids();
+        leftovers::assert_none(&self, &ids);
+    }
+
+    pub(crate) fn kill_daemon(&self) {
+        let mut daemon = self.daemon.borrow_mut();
+        if daemon.ended().is_none() {
+            daemon.stop(Signal::SIGKILL);
+        }
+    }
+
+    pub(crate) fn ids(&self) -> Vec<String> {
+        self.ids.borrow().clone()
+    }
+
+    pub(crate) fn client(&self) -> &'static Client {
+        self.client.borrow().expect("a connected node")
+    }
+
+    pub(crate) fn serial(&self) -> u32 {
+        self.serial.replace(self.serial.get() + 1)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            leftovers::print_evidence(self);
+        }
+        leftovers::remove(self);
+    }
+}
+
+/// Cargo's target directory, found from the test binary's own place in it.
+pub fn target_directory() -> PathBuf {
+    let own = std::env::current_exe().expect("own path");
+    let deps = own.ancestors().find(|path| path.ends_with("deps")).expect("a test binary is in target/PROFILE/deps");
+    deps.ancestors().nth(2).expect("target").to_owned()
+}
+
+/// Where the shim and `egpu` are: `EGPU_TEST_BIN`, else beside the test binary's folder.
+pub fn shim_directory() -> PathBuf {
+    std::env::var_os("EGPU_TEST_BIN").map_or_else(
+        || {
+            let own = std::env::current_exe().expect("own path");
+            own.ancestors().nth(2).expect("target/PROFILE").to_owned()
+        },
+        PathBuf::from,
+    )
+}
+
+fn image_archive() -> &'static Path {
+    static ARCHIVE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let (_, archive) = ARCHIVE.get_or_init(|| {
+        let directory = tempfile::Builder::new().prefix("egpu-image-").tempdir().expect("make a directory");
+        let archive = directory.path().join("images.tar");
+        crate::rootfs::write_image_archive(directory.path(), &archive);
+        (directory, archive)
+    });
+    archive
+}
+
+fn mount_tmpfs(directory: &Path, size: &str) {
+    fs::create_dir_all(directory).expect("create the state directory");
+    nix::mount::mount(
+        Some("tmpfs"),
+        directory,
+        Some("tmpfs"),
+        nix::mount::MsFlags::empty(),
+        Some(format!("size={size},mode=755").as_str()),
+    )
+    .expect("mount a small tmpfs");
+}

@@ -1,0 +1,104 @@
+//! What a test is, and how it becomes trials: one on each containerd.
+
+use integration::{EGPU_RUNTIME, Flavour, Node, Setup, is_egpu, node::shim_directory};
+use libtest_mimic::{Completion, Failed, Trial};
+
+/// Why a test cannot run here, if it cannot.
+pub(crate) type Skip = Result<(), String>;
+
+/// One test.
+#[derive(Clone, Copy)]
+pub(crate) struct Case {
+    /// `module::name`.
+    pub(crate) name: &'static str,
+    /// Node that it wants.
+    pub(crate) setup: fn() -> Setup,
+    /// The test.
+    pub(crate) run: fn(&Node),
+    /// Whether other runtimes are expected to pass it too.
+    pub(crate) any_runtime: bool,
+    /// What the machine must offer.
+    pub(crate) needs: fn() -> Skip,
+}
+
+impl Case {
+    /// A test of the Task service that every runtime must pass.
+    pub(crate) fn plain(name: &'static str, run: fn(&Node)) -> Self {
+        Self { name, setup: Setup::default, run, any_runtime: true, needs: || Ok(()) }
+    }
+
+    /// A test of what only egpu does.
+    pub(crate) fn egpu(name: &'static str, run: fn(&Node)) -> Self {
+        Self { any_runtime: false, ..Self::plain(name, run) }
+    }
+
+    /// On another node than the default one.
+    pub(crate) fn on(self, setup: fn() -> Setup) -> Self {
+        Self { setup, ..self }
+    }
+
+    /// Only where `needs` agrees.
+    pub(crate) fn needing(self, needs: fn() -> Skip) -> Self {
+        Self { needs, ..self }
+    }
+
+    fn skip_reason(self) -> Option<String> {
+        if !self.any_runtime && !is_egpu() {
+            return Some(format!("not a test of {}", integration::runtime()));
+        }
+        if is_egpu() && !shim_directory().join("containerd-shim-egpu-v1").exists() {
+            return Some(format!("no shim for {EGPU_RUNTIME} in {}: cargo build first", shim_directory().display()));
+        }
+        (self.needs)().err()
+    }
+
+    fn execute(self, flavour: &Flavour) {
+        let node = Node::start(flavour, &(self.setup)());
+        (self.run)(&node);
+        node.finish();
+    }
+}
+
+/// Every case on every containerd.
+pub(crate) fn trials(flavours: &[Flavour], cases: &[Case]) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for major in ["1", "2"] {
+        let of_major: Vec<&Flavour> = flavours.iter().filter(|flavour| flavour.major() == major).collect();
+        if of_major.is_empty() && std::env::var_os("EGPU_TEST_CONTAINERD").is_none() {
+            trials.push(missing(major));
+        }
+        for flavour in of_major {
+            trials.extend(cases.iter().map(|&case| trial(flavour.clone(), case)));
+        }
+    }
+    trials
+}
+
+fn trial(flavour: Flavour, case: Case) -> Trial {
+    let name = format!("containerd-{}/{}", flavour.version, case.name);
+    Trial::ignorable_test(name.clone(), move || {
+        if let Some(reason) = case.skip_reason() {
+            return Ok(skipped(&name, reason));
+        }
+        match std::panic::catch_unwind(|| case.execute(&flavour)) {
+            Ok(()) => Ok(Completion::Completed),
+            Err(payload) => Err(Failed::from(message(payload.as_ref()))),
+        }
+    })
+}
+
+fn missing(major: &str) -> Trial {
+    let name = format!("containerd-{major}/all");
+    let reason = format!("no containerd {major}.x: integration/setup-containerd.sh unpacks one");
+    Trial::ignorable_test(name.clone(), move || Ok(skipped(&name, reason)))
+}
+
+fn skipped(name: &str, reason: String) -> Completion {
+    println!("skipped: {name}: {reason}");
+    Completion::ignored_with(reason)
+}
+
+fn message(payload: &(dyn std::any::Any + Send)) -> String {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("panicked").to_owned()
+}

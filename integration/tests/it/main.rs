@@ -1,0 +1,30 @@
+//! Tests of egpu on real containerd.
+//!
+//! `cargo test -p integration --test it [FILTER]`. A name is `containerd-VERSION/module::test`.
+//! `EGPU_TEST_CONTAINERD=1.6,2.1` narrows the versions down, `EGPU_TEST_RUNTIME=io.containerd.runc.v2` runs the plain
+//! task tests against runc, `EGPU_TEST_BIN=DIR` takes shim and `egpu` from elsewhere.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a test fails by panicking and reports by printing"
+)]
+
+mod case;
+mod pods;
+mod task;
+
+use integration::Flavour;
+use libtest_mimic::Arguments;
+
+fn main() -> std::process::ExitCode {
+    let mut arguments = Arguments::from_args();
+    // Each test starts daemons and looks at the whole machine's processes: a few at a time unless said otherwise.
+    arguments.test_threads.get_or_insert(2);
+    let flavours = Flavour::all();
+    let cases: Vec<case::Case> = [task::cases(), pods::cases()].into_iter().flatten().collect();
+    let trials = case::trials(&flavours, &cases);
+    libtest_mimic::run(&arguments, trials).exit_code()
+}

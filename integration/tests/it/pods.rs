@@ -1,0 +1,145 @@
+//! Pods through CRI, with the runtime handler `egpu`.
+
+use integration::{Node, Setup, cri::PodContainerConfig, eventually};
+use k8s_cri::v1::{ContainerState, LinuxContainerResources};
+
+use crate::case::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let cases = vec![
+        Case::plain("pods::containers_share_one_shim", containers_share_one_shim),
+        Case::plain("pods::exec_and_logs", exec_and_logs),
+        Case::plain("pods::stats_and_update", stats_and_update),
+        Case::plain("pods::exit_codes_and_oom_reason", exit_codes_and_oom_reason),
+        Case::plain("pods::one_container_ends_the_others_go_on", one_container_ends_the_others_go_on),
+        Case::egpu("pods::annotations_of_the_pod", annotations_of_the_pod),
+        Case::egpu("pods::containers_have_grants_of_their_own", containers_have_grants_of_their_own),
+        Case::egpu("pods::environment_is_tightened_by_annotations", environment_is_tightened_by_annotations),
+    ];
+    cases.into_iter().map(|case| case.on(Setup::cri)).collect()
+}
+
+const SLEEP: &[&str] = &["sleep", "infinity"];
+
+fn sleeping() -> PodContainerConfig<'static> {
+    PodContainerConfig { command: SLEEP, ..PodContainerConfig::default() }
+}
+
+fn containers_share_one_shim(node: &Node) {
+    let pod = node.pod("p", &[]).unwrap();
+    let containers: Vec<_> = ["a", "b", "c"].iter().map(|name| pod.start(name, &sleeping()).unwrap()).collect();
+    node.shim();
+    for container in &containers {
+        assert_eq!(container.status().state(), ContainerState::ContainerRunning);
+    }
+    let other = node.pod("q", &[]).unwrap();
+    drop(containers);
+    pod.remove();
+    node.shim();
+    other.remove();
+}
+
+fn exec_and_logs(node: &Node) {
+    let pod = node.pod("p", &[]).unwrap();
+    let command = &["sh", "-c", "echo to the log; echo an error >&2; exec sleep infinity"];
+    let container = pod.start("a", &PodContainerConfig { command, ..sleeping() }).unwrap();
+    let answer = container.exec(&["sh", "-c", "echo out; echo err >&2; exit 3"]);
+    assert_eq!(
+        (answer.exit_code, answer.stdout.as_slice(), answer.stderr.as_slice()),
+        (3, &b"out\n"[..], &b"err\n"[..])
+    );
+    eventually("both lines are in the log", || {
+        let log = container.log();
+        (log.contains("stdout F to the log\n") && log.contains("stderr F an error\n")).then_some(())
+    });
+    pod.remove();
+}
+
+fn stats_and_update(node: &Node) {
+    let pod = node.pod("p", &[]).unwrap();
+    let container = pod.start("a", &PodContainerConfig { memory: 64 << 20, ..sleeping() }).unwrap();
+    eventually("stats with CPU and memory", || {
+        let stats = container.stats();
+        let cpu = stats.cpu?.usage_core_nano_seconds?.value;
+        let memory = stats.memory?.working_set_bytes?.value;
+        (cpu > 0 && memory > 0).then_some(())
+    });
+    let wider = LinuxContainerResources { memory_limit_in_bytes: 128 << 20, ..LinuxContainerResources::default() };
+    container.update(wider).unwrap();
+    if std::path::Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists() {
+        let path = format!("/sys/fs/cgroup/memory{}/memory.limit_in_bytes", node.cgroup_path(&container.id));
+        assert_eq!(std::fs::read_to_string(path).unwrap().trim(), (128 << 20).to_string());
+    }
+    pod.remove();
+}
+
+fn exit_codes_and_oom_reason(node: &Node) {
+    let pod = node.pod("p", &[]).unwrap();
+    let ends = pod.start("ends", &PodContainerConfig { command: &["sh", "-c", "exit 6"], ..sleeping() }).unwrap();
+    let command = &["sh", "-c", "head -c 200000000 /dev/zero | tail; exit 1"];
+    let hog = pod.start("hog", &PodContainerConfig { command, memory: 32 << 20, ..sleeping() }).unwrap();
+    let ended = |container: &integration::cri::PodContainer<'_>| {
+        eventually("the container has ended", || {
+            let status = container.status();
+            (status.state() == ContainerState::ContainerExited).then_some(status)
+        })
+    };
+    let status = ended(&ends);
+    assert_eq!((status.exit_code, status.reason.as_str()), (6, "Error"));
+    ended(&hog);
+    eventually("the reason is OOMKilled", || (hog.status().reason == "OOMKilled").then_some(()));
+    pod.remove();
+}
+
+fn one_container_ends_the_others_go_on(node: &Node) {
+    let pod = node.pod("p", &[]).unwrap();
+    let first = pod.start("first", &sleeping()).unwrap();
+    let second = pod.start("second", &sleeping()).unwrap();
+    first.stop(0).unwrap();
+    first.remove().unwrap();
+    assert_eq!(second.exec(&["true"]).exit_code, 0);
+    let third = pod.start("third", &sleeping()).unwrap();
+    assert_eq!(third.exec(&["true"]).exit_code, 0);
+    pod.remove();
+}
+
+fn annotations_of_the_pod(node: &Node) {
+    let pod = node.pod("p", &[("egpu.io/memory", "4GiB"), ("egpu.io/compute", "25%")]).unwrap();
+    assert!(node.granted().is_empty(), "the sandbox itself holds no card");
+    let container = pod.start("a", &sleeping()).unwrap();
+    let grant = node.grant(&container.id).expect("a grant");
+    assert_eq!((grant.memory_mib(), grant.compute()), (vec![4096], vec![Some(25)]));
+    pod.remove();
+    assert!(node.granted().is_empty());
+}
+
+fn containers_have_grants_of_their_own(node: &Node) {
+    let pod = node.pod("p", &[]).unwrap();
+    let ask = |memory: &'static str| PodContainerConfig { annotations: memory_annotation(memory), ..sleeping() };
+    let first = pod.start("first", &ask("1GiB")).unwrap();
+    let second = pod.start("second", &ask("2GiB")).unwrap();
+    let plain = pod.start("plain", &sleeping()).unwrap();
+    assert_eq!(node.grant(&first.id).expect("a grant").memory_mib(), [1024]);
+    assert_eq!(node.grant(&second.id).expect("a grant").memory_mib(), [2048]);
+    assert!(node.grant(&plain.id).is_none());
+    first.stop(0).unwrap();
+    first.remove().unwrap();
+    eventually("the first grant is gone", || node.grant(&first.id).is_none().then_some(()));
+    assert!(node.grant(&second.id).is_some());
+    pod.remove();
+}
+
+fn memory_annotation(memory: &'static str) -> &'static [(&'static str, &'static str)] {
+    match memory {
+        "1GiB" => &[("egpu.io/memory", "1GiB")],
+        _ => &[("egpu.io/memory", "2GiB")],
+    }
+}
+
+fn environment_is_tightened_by_annotations(node: &Node) {
+    let pod = node.pod("p", &[("egpu.io/memory", "2GiB")]).unwrap();
+    let env: &[(&str, &str)] = &[("EGPU_MEMORY", "8GiB")];
+    let container = pod.start("a", &PodContainerConfig { env, ..sleeping() }).unwrap();
+    assert_eq!(node.grant(&container.id).expect("a grant").memory_mib(), [2048]);
+    pod.remove();
+}

@@ -1,0 +1,117 @@
+//! Standard streams and terminals.
+
+use integration::Node;
+use nix::sys::signal::Signal;
+
+use crate::case::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::plain("io::stdin_reaches_the_program", stdin_reaches_the_program),
+        Case::plain("io::closing_stdin_is_seen", closing_stdin_is_seen),
+        Case::plain("io::large_output_arrives_whole", large_output_arrives_whole),
+        Case::plain("io::terminal", terminal),
+        Case::plain("io::terminal_resize", terminal_resize),
+        Case::plain("io::large_output_on_a_terminal", large_output_on_a_terminal),
+        Case::plain("io::output_of_a_child_that_outlives_init", output_of_a_child_that_outlives_init),
+        Case::plain("io::a_user_can_reopen_its_streams", a_user_can_reopen_its_streams),
+        Case::plain("io::sigpipe_is_default", sigpipe_is_default),
+    ]
+}
+
+fn stdin_reaches_the_program(node: &Node) {
+    let mut container = node.container("a").script("read line; echo \"got $line\"").stdin().start().unwrap();
+    container.stdio.write(b"hello\n");
+    assert_eq!(container.wait().unwrap(), 0);
+    container.delete().unwrap();
+    assert_eq!(container.stdio.finish().stdout(), "got hello\n");
+}
+
+fn closing_stdin_is_seen(node: &Node) {
+    let mut container = node.container("a").args(&["wc", "-c"]).stdin().start().unwrap();
+    container.stdio.write(&[b'x'; 100_000]);
+    container.close_stdin().unwrap();
+    assert_eq!(container.wait().unwrap(), 0);
+    container.delete().unwrap();
+    assert_eq!(container.stdio.finish().stdout().trim(), "100000");
+}
+
+fn large_output_arrives_whole(node: &Node) {
+    let (status, output) =
+        node.container("a").script("head -c 8000000 /dev/zero | tr '\\0' x; echo end >&2").run().unwrap();
+    assert_eq!((status, output.stdout().len(), output.stderr().as_str()), (0, 8_000_000, "end\n"));
+}
+
+fn terminal(node: &Node) {
+    let mut container = node
+        .container("a")
+        .script("tty; test -t 0 && test -t 1 && test -t 2 && echo all; read x; echo $x")
+        .terminal()
+        .start()
+        .unwrap();
+    container.stdio.wait_for("all");
+    container.stdio.write(b"typed\n");
+    assert_eq!(container.wait().unwrap(), 0);
+    container.delete().unwrap();
+    let text = container.stdio.finish().stdout();
+    assert!(text.contains("/dev/") && text.contains("typed\r\n"), "{text:?}");
+}
+
+fn terminal_resize(node: &Node) {
+    let mut container = node
+        .container("a")
+        .script("trap 'stty size' WINCH; echo ready; while :; do sleep 0.1; done")
+        .terminal()
+        .start()
+        .unwrap();
+    container.stdio.wait_for("ready");
+    container.resize(123, 45).unwrap();
+    container.stdio.wait_for("45 123");
+    container.kill(Signal::SIGKILL).unwrap();
+    container.wait().unwrap();
+    container.delete().unwrap();
+    container.stdio.finish();
+}
+
+fn large_output_on_a_terminal(node: &Node) {
+    let mut container =
+        node.container("a").script("head -c 1000000 /dev/zero | tr '\\0' x").terminal().start().unwrap();
+    assert_eq!(container.wait().unwrap(), 0);
+    container.delete().unwrap();
+    assert_eq!(container.stdio.finish().stdout().len(), 1_000_000);
+}
+
+fn output_of_a_child_that_outlives_init(node: &Node) {
+    // The child keeps the pipe open for ever; delete must not wait for it.
+    let mut container = node.container("a").script("echo early; (sleep 1000 &) ; exit 4").start().unwrap();
+    assert_eq!(container.wait().unwrap(), 4);
+    assert_eq!(container.delete().unwrap(), 4);
+    assert_eq!(container.stdio.finish().stdout(), "early\n");
+}
+
+fn a_user_can_reopen_its_streams(node: &Node) {
+    let as_user = |spec: &mut serde_json::Value| {
+        spec["process"]["user"] = serde_json::json!({ "uid": 1000, "gid": 1000 });
+    };
+    let (status, output) = node
+        .container("a")
+        .script("echo again > /proc/self/fd/1 && echo error > /proc/self/fd/2")
+        .edit(as_user)
+        .run()
+        .unwrap();
+    assert_eq!((status, output.stdout().as_str(), output.stderr().as_str()), (0, "again\n", "error\n"));
+}
+
+fn sigpipe_is_default(node: &Node) {
+    let (_, output) = node.container("a").script("grep SigIgn: /proc/self/status").run().unwrap();
+    assert!(!ignores_sigpipe(&output.stdout()), "init: {}", output.stdout());
+    let container = node.container("b").start().unwrap();
+    let status = container.read("grep SigIgn: /proc/self/status");
+    assert!(!ignores_sigpipe(&status), "exec: {status}");
+    container.end();
+}
+
+fn ignores_sigpipe(status: &str) -> bool {
+    let mask = u64::from_str_radix(status.trim().trim_start_matches("SigIgn:").trim(), 16).unwrap();
+    mask & (1 << (Signal::SIGPIPE as u64 - 1)) != 0
+}

@@ -1,0 +1,17 @@
+//! The Task service, call by call. All of it must hold for runc's shim as well.
+
+mod exec;
+mod failures;
+mod io;
+mod lifecycle;
+mod resources;
+
+use crate::case::Case;
+
+/// All of them.
+pub(crate) fn cases() -> Vec<Case> {
+    [lifecycle::cases(), io::cases(), exec::cases(), resources::cases(), failures::cases()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
