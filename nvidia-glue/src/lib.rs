@@ -3,6 +3,7 @@
 //! It knows nothing of containerd, ttrpc or tokio: request in, [`Grant`] and spec edits out.
 
 pub mod cards;
+pub mod doctor;
 pub mod driver_files;
 pub mod fence;
 pub mod ledger;

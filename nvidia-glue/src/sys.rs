@@ -1,7 +1,13 @@
-//! The calls into the driver's library that no safe wrapper covers.
+//! The calls into the driver's library and the kernel that no safe wrapper covers.
 #![allow(unsafe_code)]
 
-use std::os::raw::c_uint;
+use std::{
+    io,
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd},
+        raw::c_uint,
+    },
+};
 
 use nvml_wrapper::{
     Device,
@@ -24,4 +30,33 @@ pub(crate) fn mig_instance_ids(device: &Device<'_>) -> Result<(u32, u32), NvmlEr
         nvml_try(compute_instance(device.handle(), &raw mut compute))?;
     }
     Ok((gpu, compute))
+}
+
+/// Whether the kernel has `pidfd_getfd(2)` (5.6, and some older kernels of distributions).
+///
+/// Asks for a descriptor that cannot exist, of this process: nothing is duplicated.
+pub(crate) fn has_pidfd_getfd() -> bool {
+    // SAFETY: both calls take integers only. The first returns a new descriptor or -1.
+    let opened = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) };
+    let Ok(pidfd) = i32::try_from(opened) else { return false };
+    if pidfd < 0 {
+        return false;
+    }
+    // SAFETY: `pidfd` was opened above and belongs to nobody else.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    // SAFETY: integers only; descriptor -1 is none, so that the call ends with EBADF where it exists.
+    let got = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), -1, 0) };
+    got == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EBADF)
+}
+
+/// Whether the kernel knows these flags of `seccomp(SECCOMP_SET_MODE_FILTER)`.
+///
+/// With no program given, the call looks at the flags, then fails for want of the program (`EFAULT`): the way that
+/// seccomp(2) describes. No filter is installed.
+pub(crate) fn has_seccomp_flags(flags: libc::c_ulong) -> bool {
+    // SAFETY: the kernel reads the program through its own checked copy; a null pointer is an error, not a fault here.
+    let answer = unsafe {
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, std::ptr::null::<libc::sock_fprog>())
+    };
+    answer == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT)
 }

@@ -108,6 +108,14 @@ pub fn processes(config: &Config) -> Result<Vec<ProcessMemory>, DiscoverError> {
     Ok(nvidia::processes(&Roots::host(), &config.driver.root)?.unwrap_or_default())
 }
 
+/// Persistence mode by UUID of the card, for the doctor. Asks NVML, as [`discover`] does.
+///
+/// # Errors
+/// When there is a driver but it cannot be asked.
+pub(crate) fn persistence(config: &Config) -> Result<Vec<(String, bool)>, DiscoverError> {
+    Ok(nvidia::persistence(&Roots::host(), &config.driver.root)?.unwrap_or_default())
+}
+
 fn take(roots: &Roots, config: &Config) -> Result<Discovery, DiscoverError> {
     let tables = &config.driver.simulated;
     if config.driver.kind == DriverKind::Simulated {

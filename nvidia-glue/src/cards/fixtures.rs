@@ -36,6 +36,11 @@ impl FakeNode {
         write(&self.roots.dev.join(path), text);
     }
 
+    /// Writes `/<path>`.
+    pub(crate) fn file(&self, path: &str, text: &str) {
+        write(&self.tree.path().join(path), text);
+    }
+
     /// Makes `/proc/driver/nvidia/gpus/<address>`.
     pub(crate) fn gpu(&self, address: &str, information: &str) {
         self.proc(&format!("driver/nvidia/gpus/{address}/information"), information);

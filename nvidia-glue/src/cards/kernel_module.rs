@@ -29,6 +29,8 @@ pub struct GpuInformation {
     pub minor: Option<u32>,
     /// The administrator keeps it from being used.
     pub excluded: bool,
+    /// Version of the firmware that its GSP runs; `None`: it runs none, or the card has not been opened.
+    pub firmware: Option<String>,
 }
 
 /// The kernel's boot id.
@@ -48,8 +50,16 @@ pub fn loaded(roots: &Roots) -> Option<KernelModule> {
 }
 
 /// `580.159.04`: numbers with a point between, as in the names of the driver's libraries.
-fn is_version(word: &str) -> bool {
+pub(crate) fn is_version(word: &str) -> bool {
     word.contains('.') && word.split('.').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Major number of the character devices that `/proc/devices` lists under `name`.
+pub fn device_major(roots: &Roots, name: &str) -> Option<u32> {
+    let text = fs::read_to_string(roots.proc.join("devices")).ok()?;
+    let characters = text.split("Block devices:").next()?;
+    let mut lines = characters.lines().filter_map(|line| line.trim().split_once(' '));
+    lines.find(|(_, listed)| *listed == name).and_then(|(major, _)| major.parse().ok())
 }
 
 /// The cards that the driver has, by PCI address.
@@ -83,6 +93,7 @@ fn parse_information(pci: PciBusId, text: &str) -> GpuInformation {
         uuid: field("GPU UUID").filter(|uuid| uuid.starts_with("GPU-") && !uuid.contains('?')),
         minor: field("Device Minor").and_then(|minor| minor.parse().ok()),
         excluded: field("GPU Excluded").is_some_and(|value| value.eq_ignore_ascii_case("yes")),
+        firmware: field("GPU Firmware").filter(|firmware| is_version(firmware)),
     }
 }
 
@@ -127,14 +138,26 @@ mod tests {
         node.gpu(
             "0000:1b:00.0",
             "Model: \t\t NVIDIA H200\nIRQ:   \t\t 34\nGPU UUID: \t GPU-1b0a\nBus Location: \t 0000:1b:00.0\n\
-             Device Minor: \t 3\nGPU Excluded:\t Yes\n",
+             Device Minor: \t 3\nGPU Firmware: \t 580.159.04\nGPU Excluded:\t Yes\n",
         );
         node.gpu("not-an-address", "");
         let found = gpus(&node.roots);
         assert_eq!(found.len(), 2);
         assert_eq!((found[0].minor, found[0].uuid.as_deref(), found[0].excluded), (Some(3), Some("GPU-1b0a"), true));
         assert_eq!((found[1].minor, found[1].uuid.as_deref(), found[1].excluded), (Some(1), None, false));
+        assert_eq!((found[0].firmware.as_deref(), found[1].firmware.as_deref()), (Some("580.159.04"), None));
         assert_eq!(gpus(&Roots::under("/nonexistent")), []);
+    }
+
+    #[test]
+    fn device_numbers_are_read_by_the_exact_name_of_character_devices() {
+        let node = FakeNode::new();
+        let devices =
+            "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n508 nvidia-uvm\n\nBlock devices:\n  7 loop\n";
+        node.proc("devices", devices);
+        let major = |name| device_major(&node.roots, name);
+        assert_eq!((major("nvidia"), major("nvidia-uvm"), major("nvidia-u")), (Some(195), Some(508), None));
+        assert_eq!((major("loop"), major("")), (None, None));
     }
 
     proptest! {

@@ -19,6 +19,7 @@ mod state_file;
 mod tests;
 mod topology;
 
+pub(crate) use discover::persistence;
 pub use discover::{DiscoverError, cached, discover, processes, refresh};
 pub use nvidia::{DriverError, ProcessMemory};
 pub use resolve::{CardOrMig, ResolveError};

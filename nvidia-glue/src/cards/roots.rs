@@ -11,6 +11,10 @@ pub struct Roots {
     pub sys: PathBuf,
     /// Device nodes, `/dev`.
     pub dev: PathBuf,
+    /// Configuration, `/etc`.
+    pub etc: PathBuf,
+    /// State of services, `/run`.
+    pub run: PathBuf,
     /// The kernel's log, `/dev/kmsg`; a plain file with the same records will do.
     pub kernel_log: PathBuf,
 }
@@ -28,6 +32,8 @@ impl Roots {
             proc: prefix.join("proc"),
             sys: prefix.join("sys"),
             dev: prefix.join("dev"),
+            etc: prefix.join("etc"),
+            run: prefix.join("run"),
             kernel_log: prefix.join("dev/kmsg"),
         }
     }

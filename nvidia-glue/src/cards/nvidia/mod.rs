@@ -70,6 +70,18 @@ pub(super) fn processes(roots: &Roots, driver_root: &Path) -> Result<Option<Vec<
     Ok(Some(devices.flat_map(|device| processes::of(&device)).collect()))
 }
 
+/// Whether the cards stay initialised while nobody uses them, by UUID; only those that tell. `None`: no driver.
+///
+/// # Errors
+/// When there is a driver but it cannot be asked.
+pub(super) fn persistence(roots: &Roots, driver_root: &Path) -> Result<Option<Vec<(String, bool)>>, DriverError> {
+    let Some(nvml) = library::start(roots, driver_root)? else { return Ok(None) };
+    let count = nvml.device_count().map_err(DriverError::Count)?;
+    let devices = (0..count).filter_map(|index| nvml.device_by_index(index).ok());
+    let modes = devices.filter_map(|device| Some((device.uuid().ok()?, device.is_in_persistent_mode().ok()?)));
+    Ok(Some(modes.collect()))
+}
+
 fn driver_version(nvml: &Nvml, roots: &Roots) -> String {
     let module = || kernel_module::loaded(roots).map(|module| module.version);
     nvml.sys_driver_version().ok().or_else(module).unwrap_or_default()
@@ -126,7 +138,7 @@ mod tests {
     fn gpu(bus: u8, minor: u32, excluded: bool) -> GpuInformation {
         let pci = PciBusId { domain: 0, bus, device: 0, function: 0 };
         let uuid = (minor != 9).then(|| format!("GPU-{minor:08}"));
-        GpuInformation { pci, model: Some("NVIDIA H200".into()), uuid, minor: Some(minor), excluded }
+        GpuInformation { pci, model: Some("NVIDIA H200".into()), uuid, minor: Some(minor), excluded, firmware: None }
     }
 
     #[test]

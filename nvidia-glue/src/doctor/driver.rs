@@ -1,0 +1,69 @@
+//! The kernel module, and whether the libraries beside it are of its version.
+
+use std::{collections::BTreeSet, fs};
+
+use runtime_config::config::Config;
+
+use super::Check;
+use crate::{
+    cards::{Roots, kernel_module},
+    driver_files,
+};
+
+const MODULE: &str = "driver module";
+const LIBRARIES: &str = "driver libraries";
+
+/// Whether the module is loaded, and which.
+pub(super) fn module(roots: &Roots) -> Option<Check> {
+    Some(match kernel_module::loaded(roots) {
+        Some(module) => {
+            let kind = match module.open {
+                Some(true) => " (open kernel module)",
+                Some(false) => " (proprietary kernel module)",
+                None => "",
+            };
+            Check::ok(MODULE, format!("{} is loaded{kind}", module.version))
+        }
+        None => Check::failure(
+            MODULE,
+            "no NVIDIA kernel module is loaded",
+            "install the NVIDIA driver and `modprobe nvidia`; without a GPU, set `[driver] kind = \"simulated\"` and \
+             describe `[[driver.simulated]]` cards",
+        ),
+    })
+}
+
+/// Whether the user space has the module's version: every other one is refused by the module.
+pub(super) fn user_space(roots: &Roots, config: &Config) -> Option<Check> {
+    let version = kernel_module::loaded(roots)?.version;
+    let installed = installed_versions(config);
+    if installed.contains(&version) {
+        return Some(Check::ok(LIBRARIES, format!("{version}, as the kernel module")));
+    }
+    let root = config.driver.root.display();
+    if installed.is_empty() {
+        return Some(Check::failure(
+            LIBRARIES,
+            format!("no libcuda.so.{version} below {root}"),
+            "install the driver's user space of this version, or set `[driver] root` to where it is",
+        ));
+    }
+    let others = installed.into_iter().collect::<Vec<_>>().join(", ");
+    Some(Check::failure(
+        LIBRARIES,
+        format!("the kernel module is {version}, the libraries below {root} are {others}"),
+        "the driver was updated while its module was loaded: end all GPU programs and reload the module \
+         (`modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia && modprobe nvidia`), or restart the machine",
+    ))
+}
+
+/// Versions at the end of the names of libcuda and libnvidia-ml in the driver's library directories.
+fn installed_versions(config: &Config) -> BTreeSet<String> {
+    let dirs = driver_files::library_dirs(&config.driver.root);
+    let names = dirs.iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().filter_map(|entry| {
+        let name = entry.ok()?.file_name().into_string().ok()?;
+        let version = name.strip_prefix("libcuda.so.").or_else(|| name.strip_prefix("libnvidia-ml.so."))?;
+        kernel_module::is_version(version).then(|| version.to_owned())
+    });
+    names.collect()
+}

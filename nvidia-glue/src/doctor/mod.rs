@@ -1,0 +1,103 @@
+//! What is right and wrong with this node's driver, cards and kernel, each with its remedy.
+//!
+//! [`examine`] looks at this machine; [`checks`] judges what was found and what stands in the trees of [`Roots`], so
+//! that a made-up machine can be judged as well.
+
+mod cards;
+mod cdi;
+mod driver;
+mod kernel;
+mod nodes;
+
+use runtime_config::config::{Config, DriverKind};
+use serde::Serialize;
+
+use crate::{
+    cards::{self as node_cards, DiscoverError, Inventory, Roots, Source},
+    sys,
+};
+
+/// One line of the doctor's report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// How bad it is.
+    pub level: Level,
+    /// What was looked at: `driver module`.
+    pub what: String,
+    /// What was found.
+    pub detail: String,
+    /// What to do about it; `None` where nothing needs to be done.
+    pub remedy: Option<String>,
+}
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// Works, with less than there could be.
+    Warning,
+    /// Containers with GPUs will not start, or not work.
+    Failure,
+}
+
+impl Check {
+    fn ok(what: &str, detail: impl Into<String>) -> Self {
+        Self { level: Level::Ok, what: what.to_owned(), detail: detail.into(), remedy: None }
+    }
+
+    fn warning(what: &str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
+        let remedy = Some(remedy.into());
+        Self { level: Level::Warning, what: what.to_owned(), detail: detail.into(), remedy }
+    }
+
+    fn failure(what: &str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
+        let remedy = Some(remedy.into());
+        Self { level: Level::Failure, what: what.to_owned(), detail: detail.into(), remedy }
+    }
+}
+
+/// What the driver and the kernel answered when they were asked.
+#[derive(Debug)]
+pub struct Findings {
+    /// The cards.
+    pub inventory: Result<Inventory, DiscoverError>,
+    /// Persistence mode by UUID of the card, of those that tell.
+    pub persistence: Vec<(String, bool)>,
+    /// The kernel has `pidfd_getfd(2)`.
+    pub pidfd_getfd: bool,
+    /// The kernel has `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV`.
+    pub wait_killable: bool,
+}
+
+/// Examines this machine. Asks NVML: call it in a short-lived process.
+pub fn examine(config: &Config) -> Vec<Check> {
+    let simulated = config.driver.kind == DriverKind::Simulated;
+    let findings = Findings {
+        inventory: node_cards::refresh(config),
+        // Where the driver cannot be asked, the inventory's error says so.
+        persistence: if simulated { Vec::new() } else { node_cards::persistence(config).unwrap_or_default() },
+        pidfd_getfd: sys::has_pidfd_getfd(),
+        wait_killable: sys::has_seccomp_flags(kernel::LISTENER_WITH_WAIT_KILLABLE),
+    };
+    checks(&Roots::host(), config, &findings)
+}
+
+/// Judges what was found, and what stands in `roots`. The driver's own checks are left out where cards are simulated.
+pub fn checks(roots: &Roots, config: &Config, findings: &Findings) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let simulated = matches!(&findings.inventory, Ok(inventory) if inventory.source == Source::Simulated);
+    if !simulated {
+        checks.extend(driver::module(roots));
+        checks.extend(driver::user_space(roots, config));
+        checks.extend(nodes::checks(roots, findings.inventory.as_ref().ok()));
+        checks.extend(cdi::stale_specs(roots));
+    }
+    checks.extend(cards::checks(roots, findings));
+    checks.extend(kernel::checks(roots, findings));
+    checks
+}
+
+#[cfg(test)]
+mod tests;
