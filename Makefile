@@ -1,0 +1,76 @@
+# egpu: build, try, test, measure, install.
+#
+# On a fresh Debian or Ubuntu machine with Rust, as root, every target does all of its own set-up.
+#
+#   make build      release binaries in target/release
+#   make demo       the main job end to end on a real containerd; simulated cards where there is no NVIDIA driver
+#   make test       everything that runs without a GPU: lints, unit tests, real containerd, what the binaries link to
+#   make bench      egpu against runc in the same run (BENCH_ARGS="--save" keeps the result)
+#   make gpu-test   the suite on a machine with an NVIDIA driver
+#   make install    into PREFIX (/usr/local), below DESTDIR; make uninstall refuses while containers use egpu
+#   make lint       rustfmt and clippy, warnings denied; make deny: licences and sources of dependencies
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+CARGO ?= cargo
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+RELEASE := $(TARGET)/release
+BENCH_ARGS ?=
+
+# Where this architecture's libseccomp.a is; it is linked in.
+LIBSECCOMP_LIB_PATH ?= /usr/lib/$(shell uname -m)-linux-gnu
+export LIBSECCOMP_LIB_PATH
+
+.PHONY: build demo test lint deny unit-test integration-test link-test bench gpu-test install uninstall
+
+build:
+	scripts/setup.sh build
+	$(CARGO) build --release --locked --package egpu-shim --bins
+
+demo: build
+	scripts/setup.sh containerd
+	integration/demo/demo.sh $(RELEASE)
+
+test: lint unit-test link-test integration-test
+
+lint:
+	scripts/setup.sh build
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+# Without the suite that needs containerd, which runs on the release binaries.
+unit-test:
+	scripts/setup.sh build
+	$(CARGO) test --workspace --exclude integration --locked --no-fail-fast
+	$(CARGO) test --package integration --lib --locked
+
+integration-test: build
+	scripts/setup.sh containerd
+	integration/setup-containerd.sh || echo "no second containerd could be had: testing on this machine's own alone" >&2
+	EGPU_TEST_BIN=$(RELEASE) $(CARGO) test --package integration --test it --locked
+
+link-test: build
+	scripts/check-linking.sh $(RELEASE)/containerd-shim-egpu-v1 $(RELEASE)/egpu
+
+# Once: cargo install --locked cargo-deny
+deny:
+	$(CARGO) deny --workspace --all-features check bans licenses sources
+
+bench: build
+	scripts/setup.sh containerd
+	EGPU_TEST_BIN=$(RELEASE) $(CARGO) bench --package integration --bench against_runc --profile dev --locked -- $(BENCH_ARGS)
+	$(CARGO) bench --package nvidia-glue --bench admission --locked
+
+gpu-test: build
+	integration/gpu/bundle.sh
+	integration/gpu/run.sh
+
+install: build
+	PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh $(RELEASE)
+
+uninstall:
+	PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/uninstall.sh

@@ -1,0 +1,196 @@
+#!/bin/bash
+# The main job, end to end: three containers share GPUs through a containerd of their own, a fourth is refused.
+#
+# Starts a private containerd beside whatever runs on the machine, and takes everything away again at the end. Without an
+# NVIDIA driver, four Tesla V100 of 32 GB are simulated. Every statement that is printed is checked: the exit status is 0
+# only if what was to happen did happen, and nothing was left behind.
+#
+# usage: integration/demo/demo.sh DIRECTORY_OF_RELEASE_BINARIES       (as root)
+set -euo pipefail
+
+release=$(realpath "${1:?give the directory of the release binaries}")
+[ "$(id -u)" -eq 0 ] || {
+    echo "the demo starts containers: run it as root" >&2
+    exit 1
+}
+
+work=$(mktemp --directory --tmpdir egpu-demo-XXXXXX)
+namespace=${work##*/}
+export EGPU_CONFIG=$work/egpu.toml
+export PATH=$release:$PATH
+daemon=
+
+say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+# show COMMAND...: prints the command as a user would type it, then runs it.
+show() {
+    printf '$ %s\n' "$*"
+    "$@"
+}
+fail() {
+    echo "demo: $*" >&2
+    exit 1
+}
+ctr() { command ctr --address "$work/containerd.sock" --namespace "$namespace" "$@"; }
+
+# --- Cleaning up: also after a failure or Ctrl-C -----------------------------------------------------------------------
+
+our_processes() { grep --files-with-matches --text --fixed-strings -e "$work" /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3 | grep --invert-match --line-regexp -e $$ -e "$BASHPID" || true; }
+our_mounts() { awk -v work="$work/" 'index($5, work) == 1 { print $5 }' /proc/self/mountinfo | sort --reverse; }
+our_cgroups() { find /sys/fs/cgroup -depth -type d -path "*/$namespace*" 2>/dev/null || true; }
+
+# left_behind: names what containers left, one thing a line; the daemon's own files do not count.
+left_behind() {
+    our_mounts
+    our_cgroups | grep "/$namespace/" || true
+    local process
+    for process in $(our_processes); do
+        if [ "$process" != "$daemon" ] && [ -e "/proc/$process/exe" ]; then
+            tr '\0' ' ' <"/proc/$process/cmdline" 2>/dev/null || true
+            echo
+        fi
+    done
+}
+
+stop_containers() {
+    local id
+    for id in $(ctr tasks list --quiet 2>/dev/null); do
+        ctr tasks kill --signal SIGKILL "$id" || true
+        ctr tasks delete --force "$id" >/dev/null || true
+    done
+    for id in $(ctr containers list --quiet 2>/dev/null); do
+        ctr containers delete "$id" || true
+    done
+}
+
+cleanup() {
+    local status=$?
+    trap - EXIT INT TERM
+    set +e
+    if [ -n "$daemon" ]; then
+        [ $status -eq 0 ] || stop_containers
+        kill "$daemon"
+        wait "$daemon" 2>/dev/null
+    fi
+    # What is left only after a failure: shims first, then what they held.
+    local process path
+    for process in $(our_processes); do kill -KILL "$process" 2>/dev/null; done
+    for path in $(our_mounts); do umount --lazy "$path"; done
+    for path in $(our_cgroups); do
+        [ ! -e "$path/cgroup.procs" ] || xargs --no-run-if-empty kill -KILL <"$path/cgroup.procs" 2>/dev/null
+        rmdir "$path" 2>/dev/null || { sleep 0.2; rmdir "$path"; }
+    done
+    if [ $status -ne 0 ]; then
+        echo "demo: failed. The end of containerd's log:" >&2
+        grep --invert-match 'loading plugin' "$work/containerd.log" 2>/dev/null | tail -n 15 >&2
+    fi
+    rm --recursive --force "$work"
+    exit $status
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# --- A node ------------------------------------------------------------------------------------------------------------
+
+cat >"$EGPU_CONFIG" <<EOF
+state_dir = "$work/egpu"
+log_file = "$work/egpu.log"
+
+[driver]
+# The NVIDIA driver where there is one, else:
+kind = "auto"
+
+[[driver.simulated]]
+model = "Tesla V100-PCIE-32GB"
+memory = "32768MiB"
+count = 4
+EOF
+
+cat >"$work/containerd.toml" <<EOF
+version = 2
+root = "$work/root"
+state = "$work/state"
+disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime"]
+[grpc]
+address = "$work/containerd.sock"
+[ttrpc]
+address = "$work/containerd.sock.ttrpc"
+[plugins."io.containerd.internal.v1.opt"]
+path = "$work/opt"
+EOF
+
+rootfs=$work/rootfs
+mkdir -p "$rootfs"/{bin,dev,proc,sys,etc,tmp,usr/bin,usr/lib,var,run}
+cp "$(command -v busybox)" "$rootfs/bin/busybox"
+for applet in sh sleep ls true; do ln -s busybox "$rootfs/bin/$applet"; done
+
+containerd --config "$work/containerd.toml" >"$work/containerd.log" 2>&1 &
+daemon=$!
+for ((tries = 0; ; tries++)); do
+    ctr version >/dev/null 2>&1 && break
+    kill -0 "$daemon" 2>/dev/null || fail "containerd ended at once"
+    [ "$tries" -lt 300 ] || fail "containerd did not answer within 30 s"
+    sleep 0.1
+done
+say "$(containerd --version | cut -d' ' -f1,3) with the runtime io.containerd.egpu.v1; the node's cards:"
+show egpu cards
+
+# --- Three containers on one card, each asking in another language -------------------------------------------------------
+
+# run ID VARIABLE=VALUE...: a container that sleeps, with these variables in its environment.
+run() {
+    local id=$1 variable arguments=()
+    shift
+    for variable in "$@"; do arguments+=(--env "$variable"); done
+    echo "$id: $*"
+    ctr run --runtime io.containerd.egpu.v1 --detach "${arguments[@]}" --rootfs "$rootfs" "$id" sleep infinity
+}
+
+say "Three containers share card 0, each asking in the language that its manifest was written for:"
+# egpu's own: a third of the memory, 30 % of the time.
+run training EGPU_DEVICES=0 EGPU_MEMORY=30% EGPU_COMPUTE=30%
+# HAMi.
+run inference NVIDIA_VISIBLE_DEVICES=0 CUDA_DEVICE_MEMORY_LIMIT=4096m CUDA_DEVICE_SM_LIMIT=20
+# Alibaba eGPU.
+run notebook AMP_VGPU_ENABLE=1 NVIDIA_VISIBLE_DEVICES=0 GPU_MEM_PER_DEVICE=2147483648 GPU_UTIL_PER_DEVICE=10
+
+echo
+show egpu ps
+for id in training inference notebook; do
+    egpu ps --output json | grep --quiet "\"$id\"" || fail "$id has no grant"
+    ctr tasks list | grep --quiet "^$id .*RUNNING" || fail "$id does not run"
+done
+echo "(notebook: 10 MB of its 2 GiB are reserved, as that dialect wants it.)"
+
+# --- One that does not fit -----------------------------------------------------------------------------------------------
+
+say "A fourth wants 90 % of the same card's memory. It must not start:"
+if run greedy EGPU_DEVICES=0 EGPU_MEMORY=90% 2>"$work/refusal"; then
+    fail "greedy was started, although the card has not that much left"
+fi
+sed 's/^/  /' "$work/refusal"
+grep --quiet --ignore-case memory "$work/refusal" || fail "the refusal does not say that it is about memory"
+! ctr tasks list | grep --quiet '^greedy ' || fail "greedy runs"
+! egpu ps --output json | grep --quiet '"greedy"' || fail "greedy holds a grant"
+ctr containers delete greedy
+echo "Nobody else noticed:"
+[ "$(ctr tasks list | grep --count RUNNING)" -eq 3 ] || fail "a neighbour of the refused container ended"
+show egpu cards
+
+say "What was decided, in the node's log:"
+sed 's/^/  /' "$work/egpu.log"
+
+# --- The end ---------------------------------------------------------------------------------------------------------------
+
+say "The containers end; their grants end with them:"
+stop_containers
+for ((tries = 0; ; tries++)); do
+    left=$(left_behind)
+    [ -n "$left" ] || break
+    [ "$tries" -lt 100 ] || fail "left behind: $left"
+    sleep 0.1
+done
+! egpu ps --output json | grep --quiet '"id"' || fail "a grant outlived its container"
+show egpu cards
+say "Done: grants were made, held and given back; no process, mount or cgroup was left behind."
+echo "This release admits, places and accounts. It does not yet hold a running program to its quota (see README)."

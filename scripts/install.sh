@@ -1,0 +1,38 @@
+#!/bin/bash
+# Puts the release binaries in place, and a configuration file where there is none. Running containers go on with the
+# binary that they were started with.
+# usage: [PREFIX=/usr/local] [DESTDIR=] scripts/install.sh RELEASE_DIRECTORY
+set -euo pipefail
+
+release=$1
+bin=${DESTDIR-}${PREFIX:-/usr/local}/bin
+config=${DESTDIR-}/etc/egpu/config.toml
+
+mkdir -p "$bin" "${config%/*}"
+for program in containerd-shim-egpu-v1 egpu; do
+    # By rename: containerd may start the shim at any moment and must find a whole file.
+    install --mode=755 "$release/$program" "$bin/.$program.new"
+    mv --force "$bin/.$program.new" "$bin/$program"
+    echo "installed $bin/$program"
+done
+if [ -e "$config" ]; then
+    echo "kept      $config"
+else
+    "$release/egpu" config default >"$config.new"
+    chmod 644 "$config.new"
+    mv "$config.new" "$config"
+    echo "installed $config"
+fi
+
+cat <<EOF
+
+Tell containerd about it. /etc/containerd/config.toml, version 2 (containerd 1.6 and 1.7):
+
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.egpu]
+      runtime_type = "io.containerd.egpu.v1"
+      pod_annotations = ["egpu.io/*"]
+      container_annotations = ["egpu.io/*"]
+
+version 3 (containerd 2.x): the same below [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.egpu].
+Then: systemctl restart containerd (running containers go on), and \`egpu doctor\` looks the node over.
+EOF

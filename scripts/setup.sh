@@ -1,0 +1,55 @@
+#!/bin/bash
+# Installs what a target needs and the machine lacks, from the machine's own Debian or Ubuntu archive.
+# usage: scripts/setup.sh build|containerd
+#   build       a C compiler and linker, libseccomp to link in
+#   containerd  containerd, runc to compare with, a static busybox for root file systems
+# Whatever is there already is left alone: a containerd from Docker's packages, say, serves as well.
+set -euo pipefail
+
+packages=()
+# want PACKAGE TEST...: asks for the package unless the test succeeds.
+want() {
+    local package=$1
+    shift
+    "$@" >/dev/null 2>&1 || packages+=("$package")
+}
+
+is_static() {
+    # A static program names no interpreter. (readelf is there: building needs it.)
+    local headers
+    headers=$(readelf --program-headers --wide "$(command -v busybox)") && [[ $headers != *INTERP* ]]
+}
+
+case ${1-} in
+build)
+    command -v "${CARGO:-cargo}" >/dev/null || {
+        echo "Rust is missing: see https://rustup.rs" >&2
+        exit 1
+    }
+    want gcc command -v cc
+    want libc6-dev test -e /usr/include/stdlib.h
+    want binutils command -v readelf
+    want libseccomp-dev test -e "/usr/lib/$(uname -m)-linux-gnu/libseccomp.a" -a -e /usr/include/seccomp.h
+    ;;
+containerd)
+    want containerd command -v containerd
+    want runc command -v runc
+    want busybox-static is_static
+    ;;
+*)
+    echo "usage: $0 build|containerd" >&2
+    exit 2
+    ;;
+esac
+
+if [ ${#packages[@]} -eq 0 ]; then
+    exit 0
+fi
+if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+    echo "missing: ${packages[*]}; install them (as root, 'apt-get install ${packages[*]}'), then try again" >&2
+    exit 1
+fi
+export DEBIAN_FRONTEND=noninteractive
+# The lists of a fresh machine may be empty or old.
+apt-get update --quiet --quiet || echo "apt-get update failed; trying with the lists there are" >&2
+apt-get install --yes --quiet --quiet --no-install-recommends "${packages[@]}"
