@@ -23,17 +23,16 @@ pub struct Flavour {
 }
 
 impl Flavour {
-    /// Those of this machine: the one on PATH, and those that `integration/setup-containerd.sh` has unpacked.
-    /// `EGPU_TEST_CONTAINERD` (`1.6,2.1`) narrows them down.
+    /// Those of this machine: the one that is installed, and those that `integration/setup-containerd.sh` has unpacked;
+    /// or only the one in `EGPU_TEST_CONTAINERD_BIN`. `EGPU_TEST_CONTAINERD` (`1.6,2.1`) narrows them down.
     pub fn all() -> Vec<Self> {
-        let mut bins: Vec<PathBuf> = ["/usr/local/bin", "/usr/bin"]
-            .iter()
-            .map(PathBuf::from)
-            .filter(|bin| bin.join("containerd").exists())
-            .collect();
-        bins.truncate(1);
-        let unpacked = fs::read_dir(crate::node::target_directory().join("containerd")).into_iter().flatten().flatten();
-        bins.extend(unpacked.map(|entry| entry.path().join("usr/bin")).filter(|bin| bin.join("containerd").exists()));
+        let installed = ["/usr/local/bin", "/usr/bin"].map(PathBuf::from);
+        let installed = installed.into_iter().find(|bin| bin.join("containerd").exists());
+        let given = std::env::var_os("EGPU_TEST_CONTAINERD_BIN").map(PathBuf::from);
+        let bins: Vec<PathBuf> = match given {
+            Some(bin) => vec![bin],
+            None => installed.into_iter().chain(unpacked()).collect(),
+        };
         let wanted = std::env::var("EGPU_TEST_CONTAINERD").ok();
         let wanted: Option<Vec<&str>> = wanted.as_deref().map(|list| list.split(',').collect());
         let mut flavours: Vec<Self> = bins
@@ -50,6 +49,12 @@ impl Flavour {
     pub fn major(&self) -> &str {
         self.version.split('.').next().unwrap_or(&self.version)
     }
+}
+
+fn unpacked() -> Vec<PathBuf> {
+    let Some(target) = crate::node::target_directory() else { return Vec::new() };
+    let folders = fs::read_dir(target.join("containerd")).into_iter().flatten().flatten();
+    folders.map(|entry| entry.path().join("usr/bin")).filter(|bin| bin.join("containerd").exists()).collect()
 }
 
 /// `containerd github.com/containerd/containerd 1.6.20~ds1 ...` -> `1.6`.

@@ -1,0 +1,24 @@
+#!/bin/sh
+# Packs everything that run.sh needs on a bare GPU machine: release binaries, the integration tests, containerd, busybox.
+# usage: integration/gpu/bundle.sh   -> integration/gpu/bundle/egpu-gpu-test.tar.xz
+# EGPU_BUNDLE_CONTAINERD names another folder than /usr/bin that holds containerd and ctr.
+set -eu
+cd "$(dirname "$0")/../.."
+target=${CARGO_TARGET_DIR:-target}
+containerd=${EGPU_BUNDLE_CONTAINERD:-/usr/bin}
+out=integration/gpu/bundle
+
+cargo build --release --locked -p egpu-shim --bins
+# The tests themselves need no optimisation; the newest binary of that name is the one just built.
+cargo test --locked -p integration --test it --no-run
+tests=$(ls -t "$target"/debug/deps/it-* | grep -v '\.d$' | head -n 1)
+
+rm -rf "$out"
+mkdir -p "$out/egpu-gpu-test/bin"
+cp "$target/release/containerd-shim-egpu-v1" "$target/release/egpu" "$out/egpu-gpu-test/bin/"
+cp "$containerd/containerd" "$containerd/ctr" /bin/busybox "$out/egpu-gpu-test/bin/"
+cp "$tests" "$out/egpu-gpu-test/bin/it"
+strip "$out"/egpu-gpu-test/bin/it "$out"/egpu-gpu-test/bin/egpu 2>/dev/null || true
+cp integration/gpu/run.sh integration/gpu/torch_check.py "$out/egpu-gpu-test/"
+XZ_OPT='-T0 -6' tar -C "$out" -cJf "$out/egpu-gpu-test.tar.xz" egpu-gpu-test
+ls -l "$out/egpu-gpu-test.tar.xz"
