@@ -1,18 +1,20 @@
 //! The last inventory, kept so that a create need not wait for NVML, which takes from tens of milliseconds to seconds.
 //!
 //! An inventory stays good as long as everything is as it was that can be seen without NVML and that changes with the
-//! cards: the boot, the loaded driver, its cards in `/proc`, its MIG devices in `/proc`, its device numbers, and the
-//! configuration. Health comes from the kernel's log at every look, and while a card is out of use NVML is asked
+//! cards: the boot, the loaded driver and when it was loaded, its cards in `/proc`, its MIG devices in `/proc`, its
+//! device numbers, and the configuration. Health comes from the kernel's log at every look, and while a card is out of use NVML is asked
 //! again after [`RECHECK_MS`], so that a card that was reset comes back.
 
-use std::{collections::BTreeMap, fs, io, path::Path};
+use std::{collections::BTreeMap, fs, io, os::unix::fs::OpenOptionsExt, path::Path};
 
+use nix::fcntl::{Flock, FlockArg};
 use runtime_config::config::Config;
 use serde::{Deserialize, Serialize};
 
 use super::{Health, Inventory, Roots, health, kernel_module, state_file};
 
 const CACHE_FILE: &str = "inventory.json";
+const LOCK_FILE: &str = "inventory.lock";
 /// Version of the file's format.
 const FORMAT: u32 = 1;
 /// For so long an inventory with an unusable card is believed.
@@ -42,8 +44,16 @@ struct File {
     /// Milliseconds of CLOCK_BOOTTIME.
     stored_at_ms: u64,
     inventory: Inventory,
+    notes: Notes,
+}
+
+/// What belongs to an inventory beside the cards themselves.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Notes {
     /// By UUID: up to this record, what the kernel's log says of the card is settled.
-    forgiven: BTreeMap<String, u64>,
+    pub(super) forgiven: BTreeMap<String, u64>,
+    /// Record of the kernel's log in which the driver that was asked was loaded.
+    pub(super) driver_loaded: Option<u64>,
 }
 
 /// The state of the node now. `None` without a boot id, for then nothing tells one boot from another.
@@ -92,17 +102,34 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// The stored inventory with the health that the cards have now, if it is still good.
-pub(super) fn load(roots: &Roots, config: &Config) -> Option<Inventory> {
-    let file: File = state_file::read(&config.state_dir.join(CACHE_FILE))?;
+/// The stored inventory with the health that the cards have now, if it is still good and was stored at `since_ms` or
+/// later.
+pub(super) fn load(roots: &Roots, config: &Config, since_ms: u64) -> Option<Inventory> {
+    let file: File =
+        state_file::read(&config.state_dir.join(CACHE_FILE)).filter(|file: &File| file.stored_at_ms >= since_ms)?;
     if file.format != FORMAT || Some(&file.key) != key(roots, config).as_ref() || !in_order(&file.inventory) {
         return None;
     }
     let mut inventory = file.inventory;
-    health::update(roots, &config.state_dir, &mut inventory, &file.forgiven);
+    let faults = health::look_if_possible(roots, &config.state_dir, inventory.source);
+    if faults.driver_loaded != file.notes.driver_loaded {
+        return None;
+    }
+    faults.apply(&mut inventory, &file.notes.forgiven);
     let age = health::boottime_ms().saturating_sub(file.stored_at_ms);
     let unusable = inventory.cards.iter().any(|card| card.health != Health::Ok);
     (!unusable || age < RECHECK_MS).then_some(inventory)
+}
+
+/// Held by whoever asks NVML, so that a node's first containers do not all ask it at once. Ends with the value.
+///
+/// # Errors
+/// When the state directory cannot be written.
+pub(super) fn lock(config: &Config) -> io::Result<Flock<fs::File>> {
+    fs::create_dir_all(&config.state_dir)?;
+    let path = config.state_dir.join(LOCK_FILE);
+    let file = fs::OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
+    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error.into())
 }
 
 /// What [`Inventory`] promises about its order.
@@ -114,12 +141,7 @@ fn in_order(inventory: &Inventory) -> bool {
 ///
 /// # Errors
 /// When the file cannot be written.
-pub(super) fn store(
-    config: &Config,
-    key: Key,
-    inventory: Inventory,
-    forgiven: BTreeMap<String, u64>,
-) -> io::Result<()> {
-    let file = File { format: FORMAT, key, stored_at_ms: health::boottime_ms(), inventory, forgiven };
+pub(super) fn store(config: &Config, key: Key, inventory: Inventory, notes: Notes) -> io::Result<()> {
+    let file = File { format: FORMAT, key, stored_at_ms: health::boottime_ms(), inventory, notes };
     state_file::replace(&config.state_dir.join(CACHE_FILE), &file)
 }

@@ -1,11 +1,13 @@
 //! One look at the node: which cards there are, whoever provides them.
 
-use std::{collections::BTreeMap, io};
+use std::io;
 
 use runtime_config::config::{Config, DriverKind};
 
 use super::{
-    Inventory, Roots, SimulatedError, Source, cache, health,
+    Inventory, Roots, SimulatedError, Source,
+    cache::{self, Key, Notes},
+    health,
     nvidia::{self, DriverError, ProcessMemory},
     simulated,
 };
@@ -29,8 +31,7 @@ pub enum DiscoverError {
 struct Discovery {
     /// Health as NVML sees it.
     inventory: Inventory,
-    /// See [`nvidia::forgiven`].
-    forgiven: BTreeMap<String, u64>,
+    notes: Notes,
 }
 
 /// The node's cards and their health, as `[driver]` of the configuration says where from.
@@ -44,9 +45,7 @@ struct Discovery {
 /// ([`Inventory::has_driver`]).
 pub fn discover(config: &Config) -> Result<Inventory, DiscoverError> {
     let roots = Roots::host();
-    let Discovery { mut inventory, forgiven } = take(&roots, config)?;
-    health::update(&roots, &config.state_dir, &mut inventory, &forgiven);
-    Ok(inventory)
+    Ok(with_health(&roots, config, take(&roots, config)?))
 }
 
 /// The inventory that was stored last, with the health that the cards have now, if it is still good. Asks neither NVML
@@ -57,14 +56,14 @@ pub fn cached(config: &Config) -> Option<Inventory> {
 
 pub(super) fn cached_in(roots: &Roots, config: &Config) -> Option<Inventory> {
     if config.driver.kind != DriverKind::Simulated {
-        return cache::load(roots, config);
+        return cache::load(roots, config, 0);
     }
-    let mut inventory = simulated::inventory(&config.driver.simulated).ok()?;
-    health::update(roots, &config.state_dir, &mut inventory, &BTreeMap::new());
-    Some(inventory)
+    let inventory = simulated::inventory(&config.driver.simulated).ok()?;
+    Some(with_health(roots, config, inventory.into()))
 }
 
-/// [`discover`], and keeps what it found for [`cached`]. Not being able to keep it is logged, not an error.
+/// [`discover`], and keeps what it found for [`cached`]. Only one process of the node asks the driver at a time; who
+/// had to wait takes what the other one found. Not being able to keep it is logged, not an error.
 ///
 /// # Errors
 /// As [`discover`].
@@ -73,27 +72,45 @@ pub fn refresh(config: &Config) -> Result<Inventory, DiscoverError> {
 }
 
 pub(super) fn refresh_in(roots: &Roots, config: &Config) -> Result<Inventory, DiscoverError> {
-    let mut before = cache::key(roots, config);
-    let mut attempt = 1;
-    let Discovery { mut inventory, forgiven } = loop {
-        let discovery = take(roots, config)?;
-        let after = cache::key(roots, config);
-        if after == before || attempt == ATTEMPTS {
-            break discovery;
-        }
-        before = after;
-        attempt += 1;
-    };
+    if config.driver.kind == DriverKind::Simulated {
+        return Ok(with_health(roots, config, take(roots, config)?));
+    }
+    let asked = health::boottime_ms();
+    let lock = cache::lock(config);
+    if lock.is_ok()
+        && let Some(inventory) = cache::load(roots, config, asked.saturating_add(1))
+    {
+        return Ok(inventory);
+    }
+    let (before, discovery) = take_undisturbed(roots, config)?;
     // Stored with the state before it was taken: if the node changed meanwhile, the file is not believed.
     let stored = match before {
-        Some(key) => cache::store(config, key, inventory.clone(), forgiven.clone()),
+        Some(key) => cache::store(config, key, discovery.inventory.clone(), discovery.notes.clone()),
         None => Err(io::Error::new(io::ErrorKind::NotFound, "the kernel gives no boot id")),
     };
-    if let Err(error) = stored {
+    if let Err(error) = lock.and(stored) {
         tracing::warn!(state_dir = %config.state_dir.display(), %error, "cannot keep the inventory of cards");
     }
-    health::update(roots, &config.state_dir, &mut inventory, &forgiven);
-    Ok(inventory)
+    Ok(with_health(roots, config, discovery))
+}
+
+/// An inventory, and the state of the node before it was taken; again if that was another afterwards.
+fn take_undisturbed(roots: &Roots, config: &Config) -> Result<(Option<Key>, Discovery), DiscoverError> {
+    let mut attempt = 1;
+    loop {
+        let before = cache::key(roots, config);
+        let discovery = take(roots, config)?;
+        if attempt == ATTEMPTS || cache::key(roots, config) == before {
+            return Ok((before, discovery));
+        }
+        attempt += 1;
+    }
+}
+
+fn with_health(roots: &Roots, config: &Config, discovery: Discovery) -> Inventory {
+    let Discovery { mut inventory, notes } = discovery;
+    health::look_if_possible(roots, &config.state_dir, inventory.source).apply(&mut inventory, &notes.forgiven);
+    inventory
 }
 
 /// What processes have on the cards: `(UUID of the card, pid on the host, bytes)`. Asks NVML, as [`discover`] does.
@@ -121,17 +138,17 @@ fn take(roots: &Roots, config: &Config) -> Result<Discovery, DiscoverError> {
     if config.driver.kind == DriverKind::Simulated {
         return Ok(simulated::inventory(tables)?.into());
     }
-    // Taken before NVML is asked: an error that happens meanwhile is not forgiven. An unreadable log forgives nothing.
-    let log_at = health::look(roots, &config.state_dir, Source::Nvidia).map_or(0, |faults| faults.next);
+    // Looked at before NVML is asked: an error that happens meanwhile is not forgiven, an unreadable log forgives nothing.
+    let log = health::look(roots, &config.state_dir, Source::Nvidia).unwrap_or_default();
     let survey = nvidia::survey(roots, &config.driver.root)?;
     let has_cards = survey.as_ref().is_some_and(|survey| !survey.inventory.cards.is_empty());
     if !has_cards && config.driver.kind == DriverKind::Auto && !tables.is_empty() {
         return Ok(simulated::inventory(tables)?.into());
     }
-    Ok(survey.map_or_else(
-        || no_driver().into(),
-        |survey| Discovery { forgiven: nvidia::forgiven(&survey.sound, log_at), inventory: survey.inventory },
-    ))
+    let sound = survey.iter().flat_map(|survey| &survey.sound);
+    let forgiven = sound.map(|uuid| (uuid.clone(), log.next)).collect();
+    let notes = Notes { forgiven, driver_loaded: log.driver_loaded };
+    Ok(Discovery { inventory: survey.map_or_else(no_driver, |survey| survey.inventory), notes })
 }
 
 fn no_driver() -> Inventory {
@@ -140,7 +157,7 @@ fn no_driver() -> Inventory {
 
 impl From<Inventory> for Discovery {
     fn from(inventory: Inventory) -> Self {
-        Self { inventory, forgiven: BTreeMap::new() }
+        Self { inventory, notes: Notes::default() }
     }
 }
 

@@ -47,6 +47,8 @@ pub(super) struct HealthError {
 pub(super) struct Faults {
     /// Sequence number of the first record that has not been looked at.
     pub(super) next: u64,
+    /// Record of the kernel module's last start, if the log had one: another one means other minor numbers, perhaps.
+    pub(super) driver_loaded: Option<u64>,
     /// The cards that need a reset, by PCI address.
     cards: BTreeMap<String, Fault>,
 }
@@ -74,7 +76,10 @@ impl Faults {
     fn observe(&mut self, record: Record<'_>) {
         match xid::parse(record.message) {
             None => {}
-            Some(Report::DriverLoaded) => self.cards.clear(),
+            Some(Report::DriverLoaded) => {
+                self.cards.clear();
+                self.driver_loaded = Some(record.sequence);
+            }
             Some(Report::Xid { card, meaning }) => self.observe_xid(card, meaning, record.sequence),
         }
     }
@@ -136,13 +141,13 @@ pub(super) fn look(roots: &Roots, state_dir: &Path, source: Source) -> Result<Fa
     }
 }
 
-/// Marks the cards that the kernel's log says are not sound.
-pub(super) fn update(roots: &Roots, state_dir: &Path, inventory: &mut Inventory, forgiven: &BTreeMap<String, u64>) {
-    match look(roots, state_dir, inventory.source) {
-        Ok(faults) => faults.apply(inventory, forgiven),
-        // Some sandboxes have no kernel log. NVML, asked for the inventory, has had its say all the same.
-        Err(error) => tracing::warn!(%error, "card errors in the kernel's log are not seen"),
-    }
+/// [`look`] for callers that go on without an answer: some sandboxes have no kernel log, and NVML, asked for the
+/// inventory, has had its say all the same.
+pub(super) fn look_if_possible(roots: &Roots, state_dir: &Path, source: Source) -> Faults {
+    look(roots, state_dir, source).unwrap_or_else(|error| {
+        tracing::warn!(%error, "card errors in the kernel's log are not seen");
+        Faults::default()
+    })
 }
 
 fn look_at_kernel(roots: &Roots, state_dir: &Path, now: u64) -> Result<Faults, HealthError> {

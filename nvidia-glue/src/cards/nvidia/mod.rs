@@ -8,7 +8,7 @@ mod library;
 mod links;
 mod processes;
 
-use std::{collections::BTreeMap, path::Path};
+use std::path::Path;
 
 use nvml_wrapper::{Nvml, cuda_driver_version_major, cuda_driver_version_minor};
 
@@ -121,11 +121,6 @@ fn unusable(index: u32, information: Option<&GpuInformation>, reason: String) ->
     }
     card.health = Health::Unusable { reason };
     card
-}
-
-/// When the kernel's log had come to record `next`, the driver called these cards sound.
-pub(super) fn forgiven(sound: &[String], next: u64) -> BTreeMap<String, u64> {
-    sound.iter().map(|uuid| (uuid.clone(), next)).collect()
 }
 
 #[cfg(test)]
