@@ -43,9 +43,11 @@ pub(super) const DOUBLE_BIT_ERROR: u32 = 48;
 /// the machine (<https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html>: `RESET_GPU`, `RESTART_BM`,
 /// `RESTART_VM`), and 48, of which it says so unless 94 shows the error to be contained.
 ///
-/// Left out on purpose: what only ends programs (13, 31, 43, 45, 94, ...), what the card repairs by itself (63, 92),
-/// NVLink errors whose effect depends on bits of the message (74, 144 to 150), and whatever is newer than this table.
-/// For those the driver reports the action that it wants as Xid 154, which is read first of all.
+/// Left out on purpose: what only ends programs (13, 31, 43, 45, 94, ...), 109, which the catalogue lists but which a
+/// program can bring about (NVIDIA's device plugin for Kubernetes counts it as the program's error: else any tenant
+/// could take a card from all others), what the card repairs by itself (63, 92), NVLink errors whose effect depends on
+/// bits of the message (74, 144 to 150), and whatever is newer than this table. Where one of them does need a reset,
+/// newer drivers say so in an Xid 154 of its own.
 const NEEDS_RESET: &[(u32, &str)] = &[
     (46, "GPU stopped processing"),
     (DOUBLE_BIT_ERROR, "double bit ECC error"),
@@ -53,7 +55,6 @@ const NEEDS_RESET: &[(u32, &str)] = &[
     (64, "memory remapping failure"),
     (79, "GPU has fallen off the bus"),
     (95, "uncontained memory error"),
-    (109, "context switch timeout"),
     (110, "security fault"),
     (119, "GSP RPC timeout"),
     (120, "GSP error"),
@@ -142,7 +143,7 @@ mod tests {
             }),
             ("NVRM: Xid (0000:03:00): 14, Channel 00000001", 3, Meaning::Harmless),
             ("NVRM: Xid (PCI:0000:cb:00): 13, pid=1, name=x, Graphics SM Warp Exception", 0xcb, Meaning::Harmless),
-            ("NVRM: Xid (PCI:0000:41:00 GPU-I:05): 31, pid=7, name=python", 0x41, Meaning::Harmless),
+            ("NVRM: Xid (PCI:0000:41:00 GPU-I:05 GPU-CI:00): 31, pid=7, name=python", 0x41, Meaning::Harmless),
             (
                 "NVRM: Xid (PCI:0000:41:00.0): 95, pid=7",
                 0x41,
