@@ -2,6 +2,21 @@
 //!
 //! containerd --ttrpc--> Task service -> request -> grant -> spec edits -> helper (libcontainer) -> container.
 
+pub mod args;
+pub mod bootstrap;
+pub mod bundle;
 pub mod cgroup;
+pub mod delete;
+pub mod events;
+pub mod gpu;
 pub mod helper;
+pub mod info;
+pub mod io;
+pub mod logging;
+pub mod options;
+pub mod reaper;
+pub mod server;
+pub mod start;
+mod sync;
 pub mod sys;
+pub mod task;

@@ -136,3 +136,29 @@ pub fn async_fd(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
     // SAFETY: an OwnedFd always names the same open descriptor, and the AsyncFd owns it until it is dropped.
     Ok(unsafe { tokio::io::unix::AsyncFd::register(fd) }?)
 }
+
+/// Gives the program that `command` starts these descriptors as 3, 4, and so on.
+pub(crate) fn pass_descriptors<const COUNT: usize>(command: &mut std::process::Command, descriptors: [OwnedFd; COUNT]) {
+    use std::os::unix::process::CommandExt;
+    let place = move || {
+        // First out of the way of the numbers that they shall have.
+        let mut moved = [-1; COUNT];
+        for (copy, descriptor) in moved.iter_mut().zip(&descriptors) {
+            // SAFETY: integers only; the descriptor is open in the child as it was in the parent.
+            *copy = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 64) };
+            if *copy < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        for (number, copy) in (3..).zip(moved) {
+            // SAFETY: integers only. What had the number in the child is closed; every descriptor that Rust code made
+            // is close-on-exec and no longer wanted there.
+            if unsafe { libc::dup2(copy, number) } < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure makes system calls only; it neither allocates nor takes a lock.
+    unsafe { command.pre_exec(place) };
+}

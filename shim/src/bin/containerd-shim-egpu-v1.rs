@@ -1,2 +1,46 @@
-//! skeleton
-fn main() {}
+//! The containerd runtime `io.containerd.egpu.v1`: what containerd executes.
+
+use std::{env, error::Error, ffi::OsString, io::Write, process::ExitCode};
+
+use egpu_shim::{args::Invocation, delete::delete, helper, info, logging, server, start::start, task::chain};
+
+fn main() -> ExitCode {
+    let args: Vec<OsString> = env::args_os().skip(1).collect();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // containerd shows what a shim command says on stderr. Nothing is left to do when that fails, too.
+            let _ = writeln!(std::io::stderr(), "containerd-shim-egpu-v1: {}", chain(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
+    match Invocation::parse(args)? {
+        Invocation::Version => Ok(info::print_version()?),
+        Invocation::Info => Ok(info::print_info()?),
+        Invocation::Start(identity) => {
+            logging::to_stderr(identity.debug);
+            Ok(start(identity)?)
+        }
+        Invocation::Delete { identity, bundle } => {
+            // Before the first thread.
+            let zygote = helper::spawn()?;
+            logging::to_stderr(identity.debug);
+            runtime()?.block_on(delete(&identity, bundle, zygote))?;
+            Ok(())
+        }
+        Invocation::Serve { identity, socket } => {
+            let prepared = server::prepare()?;
+            let zygote = helper::spawn()?;
+            runtime()?.block_on(server::serve(prepared, identity, socket, zygote))?;
+            Ok(())
+        }
+    }
+}
+
+/// One thread; the blocking pool is for log files alone.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()
+}

@@ -1,0 +1,293 @@
+//! The container's bundle: what the Task service needs of its spec, and the note that the shim leaves in it for the
+//! `delete` command, which is told nothing but where the bundle is.
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::cgroup::{Cgroup, CgroupsPath, LocateError};
+
+const NOTE: &str = "egpu.json";
+/// Where libcontainer keeps its state unless the options say otherwise.
+pub const RUNTIME_BASE: &str = "/run/egpu/runtime";
+const SOCKET_NOTE: &str = "address";
+const SPEC: &str = "config.json";
+
+/// Labels that name the group of containers which share a shim, the stronger one first, as in containerd's own shim.
+const GROUP_LABELS: [&str; 2] = ["io.containerd.runc.v2.group", "io.kubernetes.cri.sandbox-id"];
+
+/// Why something in the bundle could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BundleError {
+    /// A file could not be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file could not be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("{} is malformed", path.display())]
+    Malformed {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+/// What `delete` must know to clean up, written before anything that would have to be cleaned up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// The container's id.
+    pub id: String,
+    /// containerd's namespace.
+    pub namespace: String,
+    /// containerd's gRPC address.
+    pub containerd: String,
+    /// Where libcontainer keeps the container's state.
+    pub runtime_root: PathBuf,
+    /// `linux.cgroupsPath` of the spec.
+    pub cgroups_path: Option<PathBuf>,
+    /// Cgroups through systemd.
+    pub systemd_cgroup: bool,
+    /// The cgroup, once the container is created.
+    pub cgroup: Option<Cgroup>,
+    /// Pid of init, once the container is created; for the answer to containerd only.
+    pub init_pid: Option<i32>,
+}
+
+impl Note {
+    /// Where the container's cgroup is, or would be.
+    pub fn cgroups_path(&self) -> Result<CgroupsPath, LocateError> {
+        CgroupsPath::new(self.cgroups_path.as_deref(), &self.id, self.systemd_cgroup)
+    }
+
+    /// Replaces the note as a whole.
+    pub fn write(&self, bundle: &Path) -> Result<(), BundleError> {
+        let path = bundle.join(NOTE);
+        let text = serde_json::to_vec(self).map_err(|source| BundleError::Malformed { path: path.clone(), source })?;
+        write_whole(&path, &text)
+    }
+
+    /// The note of an earlier shim; `None` when it left none, so that nothing had been begun.
+    pub fn read(bundle: &Path) -> Result<Option<Self>, BundleError> {
+        let path = bundle.join(NOTE);
+        match fs::read(&path) {
+            Ok(text) => {
+                serde_json::from_slice(&text).map(Some).map_err(|source| BundleError::Malformed { path, source })
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(BundleError::Read { path, source }),
+        }
+    }
+}
+
+/// Writes beside and renames, so that a reader sees the old or the new whole.
+fn write_whole(path: &Path, text: &[u8]) -> Result<(), BundleError> {
+    let beside = path.with_extension("new");
+    let write = || {
+        fs::write(&beside, text)?;
+        fs::rename(&beside, path)
+    };
+    write().map_err(|source| BundleError::Write { path: path.to_owned(), source })
+}
+
+/// Leaves word of where the shim of this container listens: containerd reads it after a restart.
+pub fn write_socket_address(bundle: &Path, address: &str) -> Result<(), BundleError> {
+    write_whole(&bundle.join(SOCKET_NOTE), address.as_bytes())
+}
+
+/// See [`write_socket_address`].
+pub fn read_socket_address(bundle: &Path) -> Option<String> {
+    fs::read_to_string(bundle.join(SOCKET_NOTE)).ok().map(|address| address.trim().to_owned())
+}
+
+/// Where libcontainer keeps the state of one containerd's and namespace's containers, below `base` (or the runtime
+/// option `Root`). The address is hashed: it may be any path, and two containerds may use the same namespace.
+pub fn runtime_root(base: &Path, containerd: &str, namespace: &str) -> PathBuf {
+    let digest = Sha256::digest(containerd.as_bytes());
+    let name: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    base.join(name).join(namespace)
+}
+
+/// The part of the OCI spec that the Task service looks at. The spec itself is never written from this.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct SpecView {
+    /// Annotations.
+    #[serde(default)]
+    pub annotations: HashMap<String, String>,
+    /// The first process.
+    pub process: Option<ProcessView>,
+    /// The Linux section.
+    pub linux: Option<LinuxView>,
+}
+
+/// See [`SpecView`]; also what is looked at of an exec's process.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessView {
+    /// Size that the terminal starts with.
+    pub console_size: Option<ConsoleSize>,
+}
+
+/// In characters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub struct ConsoleSize {
+    /// Rows.
+    pub height: u16,
+    /// Columns.
+    pub width: u16,
+}
+
+/// See [`SpecView`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LinuxView {
+    /// The cgroup.
+    pub cgroups_path: Option<PathBuf>,
+    /// The namespaces.
+    #[serde(default)]
+    pub namespaces: Vec<NamespaceView>,
+}
+
+/// See [`SpecView`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct NamespaceView {
+    /// `pid`, `network`, ...
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// An existing one to join.
+    #[serde(default)]
+    pub path: PathBuf,
+}
+
+impl SpecView {
+    /// Reads `config.json`.
+    pub fn read(bundle: &Path) -> Result<Self, BundleError> {
+        let path = bundle.join(SPEC);
+        let text = fs::read(&path).map_err(|source| BundleError::Read { path: path.clone(), source })?;
+        serde_json::from_slice(&text).map_err(|source| BundleError::Malformed { path, source })
+    }
+
+    /// The group whose shim this container belongs to.
+    pub fn group<'s>(&'s self, id: &'s str) -> &'s str {
+        GROUP_LABELS.iter().find_map(|label| self.annotations.get(*label)).map_or(id, String::as_str)
+    }
+
+    /// `linux.cgroupsPath`.
+    pub fn cgroups_path(&self) -> Option<&Path> {
+        self.linux.as_ref()?.cgroups_path.as_deref()
+    }
+
+    /// Size that init's terminal starts with.
+    pub fn console_size(&self) -> Option<ConsoleSize> {
+        self.process.as_ref()?.console_size
+    }
+
+    /// The container has a pid namespace of its own, so the kernel ends all its processes with init.
+    pub fn has_own_pid_namespace(&self) -> bool {
+        let namespaces = self.linux.as_ref().map_or(&[][..], |linux| &linux.namespaces);
+        namespaces.iter().any(|namespace| namespace.kind == "pid" && namespace.path.as_os_str().is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note() -> Note {
+        Note {
+            id: "c1".into(),
+            namespace: "k8s.io".into(),
+            containerd: "/run/c.sock".into(),
+            runtime_root: "/run/egpu/runtime/x/k8s.io".into(),
+            cgroups_path: Some("/k8s.io/c1".into()),
+            systemd_cgroup: false,
+            cgroup: None,
+            init_pid: None,
+        }
+    }
+
+    #[test]
+    fn notes_are_read_as_written() {
+        let bundle = tempfile::tempdir().unwrap();
+        assert_eq!(Note::read(bundle.path()).unwrap(), None);
+        note().write(bundle.path()).unwrap();
+        assert_eq!(Note::read(bundle.path()).unwrap(), Some(note()));
+        let later = Note { init_pid: Some(42), ..note() };
+        later.write(bundle.path()).unwrap();
+        assert_eq!(Note::read(bundle.path()).unwrap(), Some(later));
+        fs::write(bundle.path().join(NOTE), "{").unwrap();
+        assert!(matches!(Note::read(bundle.path()), Err(BundleError::Malformed { .. })));
+    }
+
+    #[test]
+    fn a_bundle_that_is_gone_is_an_error_that_names_it() {
+        let error = note().write(Path::new("/no/such/bundle")).unwrap_err();
+        assert_eq!(error.to_string(), "cannot write /no/such/bundle/egpu.json");
+        assert!(matches!(SpecView::read(Path::new("/no/such/bundle")), Err(BundleError::Read { .. })));
+    }
+
+    #[test]
+    fn containerds_do_not_share_state() {
+        let base = Path::new("/run/egpu/runtime");
+        let one = runtime_root(base, "/run/a.sock", "default");
+        assert!(one.starts_with(base) && one.ends_with("default"));
+        assert_ne!(one, runtime_root(base, "/run/b.sock", "default"));
+        assert_ne!(one, runtime_root(base, "/run/a.sock", "k8s.io"));
+    }
+
+    #[test]
+    fn the_spec_is_seen_through() {
+        let spec: SpecView = serde_json::from_str(
+            r#"{"ociVersion":"1.2.0","process":{"terminal":true,"consoleSize":{"height":24,"width":80},"args":["sh"]},
+                "annotations":{"io.kubernetes.cri.sandbox-id":"pod"},
+                "linux":{"cgroupsPath":"/a/b","namespaces":[{"type":"pid"},{"type":"network","path":"/proc/1/ns/net"}]}}"#,
+        )
+        .unwrap();
+        assert_eq!(spec.console_size(), Some(ConsoleSize { height: 24, width: 80 }));
+        assert_eq!(spec.cgroups_path(), Some(Path::new("/a/b")));
+        assert_eq!(spec.group("c1"), "pod");
+        assert!(spec.has_own_pid_namespace());
+
+        let empty: SpecView = serde_json::from_str("{}").unwrap();
+        assert_eq!(empty.group("c1"), "c1");
+        assert!(!empty.has_own_pid_namespace());
+    }
+
+    #[test]
+    fn a_joined_pid_namespace_is_not_the_containers_own() {
+        for namespaces in [r#"[]"#, r#"[{"type":"pid","path":"/proc/9/ns/pid"}]"#, r#"[{"type":"mount"}]"#] {
+            let spec: SpecView =
+                serde_json::from_str(&format!(r#"{{"linux":{{"namespaces":{namespaces}}}}}"#)).unwrap();
+            assert!(!spec.has_own_pid_namespace(), "{namespaces}");
+        }
+    }
+
+    #[test]
+    fn the_stronger_group_label_wins() {
+        let spec: SpecView = serde_json::from_str(
+            r#"{"annotations":{"io.kubernetes.cri.sandbox-id":"pod","io.containerd.runc.v2.group":"mine"}}"#,
+        )
+        .unwrap();
+        assert_eq!(spec.group("c1"), "mine");
+    }
+}

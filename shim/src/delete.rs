@@ -1,0 +1,140 @@
+//! The `delete` command: containerd calls it when a shim is gone, to clean up what it left, and at the end of each
+//! container of a group. It works from the bundle alone, and finds nothing to do where the shim has done its work.
+
+use std::{
+    fs,
+    io::{self, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+use containerd_shim::protos::api::DeleteResponse;
+use protobuf::{Message, MessageField};
+
+use crate::{
+    args::Identity,
+    bundle::{self, BundleError, Note, SpecView},
+    cgroup::{Cgroup, CgroupError, Host, LocateError},
+    gpu::{Gpu, GpuError},
+    helper::{HelperClient, HelperError, Zygote, protocol},
+    task::chain,
+};
+
+/// As the shell tells of SIGKILL, and as containerd's own shim answers.
+const KILLED: u32 = 128 + libc::SIGKILL.unsigned_abs();
+
+/// Why something is left.
+#[derive(Debug, thiserror::Error)]
+pub enum DeleteError {
+    /// No working directory and no `-bundle`.
+    #[error("the bundle is not known: no -bundle, and no working directory")]
+    NoBundle(#[source] io::Error),
+    /// The note in the bundle.
+    #[error("the bundle cannot be used")]
+    Bundle(#[source] BundleError),
+    /// The helper.
+    #[error("the helper cannot be started")]
+    Helper(#[source] io::Error),
+    /// State and mounts.
+    #[error("the container's state and mounts cannot be removed")]
+    Remove(#[source] HelperError),
+    /// Where the cgroup is.
+    #[error("the container's cgroup cannot be found")]
+    Locate(#[source] LocateError),
+    /// The cgroup.
+    #[error("the container's cgroup cannot be removed")]
+    Cgroup(#[source] CgroupError),
+    /// The grant.
+    #[error("the container's grant cannot be given back")]
+    Gpu(#[source] GpuError),
+    /// The answer.
+    #[error("cannot answer containerd on stdout")]
+    Answer(#[source] io::Error),
+}
+
+/// Runs `delete`. `zygote` was forked before the first thread.
+pub async fn delete(identity: &Identity, bundle: Option<PathBuf>, zygote: Zygote) -> Result<(), DeleteError> {
+    let bundle = match bundle {
+        Some(bundle) => bundle,
+        None => std::env::current_dir().map_err(DeleteError::NoBundle)?,
+    };
+    let helper = HelperClient::new(zygote).map_err(DeleteError::Helper)?;
+    let note = note(identity, &bundle)?;
+    let cleaned = clean(&note, &bundle, &helper).await;
+    remove_dead_socket(&bundle);
+    cleaned?;
+    answer(&note)
+}
+
+/// What the shim noted, or, if it died before it could, what it would have noted.
+fn note(identity: &Identity, bundle: &Path) -> Result<Note, DeleteError> {
+    if let Some(note) = Note::read(bundle).map_err(DeleteError::Bundle)? {
+        return Ok(note);
+    }
+    // Without a note nothing was begun; a bundle without a spec is as good as none.
+    let spec = SpecView::read(bundle).unwrap_or_default();
+    Ok(Note {
+        id: identity.id.clone(),
+        namespace: identity.namespace.clone(),
+        containerd: identity.address.clone(),
+        runtime_root: bundle::runtime_root(Path::new(bundle::RUNTIME_BASE), &identity.address, &identity.namespace),
+        cgroups_path: spec.cgroups_path().map(Path::to_owned),
+        systemd_cgroup: false,
+        cgroup: None,
+        init_pid: None,
+    })
+}
+
+/// Kills first, so that nothing holds what is removed then; the grant goes back last, when nobody is left to use it.
+async fn clean(note: &Note, bundle: &Path, helper: &HelperClient) -> Result<(), DeleteError> {
+    let cgroup = match &note.cgroup {
+        Some(cgroup) => Some(cgroup.clone()),
+        None => intended(note)?,
+    };
+    if let Some(cgroup) = &cgroup {
+        cgroup.kill_all().await.map_err(DeleteError::Cgroup)?;
+    }
+    let delete =
+        protocol::Delete { id: note.id.clone(), runtime_root: note.runtime_root.clone(), bundle: bundle.to_owned() };
+    let removed = helper.delete(delete).await.map_err(DeleteError::Remove);
+    if let Some(cgroup) = &cgroup {
+        cgroup.destroy().await.map_err(DeleteError::Cgroup)?;
+    }
+    removed?;
+    Gpu::new(&note.containerd, &note.namespace).release(&note.id).await.map_err(DeleteError::Gpu)
+}
+
+/// A path that cannot be a cgroup's was refused at create.
+fn intended(note: &Note) -> Result<Option<Cgroup>, DeleteError> {
+    let path = match note.cgroups_path() {
+        Ok(path) => path,
+        Err(error) => {
+            tracing::warn!(error = chain(&error), "the spec names no usable cgroup");
+            return Ok(None);
+        }
+    };
+    Cgroup::intended(&Host::default(), &path).map(Some).map_err(DeleteError::Locate)
+}
+
+/// The socket of a group outlives its members as long as the group's shim does.
+fn remove_dead_socket(bundle: &Path) {
+    let Some(address) = bundle::read_socket_address(bundle) else { return };
+    let path = Path::new(address.strip_prefix("unix://").unwrap_or(&address));
+    let refused = matches!(UnixStream::connect(path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused);
+    if refused && let Err(error) = fs::remove_file(path) {
+        tracing::warn!(%error, socket = %path.display(), "a dead shim's socket could not be removed");
+    }
+}
+
+fn answer(note: &Note) -> Result<(), DeleteError> {
+    let answer = DeleteResponse {
+        pid: note.init_pid.map_or(0, i32::unsigned_abs),
+        exit_status: KILLED,
+        exited_at: MessageField::some(SystemTime::now().into()),
+        ..Default::default()
+    };
+    let bytes = answer.write_to_bytes().map_err(|error| DeleteError::Answer(error.into()))?;
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(&bytes).and_then(|()| stdout.flush()).map_err(DeleteError::Answer)
+}

@@ -1,0 +1,204 @@
+//! `-v` and `-info`: what this runtime is and can do.
+//!
+//! containerd from 2.0 on asks before every create, and CRI offers pods what the answer names: a user namespace needs
+//! idmapped mounts, recursive read-only mounts the option `rro`. So nothing is named that is not there.
+
+use std::{
+    io::{self, Read, Write},
+    path::Path,
+    str::FromStr,
+};
+
+use containerd_shim::protos::types::introspection::{RuntimeInfo, RuntimeVersion};
+use libcontainer::syscall::linux::{MountOption, MountRecursive};
+use protobuf::{Message, MessageField, well_known_types::any::Any};
+use serde_json::{Value, json};
+
+/// The runtime's name.
+pub const NAME: &str = "io.containerd.egpu.v1";
+/// As containerd's own limit for what it sends.
+const MAX_INPUT: u64 = 10 << 20;
+/// The name that Go's typeurl registers for OCI features; the value is JSON.
+const FEATURES_URL: &str = "types.containerd.io/opencontainers/runtime-spec/1/features/Features";
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum InfoError {
+    /// stdin or stdout.
+    #[error("cannot talk to containerd on stdin and stdout")]
+    Talk(#[from] io::Error),
+    /// The options, or the answer.
+    #[error("stdin does not hold the runtime options as containerd sends them")]
+    Message(#[from] protobuf::Error),
+}
+
+/// Runs `-v`.
+pub fn print_version() -> Result<(), InfoError> {
+    let version = version();
+    let (number, revision) = (version.version, version.revision);
+    let text = format!("containerd-shim-egpu-v1:\n  Version:  {number}\n  Revision: {revision}\n");
+    io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+/// Runs `-info`: the runtime options, if any, come on stdin.
+pub fn print_info() -> Result<(), InfoError> {
+    let mut input = Vec::new();
+    io::stdin().lock().take(MAX_INPUT).read_to_end(&mut input)?;
+    let options = if input.is_empty() { None } else { Some(Any::parse_from_bytes(&input)?) };
+    let bytes = info(options).write_to_bytes()?;
+    io::stdout().lock().write_all(&bytes)?;
+    Ok(())
+}
+
+fn info(options: Option<Any>) -> RuntimeInfo {
+    let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let features =
+        Any { type_url: FEATURES_URL.to_owned(), value: features(unified).to_string().into(), ..Default::default() };
+    RuntimeInfo {
+        name: NAME.to_owned(),
+        version: MessageField::some(version()),
+        options: options.into(),
+        features: MessageField::some(features),
+        ..Default::default()
+    }
+}
+
+fn version() -> RuntimeVersion {
+    RuntimeVersion {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        // Set by whoever builds a release.
+        revision: option_env!("EGPU_REVISION").unwrap_or_default().to_owned(),
+        ..Default::default()
+    }
+}
+
+/// OCI runtime-spec, features.md. `unified`: the host has cgroup v2 alone.
+fn features(unified: bool) -> Value {
+    json!({
+        "ociVersionMin": "1.0.0",
+        "ociVersionMax": oci_spec::runtime::VERSION,
+        "hooks": ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"],
+        "mountOptions": mount_options(),
+        "linux": {
+            "namespaces": ["cgroup", "ipc", "mount", "network", "pid", "time", "user", "uts"],
+            "capabilities": CAPABILITIES,
+            // The systemd driver works on v2 only.
+            "cgroup": { "v1": true, "v2": true, "systemd": unified, "systemdUser": false, "rdma": false },
+            "seccomp": {
+                "enabled": true,
+                "actions": [
+                    "SCMP_ACT_ALLOW", "SCMP_ACT_ERRNO", "SCMP_ACT_KILL", "SCMP_ACT_KILL_PROCESS", "SCMP_ACT_KILL_THREAD",
+                    "SCMP_ACT_LOG", "SCMP_ACT_NOTIFY", "SCMP_ACT_TRACE", "SCMP_ACT_TRAP"
+                ],
+                "operators": [
+                    "SCMP_CMP_EQ", "SCMP_CMP_GE", "SCMP_CMP_GT", "SCMP_CMP_LE", "SCMP_CMP_LT", "SCMP_CMP_MASKED_EQ",
+                    "SCMP_CMP_NE"
+                ],
+            },
+            "apparmor": { "enabled": true },
+            "selinux": { "enabled": false },
+            "intelRdt": { "enabled": true },
+            "mountExtensions": { "idmap": { "enabled": false } },
+        },
+    })
+}
+
+/// libcontainer lists only the options that are not recursive.
+fn mount_options() -> Vec<String> {
+    let recursive = [
+        "rro",
+        "rrw",
+        "rnosuid",
+        "rsuid",
+        "rnodev",
+        "rdev",
+        "rnoexec",
+        "rexec",
+        "rnodiratime",
+        "rdiratime",
+        "rrelatime",
+        "rnorelatime",
+        "rnoatime",
+        "ratime",
+        "rstrictatime",
+        "rnostrictatime",
+        "rnosymfollow",
+        "rsymfollow",
+    ];
+    debug_assert!(recursive.iter().all(|option| MountRecursive::from_str(option).is_ok()));
+    MountOption::known_options().into_iter().chain(recursive.map(str::to_owned)).collect()
+}
+
+/// capabilities(7), all that a kernel has up to 5.9 and later.
+const CAPABILITIES: &[&str] = &[
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_DAC_READ_SEARCH",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_SETGID",
+    "CAP_SETUID",
+    "CAP_SETPCAP",
+    "CAP_LINUX_IMMUTABLE",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_NET_BROADCAST",
+    "CAP_NET_ADMIN",
+    "CAP_NET_RAW",
+    "CAP_IPC_LOCK",
+    "CAP_IPC_OWNER",
+    "CAP_SYS_MODULE",
+    "CAP_SYS_RAWIO",
+    "CAP_SYS_CHROOT",
+    "CAP_SYS_PTRACE",
+    "CAP_SYS_PACCT",
+    "CAP_SYS_ADMIN",
+    "CAP_SYS_BOOT",
+    "CAP_SYS_NICE",
+    "CAP_SYS_RESOURCE",
+    "CAP_SYS_TIME",
+    "CAP_SYS_TTY_CONFIG",
+    "CAP_MKNOD",
+    "CAP_LEASE",
+    "CAP_AUDIT_WRITE",
+    "CAP_AUDIT_CONTROL",
+    "CAP_SETFCAP",
+    "CAP_MAC_OVERRIDE",
+    "CAP_MAC_ADMIN",
+    "CAP_SYSLOG",
+    "CAP_WAKE_ALARM",
+    "CAP_BLOCK_SUSPEND",
+    "CAP_AUDIT_READ",
+    "CAP_PERFMON",
+    "CAP_BPF",
+    "CAP_CHECKPOINT_RESTORE",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_is_what_containerd_decodes() {
+        let options = Any { type_url: "containerd.runc.v1.Options".into(), ..Default::default() };
+        let bytes = info(Some(options.clone())).write_to_bytes().unwrap();
+        let info = RuntimeInfo::parse_from_bytes(&bytes).unwrap();
+        assert_eq!(info.name, NAME);
+        assert_eq!(info.options.as_ref(), Some(&options));
+        assert_eq!(info.version.version, env!("CARGO_PKG_VERSION"));
+        let features = info.features.unwrap();
+        assert_eq!(features.type_url, FEATURES_URL);
+        // The type of the OCI specification takes it, hence Go's does.
+        let features: oci_spec::runtime::Features = serde_json::from_slice(&features.value).unwrap();
+        assert!(features.mount_options().as_ref().is_some_and(|options| options.iter().any(|option| option == "rro")));
+    }
+
+    #[test]
+    fn systemd_is_offered_where_it_works() {
+        for unified in [false, true] {
+            assert_eq!(features(unified)["linux"]["cgroup"]["systemd"], unified);
+        }
+        assert_eq!(features(true)["linux"]["mountExtensions"]["idmap"]["enabled"], false);
+    }
+}

@@ -1,0 +1,63 @@
+//! Copying between a container's end and containerd's.
+
+use std::{io, path::Path};
+
+use tokio::{
+    fs::File,
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    net::unix::pipe,
+};
+
+use super::fifo::Hold;
+
+/// Where output goes.
+#[derive(Debug)]
+pub(super) enum Sink {
+    /// containerd's FIFO, with the shim's hold on its reading end.
+    Fifo(pipe::Sender, Hold),
+    /// A pipe whose reader the shim has started.
+    Pipe(pipe::Sender),
+    /// A file, appended to.
+    File(File),
+}
+
+impl Sink {
+    /// Copies until `from` ends.
+    pub(super) async fn copy_from(self, stream: &'static str, from: impl AsyncRead + Unpin) {
+        match self {
+            Self::Fifo(fifo, _hold) => copy(stream, from, fifo).await,
+            Self::Pipe(pipe) => copy(stream, from, pipe).await,
+            Self::File(file) => copy(stream, from, file).await,
+        }
+    }
+}
+
+/// Copies until `from` ends or `to` is closed.
+pub(super) async fn copy(stream: &'static str, mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
+    let copied = async {
+        tokio::io::copy(&mut from, &mut to).await?;
+        to.shutdown().await
+    };
+    match copied.await {
+        Ok(()) => {}
+        // A terminal that hangs up (EIO), or a reader that has closed its end: how a copy normally ends.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe || error.raw_os_error() == Some(libc::EIO) => {}
+        Err(error) => tracing::warn!(stream, %error, "a stream could not be copied on"),
+    }
+}
+
+/// A log file, made with its directories if need be.
+pub(super) fn open_file(path: &Path) -> io::Result<Sink> {
+    use std::os::unix::fs::OpenOptionsExt;
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    let file = std::fs::OpenOptions::new().append(true).create(true).mode(0o644).open(path)?;
+    Ok(Sink::File(File::from_std(file)))
+}
+
+/// A file that must exist.
+pub(super) fn open_existing_file(path: &Path) -> io::Result<Sink> {
+    let file = std::fs::OpenOptions::new().append(true).open(path)?;
+    Ok(Sink::File(File::from_std(file)))
+}

@@ -1,0 +1,281 @@
+//! A process's standard streams, between the container and where containerd wants them.
+//!
+//! The container never gets containerd's own FIFOs but pipes (or a terminal), and tasks copy. So containerd may go away
+//! and come back without the container noticing: the shim keeps the other end of each FIFO open itself, which spares a
+//! writer EPIPE and a reader EOF. Nothing here ever blocks the shim: every descriptor is non-blocking and waits in the
+//! reactor.
+
+mod binary;
+mod copy;
+mod fifo;
+mod target;
+mod terminal;
+
+use std::{io, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
+
+use tokio::{net::unix::pipe, task::JoinSet, time::timeout};
+
+pub use self::{binary::LogDriverError, target::TargetError};
+use self::{
+    binary::{LogDriver, LogDriverEnd},
+    copy::copy,
+    target::Target,
+    terminal::Terminal,
+};
+use crate::{bundle::ConsoleSize, helper::protocol::StdioKind, reaper::Reaper};
+
+/// How long a process that has ended may take to have its output delivered.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+/// The terminal is there before the helper answers.
+const TERMINAL_LIMIT: Duration = Duration::from_secs(10);
+
+/// The streams that containerd asked for. Empty: none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stdio {
+    /// Path of a FIFO.
+    pub stdin: String,
+    /// Path of a FIFO or file, or a URI of scheme fifo, file, binary or binary-v2.
+    pub stdout: String,
+    /// As `stdout`. Unused with a terminal.
+    pub stderr: String,
+    /// One terminal instead of three streams.
+    pub terminal: bool,
+}
+
+/// For whom the streams are.
+#[derive(Debug)]
+pub struct Owner<'o> {
+    /// The container's id.
+    pub id: &'o str,
+    /// containerd's namespace.
+    pub namespace: &'o str,
+    /// Told of log drivers.
+    pub reaper: &'o Arc<Reaper>,
+}
+
+/// Why the streams could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum IoError {
+    /// A stream goes nowhere that the shim knows.
+    #[error("cannot use the {stream} that containerd asks for")]
+    Target {
+        /// Which.
+        stream: &'static str,
+        /// Why.
+        #[source]
+        source: TargetError,
+    },
+    /// A FIFO or file could not be opened.
+    #[error("cannot open {} for {stream}", path.display())]
+    Open {
+        /// Which stream.
+        stream: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel gave no pipe or socket.
+    #[error("cannot make a pipe for {stream}")]
+    Pipe {
+        /// Which stream.
+        stream: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The log driver.
+    #[error("the log driver of {stream} cannot be used")]
+    LogDriver {
+        /// Which stream.
+        stream: &'static str,
+        /// Why.
+        #[source]
+        source: LogDriverError,
+    },
+    /// No terminal came from the container.
+    #[error("the container's terminal could not be taken over")]
+    Terminal(#[source] io::Error),
+}
+
+/// The container's ends, for the helper.
+#[derive(Debug)]
+pub struct ChildEnds {
+    /// What `descriptors` are.
+    pub kind: StdioKind,
+    /// In the order that the helper wants.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// The shim's ends of one process's streams, and the tasks that copy. Dropping it ends them at once.
+#[derive(Debug)]
+pub struct ProcessIo {
+    outputs: JoinSet<()>,
+    input: JoinSet<()>,
+    /// Keeps the stdin FIFO from reporting EOF.
+    stdin_hold: Option<fifo::Hold>,
+    log_driver: Option<LogDriver>,
+    terminal: Option<Terminal>,
+    /// With a terminal: where it comes in, and what is waiting for it.
+    console: Option<Console>,
+}
+
+#[derive(Debug)]
+struct Console {
+    socket: OwnedFd,
+    input: Option<pipe::Receiver>,
+    output: Option<copy::Sink>,
+}
+
+impl ProcessIo {
+    /// Opens everything and starts copying; a terminal still has to come, see [`ProcessIo::take_terminal`].
+    pub async fn open(stdio: &Stdio, owner: &Owner<'_>) -> Result<(Self, ChildEnds), IoError> {
+        let mut io = Self {
+            outputs: JoinSet::new(),
+            input: JoinSet::new(),
+            stdin_hold: None,
+            log_driver: None,
+            terminal: None,
+            console: None,
+        };
+        let descriptors =
+            if stdio.terminal { io.open_terminal(stdio, owner).await? } else { io.open_streams(stdio, owner).await? };
+        let kind = if stdio.terminal { StdioKind::Terminal } else { StdioKind::Streams };
+        Ok((io, ChildEnds { kind, descriptors }))
+    }
+
+    async fn open_streams(&mut self, stdio: &Stdio, owner: &Owner<'_>) -> Result<Vec<OwnedFd>, IoError> {
+        let stdin = self.open_stdin(&stdio.stdin)?;
+        let stdout = Target::parse(&stdio.stdout).map_err(|source| IoError::Target { stream: "stdout", source })?;
+        if let Target::Binary(binary) = stdout {
+            let (driver, ends) = LogDriver::spawn(&binary, owner)
+                .await
+                .map_err(|source| IoError::LogDriver { stream: "stdout", source })?;
+            self.log_driver = Some(driver);
+            return Ok(vec![stdin, ends.stdout, ends.stderr]);
+        }
+        let stdout = self.open_output("stdout", stdout)?;
+        let stderr = Target::parse(&stdio.stderr).map_err(|source| IoError::Target { stream: "stderr", source })?;
+        let stderr = self.open_output("stderr", stderr)?;
+        Ok(vec![stdin, stdout, stderr])
+    }
+
+    fn open_stdin(&mut self, path: &str) -> Result<OwnedFd, IoError> {
+        const STREAM: &str = "stdin";
+        if path.is_empty() {
+            return null(STREAM);
+        }
+        let (hold, fifo) = open_input(path)?;
+        let (theirs, ours) = io::pipe().map_err(|source| IoError::Pipe { stream: STREAM, source })?;
+        let ours =
+            pipe::Sender::from_owned_fd(ours.into()).map_err(|source| IoError::Pipe { stream: STREAM, source })?;
+        self.stdin_hold = Some(hold);
+        self.input.spawn(copy(STREAM, fifo, ours));
+        Ok(theirs.into())
+    }
+
+    fn open_output(&mut self, stream: &'static str, target: Target) -> Result<OwnedFd, IoError> {
+        let Some(sink) = open_sink(stream, target)? else { return null(stream) };
+        let (ours, theirs) = io::pipe().map_err(|source| IoError::Pipe { stream, source })?;
+        let ours = pipe::Receiver::from_owned_fd(ours.into()).map_err(|source| IoError::Pipe { stream, source })?;
+        self.outputs.spawn(sink.copy_from(stream, ours));
+        Ok(theirs.into())
+    }
+
+    async fn open_terminal(&mut self, stdio: &Stdio, owner: &Owner<'_>) -> Result<Vec<OwnedFd>, IoError> {
+        let input = if stdio.stdin.is_empty() {
+            None
+        } else {
+            let (hold, fifo) = open_input(&stdio.stdin)?;
+            self.stdin_hold = Some(hold);
+            Some(fifo)
+        };
+        let stream = "terminal";
+        let target = Target::parse(&stdio.stdout).map_err(|source| IoError::Target { stream, source })?;
+        let output = match target {
+            Target::Binary(binary) => {
+                let (driver, LogDriverEnd { stdout, .. }) =
+                    LogDriver::spawn(&binary, owner).await.map_err(|source| IoError::LogDriver { stream, source })?;
+                self.log_driver = Some(driver);
+                let sender = pipe::Sender::from_owned_fd(stdout).map_err(|source| IoError::Pipe { stream, source })?;
+                Some(copy::Sink::Pipe(sender))
+            }
+            target => open_sink(stream, target)?,
+        };
+        let (socket, theirs) = terminal::socket_pair().map_err(|source| IoError::Pipe { stream, source })?;
+        self.console = Some(Console { socket, input, output });
+        Ok(vec![theirs])
+    }
+
+    /// Takes over the terminal that the helper has made, and starts to copy. Without a terminal it does nothing.
+    pub async fn take_terminal(&mut self, size: Option<ConsoleSize>) -> Result<(), IoError> {
+        let Some(Console { socket, input, output }) = self.console.take() else { return Ok(()) };
+        let terminal = timeout(TERMINAL_LIMIT, Terminal::receive(socket))
+            .await
+            .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)))
+            .map_err(IoError::Terminal)?;
+        if let Some(ConsoleSize { height, width }) = size.filter(|size| *size != ConsoleSize::default()) {
+            terminal.resize(width, height).map_err(IoError::Terminal)?;
+        }
+        match output {
+            Some(sink) => drop(self.outputs.spawn(sink.copy_from("terminal", terminal.clone()))),
+            // Somebody must read, or the container stops when the terminal's buffer is full.
+            None => drop(self.outputs.spawn(copy("terminal", terminal.clone(), tokio::io::sink()))),
+        }
+        if let Some(fifo) = input {
+            self.input.spawn(copy("stdin", fifo, terminal.clone()));
+        }
+        self.terminal = Some(terminal);
+        Ok(())
+    }
+
+    /// Sets the terminal's size; without one it does nothing.
+    pub fn resize(&self, width: u16, height: u16) -> io::Result<()> {
+        self.terminal.as_ref().map_or(Ok(()), |terminal| terminal.resize(width, height))
+    }
+
+    /// Lets stdin end once containerd has closed its end, and everything written before is delivered.
+    pub fn close_stdin(&mut self) {
+        self.stdin_hold = None;
+    }
+
+    /// Delivers what is left of the output of a process that has ended, for a while, and lets go of everything.
+    pub async fn finish(mut self) {
+        self.stdin_hold = None;
+        let drained = timeout(DRAIN_LIMIT, async { while self.outputs.join_next().await.is_some() {} }).await;
+        if drained.is_err() {
+            tracing::warn!("output was not taken within {DRAIN_LIMIT:?}; the rest is lost");
+        }
+        self.outputs.shutdown().await;
+        self.input.shutdown().await;
+        self.terminal = None;
+        if let Some(driver) = self.log_driver.take() {
+            driver.finish().await;
+        }
+    }
+}
+
+fn open_input(path: &str) -> Result<(fifo::Hold, pipe::Receiver), IoError> {
+    let path = path.strip_prefix("fifo://").unwrap_or(path);
+    fifo::open_input(path.as_ref()).map_err(|source| IoError::Open { stream: "stdin", path: path.into(), source })
+}
+
+fn open_sink(stream: &'static str, target: Target) -> Result<Option<copy::Sink>, IoError> {
+    let opened = match &target {
+        Target::None => return Ok(None),
+        Target::Path(path) => fifo::open_output(path),
+        Target::File(path) => copy::open_file(path),
+        Target::Binary(_) => Err(io::Error::from(io::ErrorKind::Unsupported)),
+    };
+    opened.map(Some).map_err(|source| IoError::Open { stream, path: target.into_path(), source })
+}
+
+/// `/dev/null`, for a stream that nobody wants.
+fn null(stream: &'static str) -> Result<OwnedFd, IoError> {
+    let path = PathBuf::from("/dev/null");
+    match std::fs::OpenOptions::new().read(true).write(true).open(&path) {
+        Ok(file) => Ok(file.into()),
+        Err(source) => Err(IoError::Open { stream, path, source }),
+    }
+}

@@ -1,0 +1,108 @@
+//! The shim process: serves the Task API on a socket that it was given, until its last container is gone.
+
+use std::{
+    env, fs, io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixListener,
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use rustix::process::{getpid, set_child_subreaper};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::sleep,
+};
+use ttrpc::r#async::{Server, transport::Listener};
+
+use crate::{
+    args::Identity,
+    events::Events,
+    helper::{HelperClient, Zygote},
+    logging,
+    reaper::Reaper,
+    start::TTRPC_ADDRESS,
+    task::{Context, TaskService},
+};
+
+/// For the answer to Shutdown to reach containerd.
+const LINGER: Duration = Duration::from_millis(20);
+/// For the last events to be taken.
+const FLUSH_LIMIT: Duration = Duration::from_secs(2);
+
+/// Why the shim cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// stdin is not the socket.
+    #[error("stdin is not the listening socket that `start` hands over; this program is not for use by hand")]
+    Socket(#[source] io::Error),
+    /// Orphans of containers would not come to the shim.
+    #[error("cannot become the subreaper of the containers' processes")]
+    Subreaper(#[source] io::Error),
+    /// Signals.
+    #[error("cannot listen for signals")]
+    Signals(#[source] io::Error),
+    /// The helper.
+    #[error("cannot talk to the helper")]
+    Helper(#[source] io::Error),
+    /// The server.
+    #[error("cannot serve the Task API")]
+    Serve(#[source] ttrpc::Error),
+}
+
+/// What has to be done while the process has one thread.
+#[derive(Debug)]
+pub struct Prepared {
+    listener: UnixListener,
+}
+
+/// Takes the socket from stdin, before anything else gets to have it: a copy that a container's process kept would make
+/// a dead shim look alive.
+pub fn prepare() -> Result<Prepared, ServeError> {
+    let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(ServeError::Socket)?;
+    let null = fs::File::open("/dev/null").map_err(ServeError::Socket)?;
+    rustix::stdio::dup2_stdin(null).map_err(|error| ServeError::Socket(error.into()))?;
+    let listener = UnixListener::from(socket);
+    listener.local_addr().and_then(|_| listener.set_nonblocking(true)).map_err(ServeError::Socket)?;
+    set_child_subreaper(Some(getpid())).map_err(|error| ServeError::Subreaper(error.into()))?;
+    Ok(Prepared { listener })
+}
+
+/// Serves until Shutdown finds no container, or SIGTERM or SIGINT come. In the latter case containers that are left go
+/// on, and containerd, which sees the shim go, calls `delete` for each.
+pub async fn serve(prepared: Prepared, identity: Identity, socket: PathBuf, zygote: Zygote) -> Result<(), ServeError> {
+    let bundle = env::current_dir().unwrap_or_else(|_| Path::new("/").to_owned());
+    logging::to_bundle(&bundle, identity.debug);
+    let reaper = Arc::new(Reaper::default());
+    tokio::spawn(Arc::clone(&reaper).run().map_err(ServeError::Signals)?);
+    let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
+
+    let events = Arc::new(Events::new(identity.namespace.clone()));
+    let ttrpc_address = env::var(TTRPC_ADDRESS).unwrap_or_default();
+    tokio::spawn(Arc::clone(&events).run(ttrpc_address));
+    let helper = HelperClient::new(zygote).map_err(ServeError::Helper)?;
+    let context = Arc::new(Context::new(identity.namespace, identity.address, helper, reaper, Arc::clone(&events)));
+    let service = TaskService::new(Arc::clone(&context));
+
+    let listener = Listener::try_from(prepared.listener).map_err(ServeError::Socket)?;
+    let mut server = Server::new().add_listener(listener).register_service(service.versions());
+    server.start().await.map_err(ServeError::Serve)?;
+    tracing::debug!(socket = %socket.display(), "serving");
+
+    tokio::select! {
+        () = context.shutdown.notified() => tracing::debug!("shutdown was asked for"),
+        _ = terminate.recv() => tracing::info!("SIGTERM"),
+        _ = interrupt.recv() => tracing::info!("SIGINT"),
+    }
+    // First, so that nobody connects any more; containerd starts another shim if it needs one.
+    if let Err(error) = fs::remove_file(&socket) {
+        tracing::warn!(%error, socket = %socket.display(), "the socket could not be removed");
+    }
+    events.flush(FLUSH_LIMIT).await;
+    sleep(LINGER).await;
+    Ok(())
+}

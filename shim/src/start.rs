@@ -1,0 +1,280 @@
+//! The `start` command: sees that a shim serves the container's group, and says where.
+
+use std::{
+    env, fs,
+    io::{self, Read, Write},
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::{DirBuilderExt, PermissionsExt},
+            net::{UnixListener, UnixStream},
+            process::CommandExt,
+        },
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::Duration,
+};
+
+use rustix::{process::getpid, thread::CoreSchedulingScope};
+
+use crate::{
+    args::Identity,
+    bootstrap::{BootstrapError, StartParams},
+    bundle::{self, BundleError, SpecView},
+    options::{OptionsError, ParsedOptions},
+};
+
+/// Where containerd tells its shims to publish events.
+pub const TTRPC_ADDRESS: &str = "TTRPC_ADDRESS";
+/// Set by containerd when every shim shall have a core scheduling domain of its own.
+const SCHED_CORE: &str = "SCHED_CORE";
+/// As containerd's own limit for what it sends.
+const MAX_INPUT: u64 = 10 << 20;
+/// A socket that does not take connections may be one that is just being made.
+const DIAL_TRIES: u32 = 5;
+const DIAL_PAUSE: Duration = Duration::from_millis(20);
+
+/// Why no shim serves the container.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// stdin or stdout.
+    #[error("cannot {action}")]
+    Talk {
+        /// Read or write what.
+        action: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// What containerd said.
+    #[error("cannot start as containerd asks")]
+    Bootstrap(#[source] BootstrapError),
+    /// The runtime options.
+    #[error("the runtime options cannot be used")]
+    Options(#[source] OptionsError),
+    /// The bundle.
+    #[error("the bundle cannot be used")]
+    Bundle(#[source] BundleError),
+    /// The socket.
+    #[error("cannot listen on {}", path.display())]
+    Listen {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The shim itself.
+    #[error("cannot run the shim process")]
+    Spawn(#[source] io::Error),
+    /// `ShimCgroup`.
+    #[error("cannot put the shim into the cgroup {path:?} of runtime option ShimCgroup")]
+    ShimCgroup {
+        /// As given.
+        path: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Core scheduling.
+    #[error("cannot give the shim a core scheduling domain of its own, which SCHED_CORE asks for")]
+    CoreScheduling(#[source] io::Error),
+}
+
+/// Runs `start` in the bundle, which is the working directory.
+pub fn start(identity: Identity) -> Result<(), StartError> {
+    let mut input = Vec::new();
+    io::stdin()
+        .lock()
+        .take(MAX_INPUT)
+        .read_to_end(&mut input)
+        .map_err(|source| StartError::Talk { action: "read what containerd says on stdin", source })?;
+    let params = StartParams::read(&input, identity, env::var(TTRPC_ADDRESS).ok()).map_err(StartError::Bootstrap)?;
+    let bundle = env::current_dir()
+        .map_err(|source| StartError::Talk { action: "find the bundle, which is the working directory", source })?;
+    let spec = SpecView::read(&bundle).map_err(StartError::Bundle)?;
+    let socket = socket_path(&params, spec.group(&params.identity.id));
+    let address = format!("unix://{}", socket.display());
+
+    match listen(&socket)? {
+        Listening::Served => {}
+        Listening::New(listener) => {
+            launch(&params, &socket, listener).inspect_err(|_| {
+                // Nobody serves it. There is no better answer to a failure here than the one that brought us here.
+                let _ = fs::remove_file(&socket);
+            })?;
+        }
+    }
+    bundle::write_socket_address(&bundle, &address).map_err(StartError::Bundle)?;
+    let answer = params.reply.encode(&address).map_err(StartError::Bootstrap)?;
+    let mut stdout = io::stdout().lock();
+    stdout
+        .write_all(&answer)
+        .and_then(|()| stdout.flush())
+        .map_err(|source| StartError::Talk { action: "answer containerd on stdout", source })
+}
+
+fn socket_path(params: &StartParams, group: &str) -> PathBuf {
+    let Identity { address, namespace, .. } = &params.identity;
+    let standard = containerd_shim::socket_address(address, namespace, group);
+    let standard = Path::new(standard.strip_prefix("unix://").unwrap_or(&standard));
+    match (&params.socket_dir, standard.file_name()) {
+        (Some(directory), Some(name)) => Path::new(directory).join(name),
+        _ => standard.to_owned(),
+    }
+}
+
+enum Listening {
+    /// A shim of the group is there.
+    Served,
+    /// This one is to serve.
+    New(UnixListener),
+}
+
+/// Takes the socket, unless a live shim has it. What a dead one has left is replaced.
+fn listen(path: &Path) -> Result<Listening, StartError> {
+    let fail = |source| StartError::Listen { path: path.to_owned(), source };
+    if let Some(directory) = path.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o711).create(directory).map_err(fail)?;
+    }
+    let listener = match UnixListener::bind(path) {
+        Ok(listener) => listener,
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            if is_served(path) {
+                return Ok(Listening::Served);
+            }
+            fs::remove_file(path).map_err(fail)?;
+            UnixListener::bind(path).map_err(fail)?
+        }
+        Err(error) => return Err(fail(error)),
+    };
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(fail)?;
+    Ok(Listening::New(listener))
+}
+
+/// Whether somebody takes connections there.
+pub fn is_served(path: &Path) -> bool {
+    (0..DIAL_TRIES).any(|attempt| {
+        if attempt > 0 {
+            sleep(DIAL_PAUSE);
+        }
+        UnixStream::connect(path).is_ok()
+    })
+}
+
+/// Starts the process that serves. It gets the socket as its stdin: it listens already, so nobody has to wait for it.
+fn launch(params: &StartParams, socket: &Path, listener: UnixListener) -> Result<(), StartError> {
+    let ParsedOptions { options, warnings } =
+        ParsedOptions::from_extensions(&params.extensions).map_err(StartError::Options)?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    let mut shim = spawn(params, socket, listener)?;
+    let settled = settle(&shim, options.shim_cgroup.as_deref());
+    if settled.is_err() {
+        // It has nothing yet that would have to be cleaned up.
+        let _ = shim.kill();
+        let _ = shim.wait();
+    }
+    settled
+}
+
+fn spawn(params: &StartParams, socket: &Path, listener: UnixListener) -> Result<Child, StartError> {
+    if env::var_os(SCHED_CORE).is_some_and(|value| !value.is_empty()) {
+        // Handed down to the shim; this process is about to end.
+        rustix::thread::create_core_scheduling_cookie(getpid(), CoreSchedulingScope::ProcessGroup)
+            .map_err(|error| StartError::CoreScheduling(error.into()))?;
+    }
+    let Identity { id, namespace, address, debug } = &params.identity;
+    let mut command = Command::new(env::current_exe().map_err(StartError::Spawn)?);
+    command
+        .args(["-namespace", namespace, "-id", id, "-address", address, "-socket"])
+        .arg(socket)
+        .args(debug.then_some("-debug"))
+        .env(TTRPC_ADDRESS, &params.ttrpc_address)
+        .stdin(Stdio::from(OwnedFd::from(listener)))
+        // containerd reads until the last holder of these has closed them.
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0);
+    command.spawn().map_err(StartError::Spawn)
+}
+
+/// Puts the shim into its cgroup, and makes it a better victim than containerd when memory runs out.
+fn settle(shim: &Child, shim_cgroup: Option<&str>) -> Result<(), StartError> {
+    if let Some(path) = shim_cgroup {
+        join_cgroup(shim.id(), path).map_err(|source| StartError::ShimCgroup { path: path.to_owned(), source })?;
+    }
+    let parent = format!("/proc/{}/oom_score_adj", std::os::unix::process::parent_id());
+    let adjust = || -> io::Result<()> {
+        let score: i32 = fs::read_to_string(parent)?.trim().parse().map_err(io::Error::other)?;
+        fs::write(format!("/proc/{}/oom_score_adj", shim.id()), (score + 1).min(1000).to_string())
+    };
+    if let Err(error) = adjust() {
+        // Lowering needs CAP_SYS_RESOURCE, and so does raising what was set with it; it is an optimisation.
+        tracing::warn!(%error, "the shim's oom_score_adj could not be set");
+    }
+    Ok(())
+}
+
+/// Moves a process into an existing cgroup: on v2, or on every v1 hierarchy that has it.
+fn join_cgroup(pid: u32, path: &str) -> io::Result<()> {
+    let below = path.trim_start_matches('/');
+    let mount = Path::new("/sys/fs/cgroup");
+    let join = |directory: &Path| fs::write(directory.join(below).join("cgroup.procs"), pid.to_string());
+    if mount.join("cgroup.controllers").exists() {
+        return join(mount);
+    }
+    let mut joined = Err(io::Error::from(io::ErrorKind::NotFound));
+    for hierarchy in fs::read_dir(mount)? {
+        let hierarchy = hierarchy?;
+        // `cpu` and the like may be links to `cpu,cpuacct`.
+        if hierarchy.file_type()?.is_dir() && hierarchy.path().join(below).exists() {
+            join(&hierarchy.path())?;
+            joined = Ok(());
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::Reply;
+
+    fn params(socket_dir: Option<&str>) -> StartParams {
+        StartParams {
+            identity: Identity { id: "c1".into(), namespace: "ns".into(), address: "/c.sock".into(), debug: false },
+            ttrpc_address: "/c.sock.ttrpc".into(),
+            socket_dir: socket_dir.map(str::to_owned),
+            extensions: vec![],
+            reply: Reply::Address,
+        }
+    }
+
+    #[test]
+    fn a_group_has_one_socket() {
+        let pod = socket_path(&params(None), "pod");
+        assert_eq!(pod.parent(), Some(Path::new("/run/containerd/s")));
+        assert_eq!(pod, socket_path(&params(None), "pod"));
+        assert_ne!(pod, socket_path(&params(None), "other"));
+        let elsewhere = socket_path(&params(Some("/short")), "pod");
+        assert_eq!(elsewhere.parent(), Some(Path::new("/short")));
+        assert_eq!(elsewhere.file_name(), pod.file_name());
+    }
+
+    #[test]
+    fn a_live_socket_is_left_alone_and_a_dead_one_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("new/s");
+        let Listening::New(listener) = listen(&path).unwrap() else { panic!("nobody is there") };
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(matches!(listen(&path).unwrap(), Listening::Served));
+        drop(listener);
+        assert!(matches!(listen(&path).unwrap(), Listening::New(_)), "the file alone is nobody");
+        let blocked = directory.path().join("new/s/t");
+        assert!(matches!(listen(&blocked), Err(StartError::Listen { .. })));
+    }
+}

@@ -1,0 +1,426 @@
+//! A container: its init, its execs, and the order in which they may begin and end.
+
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime},
+};
+
+use containerd_shim::protos::events::task::{
+    TaskDelete, TaskExecAdded, TaskExecStarted, TaskExit, TaskOOM, TaskPaused, TaskResumed, TaskStart,
+};
+use protobuf::MessageField;
+use tokio::{
+    sync::{Notify, oneshot},
+    task::AbortHandle,
+    time::timeout,
+};
+
+use super::{
+    Context,
+    error::TaskError,
+    process::Process,
+    state::{Change, State, Use},
+};
+use crate::{
+    cgroup::Cgroup,
+    helper::protocol,
+    io::{Owner, ProcessIo},
+    reaper::Exit,
+    sync::lock,
+};
+
+/// For a process that was sent SIGKILL to be gone.
+const KILL_LIMIT: Duration = Duration::from_secs(10);
+/// Exit status of an exec that never ran.
+const START_FAILED: u32 = 255;
+const SIGKILL: u32 = libc::SIGKILL.unsigned_abs();
+
+/// What about a container stays as it was created.
+#[derive(Debug)]
+pub(super) struct Fixed {
+    pub(super) id: String,
+    pub(super) bundle: PathBuf,
+    pub(super) runtime_root: PathBuf,
+    pub(super) cgroup: Cgroup,
+    pub(super) io_owner: Option<(u32, u32)>,
+    /// The static filter is on init, and has to be on every exec.
+    pub(super) fence: bool,
+    /// The kernel ends all its processes with init.
+    pub(super) own_pid_namespace: bool,
+}
+
+/// A created container. What changes it locks no more than the process that it is about.
+#[derive(Debug)]
+pub(super) struct Container {
+    pub(super) fixed: Fixed,
+    pub(super) init: Arc<Process>,
+    execs: Mutex<HashMap<String, Arc<Process>>>,
+    lifecycle: Mutex<Lifecycle>,
+    /// An exec has ended, or its start has failed.
+    exec_over: Notify,
+    oom_watch: Mutex<Option<AbortHandle>>,
+}
+
+/// What keeps init's end the last of the container.
+#[derive(Debug, Default)]
+struct Lifecycle {
+    /// Init was reaped; this is known before it is told.
+    init_ended: bool,
+    /// Execs that run or are being started.
+    active_execs: usize,
+}
+
+impl Container {
+    pub(super) fn new(fixed: Fixed, init: Process) -> Arc<Self> {
+        Arc::new(Self {
+            fixed,
+            init: Arc::new(init),
+            execs: Mutex::default(),
+            lifecycle: Mutex::default(),
+            exec_over: Notify::new(),
+            oom_watch: Mutex::default(),
+        })
+    }
+
+    /// Init for the empty id, else the exec.
+    pub(super) fn process(&self, exec_id: &str) -> Result<Arc<Process>, TaskError> {
+        if exec_id.is_empty() {
+            return Ok(Arc::clone(&self.init));
+        }
+        let exec = lock(&self.execs).get(exec_id).cloned();
+        exec.ok_or_else(|| TaskError::NoProcess { id: self.fixed.id.clone(), exec_id: exec_id.to_owned() })
+    }
+
+    /// Tells of shortages of memory, from now until the container is deleted.
+    pub(super) fn watch_memory(&self, context: &Arc<Context>) {
+        let mut watch = match self.fixed.cgroup.watch_oom() {
+            Ok(watch) => watch,
+            Err(error) => {
+                let error = super::error::chain(&error);
+                tracing::warn!(container = self.fixed.id, error, "shortages of memory will not be told");
+                return;
+            }
+        };
+        let (context, container_id) = (Arc::clone(context), self.fixed.id.clone());
+        let task = tokio::spawn(async move {
+            while watch.next().await.is_some() {
+                let container_id = container_id.clone();
+                context.events.publish(&TaskOOM { container_id, ..Default::default() });
+            }
+        });
+        *lock(&self.oom_watch) = Some(task.abort_handle());
+    }
+
+    /// Handles init's end once it comes. To be called when the container's creation has been told.
+    pub(super) fn watch_init(self: &Arc<Self>, context: &Arc<Context>, exit: oneshot::Receiver<Exit>) {
+        let (container, context) = (Arc::clone(self), Arc::clone(context));
+        tokio::spawn(async move {
+            let Ok(exit) = exit.await else { return };
+            lock(&container.lifecycle).init_ended = true;
+            // Whoever is starting it tells of the start first.
+            drop(container.init.operation.lock().await);
+            if !container.fixed.own_pid_namespace {
+                container.kill_rest().await;
+            }
+            container.until_no_exec().await;
+            container.init.set_exited(exit);
+            container.tell_exit(&context, &container.init, exit);
+        });
+    }
+
+    fn watch_exec(
+        self: &Arc<Self>,
+        context: &Arc<Context>,
+        exec: Arc<Process>,
+        exit: oneshot::Receiver<Exit>,
+        slot: ExecSlot,
+    ) {
+        let (container, context) = (Arc::clone(self), Arc::clone(context));
+        tokio::spawn(async move {
+            let Ok(exit) = exit.await else { return };
+            drop(exec.operation.lock().await);
+            exec.set_exited(exit);
+            container.tell_exit(&context, &exec, exit);
+            drop(slot);
+        });
+    }
+
+    fn tell_exit(&self, context: &Context, process: &Process, exit: Exit) {
+        // containerd names init by the container's id.
+        let id = if process.exec_id.is_empty() { &self.fixed.id } else { &process.exec_id };
+        context.events.publish(&TaskExit {
+            container_id: self.fixed.id.clone(),
+            id: id.clone(),
+            pid: process.pid().unsigned_abs(),
+            exit_status: exit.status,
+            exited_at: MessageField::some(exit.at.into()),
+            ..Default::default()
+        });
+    }
+
+    async fn until_no_exec(&self) {
+        loop {
+            let over = self.exec_over.notified();
+            tokio::pin!(over);
+            over.as_mut().enable();
+            if lock(&self.lifecycle).active_execs == 0 {
+                return;
+            }
+            over.await;
+        }
+    }
+
+    /// Processes that init leaves behind, as it may in a pid namespace that is not its own.
+    async fn kill_rest(&self) {
+        if let Err(error) = self.fixed.cgroup.kill_all().await {
+            let error = super::error::chain(&error);
+            tracing::warn!(container = self.fixed.id, error, "what init left running could not be killed");
+        }
+    }
+
+    /// Start of init.
+    pub(super) async fn start_init(&self, context: &Context) -> Result<i32, TaskError> {
+        let _operation = self.init.operation.lock().await;
+        self.init.check(Change::Start)?;
+        if lock(&self.lifecycle).init_ended {
+            return Err(TaskError::Change { change: Change::Start, state: State::Stopped });
+        }
+        let start = protocol::Start { id: self.fixed.id.clone(), runtime_root: self.fixed.runtime_root.clone() };
+        context.helper.start(start).await.map_err(|source| TaskError::Helper { operation: "start", source })?;
+        self.init.change(Change::Start)?;
+        let pid = self.init.pid();
+        context.events.publish(&TaskStart {
+            container_id: self.fixed.id.clone(),
+            pid: pid.unsigned_abs(),
+            ..Default::default()
+        });
+        Ok(pid)
+    }
+
+    /// Adds an exec, to be started later.
+    pub(super) fn add_exec(&self, context: &Context, exec: Process) -> Result<(), TaskError> {
+        self.init.check_use(Use::Exec)?;
+        let exec_id = exec.exec_id.clone();
+        {
+            let mut execs = lock(&self.execs);
+            if execs.contains_key(&exec_id) {
+                return Err(TaskError::ProcessExists { id: self.fixed.id.clone(), exec_id });
+            }
+            execs.insert(exec_id.clone(), Arc::new(exec));
+        }
+        context.events.publish(&TaskExecAdded { container_id: self.fixed.id.clone(), exec_id, ..Default::default() });
+        Ok(())
+    }
+
+    /// Start of an exec. One that could not be started has ended, for who waits for it; that is not told.
+    pub(super) async fn start_exec(
+        self: &Arc<Self>,
+        context: &Arc<Context>,
+        exec: &Arc<Process>,
+    ) -> Result<i32, TaskError> {
+        let _operation = exec.operation.lock().await;
+        exec.check(Change::Start)?;
+        let started = self.run_exec(context, exec).await;
+        if started.is_err() && exec.pid() == 0 {
+            exec.set_exited(Exit { status: START_FAILED, at: SystemTime::now() });
+        }
+        started
+    }
+
+    async fn run_exec(self: &Arc<Self>, context: &Arc<Context>, exec: &Arc<Process>) -> Result<i32, TaskError> {
+        let slot = self.exec_slot()?;
+        self.init.check_use(Use::Exec)?;
+        let owner = Owner { id: &self.fixed.id, namespace: &context.namespace, reaper: &context.reaper };
+        let (mut io, ends) = ProcessIo::open(&exec.stdio, &owner).await.map_err(TaskError::Io)?;
+        let request = protocol::Exec {
+            id: self.fixed.id.clone(),
+            runtime_root: self.fixed.runtime_root.clone(),
+            process: exec.spec.clone(),
+            stdio: ends.kind,
+            io_owner: self.fixed.io_owner,
+            fence: self.fixed.fence,
+        };
+        let expectation = context.reaper.expect();
+        let child = context
+            .helper
+            .exec(request, ends.descriptors)
+            .await
+            .map_err(|source| TaskError::Helper { operation: "exec", source })?;
+        let pid = child.pid;
+        let exit = expectation.claim(pid);
+        drop(expectation);
+        let terminal = io.take_terminal(exec.console_size).await;
+        exec.attach(child, io);
+        if let Err(error) = terminal {
+            // It runs, but nobody can talk to it. It ends like any other.
+            let _ = exec.signal(SIGKILL);
+            self.watch_exec(context, Arc::clone(exec), exit, slot);
+            return Err(TaskError::Io(error));
+        }
+        exec.change(Change::Start)?;
+        context.events.publish(&TaskExecStarted {
+            container_id: self.fixed.id.clone(),
+            exec_id: exec.exec_id.clone(),
+            pid: pid.unsigned_abs(),
+            ..Default::default()
+        });
+        self.watch_exec(context, Arc::clone(exec), exit, slot);
+        Ok(pid)
+    }
+
+    /// From the check that init lives until the exec's end was told, init's end is not told.
+    fn exec_slot(self: &Arc<Self>) -> Result<ExecSlot, TaskError> {
+        let mut lifecycle = lock(&self.lifecycle);
+        if lifecycle.init_ended {
+            return Err(TaskError::InitEnded { id: self.fixed.id.clone() });
+        }
+        lifecycle.active_execs += 1;
+        Ok(ExecSlot(Arc::clone(self)))
+    }
+
+    /// Sends a signal to one process, or to all of the container.
+    pub(super) async fn kill(&self, exec_id: &str, signal: u32, all: bool) -> Result<(), TaskError> {
+        let process = self.process(exec_id)?;
+        if all && exec_id.is_empty() {
+            self.signal_all(signal).await?;
+        } else {
+            process.signal(signal)?;
+        }
+        // A frozen process does not die before it is thawed.
+        if signal == SIGKILL && self.init.state() == State::Paused {
+            self.fixed.cgroup.thaw().await.map_err(|source| TaskError::Cgroup { action: "thaw", source })?;
+            // It may have ended meanwhile.
+            let _ = self.init.change(Change::Resume);
+        }
+        Ok(())
+    }
+
+    async fn signal_all(&self, signal: u32) -> Result<(), TaskError> {
+        let number = i32::try_from(signal).ok().filter(|number| (0..=libc::SIGRTMAX()).contains(number));
+        let number = number.ok_or_else(|| TaskError::Invalid {
+            field: "signal",
+            reason: format!("{signal} is not a signal's number"),
+        })?;
+        self.init.check_use(Use::Kill).map_err(|_| TaskError::Finished)?;
+        self.fixed.cgroup.signal_all(number).await.map_err(|source| TaskError::Cgroup { action: "kill", source })
+    }
+
+    pub(super) async fn pause(&self, context: &Context) -> Result<(), TaskError> {
+        let _operation = self.init.operation.lock().await;
+        self.init.check(Change::Pause)?;
+        self.fixed.cgroup.freeze().await.map_err(|source| TaskError::Cgroup { action: "pause", source })?;
+        self.init.change(Change::Pause)?;
+        context.events.publish(&TaskPaused { container_id: self.fixed.id.clone(), ..Default::default() });
+        Ok(())
+    }
+
+    pub(super) async fn resume(&self, context: &Context) -> Result<(), TaskError> {
+        let _operation = self.init.operation.lock().await;
+        self.init.check(Change::Resume)?;
+        self.fixed.cgroup.thaw().await.map_err(|source| TaskError::Cgroup { action: "resume", source })?;
+        self.init.change(Change::Resume)?;
+        context.events.publish(&TaskResumed { container_id: self.fixed.id.clone(), ..Default::default() });
+        Ok(())
+    }
+
+    /// New limits: OCI `LinuxResources`, JSON.
+    pub(super) async fn update(&self, resources: &[u8]) -> Result<(), TaskError> {
+        let _operation = self.init.operation.lock().await;
+        self.init.check_use(Use::Update)?;
+        self.fixed.cgroup.update(resources).await.map_err(TaskError::Update)
+    }
+
+    /// Pids of the container, each with the id of the exec that it is.
+    pub(super) fn pids(&self) -> Result<Vec<(i32, Option<String>)>, TaskError> {
+        let pids = self.fixed.cgroup.pids().map_err(|source| TaskError::Cgroup { action: "list", source })?;
+        let execs: HashMap<i32, String> = lock(&self.execs)
+            .values()
+            .filter(|exec| exec.exit().is_none())
+            .map(|exec| (exec.pid(), exec.exec_id.clone()))
+            .collect();
+        Ok(pids.into_iter().map(|pid| (pid, execs.get(&pid).cloned())).collect())
+    }
+
+    /// Delete of an exec: its output is delivered, and its id is free.
+    pub(super) async fn delete_exec(&self, exec: &Process) -> Result<Exit, TaskError> {
+        let _operation = exec.operation.lock().await;
+        if exec.state() == State::Created {
+            exec.set_exited(Exit { status: 0, at: SystemTime::now() });
+        }
+        exec.check(Change::Delete)?;
+        let exit = exec.wait().await?;
+        exec.finish_io().await;
+        exec.change(Change::Delete)?;
+        lock(&self.execs).remove(&exec.exec_id);
+        Ok(exit)
+    }
+
+    /// Delete of the container. When it fails, the container is still there, and can be deleted again.
+    pub(super) async fn delete(&self, context: &Context) -> Result<Exit, TaskError> {
+        self.end_created().await?;
+        let _operation = self.init.operation.lock().await;
+        self.init.check(Change::Delete)?;
+        let exit = self.init.wait().await?;
+        self.kill_rest().await;
+        self.finish_all_io().await;
+        let delete = protocol::Delete {
+            id: self.fixed.id.clone(),
+            runtime_root: self.fixed.runtime_root.clone(),
+            bundle: self.fixed.bundle.clone(),
+        };
+        context.helper.delete(delete).await.map_err(|source| TaskError::Helper { operation: "delete", source })?;
+        self.fixed.cgroup.destroy().await.map_err(|source| TaskError::Cgroup { action: "remove", source })?;
+        context.gpu.release(&self.fixed.id).await.map_err(TaskError::Gpu)?;
+        if let Some(watch) = lock(&self.oom_watch).take() {
+            watch.abort();
+        }
+        self.init.change(Change::Delete)?;
+        context.events.publish(&TaskDelete {
+            container_id: self.fixed.id.clone(),
+            pid: self.init.pid().unsigned_abs(),
+            exit_status: exit.status,
+            exited_at: MessageField::some(exit.at.into()),
+            ..Default::default()
+        });
+        Ok(exit)
+    }
+
+    /// An init that waits for a Start which never comes is ended first.
+    async fn end_created(&self) -> Result<(), TaskError> {
+        {
+            let _operation = self.init.operation.lock().await;
+            if self.init.state() != State::Created {
+                return Ok(());
+            }
+            match self.init.signal(SIGKILL) {
+                Ok(()) | Err(TaskError::Finished) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        match timeout(KILL_LIMIT, self.init.wait()).await {
+            Ok(ended) => ended.map(drop),
+            Err(_) => Err(TaskError::Unkillable { pid: self.init.pid(), seconds: KILL_LIMIT.as_secs() }),
+        }
+    }
+
+    async fn finish_all_io(&self) {
+        let execs: Vec<Arc<Process>> = lock(&self.execs).drain().map(|(_, exec)| exec).collect();
+        for exec in execs {
+            exec.finish_io().await;
+        }
+        self.init.finish_io().await;
+    }
+}
+
+/// One exec that runs or is being started.
+#[derive(Debug)]
+struct ExecSlot(Arc<Container>);
+
+impl Drop for ExecSlot {
+    fn drop(&mut self) {
+        lock(&self.0.lifecycle).active_execs -= 1;
+        self.0.exec_over.notify_waiters();
+    }
+}

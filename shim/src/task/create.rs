@@ -1,0 +1,243 @@
+//! Create: from a bundle to a container whose init waits, or to nothing at all.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use containerd_shim::protos::{
+    api::{CreateTaskRequest, Mount},
+    events::task::{TaskCreate, TaskIO},
+};
+use protobuf::MessageField;
+
+use super::{
+    Context,
+    container::{Container, Fixed},
+    error::{TaskError, chain},
+    process::Process,
+};
+use crate::{
+    bundle::{self, Note, SpecView},
+    cgroup::{Cgroup, Host},
+    gpu::Prepared,
+    helper::{ContainerProcess, protocol},
+    io::{Owner, ProcessIo, Stdio},
+    options::{ParsedOptions, RuntimeOptions},
+    sync::lock,
+    task::Slot,
+};
+
+/// What Create works from.
+struct Plan {
+    id: String,
+    bundle: PathBuf,
+    stdio: Stdio,
+    mounts: Vec<Mount>,
+    options: RuntimeOptions,
+    spec: SpecView,
+    note: Note,
+}
+
+/// Creates the container of `request` and puts it into the shim's list. A failure leaves nothing behind.
+pub(super) async fn create(context: Arc<Context>, request: CreateTaskRequest) -> Result<i32, TaskError> {
+    if !request.checkpoint.is_empty() {
+        return Err(TaskError::Unsupported { feature: "restoring a container from a checkpoint" });
+    }
+    let reservation = Reservation::new(&context, &request.id)?;
+    let plan = Plan::new(&context, request)?;
+    // From here on there is something to clean up, and `delete` must be able to.
+    plan.note.write(&plan.bundle).map_err(TaskError::Bundle)?;
+    let created = match context.gpu.prepare(&context.helper, &plan.id, &plan.bundle).await {
+        Ok(prepared) => plan.create(&context, prepared).await,
+        Err(error) => Err(TaskError::Gpu(error)),
+    };
+    match created {
+        Ok(container) => {
+            let pid = container.init.pid();
+            reservation.fill(container);
+            Ok(pid)
+        }
+        Err(error) => {
+            plan.roll_back(&context).await;
+            Err(error)
+        }
+    }
+}
+
+impl Plan {
+    fn new(context: &Context, request: CreateTaskRequest) -> Result<Self, TaskError> {
+        let ParsedOptions { options, warnings } =
+            ParsedOptions::from_any(request.options.as_ref()).map_err(TaskError::Options)?;
+        for warning in warnings {
+            tracing::warn!(container = request.id, "{warning}");
+        }
+        let bundle = PathBuf::from(&request.bundle);
+        let spec = SpecView::read(&bundle).map_err(TaskError::Bundle)?;
+        let base = options.root.as_deref().unwrap_or(Path::new(bundle::RUNTIME_BASE));
+        let runtime_root = bundle::runtime_root(base, &context.containerd, &context.namespace);
+        std::fs::create_dir_all(&runtime_root)
+            .map_err(|source| TaskError::StateDirectory { path: runtime_root.clone(), source })?;
+        let note = Note {
+            id: request.id.clone(),
+            namespace: context.namespace.clone(),
+            containerd: context.containerd.clone(),
+            runtime_root,
+            cgroups_path: spec.cgroups_path().map(Path::to_owned),
+            systemd_cgroup: options.systemd_cgroup,
+            cgroup: None,
+            init_pid: None,
+        };
+        let stdio =
+            Stdio { stdin: request.stdin, stdout: request.stdout, stderr: request.stderr, terminal: request.terminal };
+        Ok(Self { id: request.id, bundle, stdio, mounts: request.rootfs, options, spec, note })
+    }
+
+    async fn create(&self, context: &Arc<Context>, prepared: Prepared) -> Result<Arc<Container>, TaskError> {
+        let owner = Owner { id: &self.id, namespace: &context.namespace, reaper: &context.reaper };
+        let (mut io, ends) = ProcessIo::open(&self.stdio, &owner).await.map_err(TaskError::Io)?;
+        let fence = prepared.fence;
+        let request = protocol::Create {
+            id: self.id.clone(),
+            bundle: self.bundle.clone(),
+            runtime_root: self.note.runtime_root.clone(),
+            rootfs_mounts: self.mounts.iter().map(rootfs_mount).collect(),
+            stdio: ends.kind,
+            systemd_cgroup: self.options.systemd_cgroup,
+            no_pivot_root: self.options.no_pivot_root,
+            no_new_keyring: self.options.no_new_keyring,
+            io_owner: self.options.io_owner,
+            injection: prepared.injection,
+            fence,
+        };
+        let expectation = context.reaper.expect();
+        let child = context
+            .helper
+            .create(request, ends.descriptors)
+            .await
+            .map_err(|source| TaskError::Helper { operation: "create", source })?;
+        let exit = expectation.claim(child.pid);
+        drop(expectation);
+        io.take_terminal(self.spec.console_size()).await.map_err(TaskError::Io)?;
+        let cgroup = self.locate(&child)?;
+        self.annotate(&child, &cgroup)?;
+        context.gpu.bind(&self.id, child.pid, &cgroup).await.map_err(TaskError::Gpu)?;
+
+        let container = Container::new(
+            Fixed {
+                id: self.id.clone(),
+                bundle: self.bundle.clone(),
+                runtime_root: self.note.runtime_root.clone(),
+                cgroup,
+                io_owner: self.options.io_owner,
+                fence,
+                own_pid_namespace: self.spec.has_own_pid_namespace(),
+            },
+            Process::new(String::new(), self.stdio.clone(), self.spec.console_size(), serde_json::Value::Null),
+        );
+        let pid = child.pid;
+        container.init.attach(child, io);
+        container.watch_memory(context);
+        context.events.publish(&self.event(pid));
+        container.watch_init(context, exit);
+        Ok(container)
+    }
+
+    /// Init has been put into its cgroup and waits there. If it has ended already, the cgroup is where it should be.
+    fn locate(&self, child: &ContainerProcess) -> Result<Cgroup, TaskError> {
+        let path = self.note.cgroups_path().map_err(TaskError::Locate)?;
+        Cgroup::of_process(&Host::default(), child.pid, &path).or_else(|error| {
+            tracing::debug!(container = self.id, error = chain(&error), "the cgroup is looked for by its path");
+            Cgroup::intended(&Host::default(), &path).map_err(TaskError::Locate)
+        })
+    }
+
+    fn annotate(&self, child: &ContainerProcess, cgroup: &Cgroup) -> Result<(), TaskError> {
+        let note = Note { cgroup: Some(cgroup.clone()), init_pid: Some(child.pid), ..self.note.clone() };
+        note.write(&self.bundle).map_err(TaskError::Bundle)
+    }
+
+    fn event(&self, pid: i32) -> TaskCreate {
+        TaskCreate {
+            container_id: self.id.clone(),
+            bundle: self.note_bundle(),
+            rootfs: self.mounts.clone(),
+            io: MessageField::some(TaskIO {
+                stdin: self.stdio.stdin.clone(),
+                stdout: self.stdio.stdout.clone(),
+                stderr: self.stdio.stderr.clone(),
+                terminal: self.stdio.terminal,
+                ..Default::default()
+            }),
+            pid: pid.unsigned_abs(),
+            ..Default::default()
+        }
+    }
+
+    fn note_bundle(&self) -> String {
+        self.bundle.to_string_lossy().into_owned()
+    }
+
+    /// Undoes everything, as far as it goes; the cause of the failure is what the caller is told.
+    async fn roll_back(&self, context: &Context) {
+        let delete = protocol::Delete {
+            id: self.id.clone(),
+            runtime_root: self.note.runtime_root.clone(),
+            bundle: self.bundle.clone(),
+        };
+        let mut clean = true;
+        if let Err(error) = context.helper.delete(delete).await {
+            clean = false;
+            tracing::error!(container = self.id, error = chain(&error), "a failed create could not be undone");
+        }
+        let cgroup = self.note.cgroups_path().and_then(|path| Cgroup::intended(&Host::default(), &path));
+        match cgroup {
+            Ok(cgroup) => {
+                if let Err(error) = cgroup.destroy().await {
+                    clean = false;
+                    tracing::error!(container = self.id, error = chain(&error), "a failed create left a cgroup");
+                }
+            }
+            // Such a path is refused before anything is made there.
+            Err(error) => tracing::debug!(container = self.id, error = chain(&error), "no cgroup to remove"),
+        }
+        // Memory that a process may still hold is not granted again: the ledger's own reclaim sees to it later.
+        if clean && let Err(error) = context.gpu.release(&self.id).await {
+            tracing::error!(container = self.id, error = chain(&error), "a failed create left its grant");
+        }
+    }
+}
+
+fn rootfs_mount(mount: &Mount) -> protocol::RootfsMount {
+    protocol::RootfsMount { kind: mount.type_.clone(), source: mount.source.clone(), options: mount.options.clone() }
+}
+
+/// A container's id, taken while it is being created.
+struct Reservation {
+    context: Arc<Context>,
+    id: String,
+}
+
+impl Reservation {
+    fn new(context: &Arc<Context>, id: &str) -> Result<Self, TaskError> {
+        let mut containers = lock(&context.containers);
+        if containers.contains_key(id) {
+            return Err(TaskError::ContainerExists { id: id.to_owned() });
+        }
+        containers.insert(id.to_owned(), Slot::Reserved);
+        Ok(Self { context: Arc::clone(context), id: id.to_owned() })
+    }
+
+    fn fill(self, container: Arc<Container>) {
+        lock(&self.context.containers).insert(self.id.clone(), Slot::Created(container));
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let mut containers = lock(&self.context.containers);
+        if matches!(containers.get(&self.id), Some(Slot::Reserved)) {
+            containers.remove(&self.id);
+        }
+    }
+}

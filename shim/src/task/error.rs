@@ -1,0 +1,256 @@
+//! Why a Task call failed, and what containerd is told.
+
+use std::{error::Error, path::PathBuf};
+
+use ttrpc::{Code, get_status};
+
+use super::state::{Change, State, Use};
+use crate::{
+    bundle::BundleError,
+    cgroup::{CgroupError, LocateError, UpdateError},
+    gpu::GpuError,
+    helper::{HelperError, protocol::FailureKind},
+    io::IoError,
+    options::OptionsError,
+};
+
+/// Why a Task call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum TaskError {
+    /// No such container in this shim.
+    #[error("container {id:?} is not created")]
+    NoContainer {
+        /// As asked.
+        id: String,
+    },
+    /// The id is taken.
+    #[error("container {id:?} exists already")]
+    ContainerExists {
+        /// As asked.
+        id: String,
+    },
+    /// No such exec.
+    #[error("process {exec_id:?} of container {id:?} does not exist")]
+    NoProcess {
+        /// The container.
+        id: String,
+        /// As asked.
+        exec_id: String,
+    },
+    /// The exec id is taken.
+    #[error("process {exec_id:?} of container {id:?} exists already")]
+    ProcessExists {
+        /// The container.
+        id: String,
+        /// As asked.
+        exec_id: String,
+    },
+    /// The state does not allow the change.
+    #[error("cannot {} a {} process", .change.name(), .state.name())]
+    Change {
+        /// Asked for.
+        change: Change,
+        /// Found.
+        state: State,
+    },
+    /// The state does not allow the use.
+    #[error("cannot {} a {} container", .wanted.name(), .state.name())]
+    Use {
+        /// Asked for.
+        wanted: Use,
+        /// Found.
+        state: State,
+    },
+    /// No exec starts after init has ended.
+    #[error("the init process of container {id:?} is not running")]
+    InitEnded {
+        /// The container.
+        id: String,
+    },
+    /// A signal for a process that has ended.
+    #[error("process already finished")]
+    Finished,
+    /// A signal for an exec that has not been started.
+    #[error("process not created")]
+    NotStarted,
+    /// A request that makes no sense.
+    #[error("{field} of the request is not valid: {reason}")]
+    Invalid {
+        /// Which field.
+        field: &'static str,
+        /// What is wrong with it, and what is accepted.
+        reason: String,
+    },
+    /// A JSON document in the request.
+    #[error("{field} of the request is malformed")]
+    Json {
+        /// Which field.
+        field: &'static str,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The runtime options.
+    #[error("the runtime options of the request cannot be used")]
+    Options(#[source] OptionsError),
+    /// The bundle.
+    #[error("the bundle cannot be used")]
+    Bundle(#[source] BundleError),
+    /// A directory of the shim's own.
+    #[error("cannot make the state directory {}", path.display())]
+    StateDirectory {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The streams.
+    #[error("the standard streams cannot be set up")]
+    Io(#[source] IoError),
+    /// The grant.
+    #[error("GPU request refused")]
+    Gpu(#[source] GpuError),
+    /// The helper. The words before the cause are those of containerd's own shim, which clients look for.
+    #[error("OCI runtime {operation} failed")]
+    Helper {
+        /// create, start, exec or delete.
+        operation: &'static str,
+        /// Why.
+        #[source]
+        source: HelperError,
+    },
+    /// The cgroup could not be found.
+    #[error("the container's cgroup cannot be found")]
+    Locate(#[source] LocateError),
+    /// The cgroup did not do as told.
+    #[error("cannot {action} the container")]
+    Cgroup {
+        /// What was to be done.
+        action: &'static str,
+        /// Why.
+        #[source]
+        source: CgroupError,
+    },
+    /// New limits.
+    #[error("the container's limits cannot be updated")]
+    Update(#[source] UpdateError),
+    /// A signal was not delivered.
+    #[error("cannot send signal {signal}")]
+    Signal {
+        /// Which.
+        signal: u32,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A terminal did not take its size.
+    #[error("cannot resize the terminal")]
+    Resize(#[source] std::io::Error),
+    /// SIGKILL was sent, but the process is still there.
+    #[error(
+        "process {pid} was killed but has not ended within {seconds} s; it may be stuck in the kernel (state D in ps)"
+    )]
+    Unkillable {
+        /// Which.
+        pid: i32,
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// Not part of egpu.
+    #[error("{feature} is not supported")]
+    Unsupported {
+        /// What.
+        feature: &'static str,
+    },
+    /// The answer could not be encoded.
+    #[error("cannot encode the answer")]
+    Encode(#[source] protobuf::Error),
+    /// The task that did the work was torn down.
+    #[error("the shim is ending")]
+    Ending,
+}
+
+impl TaskError {
+    /// The code that containerd branches on; the same as its own shim's.
+    fn code(&self) -> Code {
+        match self {
+            Self::NoContainer { .. } | Self::NoProcess { .. } | Self::Finished => Code::NOT_FOUND,
+            Self::ContainerExists { .. } | Self::ProcessExists { .. } => Code::ALREADY_EXISTS,
+            Self::Change { state: State::Deleted, .. } | Self::Use { state: State::Deleted, .. } => Code::NOT_FOUND,
+            Self::Change { .. } | Self::Use { .. } | Self::InitEnded { .. } | Self::NotStarted => {
+                Code::FAILED_PRECONDITION
+            }
+            Self::Invalid { .. } | Self::Json { .. } | Self::Options(_) => Code::INVALID_ARGUMENT,
+            Self::Gpu(error) => error.code(),
+            Self::Helper { source, .. } => match source.kind() {
+                FailureKind::Invalid => Code::INVALID_ARGUMENT,
+                FailureKind::NotFound => Code::NOT_FOUND,
+                FailureKind::FailedPrecondition => Code::FAILED_PRECONDITION,
+                FailureKind::Internal => Code::UNKNOWN,
+            },
+            Self::Unsupported { .. } => Code::UNIMPLEMENTED,
+            Self::Ending => Code::UNAVAILABLE,
+            Self::Bundle(_)
+            | Self::StateDirectory { .. }
+            | Self::Io(_)
+            | Self::Locate(_)
+            | Self::Cgroup { .. }
+            | Self::Update(_)
+            | Self::Signal { .. }
+            | Self::Resize(_)
+            | Self::Unkillable { .. }
+            | Self::Encode(_) => Code::UNKNOWN,
+        }
+    }
+}
+
+impl From<TaskError> for ttrpc::Error {
+    fn from(error: TaskError) -> Self {
+        Self::RpcStatus(get_status(error.code(), chain(&error)))
+    }
+}
+
+/// An error and its causes in one line.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containerd_is_told_the_code_and_every_cause() {
+        let error = TaskError::Bundle(BundleError::Read {
+            path: "/b/config.json".into(),
+            source: std::io::Error::from(std::io::ErrorKind::NotFound),
+        });
+        let ttrpc::Error::RpcStatus(status) = error.into() else { panic!("not a status") };
+        assert_eq!(status.code(), Code::UNKNOWN);
+        assert_eq!(status.message(), "the bundle cannot be used: cannot read /b/config.json: entity not found");
+    }
+
+    #[test]
+    fn codes_are_those_of_containerds_own_shim() {
+        let id = || "c".to_owned();
+        for (error, code) in [
+            (TaskError::NoContainer { id: id() }, Code::NOT_FOUND),
+            (TaskError::Finished, Code::NOT_FOUND),
+            (TaskError::ProcessExists { id: id(), exec_id: id() }, Code::ALREADY_EXISTS),
+            (TaskError::Change { change: Change::Start, state: State::Stopped }, Code::FAILED_PRECONDITION),
+            (TaskError::Change { change: Change::Delete, state: State::Deleted }, Code::NOT_FOUND),
+            (TaskError::InitEnded { id: id() }, Code::FAILED_PRECONDITION),
+            (TaskError::Unsupported { feature: "checkpoint" }, Code::UNIMPLEMENTED),
+        ] {
+            assert_eq!(error.code(), code, "{error}");
+        }
+    }
+}
