@@ -6,7 +6,7 @@
 #   make demo       the main job end to end on a real containerd; simulated cards where there is no NVIDIA driver
 #   make test       everything that runs without a GPU: lints, unit tests, real containerd, what the binaries link to
 #   make bench      egpu against runc in the same run (BENCH_ARGS="--save" keeps the result)
-#   make gpu-test   the suite on a machine with an NVIDIA driver
+#   make gpu-test   the suite on a machine with an NVIDIA driver; elsewhere, the bundle that carries it there
 #   make install    into PREFIX (/usr/local), below DESTDIR; make uninstall refuses while containers use egpu
 #   make lint       rustfmt and clippy, warnings denied; make deny: licences and sources of dependencies
 
@@ -65,9 +65,13 @@ bench: build
 	EGPU_TEST_BIN=$(RELEASE) $(CARGO) bench --package integration --bench against_runc --profile dev --locked -- $(BENCH_ARGS)
 	$(CARGO) bench --package nvidia-glue --bench admission --locked
 
+# Where there is no driver: the bundle only, to be unpacked on a machine that has one.
 gpu-test: build
+	scripts/setup.sh containerd
 	integration/gpu/bundle.sh
-	integration/gpu/run.sh
+	@if [ -e /proc/driver/nvidia/version ]; then integration/gpu/run.sh; else \
+	    echo "no NVIDIA driver here: unpack integration/gpu/bundle/egpu-gpu-test.tar.xz on a GPU machine and start run.sh"; \
+	fi
 
 install: build
 	PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh $(RELEASE)

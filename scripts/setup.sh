@@ -2,7 +2,7 @@
 # Installs what a target needs and the machine lacks, from the machine's own Debian or Ubuntu archive.
 # usage: scripts/setup.sh build|containerd
 #   build       a C compiler and linker, libseccomp to link in
-#   containerd  containerd, runc to compare with, a static busybox for root file systems
+#   containerd  containerd, runc to compare with, a static busybox for root file systems, what unpacks packages
 # Whatever is there already is left alone: a containerd from Docker's packages, say, serves as well.
 set -euo pipefail
 
@@ -35,6 +35,7 @@ containerd)
     want containerd command -v containerd
     want runc command -v runc
     want busybox-static is_static
+    want xz-utils command -v xz
     ;;
 *)
     echo "usage: $0 build|containerd" >&2
