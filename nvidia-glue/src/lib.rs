@@ -6,6 +6,7 @@ pub mod cards;
 pub mod doctor;
 pub mod driver_files;
 pub mod fence;
+pub mod inject;
 pub mod ledger;
 pub mod spec;
 mod sys;

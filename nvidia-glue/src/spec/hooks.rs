@@ -37,6 +37,11 @@ pub(super) fn owner(hook: &Value) -> Option<HookOwner> {
         .then(|| HookOwner::ContainerCli(args.into_iter().skip(program + 1).collect()))
 }
 
+/// Whether `hook` is NVIDIA's.
+pub(crate) fn hook_is_nvidias(hook: &Value) -> bool {
+    owner(hook).is_some()
+}
+
 /// What the hooks of a spec ask for. A command line says more than the hook that reads the environment.
 pub(super) fn request(spec: &Value) -> Option<NvidiaHook> {
     let mut environment = None;

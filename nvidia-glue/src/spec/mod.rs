@@ -7,6 +7,7 @@ mod hooks;
 mod nodes;
 mod privileges;
 
+pub(crate) use hooks::hook_is_nvidias;
 pub(crate) use nodes::{NVIDIA_MAJOR, integer};
 
 use std::path::{Component, Path};
@@ -126,3 +127,5 @@ fn owner_of_pod(pod: &str) -> &str {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::any_json;

@@ -207,7 +207,7 @@ fn paths_are_cleaned() {
 }
 
 /// JSON with the keys that the reader looks at in places where it looks for them, and anything at all as their values.
-fn any_json() -> impl Strategy<Value = Value> {
+pub(crate) fn any_json() -> impl Strategy<Value = Value> {
     const KEYS: [&str; 24] = [
         "process",
         "env",
