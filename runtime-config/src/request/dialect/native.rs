@@ -65,9 +65,10 @@ pub(in crate::request) enum NativeCards {
     Void,
 }
 
-/// The statement that asks, and whether it is an annotation.
+/// Who asks for cards.
 #[derive(Debug, Clone)]
 pub(in crate::request) struct Asking {
+    /// An annotation, rather than a variable.
     pub(in crate::request) by_annotation: bool,
 }
 
@@ -81,6 +82,10 @@ impl<'a> Source<'_, 'a> {
     fn said(&self, key: &str) -> Vec<Statement<'a>> {
         let annotations: Vec<Statement<'_>> = self.annotations.all(&format!("{ANNOTATION_PREFIX}{key}")).collect();
         if annotations.is_empty() { self.env.all(&variable(key)).collect() } else { annotations }
+    }
+
+    fn is_annotation(&self, key: &str) -> bool {
+        self.said(key).iter().any(|statement| statement.name.starts_with(ANNOTATION_PREFIX))
     }
 
     fn any(&self, key: &str) -> Option<Statement<'a>> {
@@ -134,7 +139,11 @@ pub(in crate::request) fn parse(
     read_wishes(&source, &mut terms)?;
     let cards = cards(&source)?;
     let asks_share = [MEMORY, COMPUTE, WEIGHT, "policy", ISOLATION].iter().any(|key| source.any(key).is_some());
-    let asks = asking.map(|statement| Asking { by_annotation: statement.name.starts_with(ANNOTATION_PREFIX) });
+    // Who names the cards asks for them; without that, who sets limits.
+    let named: Vec<&str> = [CARDS, DEVICES].into_iter().filter(|key| source.any(key).is_some()).collect();
+    let asking_keys = if named.is_empty() { vec![MEMORY, COMPUTE, WEIGHT] } else { named };
+    let by_annotation = asking_keys.iter().any(|key| source.is_annotation(key));
+    let asks = asking.map(|_| Asking { by_annotation });
     Ok(Some(Native { terms, cards, asks_share, asks }))
 }
 
