@@ -3,10 +3,14 @@
 //! It knows nothing of containerd, ttrpc or tokio: request in, [`Grant`] and spec edits out.
 
 pub mod cards;
+pub mod decision_log;
 pub mod doctor;
 pub mod driver_files;
 pub mod fence;
 pub mod inject;
 pub mod ledger;
+mod select;
 pub mod spec;
 mod sys;
+
+pub use select::SelectError;

@@ -1,5 +1,91 @@
 //! The ledger of grants: one record a container, one lock, sums that are never exceeded.
+//!
+//! - [`Ledger::admit`] reserves what a container asked for and writes its record, before the container is created. The
+//!   record is *pending* and names the cgroups in which the container is going to be.
+//! - [`Ledger::bind`] adds the container's init once it exists.
+//! - [`Ledger::release`] gives the grant back: after the container has ended, or when its create failed.
+//!
+//! # Whose end is whose
+//! A grant is taken back without a release only when its shim is gone **and** nothing of its container is left: its cgroups
+//! are empty and, while it is pending, the shim's helper is gone, too, so that nothing can put a process there any more.
+//! Whoever holds the lock next does that for the cards that it looks at, and for all cards before it refuses for want of room.
+//!
+//! A container whose shim is gone is killed by whoever finds it, because nobody holds its quota any more, no shim ever
+//! comes back to a container that runs, and containerd deletes it, too, as soon as it notices. Until its last process
+//! is gone its grant stays: memory that is still held is never granted twice. A process leaves its cgroup only after it
+//! has closed its files, so an empty cgroup also means that the driver has taken back what the container had.
+//!
+//! Every call may block on files and on the lock. An async caller uses a thread for blocking calls.
 
+mod account;
+mod admit;
+mod error;
+mod index;
+mod layout;
+mod limits;
+mod liveness;
+mod reclaim;
 mod record;
+mod release;
+mod reserve;
+mod schedule;
+mod state;
+mod store;
+#[cfg(test)]
+pub(crate) mod test_support;
+#[cfg(test)]
+mod tests;
 
+use std::{path::Path, time::Duration};
+
+pub(crate) use account::CardAsk;
+pub use account::Refusal;
+pub use admit::Admission;
+pub use error::{AdmitError, AdmitErrorKind, BindError, ReleaseError};
+pub use limits::Limits;
+use liveness::{Linux, Node};
 pub use record::{CardGrant, ContainerKey, Enforcement, GrantState, Process, Record};
+pub use release::ReleaseReason;
+pub use state::CardState;
+use store::Store;
+pub use store::StoreError;
+
+/// How long the lock is waited for. An admission holds it for about a millisecond.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+/// How long an admission that finds no room waits for the end of containers whose shim is gone and which were killed.
+const RECLAIM_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The ledger in one state directory. All processes that open the same directory see the same ledger.
+#[derive(Debug)]
+pub struct Ledger {
+    store: Store,
+    node: Box<dyn Node>,
+    reclaim_patience: Duration,
+}
+
+impl Ledger {
+    /// Opens the ledger in `state_dir`, which is made if it is not there.
+    ///
+    /// # Errors
+    /// When the directories cannot be made, or the boot id cannot be read.
+    pub fn open(state_dir: &Path) -> Result<Self, StoreError> {
+        let store = Store::open(state_dir, LOCK_PATIENCE)?;
+        Ok(Self { store, node: Box::new(Linux), reclaim_patience: RECLAIM_PATIENCE })
+    }
+
+    /// Every grant, in ledger order. Takes no lock: each record is whole, and the list may be a moment old.
+    ///
+    /// # Errors
+    /// When the records cannot be read, or one is not understood.
+    pub fn records(&self) -> Result<Vec<Record>, StoreError> {
+        self.store.records()
+    }
+
+    /// One container's grant.
+    ///
+    /// # Errors
+    /// When it cannot be read or is not understood.
+    pub fn record(&self, container: &ContainerKey) -> Result<Option<Record>, StoreError> {
+        self.store.find_record(container)
+    }
+}

@@ -1,5 +1,7 @@
 //! What is written down about one container's grant.
 
+use std::fmt;
+
 use runtime_config::{
     Bytes,
     request::{CardPolicy, ComputeShare, GpuRequest},
@@ -17,6 +19,13 @@ pub struct ContainerKey {
     pub id: String,
 }
 
+impl fmt::Display for ContainerKey {
+    /// `k8s.io/web-1`: as people name it. Two containerds of one node may have the same.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.namespace, self.id)
+    }
+}
+
 /// One container's grant. A file of its own in `ledger/`, replaced as a whole.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
@@ -32,9 +41,14 @@ pub struct Record {
     pub state: GrantState,
     /// The shim that answers for the container.
     pub shim: Process,
+    /// Besides the shim, what can still bring the container to life while the grant is pending: the shim's helper.
+    #[serde(default)]
+    pub creators: Vec<Process>,
     /// The container's init, once there is one.
     pub init: Option<Process>,
-    /// The container's cgroup directories, absolute: one on v2, one a hierarchy on v1. Empty while pending.
+    /// The container's cgroup directories, absolute: one on v2, one a hierarchy on v1. While pending: those in which
+    /// it is going to be created. Written before the container exists, so that whoever finds the record of a shim that
+    /// died in the middle of a create knows where to look.
     pub cgroups: Vec<String>,
     /// Order of admission; schedules are laid out in it.
     pub order: u64,
@@ -98,4 +112,6 @@ pub enum Enforcement {
     Mig,
     /// Admission only: the sums are held, the running container is not.
     Admission,
+    /// Nothing is granted that could be held: the container looks at the card (`utility` alone). Its `memory` is 0.
+    Monitor,
 }

@@ -1,0 +1,243 @@
+//! The decision log, `/var/log/egpu.log`: what was asked, what was granted or why not, every reserve, release and
+//! rollback. One line a step, `TIME event=NAME container=NAMESPACE/ID key=value ...`.
+//!
+//! People read it and `grep` does: a value is bare where it is plain, else quoted, with everything that is not printable
+//! ASCII escaped, so that nothing that a container's author wrote can end a line or look like another field.
+
+use std::{
+    fmt::{self, Write as _},
+    fs::OpenOptions,
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use jiff::Timestamp;
+
+use crate::ledger::ContainerKey;
+
+/// Longest value, in bytes as escaped; what is beyond is cut off and marked with `...`.
+const MAX_VALUE: usize = 2048;
+
+/// What a line tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A container asks for cards.
+    Ask,
+    /// The request could not be meant as it is written, or not on this node. Nothing had been reserved.
+    Invalid,
+    /// One card's part was set aside.
+    Reserve,
+    /// One card's part could not be set aside.
+    Refuse,
+    /// One card's part was given back because another part, or a later step, failed.
+    Rollback,
+    /// The grant is written down.
+    Grant,
+    /// The create ended without a container; nothing of it is left.
+    Destroy,
+    /// The container exists.
+    Bind,
+    /// One card's part was given back at the container's end.
+    Release,
+    /// A grant was taken back whose shim is gone.
+    Reclaim,
+    /// Something that an operator may want to know.
+    Warn,
+}
+
+impl Event {
+    /// As in the log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ask => "ask",
+            Self::Invalid => "invalid",
+            Self::Reserve => "reserve",
+            Self::Refuse => "refuse",
+            Self::Rollback => "rollback",
+            Self::Grant => "grant",
+            Self::Destroy => "destroy",
+            Self::Bind => "bind",
+            Self::Release => "release",
+            Self::Reclaim => "reclaim",
+            Self::Warn => "warn",
+        }
+    }
+}
+
+/// One line, without its time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line(String);
+
+impl Line {
+    /// A line about one container.
+    pub fn new(event: Event, container: &ContainerKey) -> Self {
+        Self(format!("event={}", event.name())).field("container", container)
+    }
+
+    /// The last line of a create that failed: nothing of the container is left.
+    pub(crate) fn destroyed(container: &ContainerKey) -> Self {
+        Self::new(Event::Destroy, container).field("result", "container destroyed").field("reserved", "nothing")
+    }
+
+    /// Adds `key=value`. `key` is a word of ours.
+    #[must_use]
+    pub fn field(mut self, key: &'static str, value: impl fmt::Display) -> Self {
+        self.0.push(' ');
+        self.0.push_str(key);
+        self.0.push('=');
+        push_escaped(&mut self.0, &value.to_string());
+        self
+    }
+}
+
+/// An error with all its causes, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+fn push_escaped(line: &mut String, value: &str) {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/@%+,-[]()".contains(&byte);
+    if !value.is_empty() && value.len() <= MAX_VALUE && value.bytes().all(plain) {
+        line.push_str(value);
+        return;
+    }
+    line.push('"');
+    let start = line.len();
+    for character in value.chars() {
+        if line.len() - start > MAX_VALUE {
+            line.push_str("...");
+            break;
+        }
+        match character {
+            '"' | '\\' => line.extend(['\\', character]),
+            ' '..='~' => line.push(character),
+            // Line breaks, terminal controls, and letters that look like others.
+            _ => line.extend(character.escape_unicode()),
+        }
+    }
+    line.push('"');
+}
+
+/// Where decisions are written. Cheap to make; the file is opened for each decision, so that it may be rotated.
+#[derive(Debug, Clone)]
+pub struct DecisionLog {
+    path: Option<PathBuf>,
+}
+
+impl DecisionLog {
+    /// Appends to `path`.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: Some(path.into()) }
+    }
+
+    /// Writes nothing.
+    pub fn disabled() -> Self {
+        Self { path: None }
+    }
+
+    /// Tells of a request that was refused before the ledger saw it: its text is malformed or contradicts itself. `asked`
+    /// is what the container said about GPUs, `why` the error, which is written with all its causes.
+    pub fn refused_at_validation(&self, container: &ContainerKey, asked: &str, why: &dyn std::error::Error) {
+        self.write(&[
+            Line::new(Event::Ask, container).field("containerd", &container.containerd).field("asked", asked),
+            Line::new(Event::Invalid, container).field("why", chain(why)),
+            Line::destroyed(container),
+        ]);
+    }
+
+    /// Appends `lines`, one write each. A failure is told to the process's own log (`tracing`) and nobody else: no
+    /// container fails because a log is full.
+    pub fn write(&self, lines: &[Line]) {
+        let Some(path) = &self.path else { return };
+        if let Err(error) = append(path, lines) {
+            tracing::warn!(path = %path.display(), %error, "decision log not written");
+        }
+    }
+}
+
+fn append(path: &Path, lines: &[Line]) -> io::Result<()> {
+    let mut file = OpenOptions::new().append(true).create(true).mode(0o640).open(path)?;
+    for line in lines {
+        let mut text = String::with_capacity(line.0.len() + 40);
+        // A String takes every write.
+        let _ = writeln!(text, "{:.6} {}", Timestamp::now(), line.0);
+        // One write(2) a line: with O_APPEND, lines of several shims never mix.
+        let written = file.write(text.as_bytes())?;
+        if written < text.len() {
+            return Err(io::Error::new(io::ErrorKind::StorageFull, "only part of a line was written"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn container(id: &str) -> ContainerKey {
+        ContainerKey { containerd: "/run/containerd.sock".into(), namespace: "k8s.io".into(), id: id.into() }
+    }
+
+    #[test]
+    fn plain_values_stay_readable() {
+        let line = Line::new(Event::Reserve, &container("web-1")).field("memory", "3276MiB").field("why", "a b");
+        assert_eq!(line.0, r#"event=reserve container=k8s.io/web-1 memory=3276MiB why="a b""#);
+    }
+
+    #[test]
+    fn nobody_forges_a_line_or_a_field() {
+        let line = Line::new(Event::Ask, &container("x")).field("asked", "a\nevent=grant \"b\\\u{202e}\u{1b}[2J");
+        assert_eq!(line.0, r#"event=ask container=k8s.io/x asked="a\u{a}event=grant \"b\\\u{202e}\u{1b}[2J""#);
+    }
+
+    #[test]
+    fn lines_are_appended_with_their_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("egpu.log");
+        let log = DecisionLog::new(&path);
+        log.write(&[Line::new(Event::Ask, &container("a"))]);
+        log.write(&[Line::new(Event::Grant, &container("a")), Line::new(Event::Release, &container("a"))]);
+        let text = std::fs::read_to_string(path).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 3);
+        for line in lines {
+            let time = line.split(' ').next().unwrap();
+            assert!(time.parse::<Timestamp>().is_ok() && time.ends_with('Z'), "{time}");
+        }
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_written_is_no_error() {
+        DecisionLog::new("/proc/no/such/file").write(&[Line::new(Event::Ask, &container("a"))]);
+        DecisionLog::new("/dev/full").write(&[Line::new(Event::Ask, &container("a"))]);
+        DecisionLog::disabled().write(&[Line::new(Event::Ask, &container("a"))]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_value_is_one_printable_field(value in any::<String>()) {
+            let mut text = String::new();
+            push_escaped(&mut text, &value);
+            prop_assert!(text.bytes().all(|byte| (b' '..=b'~').contains(&byte)));
+            prop_assert!(text.len() <= MAX_VALUE + 32);
+            if let Some(inner) = text.strip_prefix('"') {
+                let inner = inner.strip_suffix('"').unwrap();
+                // Every quote inside has a backslash of its own before it.
+                let unescaped = inner.replace("\\\\", "").replace("\\\"", "");
+                prop_assert!(!unescaped.contains('"'));
+            } else {
+                prop_assert!(!text.is_empty() && !text.contains([' ', '=', '"']));
+            }
+        }
+    }
+}

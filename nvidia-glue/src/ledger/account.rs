@@ -1,0 +1,355 @@
+//! Accounting of one card: what is granted of it, and whether one more container fits. Pure.
+
+use std::{collections::BTreeMap, fmt};
+
+use runtime_config::{
+    Bytes,
+    request::{CardPolicy, ComputeShare},
+};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    CardGrant, Enforcement, Limits,
+    schedule::{MIN_REMAINDER_PERCENT, PERIOD_PARTS, percent_parts, ratio_parts},
+};
+use crate::cards::Card;
+
+/// What is granted of one card, in all. Always computed from the grants, never counted up and down.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct CardSums {
+    /// Memory.
+    pub(crate) memory: Bytes,
+    /// Sum of hard caps.
+    pub(crate) caps_percent: u32,
+    /// Sum of weights, see [`weight_of`].
+    pub(crate) weights: u32,
+    /// Containers that share what the caps leave.
+    pub(crate) uncapped: u32,
+    /// Containers that hold a part of the card, or all of it.
+    pub(crate) containers: u32,
+    /// One of them holds all of it.
+    pub(crate) exclusive: bool,
+    /// The card's policy; `None` while nobody shares it.
+    pub(crate) policy: Option<CardPolicy>,
+    /// MIG devices that are held.
+    pub(crate) mig: Vec<String>,
+    /// Containers of each group, by the group's hash.
+    pub(crate) groups: BTreeMap<u64, u32>,
+}
+
+impl CardSums {
+    /// The sums of `grants`, each with the hash of its container's group.
+    pub(crate) fn of<'a>(grants: impl Iterator<Item = (&'a CardGrant, Option<u64>)>) -> Self {
+        let mut sums = Self::default();
+        for (grant, group) in grants {
+            sums.add(grant, group);
+        }
+        sums
+    }
+
+    fn add(&mut self, grant: &CardGrant, group: Option<u64>) {
+        if let Some(mig) = &grant.mig_uuid {
+            self.mig.push(mig.clone());
+            return;
+        }
+        if !grant.holds() {
+            return;
+        }
+        self.memory = Bytes(self.memory.0.saturating_add(grant.memory.0));
+        self.containers += 1;
+        if let Some(group) = group {
+            *self.groups.entry(group).or_default() += 1;
+        }
+        if grant.exclusive {
+            self.exclusive = true;
+            return;
+        }
+        self.policy.get_or_insert(grant.policy);
+        self.weights += weight_of(grant.policy, grant.compute);
+        match grant.compute {
+            ComputeShare::Cap { percent, .. } => self.caps_percent += u32::from(percent.get()),
+            ComputeShare::Unlimited => self.uncapped += 1,
+            ComputeShare::Weight(_) => {}
+        }
+    }
+
+    /// Percent of the card's time that is promised, rounded up.
+    pub(crate) fn compute_percent(&self, limits: &Limits) -> u32 {
+        if self.exclusive {
+            return 100;
+        }
+        let parts = match self.policy {
+            Some(CardPolicy::Fixed) => self.fixed_parts(limits),
+            Some(CardPolicy::Fair) => ratio_parts(u64::from(self.weights), u64::from(limits.max_inst)),
+            _ => percent_parts(u64::from(self.caps_percent)),
+        };
+        u32::try_from(parts.div_ceil(PERIOD_PARTS / 100)).unwrap_or(100)
+    }
+
+    /// Weight that can still be asked for.
+    pub(crate) fn free_weight(&self, limits: &Limits) -> u32 {
+        if self.exclusive {
+            return 0;
+        }
+        let caps = (self.caps_percent * limits.max_inst).div_ceil(100);
+        limits.max_inst.saturating_sub(self.weights).saturating_sub(caps)
+    }
+
+    fn fixed_parts(&self, limits: &Limits) -> u64 {
+        percent_parts(u64::from(self.caps_percent)) + ratio_parts(u64::from(self.weights), u64::from(limits.max_inst))
+    }
+}
+
+impl CardGrant {
+    /// Whether it takes anything of the card: a monitor's grant does not.
+    pub fn holds(&self) -> bool {
+        self.memory.0 > 0 && self.enforcement != Enforcement::Monitor
+    }
+}
+
+/// Slices of the card that a container counts for: what it weighs where cards are shared by weight or in equal parts, the
+/// slices it asked for on a `fixed` card. Hard caps and what shares a remainder count no slices.
+pub(crate) fn weight_of(policy: CardPolicy, compute: ComputeShare) -> u32 {
+    match (policy, compute) {
+        (CardPolicy::Native, _) => 0,
+        (CardPolicy::Fair | CardPolicy::Preemptive, _) => 1,
+        (CardPolicy::Weighted | CardPolicy::Soft | CardPolicy::Fixed, ComputeShare::Weight(weight)) => {
+            u32::from(weight.get())
+        }
+        (CardPolicy::Weighted | CardPolicy::Soft, _) => 1,
+        (CardPolicy::Fixed, _) => 0,
+    }
+}
+
+/// What a container asks of one card, in the card's own units.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CardAsk {
+    /// Bytes. 0 for a monitor.
+    pub(crate) memory: Bytes,
+    /// Share of its time.
+    pub(crate) compute: ComputeShare,
+    /// The policy that it needs; `None`: any.
+    pub(crate) policy: Option<CardPolicy>,
+    /// All of the card, alone.
+    pub(crate) exclusive: bool,
+    /// Only this MIG device of it.
+    pub(crate) mig_uuid: Option<String>,
+    /// What is going to hold the limits.
+    pub(crate) enforcement: Enforcement,
+}
+
+impl CardAsk {
+    /// The grant that this ask becomes on `card`.
+    pub(crate) fn grant(&self, card: &Card, sums: &CardSums, limits: &Limits) -> CardGrant {
+        CardGrant {
+            index: card.index,
+            uuid: card.uuid.clone(),
+            mig_uuid: self.mig_uuid.clone(),
+            memory: self.memory,
+            compute: self.compute,
+            policy: self.policy_on(sums, limits),
+            exclusive: self.exclusive,
+            enforcement: self.enforcement,
+        }
+    }
+
+    fn policy_on(&self, sums: &CardSums, limits: &Limits) -> CardPolicy {
+        sums.policy.or(self.policy).unwrap_or(limits.default_policy)
+    }
+
+    /// `3276MiB 10%`, for people.
+    pub(crate) fn describe(&self) -> String {
+        describe(self.memory, self.compute, self.exclusive, self.mig_uuid.as_deref(), self.enforcement)
+    }
+}
+
+impl CardGrant {
+    /// `3276MiB 10%`, `whole card`: for people.
+    pub fn describe(&self) -> String {
+        describe(self.memory, self.compute, self.exclusive, self.mig_uuid.as_deref(), self.enforcement)
+    }
+}
+
+fn describe(
+    memory: Bytes,
+    compute: ComputeShare,
+    exclusive: bool,
+    mig: Option<&str>,
+    enforcement: Enforcement,
+) -> String {
+    match (mig, enforcement) {
+        (Some(mig), _) => mig.to_owned(),
+        (None, Enforcement::Monitor) => "a look, nothing held".to_owned(),
+        (None, Enforcement::Mig) => "a MIG device".to_owned(),
+        _ if exclusive => "the whole card".to_owned(),
+        _ => format!("{memory} {}", ComputeText(compute)),
+    }
+}
+
+/// A compute share as people write it.
+#[derive(Debug)]
+pub(crate) struct ComputeText(pub(crate) ComputeShare);
+
+impl fmt::Display for ComputeText {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            ComputeShare::Unlimited => formatter.write_str("compute=uncapped"),
+            ComputeShare::Cap { percent, .. } => write!(formatter, "compute={percent}"),
+            ComputeShare::Weight(weight) => write!(formatter, "weight={weight}"),
+        }
+    }
+}
+
+/// Why a card cannot give what was asked of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Not enough memory.
+    #[error("{asked} of memory asked, {free} of {grantable} free; ask for less, or wait until another container ends")]
+    Memory {
+        /// What was asked.
+        asked: Bytes,
+        /// What is left.
+        free: Bytes,
+        /// What may be granted in all: the card's memory x `memory_scaling`.
+        grantable: Bytes,
+    },
+    /// Not enough compute, though there may be memory.
+    #[error(
+        "{asked_percent}% of compute asked, {free_percent}% free; ask for less, or wait until another container ends"
+    )]
+    Compute {
+        /// What was asked, rounded up.
+        asked_percent: u32,
+        /// What is left, rounded down.
+        free_percent: u32,
+    },
+    /// A cap and containers without one do not fit together.
+    #[error(
+        "containers without a compute cap must keep {MIN_REMAINDER_PERCENT}% of a card, and caps would take {caps_percent}%; \
+         give every container of the card a cap, or ask for a smaller one"
+    )]
+    Remainder {
+        /// Percent that caps would take in all, rounded up.
+        caps_percent: u32,
+    },
+    /// Not enough slices.
+    #[error(
+        "weight {asked} asked, {free} of max_inst = {max_inst} free; ask for a smaller weight, or wait until another container ends"
+    )]
+    Weight {
+        /// What was asked.
+        asked: u32,
+        /// What is left.
+        free: u32,
+        /// Slices in all.
+        max_inst: u32,
+    },
+    /// Too many containers.
+    #[error("it has {limit} containers already, as many as device_split_count allows")]
+    Containers {
+        /// The configured limit.
+        limit: u32,
+    },
+    /// The whole card is asked for, and it is in use.
+    #[error("asked for whole, but parts of it are in use; ask for a share, or wait until its containers have ended")]
+    InUse,
+    /// Somebody has the whole card.
+    #[error("another container has the whole card; wait until it has ended")]
+    HeldWhole,
+    /// Somebody has the MIG device.
+    #[error("MIG device {uuid} is held by another container; name another one, or wait until it has ended")]
+    MigHeld {
+        /// The device.
+        uuid: String,
+    },
+    /// The card's policy is another one.
+    #[error("policy {asked} is needed, and the card has {has}; use another card, or wait until it is empty")]
+    Policy {
+        /// What the request needs.
+        asked: CardPolicy,
+        /// What the card has.
+        has: CardPolicy,
+    },
+    /// The sums would fit, but no order of time windows does.
+    #[error("{reason}; ask for smaller shares, or for fewer cards")]
+    Layout {
+        /// What stands in the way.
+        reason: String,
+    },
+}
+
+/// Whether `card`, of which `sums` is granted, can give `ask` as well.
+///
+/// # Errors
+/// The first reason why not.
+pub(crate) fn check(card: &Card, sums: &CardSums, ask: &CardAsk, limits: &Limits) -> Result<(), Refusal> {
+    if let Some(mig) = &ask.mig_uuid {
+        return match sums.mig.contains(mig) {
+            true if ask.enforcement != Enforcement::Monitor => Err(Refusal::MigHeld { uuid: mig.clone() }),
+            _ => Ok(()),
+        };
+    }
+    if ask.memory.0 == 0 || ask.enforcement == Enforcement::Monitor {
+        return Ok(());
+    }
+    if sums.exclusive {
+        return Err(Refusal::HeldWhole);
+    }
+    if ask.exclusive {
+        return if sums.containers > 0 { Err(Refusal::InUse) } else { Ok(()) };
+    }
+    if let (Some(asked), Some(has)) = (ask.policy, sums.policy)
+        && asked != has
+    {
+        return Err(Refusal::Policy { asked, has });
+    }
+    check_memory(card, sums, ask, limits)?;
+    check_compute(sums, ask, limits)?;
+    if sums.containers >= limits.device_split_count {
+        return Err(Refusal::Containers { limit: limits.device_split_count });
+    }
+    Ok(())
+}
+
+fn check_memory(card: &Card, sums: &CardSums, ask: &CardAsk, limits: &Limits) -> Result<(), Refusal> {
+    let grantable = limits.grantable(card.memory);
+    let free = Bytes(grantable.0.saturating_sub(sums.memory.0));
+    if ask.memory > free {
+        return Err(Refusal::Memory { asked: ask.memory, free, grantable });
+    }
+    Ok(())
+}
+
+fn check_compute(sums: &CardSums, ask: &CardAsk, limits: &Limits) -> Result<(), Refusal> {
+    let policy = ask.policy_on(sums, limits);
+    let mut after = sums.clone();
+    after.policy = Some(policy);
+    after.weights += weight_of(policy, ask.compute);
+    match ask.compute {
+        ComputeShare::Cap { percent, .. } => after.caps_percent += u32::from(percent.get()),
+        ComputeShare::Unlimited => after.uncapped += 1,
+        ComputeShare::Weight(_) => {}
+    }
+    // Weights of `soft` are relative to each other and nothing else.
+    if !matches!(policy, CardPolicy::Soft | CardPolicy::Native) && after.weights > limits.max_inst {
+        let free = limits.max_inst.saturating_sub(sums.weights);
+        return Err(Refusal::Weight { asked: weight_of(policy, ask.compute), free, max_inst: limits.max_inst });
+    }
+    if policy != CardPolicy::Fixed {
+        return Ok(());
+    }
+    let taken = after.fixed_parts(limits);
+    let percent = |parts: u64| u32::try_from(parts / (PERIOD_PARTS / 100)).unwrap_or(100);
+    if taken > PERIOD_PARTS {
+        let before = sums.fixed_parts(limits);
+        return Err(Refusal::Compute {
+            asked_percent: u32::try_from((taken - before).div_ceil(PERIOD_PARTS / 100)).unwrap_or(100),
+            free_percent: percent(PERIOD_PARTS.saturating_sub(before)),
+        });
+    }
+    if after.uncapped > 0 && taken + percent_parts(MIN_REMAINDER_PERCENT) > PERIOD_PARTS {
+        let caps_percent = u32::try_from(taken.div_ceil(PERIOD_PARTS / 100)).unwrap_or(100);
+        return Err(Refusal::Remainder { caps_percent });
+    }
+    Ok(())
+}

@@ -1,0 +1,275 @@
+//! Admission: from a request to a record, or a refusal that leaves nothing behind.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use runtime_config::{Bytes, request::GpuRequest};
+
+use super::{
+    AdmitError, BindError, CardGrant, ContainerKey, GrantState, Ledger, Limits, Process, Record, StoreError,
+    index::Index,
+    liveness::{Population, is_plain_path},
+    store::{Locked, RECORD_VERSION},
+};
+use crate::{
+    cards::Inventory,
+    decision_log::{DecisionLog, Event, Line, chain},
+    select::{self, Plan},
+};
+
+/// A quota below this is less than what CUDA's own context takes on a large card.
+const SMALL_QUOTA: u64 = Bytes::GIB / 2;
+/// What is meant by a large card.
+const LARGE_CARD: u64 = 16 * Bytes::GIB;
+
+/// A container that asks to be admitted.
+#[derive(Debug, Clone, Copy)]
+pub struct Admission<'a> {
+    /// The node's cards.
+    pub inventory: &'a Inventory,
+    /// What it asks for.
+    pub request: &'a GpuRequest,
+    /// The node's rules.
+    pub limits: &'a Limits,
+    /// Who asks.
+    pub container: &'a ContainerKey,
+    /// The shim that answers for it.
+    pub shim: Process,
+    /// What else can bring it to life: the shim's helper.
+    pub creators: &'a [Process],
+    /// The cgroup directories in which it is going to be created: one on v2, one a hierarchy on v1. They must be its own:
+    /// what is found in them after the shim's death is killed.
+    pub cgroups: &'a [PathBuf],
+}
+
+impl Ledger {
+    /// Reserves what the request asks for and writes it down as a pending grant. The container may be created after
+    /// that, and not before.
+    ///
+    /// # Errors
+    /// [`AdmitError`]; the ledger is then as it was.
+    pub fn admit(&self, admission: &Admission<'_>, log: &DecisionLog) -> Result<Record, AdmitError> {
+        let mut lines = vec![ask_line(admission)];
+        let warning = |text| Line::new(Event::Warn, admission.container).field("warning", text);
+        lines.extend(admission.request.warnings.iter().map(warning));
+        let plan = match self.validate(admission) {
+            Ok(plan) => plan,
+            Err(error) => {
+                lines.push(Line::new(Event::Invalid, admission.container).field("why", chain(&error)));
+                lines.push(Line::destroyed(admission.container));
+                log.write(&lines);
+                return Err(error);
+            }
+        };
+        self.admit_planned(admission, &plan, lines, log)
+    }
+
+    /// Everything that can be told without looking at other containers.
+    fn validate(&self, admission: &Admission<'_>) -> Result<Plan, AdmitError> {
+        let container = || Box::new(admission.container.clone());
+        if let Err((cgroup, problem)) = check_cgroups(admission.cgroups) {
+            return Err(AdmitError::Cgroup { container: container(), cgroup, problem });
+        }
+        for cgroup in admission.cgroups {
+            if self.node.population(cgroup) == Population::Processes {
+                let problem = "there are processes in it already; a container with a GPU needs a cgroup of its own";
+                return Err(AdmitError::Cgroup { container: container(), cgroup: cgroup.clone(), problem });
+            }
+        }
+        select::plan(admission.inventory, admission.request)
+            .map_err(|source| AdmitError::Invalid { container: container(), source })
+    }
+
+    fn admit_planned(
+        &self,
+        admission: &Admission<'_>,
+        plan: &Plan,
+        mut lines: Vec<Line>,
+        log: &DecisionLog,
+    ) -> Result<Record, AdmitError> {
+        let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
+        let deadline = Instant::now() + self.reclaim_patience;
+        loop {
+            let locked = match self.store.lock() {
+                Ok(locked) => locked,
+                Err(error) => return Err(refused(failed(error), admission, lines, log)),
+            };
+            // Only the attempt that counts is logged.
+            let mut steps = Vec::new();
+            let error = match self.attempt(&locked, admission, plan, &mut steps, log) {
+                Ok(record) => {
+                    lines.append(&mut steps);
+                    lines.push(grant_line(&record));
+                    log.write(&lines);
+                    return Ok(record);
+                }
+                Err(error) => error,
+            };
+            if matches!(error, AdmitError::Card { .. } | AdmitError::NoRoom { .. }) {
+                match self.reclaim_all(&locked, log) {
+                    Ok(reclaimed) if !reclaimed.freed.is_empty() => continue,
+                    Ok(reclaimed) if reclaimed.dying > 0 && Instant::now() < deadline => {
+                        drop(locked);
+                        thread::sleep(Duration::from_millis(10));
+                        continue;
+                    }
+                    Ok(_) => {}
+                    Err(error) => return Err(refused(failed(error), admission, lines, log)),
+                }
+            }
+            lines.append(&mut steps);
+            return Err(refused(error, admission, lines, log));
+        }
+    }
+
+    /// One try under one lock.
+    fn attempt(
+        &self,
+        locked: &Locked<'_>,
+        admission: &Admission<'_>,
+        plan: &Plan,
+        steps: &mut Vec<Line>,
+        log: &DecisionLog,
+    ) -> Result<Record, AdmitError> {
+        let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
+        let mut index = Index::load(locked).map_err(failed)?;
+        if let Some(earlier) = self.store.find_record(admission.container).map_err(failed)?
+            && !self.reclaim_one(locked, &mut index, &earlier, log).map_err(failed)?.is_freed()
+        {
+            let container = Box::new(admission.container.clone());
+            return Err(AdmitError::AlreadyAdmitted { container, shim_pid: earlier.shim.pid });
+        }
+        let grants = self.reserve(locked, &mut index, admission, plan, steps, log)?;
+        let record = new_record(admission, grants, &index, locked).map_err(failed)?;
+        let written = index.begin_change(locked).and_then(|()| locked.write_record(&record));
+        if let Err(error) = written {
+            super::reserve::roll_back(&record.cards, admission.container, steps);
+            index.save(locked);
+            return Err(failed(error));
+        }
+        // From here on the grant stands. Whatever the index comes to lack is made up from the record.
+        if let Err(error) = index.add(locked, &record) {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the ledger's index is not written down");
+            return Ok(record);
+        }
+        index.save(locked);
+        Ok(record)
+    }
+
+    /// Notes that the container exists: its init, and the cgroup directories in which it really is.
+    ///
+    /// # Errors
+    /// [`BindError`]; the grant is then still pending, and the create must fail and release it.
+    pub fn bind(
+        &self,
+        container: &ContainerKey,
+        init: Process,
+        cgroups: &[PathBuf],
+        log: &DecisionLog,
+    ) -> Result<Record, BindError> {
+        if let Err((cgroup, problem)) = check_cgroups(cgroups) {
+            return Err(BindError::Cgroup { container: Box::new(container.clone()), cgroup, problem });
+        }
+        let failed = |source| BindError::Store { container: Box::new(container.clone()), source };
+        let locked = self.store.lock().map_err(failed)?;
+        let found = self.store.find_record(container).map_err(failed)?;
+        let Some(mut record) = found else { return Err(BindError::NoGrant { container: Box::new(container.clone()) }) };
+        let mut index = Index::load(&locked).map_err(failed)?;
+        record.state = GrantState::Bound;
+        record.init = Some(init);
+        record.cgroups = strings(cgroups);
+        let written = index.begin_change(&locked).and_then(|()| locked.write_record(&record));
+        // Its sums are as before; only the directory has another stamp.
+        index.save(&locked);
+        written.map_err(failed)?;
+        log.write(&[Line::new(Event::Bind, container).field("pid", init.pid).field("grant", &record.grant_id)]);
+        Ok(record)
+    }
+}
+
+fn new_record(
+    admission: &Admission<'_>,
+    cards: Vec<CardGrant>,
+    index: &Index,
+    locked: &Locked<'_>,
+) -> Result<Record, StoreError> {
+    let path = Path::new("/proc/sys/kernel/random/uuid");
+    let grant_id = fs::read_to_string(path);
+    let grant_id =
+        grant_id.map_err(|source| StoreError::Io { action: "read", path: path.to_owned(), source })?.trim().to_owned();
+    Ok(Record {
+        version: RECORD_VERSION,
+        boot_id: locked.store().boot_id().to_owned(),
+        grant_id,
+        container: admission.container.clone(),
+        state: GrantState::Pending,
+        shim: admission.shim,
+        creators: admission.creators.to_vec(),
+        init: None,
+        cgroups: strings(admission.cgroups),
+        order: index.next_order(),
+        request: admission.request.clone(),
+        exclusive: !cards.is_empty() && cards.iter().all(|card| card.exclusive),
+        cards,
+        admitted_at: Timestamp::now().to_string(),
+    })
+}
+
+/// `(the path, what is wrong with it)`
+fn check_cgroups(cgroups: &[PathBuf]) -> Result<(), (PathBuf, &'static str)> {
+    if cgroups.is_empty() {
+        let problem = "none is given, so nobody could tell whether the container is alive";
+        return Err((PathBuf::new(), problem));
+    }
+    for cgroup in cgroups {
+        if !is_plain_path(cgroup) || cgroup.to_str().is_none() {
+            return Err((cgroup.clone(), "the path must be absolute, UTF-8, and without `.` and `..`"));
+        }
+    }
+    Ok(())
+}
+
+fn strings(paths: &[PathBuf]) -> Vec<String> {
+    paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
+}
+
+fn refused(error: AdmitError, admission: &Admission<'_>, mut lines: Vec<Line>, log: &DecisionLog) -> AdmitError {
+    if !matches!(error, AdmitError::Card { .. }) {
+        lines.push(Line::new(Event::Refuse, admission.container).field("why", chain(&error)));
+    }
+    lines.push(Line::destroyed(admission.container));
+    log.write(&lines);
+    error
+}
+
+fn ask_line(admission: &Admission<'_>) -> Line {
+    Line::new(Event::Ask, admission.container)
+        .field("containerd", &admission.container.containerd)
+        .field("shim", admission.shim.pid)
+        .field("asked", admission.request.asked.join(" "))
+}
+
+fn grant_line(record: &Record) -> Line {
+    let cards = record.cards.iter().map(|card| format!("{}: {}", card.index, card.describe()));
+    let cards: Vec<_> = cards.collect();
+    Line::new(Event::Grant, &record.container)
+        .field("grant", &record.grant_id)
+        .field("order", record.order)
+        .field("cards", if cards.is_empty() { "none".to_owned() } else { cards.join(", ") })
+}
+
+/// A warning where a quota is too small to be of use.
+pub(super) fn small_quota_line(container: &ContainerKey, grant: &CardGrant, card_memory: Bytes) -> Option<Line> {
+    let small = grant.holds() && !grant.exclusive && grant.memory.0 < SMALL_QUOTA && card_memory.0 >= LARGE_CARD;
+    small.then(|| {
+        Line::new(Event::Warn, container)
+            .field("card", grant.index)
+            .field("memory", grant.memory)
+            .field("warning", "less than about 512MiB: CUDA's own context may take all of it")
+    })
+}

@@ -1,0 +1,209 @@
+//! The records' sums, card by card, so that an admission reads what is on the cards that it chooses and not all records.
+//!
+//! Derived from the records and never trusted further than that: see [`super::store`] for when it is rebuilt.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    CardGrant, ContainerKey, Process, Record,
+    account::CardSums,
+    store::{Locked, StoreError, hash},
+};
+
+const SUMMARY: &str = "summary";
+const INDEX_VERSION: u32 = 1;
+
+/// One grant on one card.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Holding {
+    pub(super) container: ContainerKey,
+    pub(super) order: u64,
+    pub(super) shim: Process,
+    /// Hash of the container's group.
+    pub(super) group: Option<u64>,
+    /// UUIDs of all cards of the container: what has its windows at the same instant as here.
+    pub(super) cards: Vec<String>,
+    pub(super) grant: CardGrant,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Summary {
+    version: u32,
+    boot_id: String,
+    /// Of the directory of records, as this index last saw it: a record that somebody removed by hand shows.
+    stamp: (i64, i64),
+    next_order: u64,
+    /// Sums of the cards that have any, by UUID.
+    cards: BTreeMap<String, CardSums>,
+}
+
+/// The index in memory, as of the lock's being held.
+#[derive(Debug)]
+pub(super) struct Index {
+    summary: Summary,
+    holdings: BTreeMap<String, Vec<Holding>>,
+    /// Cards whose file is not up to date.
+    changed: BTreeSet<String>,
+}
+
+/// Name of a card's file.
+fn card_file(uuid: &str) -> String {
+    format!("card-{uuid}")
+}
+
+/// Hash of a group, for [`Holding::group`].
+pub(super) fn group_hash(group: &str) -> u64 {
+    u64::from_str_radix(&hash(&[group])[..16], 16).unwrap_or_default()
+}
+
+impl Index {
+    /// The index as it is written down if that is up to date, else made from the records.
+    pub(super) fn load(locked: &Locked<'_>) -> Result<Self, StoreError> {
+        if let Some(summary) = locked.read_index::<Summary>(SUMMARY)
+            && summary.version == INDEX_VERSION
+            && summary.boot_id == locked.store().boot_id()
+            && summary.stamp == locked.records_stamp()?
+        {
+            return Ok(Self { summary, holdings: BTreeMap::new(), changed: BTreeSet::new() });
+        }
+        Self::rebuild(locked)
+    }
+
+    /// Makes the index from the records, and writes it down if that is possible.
+    pub(super) fn rebuild(locked: &Locked<'_>) -> Result<Self, StoreError> {
+        locked.remove_index(SUMMARY)?;
+        locked.remove_leftovers()?;
+        let mut index = Self {
+            summary: Summary {
+                version: INDEX_VERSION,
+                boot_id: locked.store().boot_id().to_owned(),
+                stamp: (0, 0),
+                next_order: 0,
+                cards: BTreeMap::new(),
+            },
+            holdings: BTreeMap::new(),
+            changed: BTreeSet::new(),
+        };
+        for record in locked.store().records()? {
+            index.summary.next_order = index.summary.next_order.max(record.order + 1);
+            index.add_holdings(&record);
+        }
+        index.save(locked);
+        Ok(index)
+    }
+
+    /// Order of the next record.
+    pub(super) fn next_order(&self) -> u64 {
+        self.summary.next_order
+    }
+
+    /// What is granted of a card.
+    pub(super) fn sums(&self, uuid: &str) -> CardSums {
+        self.summary.cards.get(uuid).cloned().unwrap_or_default()
+    }
+
+    /// The grants on a card, in ledger order.
+    pub(super) fn holdings(&mut self, locked: &Locked<'_>, uuid: &str) -> Result<&[Holding], StoreError> {
+        if !self.holdings.contains_key(uuid) {
+            let found = match self.summary.cards.get(uuid) {
+                None => Vec::new(),
+                Some(sums) => match locked.read_index::<Vec<Holding>>(&card_file(uuid)) {
+                    Some(holdings) if sums_of(&holdings) == *sums => holdings,
+                    // Not what the summary was made from.
+                    _ => {
+                        *self = Self::rebuild(locked)?;
+                        return Ok(self.holdings.entry(uuid.to_owned()).or_default());
+                    }
+                },
+            };
+            self.holdings.insert(uuid.to_owned(), found);
+        }
+        Ok(self.holdings.entry(uuid.to_owned()).or_default())
+    }
+
+    /// Marks the written index as out of date: to be done before a record comes, changes or goes.
+    pub(super) fn begin_change(&mut self, locked: &Locked<'_>) -> Result<(), StoreError> {
+        locked.remove_index(SUMMARY)
+    }
+
+    /// Takes a new record in.
+    pub(super) fn add(&mut self, locked: &Locked<'_>, record: &Record) -> Result<(), StoreError> {
+        for grant in &record.cards {
+            self.holdings(locked, &grant.uuid)?;
+        }
+        // A rebuild on the way has it already.
+        self.drop_holdings(&record.container);
+        self.summary.next_order = self.summary.next_order.max(record.order + 1);
+        self.add_holdings(record);
+        Ok(())
+    }
+
+    /// Takes a record out.
+    pub(super) fn remove(&mut self, locked: &Locked<'_>, record: &Record) -> Result<(), StoreError> {
+        for grant in &record.cards {
+            self.holdings(locked, &grant.uuid)?;
+        }
+        self.drop_holdings(&record.container);
+        Ok(())
+    }
+
+    fn drop_holdings(&mut self, container: &ContainerKey) {
+        for (uuid, holdings) in &mut self.holdings {
+            let before = holdings.len();
+            holdings.retain(|holding| holding.container != *container);
+            if holdings.len() != before {
+                self.changed.insert(uuid.clone());
+            }
+        }
+    }
+
+    fn add_holdings(&mut self, record: &Record) {
+        let cards: Vec<String> = record.cards.iter().map(|grant| grant.uuid.clone()).collect();
+        let group = record.request.group.as_deref().map(group_hash);
+        for grant in &record.cards {
+            self.changed.insert(grant.uuid.clone());
+            self.holdings.entry(grant.uuid.clone()).or_default().push(Holding {
+                container: record.container.clone(),
+                order: record.order,
+                shim: record.shim,
+                group,
+                cards: cards.clone(),
+                grant: grant.clone(),
+            });
+        }
+    }
+
+    /// Brings the sums up to date, and the written index if that is possible: where it is not (a full disk), it stays
+    /// absent, and whoever comes next makes it anew.
+    pub(super) fn save(&mut self, locked: &Locked<'_>) {
+        for uuid in &self.changed {
+            let holdings = self.holdings.get(uuid).map_or(&[][..], Vec::as_slice);
+            if holdings.is_empty() {
+                self.summary.cards.remove(uuid);
+            } else {
+                self.summary.cards.insert(uuid.clone(), sums_of(holdings));
+            }
+        }
+        if let Err(error) = self.write(locked) {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the ledger's index is not written down");
+        }
+    }
+
+    fn write(&mut self, locked: &Locked<'_>) -> Result<(), StoreError> {
+        for uuid in &self.changed {
+            match self.holdings.get(uuid) {
+                Some(holdings) if !holdings.is_empty() => locked.write_index(&card_file(uuid), holdings)?,
+                _ => locked.remove_index(&card_file(uuid))?,
+            }
+        }
+        self.changed.clear();
+        self.summary.stamp = locked.records_stamp()?;
+        locked.write_index(SUMMARY, &self.summary)
+    }
+}
+
+fn sums_of(holdings: &[Holding]) -> CardSums {
+    CardSums::of(holdings.iter().map(|holding| (&holding.grant, holding.group)))
+}

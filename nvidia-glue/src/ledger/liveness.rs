@@ -1,0 +1,293 @@
+//! Is a process, or a cgroup, still alive? Everything that the ledger asks of `/proc` and `/sys/fs/cgroup`.
+//!
+//! Whatever cannot be told for certain counts as alive: a grant that is kept too long costs a retry, one that is given
+//! back too early costs somebody else's memory.
+
+use std::{
+    fmt, fs,
+    io::{self, ErrorKind},
+    path::{Component, Path, PathBuf},
+};
+
+use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::Process;
+
+impl Process {
+    /// The process that runs now under `pid`.
+    ///
+    /// # Errors
+    /// `NotFound` where there is none, or what reading `/proc/PID/stat` failed with.
+    pub fn of(pid: i32) -> io::Result<Self> {
+        let stat = read_stat(pid)?;
+        Ok(Self { pid, start_time: stat.start_time })
+    }
+
+    /// This process.
+    ///
+    /// # Errors
+    /// As [`Process::of`].
+    pub fn current() -> io::Result<Self> {
+        Self::of(nix::unistd::getpid().as_raw())
+    }
+}
+
+/// What there is in a cgroup and below it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Population {
+    /// Nothing, or the cgroup does not exist.
+    Empty,
+    /// At least one process.
+    Processes,
+    /// It cannot be told.
+    Unknown,
+}
+
+/// The node as the ledger sees it; tests have a simulated one.
+pub(crate) trait Node: fmt::Debug + Send + Sync {
+    /// Whether exactly this process is alive (a zombie is not).
+    fn is_alive(&self, process: Process) -> bool;
+    /// What there is in the cgroup at `directory`.
+    fn population(&self, directory: &Path) -> Population;
+    /// Sends SIGKILL to everything in the cgroup at `directory` and below. Does not wait.
+    fn kill_cgroup(&self, directory: &Path);
+    /// Sends SIGKILL to exactly this process. Does not wait.
+    fn kill(&self, process: Process);
+}
+
+/// The real node.
+#[derive(Debug)]
+pub(crate) struct Linux;
+
+impl Node for Linux {
+    fn is_alive(&self, process: Process) -> bool {
+        match read_stat(process.pid) {
+            Ok(stat) => stat.start_time == process.start_time && !stat.is_zombie,
+            Err(error) => error.kind() != ErrorKind::NotFound,
+        }
+    }
+
+    fn population(&self, directory: &Path) -> Population {
+        population(directory)
+    }
+
+    fn kill_cgroup(&self, directory: &Path) {
+        if !may_be_killed(directory) {
+            tracing::warn!(cgroup = %directory.display(), "not killed: it is no cgroup of one container");
+            return;
+        }
+        // Linux 5.14 on cgroup v2: atomic, whatever is forked meanwhile, also when frozen.
+        if fs::write(directory.join("cgroup.kill"), "1").is_ok() {
+            return;
+        }
+        for (pid, members) in processes_below(directory).unwrap_or_default() {
+            kill_member(pid, &members);
+        }
+        // A frozen process of cgroup v1 takes its SIGKILL when it is thawed.
+        let _ = fs::write(directory.join("freezer.state"), "THAWED");
+    }
+
+    fn kill(&self, process: Process) {
+        let Some(pid) = Pid::from_raw(process.pid) else { return };
+        let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+        // The handle is of the right process if the pid still is when the handle is already held.
+        if self.is_alive(process) {
+            let _ = pidfd_send_signal(&handle, Signal::KILL);
+        }
+    }
+}
+
+struct Stat {
+    start_time: u64,
+    is_zombie: bool,
+}
+
+fn read_stat(pid: i32) -> io::Result<Stat> {
+    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(text) => {
+            parse_stat(&text).ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "/proc/PID/stat is not understood"))
+        }
+        // The process ended between open and read.
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Err(ErrorKind::NotFound.into()),
+        Err(error) => Err(error),
+    }
+}
+
+/// proc(5): the name, in parentheses, may hold anything; after its last `)` come state (field 3), ..., number of threads
+/// (20), ..., start time (22).
+fn parse_stat(text: &str) -> Option<Stat> {
+    let (_, rest) = text.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?;
+    let threads: u64 = fields.nth(16)?.parse().ok()?;
+    let start_time = fields.nth(1)?.parse().ok()?;
+    // A main thread that ended before the others shows as a zombie, too; the process is alive all the same.
+    let is_zombie = matches!(state, "Z" | "X" | "x") && threads <= 1;
+    Some(Stat { start_time, is_zombie })
+}
+
+fn population(directory: &Path) -> Population {
+    match fs::read_to_string(directory.join("cgroup.events")) {
+        Ok(events) => match events.lines().find_map(|line| line.strip_prefix("populated ")) {
+            Some("0") => return Population::Empty,
+            Some("1") => return Population::Processes,
+            _ => return Population::Unknown,
+        },
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Population::Empty,
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(_) => return Population::Unknown,
+    }
+    match processes_below(directory) {
+        Ok(found) if !found.is_empty() => Population::Processes,
+        Ok(_) if directory.exists() || is_in_cgroup_filesystem(directory) => Population::Empty,
+        _ => Population::Unknown,
+    }
+}
+
+/// A directory that is gone was a cgroup only if what is left of its path is one: a hierarchy that is not mounted here
+/// tells nothing about who lives in it.
+fn is_in_cgroup_filesystem(directory: &Path) -> bool {
+    let Some(existing) = directory.ancestors().find(|ancestor| ancestor.exists()) else { return false };
+    statfs(existing).is_ok_and(|found| [CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC].contains(&found.filesystem_type()))
+}
+
+/// The processes of a cgroup and of those below it, each with the file that named it.
+fn processes_below(directory: &Path) -> io::Result<Vec<(i32, PathBuf)>> {
+    let mut found = Vec::new();
+    let mut waiting = vec![directory.to_path_buf()];
+    while let Some(current) = waiting.pop() {
+        let members = current.join("cgroup.procs");
+        match fs::read_to_string(&members) {
+            Ok(text) => {
+                found.extend(text.lines().filter_map(|line| line.parse().ok()).map(|pid| (pid, members.clone())));
+            }
+            // Removed meanwhile: then it was empty. There without the file: no cgroup.
+            Err(_) if !current.exists() => continue,
+            Err(error) => return Err(error),
+        }
+        match fs::read_dir(&current) {
+            Ok(entries) => waiting.extend(
+                entries
+                    .filter_map(Result::ok)
+                    .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+                    .map(|entry| entry.path()),
+            ),
+            Err(_) if !current.exists() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+fn kill_member(pid: i32, members: &Path) {
+    let Some(handle) = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else { return };
+    // Still listed while the handle is held: the handle is of the listed process, and not of one that took its number.
+    let listed = fs::read_to_string(members).is_ok_and(|text| text.lines().any(|line| line.parse() == Ok(pid)));
+    if listed {
+        let _ = pidfd_send_signal(&handle, Signal::KILL);
+    }
+}
+
+/// Whether `directory` can be the cgroup of one container: a plain path below the top of its hierarchy, without this
+/// process in it.
+fn may_be_killed(directory: &Path) -> bool {
+    let own = nix::unistd::getpid().as_raw();
+    is_plain_path(directory)
+        && is_below_hierarchy_top(directory)
+        && processes_below(directory).is_ok_and(|found| found.iter().all(|(pid, _)| *pid != own && *pid != 1))
+}
+
+/// Absolute, without `..`.
+pub(crate) fn is_plain_path(path: &Path) -> bool {
+    path.is_absolute()
+        && path.components().all(|component| matches!(component, Component::RootDir | Component::Normal(_)))
+}
+
+fn is_below_hierarchy_top(directory: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let device = |path: &Path| fs::metadata(path).ok().map(|found| found.dev());
+    directory.parent().is_some_and(|parent| device(parent).is_some() && device(parent) == device(directory))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn stat_survives_any_process_name() {
+        let stat = |state: &str, threads: u32| {
+            format!("7 (a) R (b) {state} 1 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 {threads} 0 123456 1 1\n")
+        };
+        let parsed = parse_stat(&stat("S", 1)).unwrap();
+        assert_eq!((parsed.start_time, parsed.is_zombie), (123_456, false));
+        assert!(parse_stat(&stat("Z", 1)).unwrap().is_zombie);
+        assert!(!parse_stat(&stat("Z", 3)).unwrap().is_zombie, "its other threads run on");
+        for broken in ["", "7 (a", "7 (a) S 1", "7 (a) S 1 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 x 0 y"] {
+            assert!(parse_stat(broken).is_none(), "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn a_process_is_alive_until_it_is_dead_even_unreaped() {
+        let own = Process::current().unwrap();
+        assert!(Linux.is_alive(own));
+        assert!(!Linux.is_alive(Process { start_time: own.start_time + 1, ..own }), "another process, same pid");
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let process = Process::of(i32::try_from(child.id()).unwrap()).unwrap();
+        assert!(Linux.is_alive(process));
+        Linux.kill(Process { start_time: process.start_time + 1, ..process });
+        assert!(child.try_wait().unwrap().is_none(), "a process that only has the pid is not killed");
+        Linux.kill(process);
+        while Linux.is_alive(process) {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(!Linux.is_alive(process));
+    }
+
+    #[test]
+    fn what_is_no_cgroup_is_not_known_to_be_empty() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(population(directory.path()), Population::Unknown);
+        assert_eq!(population(&directory.path().join("gone")), Population::Unknown);
+        assert!(!may_be_killed(Path::new("/sys/fs/cgroup")));
+        assert!(!may_be_killed(Path::new("/sys/fs/cgroup/../cgroup/x")));
+        assert!(!may_be_killed(Path::new("/")));
+    }
+
+    /// Needs root and a writable hierarchy.
+    #[test]
+    fn a_cgroup_is_populated_until_its_last_process_is_killed() {
+        let Some(top) = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"]
+            .map(Path::new)
+            .into_iter()
+            .find(|top| top.join("cgroup.procs").exists())
+        else {
+            println!("skipped: no cgroup hierarchy here");
+            return;
+        };
+        let directory = top.join(format!("egpu-liveness-test-{}", std::process::id()));
+        if let Err(error) = fs::create_dir(&directory) {
+            println!("skipped: no cgroup can be made here: {error}");
+            return;
+        }
+        let inner = directory.join("inner");
+        fs::create_dir(&inner).unwrap();
+        let empty_before = population(&directory);
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        fs::write(inner.join("cgroup.procs"), child.id().to_string()).unwrap();
+        let with_process = population(&directory);
+        Linux.kill_cgroup(&directory);
+        child.wait().unwrap();
+        let empty_after = population(&directory);
+        fs::remove_dir(&inner).unwrap();
+        fs::remove_dir(&directory).unwrap();
+        assert_eq!(
+            [empty_before, with_process, empty_after, population(&directory)],
+            [Population::Empty, Population::Processes, Population::Empty, Population::Empty]
+        );
+    }
+}

@@ -1,0 +1,168 @@
+//! Taking back the grants of shims that are gone. See [`super`] for the rule.
+
+use std::path::Path;
+
+use super::{
+    ContainerKey, GrantState, Ledger, Record, StoreError, index::Index, liveness::Population, reserve::grant_fields,
+    store::Locked,
+};
+use crate::decision_log::{DecisionLog, Event, Line};
+
+/// What became of one grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It stands: its shim lives, or it cannot be told.
+    Kept,
+    /// Its shim is gone, its container has been killed and is not gone yet.
+    Dying,
+    /// It is no more.
+    Freed,
+}
+
+impl Fate {
+    pub(super) fn is_freed(self) -> bool {
+        self == Self::Freed
+    }
+}
+
+/// What a look at all grants came to.
+#[derive(Debug, Default)]
+pub(super) struct Reclaimed {
+    pub(super) freed: Vec<ContainerKey>,
+    pub(super) dying: usize,
+}
+
+impl Ledger {
+    /// Looks at every grant, and takes back those whose shim and container are gone. Kills containers whose shim is gone;
+    /// a second call takes their grants back once they have ended.
+    ///
+    /// Returns the containers whose grants were taken back.
+    ///
+    /// # Errors
+    /// When the records cannot be read or removed.
+    pub fn reclaim(&self, log: &DecisionLog) -> Result<Vec<ContainerKey>, StoreError> {
+        let locked = self.store.lock()?;
+        Ok(self.reclaim_all(&locked, log)?.freed)
+    }
+
+    pub(super) fn reclaim_all(&self, locked: &Locked<'_>, log: &DecisionLog) -> Result<Reclaimed, StoreError> {
+        let mut index = Index::load(locked)?;
+        let mut reclaimed = Reclaimed::default();
+        for record in self.store.records()? {
+            match self.reclaim_one(locked, &mut index, &record, log)? {
+                Fate::Kept => {}
+                Fate::Dying => reclaimed.dying += 1,
+                Fate::Freed => reclaimed.freed.push(record.container),
+            }
+        }
+        Ok(reclaimed)
+    }
+
+    /// The same for those who are on certain cards. Returns how many grants were taken back.
+    pub(super) fn reclaim_cards(
+        &self,
+        locked: &Locked<'_>,
+        index: &mut Index,
+        uuids: &[String],
+        log: &DecisionLog,
+    ) -> Result<usize, StoreError> {
+        let mut orphans: Vec<ContainerKey> = Vec::new();
+        // The containers of one pod have one shim.
+        let mut alive = Vec::new();
+        for uuid in uuids {
+            for holding in index.holdings(locked, uuid)? {
+                if alive.contains(&holding.shim) || orphans.contains(&holding.container) {
+                    continue;
+                }
+                if self.node.is_alive(holding.shim) {
+                    alive.push(holding.shim);
+                } else {
+                    orphans.push(holding.container.clone());
+                }
+            }
+        }
+        let mut freed = 0;
+        for orphan in orphans {
+            if let Some(record) = self.store.find_record(&orphan)?
+                && self.reclaim_one(locked, index, &record, log)?.is_freed()
+            {
+                freed += 1;
+            }
+        }
+        Ok(freed)
+    }
+
+    pub(super) fn reclaim_one(
+        &self,
+        locked: &Locked<'_>,
+        index: &mut Index,
+        record: &Record,
+        log: &DecisionLog,
+    ) -> Result<Fate, StoreError> {
+        if self.node.is_alive(record.shim) {
+            return Ok(Fate::Kept);
+        }
+        match self.end(record) {
+            Fate::Freed => {}
+            Fate::Dying => {
+                log.write(&[reclaim_line(record).field("action", "killed what its shim left running")]);
+                return Ok(Fate::Dying);
+            }
+            Fate::Kept => {
+                log.write(&[reclaim_line(record)
+                    .field("action", "kept: it cannot be told whether its cgroup is empty")
+                    .field("cgroups", record.cgroups.join(" "))]);
+                return Ok(Fate::Kept);
+            }
+        }
+        index.begin_change(locked)?;
+        locked.remove_record(&self.store.record_name(&record.container))?;
+        index.remove(locked, record)?;
+        index.save(locked);
+        let given_back =
+            record.cards.iter().map(|card| grant_fields(Line::new(Event::Release, &record.container), card));
+        let mut lines = vec![reclaim_line(record).field("action", "taken back: shim and container are gone")];
+        lines.extend(given_back);
+        log.write(&lines);
+        Ok(Fate::Freed)
+    }
+
+    /// Kills what is left of a container without a shim.
+    fn end(&self, record: &Record) -> Fate {
+        let mut fate = Fate::Freed;
+        // First what could still add processes to the cgroup.
+        for creator in &record.creators {
+            if self.node.is_alive(*creator) {
+                self.node.kill(*creator);
+                fate = Fate::Dying;
+            }
+        }
+        for cgroup in &record.cgroups {
+            match self.node.population(Path::new(cgroup)) {
+                Population::Empty => {}
+                Population::Processes => {
+                    self.node.kill_cgroup(Path::new(cgroup));
+                    fate = Fate::Dying;
+                }
+                Population::Unknown if fate == Fate::Freed => fate = Fate::Kept,
+                Population::Unknown => {}
+            }
+        }
+        // One that left its cgroup is a container's process all the same.
+        if let Some(init) = record.init
+            && self.node.is_alive(init)
+        {
+            self.node.kill(init);
+            fate = Fate::Dying;
+        }
+        fate
+    }
+}
+
+fn reclaim_line(record: &Record) -> Line {
+    let state = match record.state {
+        GrantState::Pending => "pending",
+        GrantState::Bound => "bound",
+    };
+    Line::new(Event::Reclaim, &record.container).field("state", state).field("shim", record.shim.pid)
+}

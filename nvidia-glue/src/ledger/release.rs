@@ -1,0 +1,64 @@
+//! Giving a grant back.
+
+use std::path::{Path, PathBuf};
+
+use super::{
+    ContainerKey, Ledger, Record, ReleaseError,
+    index::Index,
+    liveness::Population,
+    reserve::{grant_fields, roll_back},
+};
+use crate::decision_log::{DecisionLog, Event, Line};
+
+/// Why a grant is given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReleaseReason {
+    /// The container has ended and was deleted.
+    Ended,
+    /// Its create failed after it had been admitted: what was reserved is rolled back.
+    CreateFailed,
+}
+
+impl Ledger {
+    /// Gives a container's grant back. `None` when there is none: a second release does nothing.
+    ///
+    /// # Errors
+    /// [`ReleaseError::StillRunning`] while there are processes in its cgroups: the grant stays and is reclaimed after
+    /// they and the shim have ended. Or when the record cannot be read or removed; a full disk is no obstacle.
+    pub fn release(
+        &self,
+        container: &ContainerKey,
+        reason: ReleaseReason,
+        log: &DecisionLog,
+    ) -> Result<Option<Record>, ReleaseError> {
+        let failed = |source| ReleaseError::Store { container: Box::new(container.clone()), source };
+        let locked = self.store.lock().map_err(failed)?;
+        let Some(record) = self.store.find_record(container).map_err(failed)? else { return Ok(None) };
+        let populated = |cgroup: &&String| self.node.population(Path::new(cgroup)) == Population::Processes;
+        if let Some(cgroup) = record.cgroups.iter().find(populated) {
+            let cgroup = PathBuf::from(cgroup);
+            return Err(ReleaseError::StillRunning { container: Box::new(container.clone()), cgroup });
+        }
+        let mut index = Index::load(&locked).map_err(failed)?;
+        index.begin_change(&locked).map_err(failed)?;
+        locked.remove_record(&self.store.record_name(container)).map_err(failed)?;
+        match index.remove(&locked, &record) {
+            Ok(()) => index.save(&locked),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the ledger's index is not written down");
+            }
+        }
+        let mut lines = Vec::new();
+        match reason {
+            ReleaseReason::Ended => {
+                lines.extend(record.cards.iter().map(|card| grant_fields(Line::new(Event::Release, container), card)));
+            }
+            ReleaseReason::CreateFailed => {
+                roll_back(&record.cards, container, &mut lines);
+                lines.push(Line::destroyed(container));
+            }
+        }
+        log.write(&lines);
+        Ok(Some(record))
+    }
+}

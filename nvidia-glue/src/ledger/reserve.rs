@@ -1,0 +1,247 @@
+//! Reserving, card by card: which cards, whether they have room, whether a layout of windows exists.
+
+use super::{
+    Admission, AdmitError, CardGrant, ContainerKey, Ledger, Refusal,
+    account::{CardSums, check},
+    admit::small_quota_line,
+    index::{Holding, Index, group_hash},
+    layout::check_layout,
+    store::{Locked, StoreError},
+};
+use crate::{
+    cards::Card,
+    decision_log::{DecisionLog, Event, Line, chain},
+    select::{Candidate, Plan, Planned, PlannedCards, ranked},
+};
+
+/// Sets of cards for which a layout of windows is looked for before egpu gives up choosing.
+const MAX_LAYOUTS_TRIED: usize = 64;
+/// Containers that a message names at most.
+const MAX_NAMED: usize = 8;
+
+impl Ledger {
+    /// Chooses and reserves. `steps` tells what was done; after a failure it also tells how that was undone.
+    pub(super) fn reserve(
+        &self,
+        locked: &Locked<'_>,
+        index: &mut Index,
+        admission: &Admission<'_>,
+        plan: &Plan,
+        steps: &mut Vec<Line>,
+        log: &DecisionLog,
+    ) -> Result<Vec<CardGrant>, AdmitError> {
+        let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
+        loop {
+            let mut chosen = match &plan.cards {
+                PlannedCards::Named(named) => named.clone(),
+                PlannedCards::Choose(choices) => choose(locked, index, admission, choices)?,
+            };
+            chosen.extend(plan.whole.iter().cloned());
+            // Whoever takes the lock cleans up where it is about to build.
+            let cards = chosen.iter().filter_map(|planned| admission.inventory.cards.get(planned.card));
+            let uuids: Vec<String> = cards.map(|card| card.uuid.clone()).collect();
+            if self.reclaim_cards(locked, index, &uuids, log).map_err(failed)? == 0 {
+                return reserve_chosen(locked, index, admission, &chosen, steps);
+            }
+        }
+    }
+}
+
+/// Reserves card by card, in the container's order.
+fn reserve_chosen(
+    locked: &Locked<'_>,
+    index: &mut Index,
+    admission: &Admission<'_>,
+    chosen: &[Planned],
+    steps: &mut Vec<Line>,
+) -> Result<Vec<CardGrant>, AdmitError> {
+    let mut grants: Vec<CardGrant> = Vec::with_capacity(chosen.len());
+    for planned in chosen {
+        let Some(card) = admission.inventory.cards.get(planned.card) else { continue };
+        let sums = index.sums(&card.uuid);
+        if let Err(refusal) = check(card, &sums, &planned.ask, admission.limits) {
+            let error = card_error(locked, index, admission, (card, planned), refusal)?;
+            steps.push(refuse_line(admission.container, card, planned, &error));
+            roll_back(&grants, admission.container, steps);
+            return Err(error);
+        }
+        let grant = planned.ask.grant(card, &sums, admission.limits);
+        steps.push(reserve_line(admission, card, &sums, &grant));
+        steps.extend(small_quota_line(admission.container, &grant, card.memory));
+        grants.push(grant);
+    }
+    let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
+    if let Err(refusal) = check_layout(locked, index, &grants, admission.limits).map_err(failed)? {
+        // The last card is the one that completes what does not fit together.
+        if let Some(planned) = chosen.last()
+            && let Some(card) = admission.inventory.cards.get(planned.card)
+        {
+            let error = card_error(locked, index, admission, (card, planned), refusal)?;
+            steps.push(refuse_line(admission.container, card, planned, &error));
+            roll_back(&grants, admission.container, steps);
+            return Err(error);
+        }
+    }
+    Ok(grants)
+}
+
+/// The best set of cards that has room for all of `choices`.
+fn choose(
+    locked: &Locked<'_>,
+    index: &mut Index,
+    admission: &Admission<'_>,
+    choices: &[Vec<Planned>],
+) -> Result<Vec<Planned>, AdmitError> {
+    let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
+    let cards = &admission.inventory.cards;
+    let fits = |index: &Index, planned: &Planned| {
+        let card = cards.get(planned.card)?;
+        check(card, &index.sums(&card.uuid), &planned.ask, admission.limits).ok()?;
+        Some(planned.clone())
+    };
+    let mut candidates: Vec<usize> = Vec::new();
+    for planned in choices.iter().flatten() {
+        if !candidates.contains(&planned.card) && fits(index, planned).is_some() {
+            candidates.push(planned.card);
+        }
+    }
+    candidates.sort_unstable();
+    let group = admission.request.group.as_deref().map(group_hash);
+    let described: Vec<Candidate> = candidates
+        .iter()
+        .filter_map(|position| {
+            let card = cards.get(*position)?;
+            Some(candidate(*position, card, &index.sums(&card.uuid), group, admission))
+        })
+        .collect();
+    let sets = ranked(admission.inventory, &described, choices.len(), admission.request.placement);
+    for set in sets.into_iter().take(MAX_LAYOUTS_TRIED) {
+        let pairs = choices.iter().zip(&set);
+        let planned: Option<Vec<Planned>> =
+            pairs.map(|(asks, card)| fits(index, asks.iter().find(|ask| ask.card == *card)?)).collect();
+        let Some(planned) = planned else { continue };
+        let grants = planned.iter().filter_map(|planned| {
+            let card = cards.get(planned.card)?;
+            Some(planned.ask.grant(card, &index.sums(&card.uuid), admission.limits))
+        });
+        let grants: Vec<_> = grants.collect();
+        if check_layout(locked, index, &grants, admission.limits).map_err(failed)?.is_ok() {
+            return Ok(planned);
+        }
+    }
+    Err(no_room(locked, index, admission, choices).map_err(failed)?)
+}
+
+fn candidate(
+    position: usize,
+    card: &Card,
+    sums: &CardSums,
+    group: Option<u64>,
+    admission: &Admission<'_>,
+) -> Candidate {
+    let memory_ppm = u128::from(sums.memory.0) * 1_000_000 / u128::from(card.memory.0.max(1));
+    Candidate {
+        card: position,
+        memory_ppm: u64::try_from(memory_ppm).unwrap_or(u64::MAX),
+        compute_percent: sums.compute_percent(admission.limits),
+        containers: sums.containers,
+        replicas: group.and_then(|group| sums.groups.get(&group)).copied().unwrap_or_default(),
+    }
+}
+
+fn card_error(
+    locked: &Locked<'_>,
+    index: &mut Index,
+    admission: &Admission<'_>,
+    (card, planned): (&Card, &Planned),
+    refusal: Refusal,
+) -> Result<AdmitError, AdmitError> {
+    let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
+    let holders = holders(index.holdings(locked, &card.uuid).map_err(failed)?);
+    Ok(AdmitError::Card {
+        container: Box::new(admission.container.clone()),
+        card: card_name(card),
+        asked: planned.ask.describe(),
+        holders: holders.map(|names| format!("; it is held by {names}")).unwrap_or_default(),
+        source: Box::new(refusal),
+    })
+}
+
+fn no_room(
+    locked: &Locked<'_>,
+    index: &mut Index,
+    admission: &Admission<'_>,
+    choices: &[Vec<Planned>],
+) -> Result<AdmitError, StoreError> {
+    let mut tried = Vec::new();
+    for planned in choices.first().into_iter().flatten() {
+        let Some(card) = admission.inventory.cards.get(planned.card) else { continue };
+        let why = match check(card, &index.sums(&card.uuid), &planned.ask, admission.limits) {
+            Err(refusal) => refusal.to_string(),
+            Ok(()) => "has room, but not together with the others".to_owned(),
+        };
+        let holders = holders(index.holdings(locked, &card.uuid)?);
+        let held = holders.map(|names| format!(" (held by {names})")).unwrap_or_default();
+        tried.push(format!("card {}: {why}{held}", card.index));
+    }
+    let asked = choices.first().and_then(|asks| asks.first()).map(|planned| planned.ask.describe());
+    Ok(AdmitError::NoRoom {
+        container: Box::new(admission.container.clone()),
+        count: choices.len(),
+        asked: asked.unwrap_or_default(),
+        tried: if tried.is_empty() { "none can be chosen".to_owned() } else { tried.join("; ") },
+    })
+}
+
+fn holders(holdings: &[Holding]) -> Option<String> {
+    let holding: Vec<_> = holdings.iter().filter(|holding| holding.grant.holds()).collect();
+    if holding.is_empty() {
+        return None;
+    }
+    let named = holding.iter().take(MAX_NAMED);
+    let mut names: Vec<String> =
+        named.map(|holding| format!("{} ({})", holding.container, holding.grant.describe())).collect();
+    if holding.len() > MAX_NAMED {
+        names.push(format!("{} more", holding.len() - MAX_NAMED));
+    }
+    Some(names.join(", "))
+}
+
+fn card_name(card: &Card) -> String {
+    format!("card {} ({}, {})", card.index, card.model, card.uuid)
+}
+
+fn reserve_line(admission: &Admission<'_>, card: &Card, before: &CardSums, grant: &CardGrant) -> Line {
+    let grantable = admission.limits.grantable(card.memory);
+    let free = grantable.0.saturating_sub(before.memory.0).saturating_sub(grant.memory.0);
+    grant_fields(Line::new(Event::Reserve, admission.container), grant)
+        .field("memory_free_after", runtime_config::Bytes(free))
+}
+
+fn refuse_line(container: &ContainerKey, card: &Card, planned: &Planned, error: &AdmitError) -> Line {
+    Line::new(Event::Refuse, container)
+        .field("card", card.index)
+        .field("asked", planned.ask.describe())
+        .field("why", chain(error))
+}
+
+/// Tells that `grants` are given back, the last first.
+pub(super) fn roll_back(grants: &[CardGrant], container: &ContainerKey, steps: &mut Vec<Line>) {
+    steps.extend(grants.iter().rev().map(|grant| grant_fields(Line::new(Event::Rollback, container), grant)));
+}
+
+/// What is reserved or given back.
+pub(super) fn grant_fields(line: Line, grant: &CardGrant) -> Line {
+    let line = line.field("card", grant.index).field("uuid", &grant.uuid).field("memory", grant.memory);
+    let line = match grant.compute {
+        runtime_config::request::ComputeShare::Unlimited => line.field("compute", "uncapped"),
+        runtime_config::request::ComputeShare::Cap { percent, .. } => line.field("compute", percent),
+        runtime_config::request::ComputeShare::Weight(weight) => line.field("weight", weight),
+    };
+    let line = line.field("policy", grant.policy);
+    match &grant.mig_uuid {
+        Some(mig) => line.field("mig", mig),
+        None if grant.exclusive => line.field("exclusive", true),
+        None => line,
+    }
+}

@@ -1,0 +1,8 @@
+//! Tests of the ledger as a whole.
+
+mod admission;
+mod crash;
+mod orphans;
+mod properties;
+mod race;
+mod vendor;

@@ -1,0 +1,169 @@
+//! Every file operation fails once, and every one is the last before a kill.
+
+use runtime_config::request::{CardRequest, GpuRequest, Share};
+
+use crate::ledger::{
+    ReleaseReason,
+    test_support::{Bench, SHIM, cap, cgroup, devices, key, mib, part, process, request},
+};
+
+fn share(cards: &[u32]) -> GpuRequest {
+    request(devices(cards), part(8192, cap(20)))
+}
+
+/// Two cards, one container on each and one on both.
+fn busy() -> Bench {
+    let bench = Bench::new(2);
+    bench.admit("old0", &share(&[0])).unwrap();
+    bench.admit("old1", &share(&[1])).unwrap();
+    bench.admit("both", &share(&[0, 1])).unwrap();
+    bench
+}
+
+/// What the records say is what an admission sees, whatever has happened to the index.
+fn check_consistent(bench: &mut Bench) {
+    bench.ledger.store.faults.off();
+    bench.reopen();
+    let records = bench.ledger.records().unwrap();
+    let states = bench.ledger.card_states(&bench.inventory, &bench.limits).unwrap();
+    for state in states {
+        let free = mib(32768).0 - state.memory_granted.0;
+        let exactly = |memory: u64| {
+            let probe = request(devices(&[state.index]), part(memory, cap(1)));
+            bench.admit("probe", &probe)
+        };
+        assert!(exactly(free / (1 << 20) + 1).is_err(), "more than is free of card {}", state.index);
+        exactly(free / (1 << 20)).unwrap();
+        bench.ledger.release(&key("probe"), ReleaseReason::Ended, &bench.log).unwrap();
+    }
+    assert_eq!(bench.ledger.records().unwrap(), records);
+    let leftovers = std::fs::read_dir(bench.directory.path()).unwrap();
+    assert!(leftovers.map(|entry| entry.unwrap().file_name()).all(|name| name != "record.tmp"));
+}
+
+/// Runs `operation` on a busy ledger until it needs no more steps than it is given. Returns how many that were.
+fn at_every_step(start: fn(&Bench, i64), operation: impl Fn(&Bench) -> bool, check: impl Fn(&mut Bench, bool)) -> i64 {
+    for steps in 0.. {
+        let mut bench = busy();
+        bench.ledger.store.faults.seen();
+        start(&bench, steps);
+        let done = operation(&bench);
+        let needed = bench.ledger.store.faults.seen();
+        check(&mut bench, done);
+        if needed <= steps {
+            assert!(done);
+            return steps;
+        }
+    }
+    unreachable!()
+}
+
+fn dies(bench: &Bench, steps: i64) {
+    bench.ledger.store.faults.die_after(steps);
+}
+
+fn fails(bench: &Bench, steps: i64) {
+    bench.ledger.store.faults.fail_after(steps);
+}
+
+#[test]
+fn a_kill_at_any_step_of_admission_leaves_all_or_nothing() {
+    let steps = at_every_step(
+        dies,
+        |bench| bench.admit("new", &share(&[0, 1])).is_ok(),
+        |bench, done| {
+            check_consistent(bench);
+            let there = bench.ledger.record(&key("new")).unwrap().is_some();
+            assert!(there || !done, "an admission that succeeded is written down");
+        },
+    );
+    assert!(steps >= 10, "the seam saw {steps} steps only");
+}
+
+#[test]
+fn a_failure_at_any_step_of_admission_is_a_clean_refusal_or_a_grant() {
+    at_every_step(
+        fails,
+        |bench| {
+            let before = bench.files();
+            let done = bench.admit("new", &share(&[0, 1])).is_ok();
+            assert!(done || bench.files() == before, "a refusal leaves the records as they were");
+            done
+        },
+        |bench, done| {
+            check_consistent(bench);
+            assert_eq!(bench.ledger.record(&key("new")).unwrap().is_some(), done);
+        },
+    );
+}
+
+#[test]
+fn a_kill_at_any_step_of_bind_keeps_the_grant() {
+    let bind = |bench: &Bench| bench.ledger.bind(&key("both"), process(7), &[cgroup("both")], &bench.log).is_ok();
+    at_every_step(dies, bind, |bench, _| {
+        check_consistent(bench);
+        assert_eq!(bench.ledger.records().unwrap().len(), 3);
+    });
+    at_every_step(fails, bind, |bench, done| {
+        check_consistent(bench);
+        let record = bench.ledger.record(&key("both")).unwrap().unwrap();
+        assert!(record.init.is_some() || !done);
+    });
+}
+
+#[test]
+fn a_kill_at_any_step_of_release_leaves_all_or_nothing() {
+    let release = |bench: &Bench| bench.ledger.release(&key("both"), ReleaseReason::Ended, &bench.log).is_ok();
+    for start in [dies, fails] {
+        at_every_step(start, release, |bench, done| {
+            check_consistent(bench);
+            let there = bench.ledger.record(&key("both")).unwrap().is_some();
+            assert!(!(there && done), "a release that succeeded has removed the record");
+        });
+    }
+}
+
+#[test]
+fn a_kill_at_any_step_of_a_reclaim_is_made_up_for() {
+    at_every_step(
+        dies,
+        |bench| {
+            bench.node.stop(SHIM);
+            bench.node.start(SHIM + 1);
+            bench.admit_for("new", &request(CardRequest::All, Share::Exclusive), SHIM + 1).is_ok()
+        },
+        |bench, _| {
+            bench.ledger.store.faults.off();
+            bench.reopen();
+            let _ = bench.ledger.release(&key("new"), ReleaseReason::Ended, &bench.log).unwrap();
+            bench.admit_for("next", &request(CardRequest::All, Share::Exclusive), SHIM + 1).unwrap();
+            assert_eq!(bench.ledger.records().unwrap().len(), 1);
+        },
+    );
+}
+
+#[test]
+fn a_grant_is_given_back_on_a_full_disk() {
+    let bench = busy();
+    // Removing needs no room; everything that writes fails.
+    bench.ledger.store.faults.fail_writes();
+    bench.ledger.release(&key("both"), ReleaseReason::Ended, &bench.log).unwrap().unwrap();
+    let before = bench.files();
+    let error = bench.admit("new", &share(&[0])).unwrap_err();
+    let text = crate::decision_log::chain(&error);
+    assert!(text.contains("make room on its file system"), "{text}");
+    assert_eq!(bench.files(), before);
+    bench.ledger.store.faults.off();
+    bench.admit("new", &share(&[0])).unwrap();
+}
+
+#[test]
+fn an_index_that_was_tampered_with_is_made_anew() {
+    for wrong in ["", "{", "[]", r#"{"version":1}"#] {
+        let mut bench = busy();
+        for entry in std::fs::read_dir(bench.directory.path().join("index")).unwrap() {
+            std::fs::write(entry.unwrap().path(), wrong).unwrap();
+        }
+        check_consistent(&mut bench);
+    }
+}
