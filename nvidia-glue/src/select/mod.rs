@@ -178,4 +178,3 @@ fn needed_policy(request: &GpuRequest, compute: ComputeShare) -> Result<Option<C
         (None, _) => Ok(None),
     }
 }
-
