@@ -13,6 +13,7 @@ use nvml_wrapper::{
     Device,
     error::{NvmlError, nvml_sym, nvml_try},
 };
+use nvml_wrapper_sys::bindings::nvmlMemory_t;
 
 /// GPU instance id and compute instance id of a MIG device.
 ///
@@ -30,6 +31,18 @@ pub(crate) fn mig_instance_ids(device: &Device<'_>) -> Result<(u32, u32), NvmlEr
         nvml_try(compute_instance(device.handle(), &raw mut compute))?;
     }
     Ok((gpu, compute))
+}
+
+/// Memory of a card or MIG device in bytes, by the call that drivers before 510 have.
+///
+/// # Errors
+/// What NVML answers.
+pub(crate) fn memory_total(device: &Device<'_>) -> Result<u64, NvmlError> {
+    let ask = nvml_sym(device.nvml().lib().nvmlDeviceGetMemoryInfo.as_ref())?;
+    let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
+    // SAFETY: as in `mig_instance_ids`; the pointer is to a live structure of the header's type.
+    unsafe { nvml_try(ask(device.handle(), &raw mut memory))? };
+    Ok(memory.total)
 }
 
 /// Whether the kernel has `pidfd_getfd(2)` (5.6, and some older kernels of distributions).

@@ -99,9 +99,9 @@ pub(super) fn read(roots: &Roots, device: &Device<'_>, index: u32, information: 
     if card.mig_enabled {
         card.mig_devices = mig_devices(device, &mut probe);
         // The parent of MIG devices is not granted, so it may be silent about its memory.
-        card.memory = device.memory_info().map_or(Bytes(0), |memory| Bytes(memory.total));
-    } else if let Some(memory) = probe.required("memory", device.memory_info()) {
-        card.memory = Bytes(memory.total);
+        card.memory = memory(device).unwrap_or_default();
+    } else {
+        card.memory = probe.required("memory", memory(device)).unwrap_or_default();
     }
     let action = recovery_action(device, &mut probe);
     if let Some(wanted) = action.and_then(recovery_name) {
@@ -109,6 +109,15 @@ pub(super) fn read(roots: &Roots, device: &Device<'_>, index: u32, information: 
     }
     card.health = probe.health();
     Reading { sound: action == Some(0) && card.health == Health::Ok, card }
+}
+
+/// All that it has, what the driver reserves included. Drivers before 510 have only the older call.
+fn memory(device: &Device<'_>) -> Result<Bytes, NvmlError> {
+    match device.memory_info() {
+        Ok(memory) => Ok(Bytes(memory.total)),
+        Err(NvmlError::FailedToLoadSymbol(_)) => sys::memory_total(device).map(Bytes),
+        Err(error) => Err(error),
+    }
 }
 
 /// NVML gives no function; cards that compute are function 0.
@@ -155,7 +164,7 @@ fn mig_devices(device: &Device<'_>, probe: &mut Probe) -> Vec<MigDevice> {
 /// A device that does not tell what is needed to hand it out is not listed.
 fn mig_device(device: &Device<'_>, index: u32) -> Option<MigDevice> {
     let (gpu_instance, compute_instance) = sys::mig_instance_ids(device).ok()?;
-    let memory = Bytes(device.memory_info().ok()?.total);
+    let memory = memory(device).ok()?;
     Some(MigDevice { index, uuid: device.uuid().ok()?, gpu_instance, compute_instance, memory })
 }
 

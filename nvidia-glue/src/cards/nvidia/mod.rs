@@ -4,6 +4,8 @@
 //! neutral value, and a card that cannot be used is listed with the reason.
 
 mod card;
+#[cfg(test)]
+mod fake_tests;
 mod library;
 mod links;
 mod processes;
