@@ -65,7 +65,7 @@ pub(crate) fn summary(request: &GpuRequest) -> String {
         Share::Exclusive => text.push_str(" exclusive"),
         Share::Monitor => text.push_str(" monitor"),
         Share::Part { memory, compute, isolation } => {
-            write!(text, " mem {} time {}", per_card(memory, limits), per_card(compute, share)).unwrap();
+            write!(text, " mem {} time {}", per_card(memory, |l| limits(l)), per_card(compute, share)).unwrap();
             match isolation {
                 Isolation::Full => {}
                 Isolation::Memory => text.push_str(" isolation:memory"),
@@ -114,7 +114,7 @@ fn per_card<T>(values: &PerCard<T>, show: impl Fn(&T) -> String) -> String {
     format!("{}{}", shown.join("|"), if continues { "*" } else { "" })
 }
 
-fn limits(limits: &Vec<MemoryLimit>) -> String {
+fn limits(limits: &[MemoryLimit]) -> String {
     if limits.is_empty() {
         return "whole".to_owned();
     }
