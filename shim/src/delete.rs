@@ -10,13 +10,14 @@ use std::{
 };
 
 use containerd_shim::protos::api::DeleteResponse;
+use nvidia_glue::ledger::{ContainerKey, ReleaseReason};
 use protobuf::{Message, MessageField};
 
 use crate::{
     args::Identity,
     bundle::{self, BundleError, Note, SpecView},
     cgroup::{Cgroup, CgroupError, Host, LocateError},
-    gpu::{Gpu, GpuError},
+    gpu::{self, GpuError},
     helper::{HelperClient, HelperError, Zygote, protocol},
     task::chain,
 };
@@ -102,7 +103,9 @@ async fn clean(note: &Note, bundle: &Path, helper: &HelperClient) -> Result<(), 
         cgroup.destroy().await.map_err(DeleteError::Cgroup)?;
     }
     removed?;
-    Gpu::new(&note.containerd, &note.namespace).release(&note.id).await.map_err(DeleteError::Gpu)
+    let key =
+        ContainerKey { containerd: note.containerd.clone(), namespace: note.namespace.clone(), id: note.id.clone() };
+    gpu::release(&key, bundle, ReleaseReason::Ended).map_err(DeleteError::Gpu)
 }
 
 /// A path that cannot be a cgroup's was refused at create.

@@ -10,6 +10,7 @@ use std::{
 use containerd_shim::protos::events::task::{
     TaskDelete, TaskExecAdded, TaskExecStarted, TaskExit, TaskOOM, TaskPaused, TaskResumed, TaskStart,
 };
+use nvidia_glue::ledger::ReleaseReason;
 use protobuf::MessageField;
 use tokio::{
     sync::{Notify, oneshot},
@@ -25,6 +26,7 @@ use super::{
 };
 use crate::{
     cgroup::Cgroup,
+    gpu,
     helper::protocol,
     io::{Owner, ProcessIo},
     reaper::Exit,
@@ -47,6 +49,8 @@ pub(super) struct Fixed {
     pub(super) io_owner: Option<(u32, u32)>,
     /// The static filter is on init, and has to be on every exec.
     pub(super) fence: bool,
+    /// A quota holds for the container: no exec may get around it.
+    pub(super) guards_quota: bool,
     /// The kernel ends all its processes with init.
     pub(super) own_pid_namespace: bool,
 }
@@ -125,9 +129,23 @@ impl Container {
                 container.kill_rest().await;
             }
             container.until_no_exec().await;
+            container.give_back(&context).await;
             container.init.set_exited(exit);
             container.tell_exit(&context, &container.init, exit);
         });
+    }
+
+    /// A container that has ended holds no grant, even if nobody deletes it for a long time. What cannot be given back yet,
+    /// because something of it still runs, is given back at Delete.
+    async fn give_back(&self, context: &Context) {
+        let released = context.gpu.release(&self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended).await;
+        if let Err(error) = released {
+            tracing::warn!(
+                container = self.fixed.id,
+                error = super::error::chain(&error),
+                "the grant is kept until Delete"
+            );
+        }
     }
 
     fn watch_exec(
@@ -232,6 +250,9 @@ impl Container {
     async fn run_exec(self: &Arc<Self>, context: &Arc<Context>, exec: &Arc<Process>) -> Result<i32, TaskError> {
         let slot = self.exec_slot()?;
         self.init.check_use(Use::Exec)?;
+        if self.fixed.guards_quota {
+            gpu::check_exec(&exec.spec).map_err(TaskError::Gpu)?;
+        }
         let owner = Owner { id: &self.fixed.id, namespace: &context.namespace, reaper: &context.reaper };
         let (mut io, ends) = ProcessIo::open(&exec.stdio, &owner).await.map_err(TaskError::Io)?;
         let request = protocol::Exec {
@@ -372,7 +393,8 @@ impl Container {
         };
         context.helper.delete(delete).await.map_err(|source| TaskError::Helper { operation: "delete", source })?;
         self.fixed.cgroup.destroy().await.map_err(|source| TaskError::Cgroup { action: "remove", source })?;
-        context.gpu.release(&self.fixed.id).await.map_err(TaskError::Gpu)?;
+        let released = context.gpu.release(&self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended).await;
+        released.map_err(TaskError::Gpu)?;
         if let Some(watch) = lock(&self.oom_watch).take() {
             watch.abort();
         }

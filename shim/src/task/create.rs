@@ -9,6 +9,7 @@ use containerd_shim::protos::{
     api::{CreateTaskRequest, Mount},
     events::task::{TaskCreate, TaskIO},
 };
+use nvidia_glue::ledger::ReleaseReason;
 use protobuf::MessageField;
 
 use super::{
@@ -48,9 +49,9 @@ pub(super) async fn create(context: Arc<Context>, request: CreateTaskRequest) ->
     let plan = Plan::new(&context, request)?;
     // From here on there is something to clean up, and `delete` must be able to.
     plan.note.write(&plan.bundle).map_err(TaskError::Bundle)?;
-    let created = match context.gpu.prepare(&context.helper, &plan.id, &plan.bundle).await {
+    let created = match plan.prepare(&context).await {
         Ok(prepared) => plan.create(&context, prepared).await,
-        Err(error) => Err(TaskError::Gpu(error)),
+        Err(error) => Err(error),
     };
     match created {
         Ok(container) => {
@@ -93,10 +94,17 @@ impl Plan {
         Ok(Self { id: request.id, bundle, stdio, mounts: request.rootfs, options, spec, note })
     }
 
+    /// Reserves what the container asks for. The reservation names the cgroup before anything runs in it.
+    async fn prepare(&self, context: &Context) -> Result<Prepared, TaskError> {
+        let path = self.note.cgroups_path().map_err(TaskError::Locate)?;
+        let cgroup = Cgroup::intended(&Host::default(), &path).map_err(TaskError::Locate)?;
+        context.gpu.prepare(&context.helper, &self.id, &self.bundle, &cgroup).await.map_err(TaskError::Gpu)
+    }
+
     async fn create(&self, context: &Arc<Context>, prepared: Prepared) -> Result<Arc<Container>, TaskError> {
         let owner = Owner { id: &self.id, namespace: &context.namespace, reaper: &context.reaper };
         let (mut io, ends) = ProcessIo::open(&self.stdio, &owner).await.map_err(TaskError::Io)?;
-        let fence = prepared.fence;
+        let (fence, guards_quota) = (prepared.fence, prepared.guards_quota);
         let request = protocol::Create {
             id: self.id.clone(),
             bundle: self.bundle.clone(),
@@ -121,7 +129,7 @@ impl Plan {
         io.take_terminal(self.spec.console_size()).await.map_err(TaskError::Io)?;
         let cgroup = self.locate(&child)?;
         self.annotate(&child, &cgroup)?;
-        context.gpu.bind(&self.id, child.pid, &cgroup).await.map_err(TaskError::Gpu)?;
+        context.gpu.bind(&self.id, &self.bundle, child.pid, &cgroup).await.map_err(TaskError::Gpu)?;
 
         let container = Container::new(
             Fixed {
@@ -131,6 +139,7 @@ impl Plan {
                 cgroup,
                 io_owner: self.options.io_owner,
                 fence,
+                guards_quota,
                 own_pid_namespace: self.spec.has_own_pid_namespace(),
             },
             Process::new(String::new(), self.stdio.clone(), self.spec.console_size(), serde_json::Value::Null),
@@ -202,7 +211,7 @@ impl Plan {
             Err(error) => tracing::debug!(container = self.id, error = chain(&error), "no cgroup to remove"),
         }
         // Memory that a process may still hold is not granted again: the ledger's own reclaim sees to it later.
-        if clean && let Err(error) = context.gpu.release(&self.id).await {
+        if clean && let Err(error) = context.gpu.release(&self.id, &self.bundle, ReleaseReason::CreateFailed).await {
             tracing::error!(container = self.id, error = chain(&error), "a failed create left its grant");
         }
     }

@@ -1,0 +1,115 @@
+//! Why a container does not get the GPUs that it asks for.
+
+use std::{io, path::PathBuf};
+
+use nvidia_glue::{
+    inject::InjectError,
+    ledger::{AdmitError, AdmitErrorKind, BindError, ContainerKey, ReleaseError, StoreError},
+};
+use runtime_config::{config::ConfigError, request::RequestError};
+use ttrpc::Code;
+
+use crate::helper::HelperError;
+
+/// See the module.
+#[derive(Debug, thiserror::Error)]
+pub enum GpuError {
+    /// The node's configuration.
+    #[error("the configuration of egpu cannot be used; `egpu config check` tells more")]
+    Config(#[source] Box<ConfigError>),
+    /// The bundle's spec cannot be read.
+    #[error("cannot read the OCI spec {}", path.display())]
+    Spec {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// What was asked cannot be meant so, or is not allowed here.
+    #[error("container {container} asks for GPUs in a way that is refused; nothing has been reserved")]
+    Request {
+        /// Who asked.
+        container: Box<ContainerKey>,
+        /// What is wrong.
+        #[source]
+        source: Box<RequestError>,
+    },
+    /// A quota together with a seccomp listener.
+    #[error(
+        "the container's seccomp profile asks for a listener (SCMP_ACT_NOTIFY or listenerPath), which a container with a \
+         GPU quota cannot have: the kernel allows one, and egpu needs it; take it out of the profile, or ask for whole cards"
+    )]
+    SeccompListener,
+    /// An exec with privileges that no quota survives.
+    #[error(
+        "the process asks for {privilege}, with which the container's GPU quota could not hold; leave it out, or set \
+         allow_privileged_quota = true in the configuration"
+    )]
+    PrivilegedExec {
+        /// Which.
+        privilege: &'static str,
+    },
+    /// The driver could not be asked for its cards.
+    #[error("cannot find out which cards this node has")]
+    Inventory(#[source] Box<HelperError>),
+    /// A process that must be named in the ledger is gone.
+    #[error("cannot read when process {pid} started")]
+    Process {
+        /// Its pid; 0: the shim itself.
+        pid: i32,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The note about the grant.
+    #[error("cannot {action} {}", path.display())]
+    Note {
+        /// `read`, `write` or `remove`.
+        action: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The ledger cannot be opened.
+    #[error("the ledger of grants cannot be opened")]
+    Ledger(#[source] Box<StoreError>),
+    /// No room, or no such card.
+    #[error("GPUs refused")]
+    Admit(#[source] Box<AdmitError>),
+    /// The grant could not be bound to the container.
+    #[error("the GPU grant cannot be put into force")]
+    Bind(#[source] Box<BindError>),
+    /// The grant could not be given back.
+    #[error("the GPU grant cannot be given back now")]
+    Release(#[source] Box<ReleaseError>),
+    /// What was granted cannot be put into the container.
+    #[error("the granted GPUs cannot be put into the container")]
+    Inject(#[source] Box<InjectError>),
+    /// A structure of ours does not serialize.
+    #[error("cannot write a structure of egpu's own as JSON")]
+    Encode(#[source] serde_json::Error),
+    /// The shim ends.
+    #[error("the shim is ending")]
+    Ending,
+}
+
+impl GpuError {
+    /// What containerd is told.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Request { .. } | Self::SeccompListener | Self::Spec { .. } => Code::INVALID_ARGUMENT,
+            Self::PrivilegedExec { .. } => Code::PERMISSION_DENIED,
+            Self::Config(_) => Code::FAILED_PRECONDITION,
+            Self::Admit(source) => match source.kind() {
+                AdmitErrorKind::Invalid => Code::INVALID_ARGUMENT,
+                AdmitErrorKind::Exhausted => Code::RESOURCE_EXHAUSTED,
+                AdmitErrorKind::AlreadyExists => Code::ALREADY_EXISTS,
+                AdmitErrorKind::Internal => Code::INTERNAL,
+            },
+            _ => Code::INTERNAL,
+        }
+    }
+}

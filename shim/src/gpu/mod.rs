@@ -1,0 +1,293 @@
+//! From a container's GPU request to its grant, and back: the one place where the Task service meets cards.
+//!
+//! [`Gpu::prepare`] runs before anything of a container is made, [`Gpu::bind`] once it exists, [`Gpu::release`] on every
+//! way out: a failed create, the end of the container, and containerd's `delete` command. All file work happens on the
+//! blocking pool: the shim's one async thread never waits for a disk or a lock.
+
+mod error;
+mod note;
+
+use std::path::{Path, PathBuf};
+
+use nvidia_glue::{
+    cards::{self, Inventory},
+    decision_log::DecisionLog,
+    driver_files,
+    inject::{self, Injection, PlanInput, Settings},
+    ledger::{Admission, ContainerKey, Limits, Process, ReleaseReason},
+    spec,
+};
+use runtime_config::{
+    config::Config,
+    request::{self, ContainerRequest, GpuRequest, Share},
+};
+use serde_json::Value;
+
+pub use self::error::GpuError;
+use self::note::GrantNote;
+use crate::{
+    cgroup::Cgroup,
+    helper::{HelperClient, protocol},
+};
+
+/// The grants of one containerd's and namespace's containers.
+#[derive(Debug)]
+pub struct Gpu {
+    containerd: String,
+    namespace: String,
+}
+
+/// What a grant (or its absence) asks of the helper.
+#[derive(Debug, Default)]
+pub struct Prepared {
+    /// What the grant puts into the container.
+    pub injection: Option<Value>,
+    /// Install the static filter in the container and in every exec.
+    pub fence: bool,
+    /// Refuse an exec that could get around the container's quota.
+    pub guards_quota: bool,
+}
+
+/// A container that asks for GPUs, as far as its spec and the configuration tell.
+struct Ask {
+    config: Config,
+    request: GpuRequest,
+    /// Its capabilities are worth nothing to the driver.
+    own_user_namespace: bool,
+    inventory: Option<Inventory>,
+}
+
+/// What reading a spec comes to.
+enum Reading {
+    NoGpu(Prepared),
+    Gpu(Box<Ask>),
+}
+
+impl Gpu {
+    /// For the containers of `namespace` of the containerd at `containerd` (its gRPC address).
+    pub fn new(containerd: &str, namespace: &str) -> Self {
+        Self { containerd: containerd.to_owned(), namespace: namespace.to_owned() }
+    }
+
+    fn key(&self, id: &str) -> ContainerKey {
+        ContainerKey { containerd: self.containerd.clone(), namespace: self.namespace.clone(), id: id.to_owned() }
+    }
+
+    /// Reads the request from the bundle's spec and reserves what it asks for. `cgroup` is where the container is going to
+    /// be created: whoever finds the reservation of a dead shim looks there for survivors.
+    ///
+    /// # Errors
+    /// When the request is refused; nothing is reserved then.
+    pub async fn prepare(
+        &self,
+        helper: &HelperClient,
+        id: &str,
+        bundle: &Path,
+        cgroup: &Cgroup,
+    ) -> Result<Prepared, GpuError> {
+        let (key, bundle_path) = (self.key(id), bundle.to_owned());
+        let reading = blocking(move || read(&key, &bundle_path)).await?;
+        let Ask { config, request, own_user_namespace, inventory } = match reading {
+            Reading::NoGpu(prepared) => return Ok(prepared),
+            Reading::Gpu(ask) => *ask,
+        };
+        let inventory = match inventory {
+            Some(inventory) => inventory,
+            None => {
+                let question = protocol::Inventory { config: Config::path() };
+                helper.inventory(question).await.map_err(|source| GpuError::Inventory(Box::new(source)))?
+            }
+        };
+        let grant = Grant {
+            key: self.key(id),
+            bundle: bundle.to_owned(),
+            cgroups: cgroup.directories().map(Path::to_owned).collect(),
+            helper_pid: helper.zygote_pid(),
+            config,
+            request,
+            own_user_namespace,
+            inventory,
+        };
+        blocking(move || grant.admit()).await
+    }
+
+    /// The container exists: its reservation becomes a grant that lives as long as its processes. Does nothing for a
+    /// container that was granted nothing.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written, or the reservation is gone; the create must fail then.
+    pub async fn bind(&self, id: &str, bundle: &Path, init_pid: i32, cgroup: &Cgroup) -> Result<(), GpuError> {
+        let (key, bundle) = (self.key(id), bundle.to_owned());
+        let cgroups: Vec<PathBuf> = cgroup.directories().map(Path::to_owned).collect();
+        blocking(move || {
+            let Some(note) = GrantNote::read(&bundle)? else { return Ok(()) };
+            let init = Process::of(init_pid).map_err(|source| GpuError::Process { pid: init_pid, source })?;
+            let (ledger, log) = note.open()?;
+            ledger.bind(&key, init, &cgroups, &log).map_err(|source| GpuError::Bind(Box::new(source)))?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Gives back whatever the container holds. Succeeds when it holds nothing.
+    ///
+    /// # Errors
+    /// When processes of the container live, so that its memory may still be held: the grant stays, and whoever takes
+    /// the ledger's lock after this shim and those processes have ended gives it back. Or when the ledger cannot be
+    /// written.
+    pub async fn release(&self, id: &str, bundle: &Path, reason: ReleaseReason) -> Result<(), GpuError> {
+        let (key, bundle) = (self.key(id), bundle.to_owned());
+        blocking(move || release(&key, &bundle, reason)).await
+    }
+}
+
+/// [`Gpu::release`] for a caller without a runtime: the `delete` command.
+///
+/// # Errors
+/// As there.
+pub fn release(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Result<(), GpuError> {
+    let Some(note) = GrantNote::read(bundle)? else { return Ok(()) };
+    let (ledger, log) = note.open()?;
+    if let Some(record) = ledger.release(key, reason, &log).map_err(|source| GpuError::Release(Box::new(source)))? {
+        inject::remove_files(&note.state_dir, &record.grant_id).map_err(|source| GpuError::Inject(Box::new(source)))?;
+    }
+    GrantNote::remove(bundle)
+}
+
+/// Refuses a process that would have, beside a quota, the privileges that no quota survives. `process` is the OCI
+/// `process` of an exec.
+///
+/// # Errors
+/// Naming the first such privilege.
+pub fn check_exec(process: &Value) -> Result<(), GpuError> {
+    let privileges = spec::read(&serde_json::json!({ "process": process })).source.privileges;
+    let held = [
+        (privileges.cap_sys_admin, "CAP_SYS_ADMIN"),
+        (privileges.cap_sys_module, "CAP_SYS_MODULE"),
+        (privileges.cap_sys_rawio, "CAP_SYS_RAWIO"),
+    ];
+    match held.into_iter().find(|(held, _)| *held) {
+        Some((_, privilege)) => Err(GpuError::PrivilegedExec { privilege }),
+        None => Ok(()),
+    }
+}
+
+/// From the bundle's spec to what it asks. No side effects but the decision log's line about a refusal.
+fn read(key: &ContainerKey, bundle: &Path) -> Result<Reading, GpuError> {
+    let config = Config::load(None).map_err(|source| GpuError::Config(Box::new(source)))?;
+    let path = bundle.join("config.json");
+    let text = std::fs::read(&path).map_err(|source| GpuError::Spec { path: path.clone(), source })?;
+    let document: Value =
+        serde_json::from_slice(&text).map_err(|source| GpuError::Spec { path, source: source.into() })?;
+    let container = spec::read(&document);
+    let log = DecisionLog::new(&config.log_file);
+    let parsed = request::parse(&container.source, &config).map_err(|source| {
+        log.refused_at_validation(key, &asked(&container.source.env), &source);
+        GpuError::Request { container: Box::new(key.clone()), source: Box::new(source) }
+    })?;
+    match parsed {
+        ContainerRequest::None { warnings } => {
+            for warning in warnings {
+                tracing::warn!(container = %key, "{warning}");
+            }
+            let privileges = container.source.privileges;
+            let exempt = privileges.cap_sys_admin && !privileges.user_namespace;
+            let fence = config.fence_other_containers && !exempt;
+            if config.fence_other_containers && exempt {
+                tracing::info!(container = %key, "has CAP_SYS_ADMIN and is not fenced off from the driver");
+            }
+            Ok(Reading::NoGpu(Prepared { fence, ..Prepared::default() }))
+        }
+        ContainerRequest::Gpu(mut request) => {
+            if container.seccomp_listener && matches!(request.share, Share::Part { .. }) {
+                log.refused_at_validation(key, &request.asked.join(" "), &GpuError::SeccompListener);
+                return Err(GpuError::SeccompListener);
+            }
+            if request.group.is_none() {
+                request.group = container.workload;
+            }
+            let inventory = cards::cached(&config);
+            let own_user_namespace = container.source.privileges.user_namespace;
+            Ok(Reading::Gpu(Box::new(Ask { config, request: *request, own_user_namespace, inventory })))
+        }
+    }
+}
+
+/// The variables of an environment that look like a request, for the log of one that could not be read.
+fn asked(env: &[String]) -> String {
+    const PREFIXES: [&str; 7] = ["EGPU", "NVIDIA_VISIBLE", "ALIYUN_COM_GPU", "AMP_", "GPU_", "CUDA_", "CGPU_"];
+    let speaks = |variable: &&String| PREFIXES.iter().any(|prefix| variable.starts_with(prefix));
+    env.iter().filter(speaks).map(String::as_str).collect::<Vec<_>>().join(" ")
+}
+
+/// A container whose request is understood, on its way to a grant.
+struct Grant {
+    key: ContainerKey,
+    bundle: PathBuf,
+    cgroups: Vec<PathBuf>,
+    helper_pid: i32,
+    config: Config,
+    request: GpuRequest,
+    own_user_namespace: bool,
+    inventory: Inventory,
+}
+
+impl Grant {
+    /// Reserves, and works out what goes into the container.
+    fn admit(self) -> Result<Prepared, GpuError> {
+        let shim = Process::current().map_err(|source| GpuError::Process { pid: 0, source })?;
+        let helper =
+            Process::of(self.helper_pid).map_err(|source| GpuError::Process { pid: self.helper_pid, source })?;
+        let note = GrantNote::new(&self.config);
+        // Before the reservation: a `delete` that finds a reservation must know where.
+        note.write(&self.bundle)?;
+        let (ledger, log) = note.open()?;
+        let admission = Admission {
+            inventory: &self.inventory,
+            request: &self.request,
+            limits: &Limits::from(&self.config),
+            container: &self.key,
+            shim,
+            creators: &[helper],
+            cgroups: &self.cgroups,
+        };
+        let record = ledger.admit(&admission, &log).map_err(|source| GpuError::Admit(Box::new(source)))?;
+        let driver_files = match self.inventory.source {
+            cards::Source::Nvidia => driver_files::find(&self.config.driver.root, &self.inventory.driver_version),
+            cards::Source::Simulated => driver_files::DriverFiles::default(),
+        };
+        let settings = Settings::from(&self.config);
+        let input =
+            PlanInput { record: &record, inventory: &self.inventory, driver_files: &driver_files, settings: &settings };
+        let injection =
+            Injection::plan(&input).map_err(|source| GpuError::Inject(Box::new(source))).and_then(|injection| {
+                for warning in &injection.warnings {
+                    tracing::warn!(container = %self.key, "{warning}");
+                }
+                serde_json::to_value(&injection).map_err(GpuError::Encode)
+            });
+        match injection {
+            Ok(injection) => Ok(Prepared {
+                injection: Some(injection),
+                fence: false,
+                guards_quota: matches!(record.request.share, Share::Part { .. })
+                    && !self.own_user_namespace
+                    && !self.config.allow_privileged_quota,
+            }),
+            Err(error) => {
+                // The first error is the one to tell; a reservation that cannot be taken back is reclaimed later.
+                if let Err(error) = ledger.release(&self.key, ReleaseReason::CreateFailed, &log) {
+                    tracing::error!(container = %self.key, error = &error as &dyn std::error::Error, "reservation kept");
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Runs file work on the blocking pool.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, GpuError> + Send + 'static,
+) -> Result<T, GpuError> {
+    tokio::task::spawn_blocking(work).await.unwrap_or(Err(GpuError::Ending))
+}
