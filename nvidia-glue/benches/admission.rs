@@ -1,0 +1,130 @@
+//! What an admission costs beside many live grants, and what it grows with.
+//!
+//! Target: under 2 ms at the median beside 160 records on 8 cards, and no more of it when the same number of records on
+//! the chosen card is a smaller part of the node's. Exit status 1 when missed.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a measurement that goes wrong ends with a panic, and its result goes to standard output"
+)]
+
+use std::{
+    path::PathBuf,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use nvidia_glue::{
+    cards::{self, Inventory},
+    decision_log::DecisionLog,
+    ledger::{Admission, ContainerKey, Ledger, Limits, Process, ReleaseReason},
+};
+use runtime_config::{
+    config::Config,
+    request::{ContainerRequest, GpuRequest, Source, parse},
+};
+use tempfile::TempDir;
+
+const ROUNDS: usize = 200;
+const RECORDS_A_CARD: u32 = 20;
+const TARGET: Duration = Duration::from_millis(2);
+
+fn main() -> ExitCode {
+    println!("{:<44} {:>12} {:>12}", "admission of one container", "median", "99 %");
+    let mut medians = Vec::new();
+    for cards in [1, 8, 32] {
+        let records = cards * RECORDS_A_CARD;
+        let (median, worst) = Node::with(cards, RECORDS_A_CARD).measure();
+        println!("{:<44} {median:>12.1?} {worst:>12.1?}", format!("{records} records on {cards} cards"));
+        medians.push(median);
+    }
+    let (median, worst) = Node::with(8, 5).measure();
+    println!("{:<44} {median:>12.1?} {worst:>12.1?}", "40 records on 8 cards");
+    if medians.get(1).is_some_and(|median| *median < TARGET) {
+        ExitCode::SUCCESS
+    } else {
+        println!("MISSED: {TARGET:?} beside 160 records on 8 cards");
+        ExitCode::FAILURE
+    }
+}
+
+/// A node with its ledger, filled.
+struct Node {
+    // As in production, where the state is on /run: a tmpfs.
+    _directory: TempDir,
+    inventory: Inventory,
+    config: Config,
+    limits: Limits,
+    ledger: Ledger,
+    log: DecisionLog,
+}
+
+impl Node {
+    fn with(cards: u32, records_a_card: u32) -> Self {
+        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let toml = format!(
+            "state_dir = {:?}\ndevice_split_count = 1000\n[driver]\nkind = \"simulated\"\n[[driver.simulated]]\n\
+             model = \"NVIDIA H200\"\nmemory = \"143771MiB\"\ncount = {cards}\n",
+            directory.path()
+        );
+        let config = Config::from_toml(&toml, "bench").unwrap();
+        let node = Self {
+            inventory: cards::discover(&config).unwrap(),
+            limits: Limits::from(&config),
+            ledger: Ledger::open(directory.path()).unwrap(),
+            log: DecisionLog::new(directory.path().join("egpu.log")),
+            config,
+            _directory: directory,
+        };
+        for number in 0..cards * records_a_card {
+            node.admit(&format!("live-{number}"), &node.request(number % cards));
+        }
+        node
+    }
+
+    fn request(&self, card: u32) -> GpuRequest {
+        let source = Source {
+            env: [&format!("EGPU_DEVICES={card}"), "EGPU_MEMORY=1GiB", "EGPU_COMPUTE=2%"].map(str::to_owned).to_vec(),
+            ..Source::default()
+        };
+        let Ok(ContainerRequest::Gpu(request)) = parse(&source, &self.config) else { unreachable!("a plain request") };
+        *request
+    }
+
+    fn admit(&self, id: &str, request: &GpuRequest) {
+        let admission = Admission {
+            inventory: &self.inventory,
+            request,
+            limits: &self.limits,
+            container: &key(id),
+            shim: Process::current().unwrap(),
+            creators: &[],
+            cgroups: &[PathBuf::from(format!("/sys/fs/cgroup/none/{id}"))],
+        };
+        self.ledger.admit(&admission, &self.log).unwrap();
+    }
+
+    /// Median and 99th percentile of the admission of one more container on card 0.
+    fn measure(&self) -> (Duration, Duration) {
+        let request = self.request(0);
+        let mut times: Vec<Duration> = (0..ROUNDS)
+            .map(|_| {
+                let begin = Instant::now();
+                self.admit("measured", &request);
+                let taken = begin.elapsed();
+                self.ledger.release(&key("measured"), ReleaseReason::CreateFailed, &self.log).unwrap();
+                taken
+            })
+            .collect();
+        times.sort();
+        (times[ROUNDS / 2], times[ROUNDS * 99 / 100])
+    }
+}
+
+fn key(id: &str) -> ContainerKey {
+    ContainerKey {
+        containerd: "/run/containerd/containerd.sock".to_owned(),
+        namespace: "k8s.io".to_owned(),
+        id: id.to_owned(),
+    }
+}
