@@ -210,3 +210,24 @@ fn the_cache_is_used_until_a_file_is_gone() {
     assert_eq!(find_cached(root.path(), VERSION, state.path()).libraries.len(), 6);
     assert_eq!(find_cached(root.path(), "1.2", state.path()).libraries, []);
 }
+
+#[test]
+fn this_machines_driver_is_found_whole() {
+    let Ok(loaded) = fs::read_to_string("/sys/module/nvidia/version") else {
+        println!("skipped: this machine has no NVIDIA driver");
+        return;
+    };
+    let files = find(Path::new("/"), loaded.trim());
+    assert_eq!(files.warnings, Vec::<String>::new());
+    for library in &files.libraries {
+        println!("{} {:?} {:?}", library.host.display(), library.soname, library.capabilities);
+        assert!(library.soname.is_some(), "{}", library.host.display());
+    }
+    for name in ["libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1"] {
+        assert!(files.libraries.iter().any(|library| library.soname.as_deref() == Some(name)), "{name}");
+    }
+    let others = [&files.binaries, &files.firmware, &files.configs, &files.sockets];
+    for file in others.into_iter().flatten() {
+        println!("{} -> {}", file.host.display(), file.container.display());
+    }
+}

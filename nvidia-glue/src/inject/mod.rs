@@ -23,6 +23,7 @@ mod plan;
 mod proc_driver;
 mod rootfs;
 mod spec_edit;
+mod uvm;
 
 use std::{
     io,
@@ -36,6 +37,7 @@ pub use host::DeviceNode;
 pub use host_dir::{remove_files, remove_stale_files};
 pub use plan::{PlanInput, Settings};
 pub use spec_edit::withhold_capabilities;
+pub use uvm::{LoadUvmError, ensure_uvm_loaded};
 
 use crate::driver_files::Abi;
 
