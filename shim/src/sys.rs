@@ -162,3 +162,229 @@ pub(crate) fn pass_descriptors<const COUNT: usize>(command: &mut std::process::C
     // SAFETY: between fork and exec the closure makes system calls only; it neither allocates nor takes a lock.
     unsafe { command.pre_exec(place) };
 }
+
+/// One instruction of a classic BPF program, as `struct sock_filter`.
+pub use libc::sock_filter as SeccompInstruction;
+
+/// Installs a seccomp filter on the calling thread; all that it forks or executes inherits it.
+///
+/// Needs CAP_SYS_ADMIN in the caller's user namespace, or `no_new_privs`.
+pub fn install_seccomp_filter(program: &[SeccompInstruction]) -> io::Result<()> {
+    let len = u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
+    // SAFETY: `program` points at `len` instructions that live through the call; the kernel only reads them.
+    let answer = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Joins the session keyring of this name, a new one if there is none; all later children share it. Answers to its serial.
+pub fn join_session_keyring(name: &std::ffi::CStr) -> io::Result<i32> {
+    // SAFETY: the kernel reads a C string that lives through the call.
+    let answer = unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, name.as_ptr()) };
+    i32::try_from(answer).ok().filter(|serial| *serial >= 0).ok_or_else(io::Error::last_os_error)
+}
+
+/// Adds permission bits (`KEY_USR_SEARCH`, ...) to a key.
+pub fn add_key_permissions(serial: i32, bits: u32) -> io::Result<()> {
+    let mut description = [0u8; 256];
+    // SAFETY: the kernel writes at most the given number of bytes into the buffer.
+    let length = unsafe {
+        libc::syscall(libc::SYS_keyctl, libc::KEYCTL_DESCRIBE, serial, description.as_mut_ptr(), description.len())
+    };
+    if length < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // "type;uid;gid;perm;description", perm in hexadecimal.
+    let text = String::from_utf8_lossy(&description);
+    let current = text
+        .split(';')
+        .nth(3)
+        .and_then(|perm| u32::from_str_radix(perm, 16).ok())
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+    // SAFETY: three integers.
+    let answer = unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_SETPERM, serial, current | bits) };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Gives a terminal its size.
+pub fn set_window_size(terminal: BorrowedFd<'_>, rows: u16, columns: u16) -> io::Result<()> {
+    let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: TIOCSWINSZ reads one winsize.
+    let answer = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Opens the other end of a pty by its master, without a path (which a container could have replaced).
+pub fn open_pty_peer(master: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: TIOCGPTPEER takes flags by value; a non-negative answer is a new descriptor that is ours.
+    let fd = unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just installed it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A map of type `BPF_PROG_TYPE_CGROUP_DEVICE` and the two commands that the device filter needs, linux/bpf.h.
+pub mod bpf {
+    use super::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, io};
+
+    const BPF_PROG_LOAD: i64 = 5;
+    const BPF_PROG_ATTACH: i64 = 8;
+    const BPF_PROG_DETACH: i64 = 9;
+    const BPF_PROG_GET_FD_BY_ID: i64 = 13;
+    const BPF_PROG_QUERY: i64 = 16;
+    const BPF_PROG_TYPE_CGROUP_DEVICE: u32 = 15;
+    const BPF_CGROUP_DEVICE: u32 = 6;
+    /// Programs of parent cgroups run as well.
+    const BPF_F_ALLOW_MULTI: u32 = 1 << 1;
+    const BPF_F_REPLACE: u32 = 1 << 2;
+
+    /// The leading fields of `union bpf_attr` for BPF_PROG_LOAD.
+    #[repr(C)]
+    #[derive(Default)]
+    struct LoadAttributes {
+        prog_type: u32,
+        insn_cnt: u32,
+        insns: u64,
+        license: u64,
+        log_level: u32,
+        log_size: u32,
+        log_buf: u64,
+        kern_version: u32,
+        prog_flags: u32,
+    }
+
+    /// Those for BPF_PROG_ATTACH and BPF_PROG_DETACH.
+    #[repr(C)]
+    #[derive(Default)]
+    struct AttachAttributes {
+        target_fd: u32,
+        attach_bpf_fd: u32,
+        attach_type: u32,
+        attach_flags: u32,
+        replace_bpf_fd: u32,
+    }
+
+    /// Those for BPF_PROG_QUERY.
+    #[repr(C)]
+    #[derive(Default)]
+    struct QueryAttributes {
+        target_fd: u32,
+        attach_type: u32,
+        query_flags: u32,
+        attach_flags: u32,
+        prog_ids: u64,
+        prog_cnt: u32,
+        padding: u32,
+    }
+
+    /// Those for BPF_PROG_GET_FD_BY_ID.
+    #[repr(C)]
+    #[derive(Default)]
+    struct GetFdAttributes {
+        id: u32,
+        next_id: u32,
+        open_flags: u32,
+    }
+
+    fn bpf<T>(command: i64, attributes: &mut T) -> io::Result<i32> {
+        // SAFETY: `attributes` is a plain struct laid out as the head of the kernel's union for this command, its size is
+        // given, and the addresses in it point at memory that outlives the call. The kernel zero-extends what is missing.
+        let answer = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, std::mem::size_of::<T>()) };
+        i32::try_from(answer).ok().filter(|answer| *answer >= 0).ok_or_else(io::Error::last_os_error)
+    }
+
+    fn raw(fd: BorrowedFd<'_>) -> u32 {
+        fd.as_raw_fd().unsigned_abs()
+    }
+
+    fn owned(fd: i32) -> OwnedFd {
+        // SAFETY: bpf(2) has just installed the number for the caller.
+        unsafe { OwnedFd::from_raw_fd(fd) }
+    }
+
+    /// Has the verifier check a program of eight-byte instructions and loads it. On refusal the error tells the verifier's
+    /// reason.
+    pub fn load_device_program(instructions: &[u64]) -> io::Result<OwnedFd> {
+        let license = c"Apache-2.0";
+        let attributes = || LoadAttributes {
+            prog_type: BPF_PROG_TYPE_CGROUP_DEVICE,
+            insn_cnt: u32::try_from(instructions.len()).unwrap_or(u32::MAX),
+            insns: instructions.as_ptr().addr() as u64,
+            license: license.as_ptr().addr() as u64,
+            ..LoadAttributes::default()
+        };
+        let refused = match bpf(BPF_PROG_LOAD, &mut attributes()) {
+            Ok(fd) => return Ok(owned(fd)),
+            Err(e) => e,
+        };
+        let mut log = vec![0u8; 16 << 10];
+        let mut verbose = attributes();
+        verbose.log_level = 1;
+        verbose.log_size = u32::try_from(log.len()).unwrap_or(0);
+        verbose.log_buf = log.as_mut_ptr().addr() as u64;
+        match bpf(BPF_PROG_LOAD, &mut verbose) {
+            Ok(fd) => Ok(owned(fd)),
+            Err(_) => {
+                let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
+                let text = String::from_utf8_lossy(log.get(..end).unwrap_or_default());
+                Err(io::Error::new(refused.kind(), format!("{refused}; verifier: {}", text.trim())))
+            }
+        }
+    }
+
+    /// Attaches a device program to a cgroup directory, beside those of its parents; with `replaces`, in the place of that
+    /// program and without a moment between.
+    pub fn attach_device_program(
+        cgroup: BorrowedFd<'_>,
+        program: BorrowedFd<'_>,
+        replaces: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
+        let mut attributes = AttachAttributes {
+            target_fd: raw(cgroup),
+            attach_bpf_fd: raw(program),
+            attach_type: BPF_CGROUP_DEVICE,
+            attach_flags: BPF_F_ALLOW_MULTI,
+            replace_bpf_fd: 0,
+        };
+        if let Some(old) = replaces {
+            attributes.attach_flags |= BPF_F_REPLACE;
+            attributes.replace_bpf_fd = raw(old);
+        }
+        bpf(BPF_PROG_ATTACH, &mut attributes).map(drop)
+    }
+
+    /// Detaches a device program from a cgroup directory.
+    pub fn detach_device_program(cgroup: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+        let mut attributes = AttachAttributes {
+            target_fd: raw(cgroup),
+            attach_bpf_fd: raw(program),
+            attach_type: BPF_CGROUP_DEVICE,
+            ..AttachAttributes::default()
+        };
+        bpf(BPF_PROG_DETACH, &mut attributes).map(drop)
+    }
+
+    /// The device programs attached to a cgroup directory itself.
+    pub fn attached_device_programs(cgroup: BorrowedFd<'_>) -> io::Result<Vec<OwnedFd>> {
+        let mut ids = [0u32; 64];
+        let mut query = QueryAttributes {
+            target_fd: raw(cgroup),
+            attach_type: BPF_CGROUP_DEVICE,
+            prog_ids: ids.as_mut_ptr().addr() as u64,
+            prog_cnt: 64,
+            ..QueryAttributes::default()
+        };
+        bpf(BPF_PROG_QUERY, &mut query)?;
+        let count = usize::try_from(query.prog_cnt).unwrap_or(0);
+        ids.iter()
+            .take(count)
+            .map(|id| {
+                let mut attributes = GetFdAttributes { id: *id, ..GetFdAttributes::default() };
+                bpf(BPF_PROG_GET_FD_BY_ID, &mut attributes).map(owned)
+            })
+            .collect()
+    }
+}

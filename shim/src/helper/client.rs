@@ -28,6 +28,8 @@ pub struct ContainerProcess {
     pub pid: i32,
     /// Stays bound to the process whatever becomes of the pid. Opened while the process was known to live.
     pub pidfd: OwnedFd,
+    /// What was left out of the request; to be logged.
+    pub warnings: Vec<String>,
 }
 
 /// Why an operation did not succeed.
@@ -167,7 +169,7 @@ impl HelperClient {
         limit: Duration,
     ) -> Result<ContainerProcess, HelperError> {
         match self.call(name, operation, stdio, limit).await? {
-            (Reply::Process { pid }, Some(pidfd)) => Ok(ContainerProcess { pid, pidfd }),
+            (Reply::Process { pid, warnings }, Some(pidfd)) => Ok(ContainerProcess { pid, pidfd, warnings }),
             _ => Err(unexpected(name)),
         }
     }

@@ -10,11 +10,31 @@
 //! ```
 
 pub mod client;
+mod create;
+pub mod delete;
+mod details;
+mod device_filter;
+mod exec;
+mod fence;
 mod frame;
+mod hook_namespaces;
+mod inventory;
+mod launch;
+mod process;
+mod program;
 pub mod protocol;
+mod rootfs;
+mod rules;
+mod seccomp_listener;
+mod start;
+mod state;
+mod stdio;
 mod worker;
+mod working_directory;
 pub mod zygote;
 
 pub use client::{ContainerProcess, HelperClient, HelperError};
 pub use frame::FrameError;
+pub use rootfs::MountError;
+pub use state::StateError;
 pub use zygote::{Zygote, spawn};

@@ -125,6 +125,8 @@ pub(crate) enum Reply {
     Process {
         /// Its pid in the shim's namespace.
         pid: i32,
+        /// What was left out of the request, for the shim's log.
+        warnings: Vec<String>,
     },
     /// To `Start` and `Delete`.
     Done,

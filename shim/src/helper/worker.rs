@@ -2,14 +2,16 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::frame;
+use super::details::Details;
+use super::launch::Launched;
 use super::protocol::{Failure, FailureKind, Hello, Operation, Reply};
+use super::{create, delete, exec, frame, inventory, start};
 use crate::sys;
 
 /// What an operation hands back: the reply, and a descriptor beside it.
-pub(crate) struct Answer {
-    pub(crate) reply: Reply,
-    pub(crate) beside: Option<OwnedFd>,
+struct Answer {
+    reply: Reply,
+    beside: Option<OwnedFd>,
 }
 
 impl From<Reply> for Answer {
@@ -32,27 +34,59 @@ fn serve(shim: i32, operation: OwnedFd, fds: Vec<OwnedFd>, reply: &OwnedFd) -> R
     let internal = |e: std::io::Error| frame::FrameError::Socket(e);
     sys::die_with_parent(shim).map_err(internal)?;
     sys::reset_signals().map_err(internal)?;
+    let details = Details::capture().map_err(internal)?;
     let pid = nix::unistd::getpid().as_raw();
     let own = sys::pidfd_open(pid).map_err(internal)?;
     frame::send_value(reply, &Hello { pid }, &[own.as_fd()])?;
     drop(own);
     let answer = match frame::unpack::<Operation>(operation) {
-        Ok(operation) => perform(&operation, &fds).unwrap_or_else(|failure| Reply::Failed(failure).into()),
+        Ok(operation) => perform(&operation, fds, reply).unwrap_or_else(|failure| tell(failure, &details)),
         Err(e) => Reply::Failed(Failure { kind: FailureKind::Invalid, message: chain(&e) }).into(),
     };
     let beside: Vec<BorrowedFd<'_>> = answer.beside.iter().map(AsFd::as_fd).collect();
     frame::send_value(reply, &answer.reply, &beside)
 }
 
-fn perform(operation: &Operation, _fds: &[OwnedFd]) -> Result<Answer, Failure> {
-    let name = match operation {
-        Operation::Create(_) => "create",
-        Operation::Start(_) => "start",
-        Operation::Exec(_) => "exec",
-        Operation::Delete(_) => "delete",
-        Operation::Inventory(_) => "inventory",
-    };
-    Err(Failure { kind: FailureKind::Internal, message: format!("{name}: this build of the helper cannot do it yet") })
+fn perform(operation: &Operation, fds: Vec<OwnedFd>, reply: &OwnedFd) -> Result<Answer, Failure> {
+    match operation {
+        Operation::Create(operation) => match create::create(operation, fds, &[reply]) {
+            Ok(created) => Ok(process(created.init, created.warnings)),
+            Err(e) => Err(failure(e.kind(), &e)),
+        },
+        Operation::Start(operation) => match start::start(operation) {
+            Ok(()) => Ok(Reply::Done.into()),
+            Err(e) => Err(failure(e.kind(), &e)),
+        },
+        Operation::Exec(operation) => match exec::exec(operation, fds, &[reply]) {
+            Ok(executed) => Ok(process(executed.process, executed.warnings)),
+            Err(e) => Err(failure(e.kind(), &e)),
+        },
+        Operation::Delete(operation) => match delete::remove(operation) {
+            Ok(()) => Ok(Reply::Done.into()),
+            Err(e) => Err(failure(e.kind(), &e)),
+        },
+        Operation::Inventory(operation) => match inventory::inventory(operation) {
+            Ok(cards) => Ok(Reply::Inventory(Box::new(cards)).into()),
+            Err(e) => Err(failure(e.kind(), &e)),
+        },
+    }
+}
+
+fn process(process: Launched, warnings: Vec<String>) -> Answer {
+    Answer { reply: Reply::Process { pid: process.pid.as_raw(), warnings }, beside: Some(process.pidfd) }
+}
+
+fn failure(kind: FailureKind, error: &dyn std::error::Error) -> Failure {
+    Failure { kind, message: chain(error) }
+}
+
+/// Adds what libcontainer only logged. A message about the program is complete, and tools compare it.
+fn tell(mut failure: Failure, details: &Details) -> Answer {
+    let quote = details.quote();
+    if !quote.is_empty() && failure.kind == FailureKind::Internal && !failure.message.starts_with("exec") {
+        failure.message = format!("{} ({quote})", failure.message);
+    }
+    Reply::Failed(failure).into()
 }
 
 /// An error and its causes, in one line.

@@ -1,0 +1,327 @@
+//! `Create`: from the bundle to an init that waits for its start.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use libcgroups::common::CgroupConfig;
+use libcontainer::config::{ConfigError, YoukiConfig};
+use libcontainer::container::{Container, ContainerStatus};
+use libcontainer::error::LibcontainerError;
+use libcontainer::notify_socket::{NotifyListener, NotifyListenerError};
+use libcontainer::process::args::{ContainerArgs, ContainerType};
+use libcontainer::process::intel_rdt::{IntelRdtError, setup_intel_rdt};
+use libcontainer::syscall::syscall::{SyscallType, create_syscall};
+use libcontainer::user_ns::{UserNamespaceConfig, UserNamespaceError};
+use libcontainer::validator::Validator;
+use nvidia_glue::inject::{InjectError, Injection};
+use oci_spec::runtime::{Hooks, Spec};
+use serde_json::Value;
+
+use super::delete;
+use super::device_filter::{self, DeviceFilterError};
+use super::fence::Filter;
+use super::launch::{Launch, LaunchError, Launched};
+use super::process::{self, AttributeError};
+use super::program::Program;
+use super::protocol::{Create, Delete, FailureKind};
+use super::rootfs::{self, MountError};
+use super::rules::{self, HostFacts, ProcessNotes, Refused};
+use super::state::{Settings, StateDir, StateError, write_atomically};
+use super::stdio::{Stdio, StdioError};
+use super::working_directory;
+use crate::cgroup::{Cgroup, CgroupError, CgroupsPath, Host, LocateError};
+
+/// Why a container could not be created. Everything that was done has been undone.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CreateError {
+    /// The bundle's spec.
+    #[error("cannot {action} {}", path.display())]
+    Config {
+        action: &'static str,
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    /// Not what the OCI runtime spec describes.
+    #[error("{} is no valid OCI spec", path.display())]
+    Spec {
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Asks for what this runtime does otherwise.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// Contradicts itself, or the host.
+    #[error("the OCI spec cannot be run")]
+    Invalid(#[source] LibcontainerError),
+    /// A part that every container needs is missing.
+    #[error("the OCI spec has no {0}")]
+    Missing(&'static str),
+    /// The root file system.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// The directory that the spec calls root.
+    #[error("the root file system {} cannot be used", path.display())]
+    Root {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    /// The process's working directory.
+    #[error("cannot make the working directory {} in the root file system", path.display())]
+    WorkingDirectory {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    /// The runtime's own directory.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// libcontainer's part of it.
+    #[error("cannot keep the container's state")]
+    Keep(#[source] LibcontainerError),
+    /// Likewise.
+    #[error("cannot keep the container's configuration")]
+    KeepConfig(#[source] ConfigError),
+    /// The cgroup's place.
+    #[error(transparent)]
+    CgroupPlace(#[from] LocateError),
+    /// The cgroup itself.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// Somebody else lives there; deleting this container would end them.
+    #[error(
+        "the cgroup of container {id:?} is in use by process {pid}; end it, or give the container another cgroupsPath"
+    )]
+    CgroupInUse { id: String, pid: i32 },
+    /// The user namespace.
+    #[error("the OCI spec's user namespace cannot be made")]
+    UserNamespace(#[source] UserNamespaceError),
+    /// What the shim sent is no injection: shim and helper are of different builds.
+    #[error("the injection that came with the request does not decode")]
+    Injection(#[source] serde_json::Error),
+    /// The grant's files, nodes and settings.
+    #[error("cannot put the granted GPUs into the container")]
+    Inject(#[source] InjectError),
+    /// The process's attributes.
+    #[error(transparent)]
+    Attribute(#[from] AttributeError),
+    /// Its streams.
+    #[error(transparent)]
+    Stdio(#[from] StdioError),
+    /// The socket at which init waits.
+    #[error("cannot make the socket at which init waits for its start")]
+    Notify(#[source] NotifyListenerError),
+    /// init.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// Resource director.
+    #[error("cannot set up Intel RDT")]
+    IntelRdt(#[source] IntelRdtError),
+    /// The device filter of cgroup v2.
+    #[error("cannot install the device filter")]
+    DeviceFilter(#[from] DeviceFilterError),
+}
+
+impl CreateError {
+    pub(crate) fn kind(&self) -> FailureKind {
+        match self {
+            Self::Spec { .. } | Self::Refused(_) | Self::Invalid(_) | Self::Missing(_) | Self::UserNamespace(_) => {
+                FailureKind::Invalid
+            }
+            Self::State(StateError::Id(_)) => FailureKind::Invalid,
+            Self::State(StateError::Exists(_)) | Self::CgroupInUse { .. } => FailureKind::FailedPrecondition,
+            _ => FailureKind::Internal,
+        }
+    }
+}
+
+/// A created container's init.
+pub(crate) struct Created {
+    pub(crate) init: Launched,
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Created {
+    fn told_also(mut self, warnings: Vec<String>) -> Self {
+        self.warnings.extend(warnings);
+        self
+    }
+}
+
+/// Creates the container; on failure nothing of it is left. `private` are the worker's descriptors that init must not hold.
+pub(crate) fn create(create: &Create, fds: Vec<OwnedFd>, private: &[&OwnedFd]) -> Result<Created, CreateError> {
+    let stdio = Stdio::new(create.stdio, fds)?;
+    let config = create.bundle.join("config.json");
+    let mut json = read_spec(&config)?;
+    let state = StateDir::create(&create.runtime_root, &create.id)?;
+    let created = rootfs::mount_all(&create.rootfs_mounts, &root_of(&create.bundle, &json))
+        .map_err(CreateError::from)
+        .and_then(|()| complete(create, &config, &mut json))
+        .and_then(|left_out| run(create, json, &state, stdio, private).map(|created| created.told_also(left_out)));
+    if created.is_err() {
+        let undo =
+            Delete { id: create.id.clone(), runtime_root: create.runtime_root.clone(), bundle: create.bundle.clone() };
+        // The first error is the one that counts; containerd's own delete tries again.
+        let _ = delete::remove(&undo);
+    }
+    created
+}
+
+fn read_spec(path: &Path) -> Result<Value, CreateError> {
+    let text =
+        std::fs::read(path).map_err(|source| CreateError::Config { action: "read", path: path.to_owned(), source })?;
+    serde_json::from_slice(&text).map_err(|source| CreateError::Spec { path: path.to_owned(), source })
+}
+
+/// Where the root file system is mounted: as in the spec, relative to the bundle.
+fn root_of(bundle: &Path, spec: &Value) -> PathBuf {
+    let path = spec.pointer("/root/path").and_then(Value::as_str).filter(|path| !path.is_empty());
+    bundle.join(path.unwrap_or("rootfs"))
+}
+
+/// Does what of the injection depends on the mounted root file system. What it changes in the spec is also what exec and
+/// containerd read later, so it goes into the bundle.
+fn complete(create: &Create, config: &Path, json: &mut Value) -> Result<Vec<String>, CreateError> {
+    let Some(injection) = &create.injection else { return Ok(vec![]) };
+    let injection: Injection = serde_json::from_value(injection.clone()).map_err(CreateError::Injection)?;
+    let before = json.clone();
+    let left_out = injection.complete(&root_of(&create.bundle, json), json).map_err(CreateError::Inject)?;
+    if *json != before {
+        let wrap = |action| move |source| CreateError::Config { action, path: config.to_owned(), source };
+        let text = serde_json::to_vec(json).map_err(|e| wrap("write")(e.into()))?;
+        let permissions = std::fs::metadata(config).map_err(wrap("read"))?.permissions();
+        write_atomically(config, &text, Some(permissions)).map_err(wrap("write"))?;
+    }
+    Ok(left_out)
+}
+
+fn run(
+    create: &Create,
+    mut json: Value,
+    state: &StateDir,
+    stdio: Stdio,
+    private: &[&OwnedFd],
+) -> Result<Created, CreateError> {
+    let host = HostFacts::read();
+    rules::spec(&mut json, create.systemd_cgroup, host)?;
+    let notes = rules::process(json.get_mut("process").ok_or(CreateError::Missing("process"))?, host)?;
+    let path = create.bundle.join("config.json");
+    let spec: Spec = serde_json::from_value(json).map_err(|source| CreateError::Spec { path, source })?;
+    let (spec, hooks) = prepare_spec(create, spec)?;
+    make_working_directory(&spec)?;
+
+    let mut container = Container::new(&create.id, ContainerStatus::Creating, None, &create.bundle, state.path())
+        .map_err(CreateError::Keep)?;
+    container.set_systemd(create.systemd_cgroup).set_annotations(spec.annotations().clone());
+    container.save().map_err(CreateError::Keep)?;
+    state.save(&Settings { no_new_keyring: create.no_new_keyring })?;
+    require_empty_cgroup(create, &spec)?;
+    // Its presence tells `delete` that the cgroup is this container's to empty.
+    let mut kept = YoukiConfig::from_spec(&spec, &create.id).map_err(CreateError::KeepConfig)?;
+    kept.hooks = hooks.clone();
+    kept.save(state.path()).map_err(CreateError::KeepConfig)?;
+
+    let init =
+        launch(create, spec.clone(), hooks.as_ref(), kept.cgroup_path, state, &mut container, stdio, &notes, private)?;
+    if let Some(rdt) = spec.linux().as_ref().and_then(|linux| linux.intel_rdt().as_ref()) {
+        let (group, monitoring) = setup_intel_rdt(Some(&create.id), &init.pid, rdt).map_err(CreateError::IntelRdt)?;
+        container.set_intel_rdt_dir(group).set_intel_rdt_monitoring_dir(monitoring);
+    }
+    device_filter::apply(&init, &spec)?;
+    container.set_status(ContainerStatus::Created).set_creator(nix::unistd::geteuid().as_raw());
+    container.set_pid(init.pid.as_raw()).save().map_err(CreateError::Keep)?;
+    Ok(Created { init, warnings: notes.warnings })
+}
+
+/// Validates, makes the root path absolute, and takes out the hooks that init must not run itself.
+fn prepare_spec(create: &Create, mut spec: Spec) -> Result<(Spec, Option<Hooks>), CreateError> {
+    let syscall = create_syscall();
+    Validator::validate_spec(&spec).map_err(|e| CreateError::Invalid(e.into()))?;
+    libcontainer::utils::validate_spec_for_new_user_ns(&spec, &*syscall).map_err(CreateError::Invalid)?;
+    libcontainer::utils::validate_spec_for_net_devices(&spec, &*syscall)
+        .map_err(|e| CreateError::Invalid(LibcontainerError::NetDevicesError(e)))?;
+    if spec.root().is_none() {
+        return Err(CreateError::Missing("root"));
+    }
+    spec.canonicalize_rootfs(&create.bundle)
+        .map_err(|e| CreateError::Root { path: create.bundle.clone(), source: std::io::Error::other(e) })?;
+    let hooks = spec.hooks().clone();
+    if let Some(hooks) = &hooks {
+        // Some, also when empty: init then asks for the hooks that run here.
+        let mut own = Hooks::default();
+        own.set_start_container(hooks.start_container().clone());
+        spec.set_hooks(Some(own));
+    }
+    Ok((spec, hooks))
+}
+
+/// runc makes a missing working directory; libcontainer fails.
+fn make_working_directory(spec: &Spec) -> Result<(), CreateError> {
+    let (Some(root), Some(process)) = (spec.root(), spec.process()) else { return Ok(()) };
+    let mounts = spec.mounts().as_deref().unwrap_or_default();
+    working_directory::ensure(root.path(), process.cwd(), mounts)
+        .map_err(|source| CreateError::WorkingDirectory { path: process.cwd().clone(), source })
+}
+
+/// Refuses a cgroup with somebody in it: they would share this container's limits, and its end.
+fn require_empty_cgroup(create: &Create, spec: &Spec) -> Result<(), CreateError> {
+    let path = spec.linux().as_ref().and_then(|linux| linux.cgroups_path().as_deref());
+    let path = CgroupsPath::new(path, &create.id, create.systemd_cgroup)?;
+    let cgroup = Cgroup::intended(&Host::default(), &path)?;
+    match cgroup.pids()?.first() {
+        Some(pid) => Err(CreateError::CgroupInUse { id: create.id.clone(), pid: *pid }),
+        None => Ok(()),
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+fn launch(
+    create: &Create,
+    spec: Spec,
+    hooks: Option<&Hooks>,
+    cgroup_path: PathBuf,
+    state: &StateDir,
+    container: &mut Container,
+    stdio: Stdio,
+    notes: &ProcessNotes,
+    private: &[&OwnedFd],
+) -> Result<Launched, CreateError> {
+    let process = spec.process().as_ref().ok_or(CreateError::Missing("process"))?;
+    let owner = process::stream_owner(&spec, process, create.io_owner);
+    stdio.give_to(owner)?;
+    process::inherit(&create.id, &spec, process.oom_score_adj().to_owned(), !create.no_new_keyring)?;
+    let outcome = state.make_outcome()?;
+    let [stdin, stdout, stderr] = stdio.raw_streams();
+    let args = ContainerArgs {
+        container_type: ContainerType::InitContainer,
+        syscall: SyscallType::Linux,
+        rootfs: spec.root().as_ref().map(|root| root.path().clone()).unwrap_or_default(),
+        console_socket: stdio.raw_console(),
+        notify_listener: NotifyListener::new(&state.notify_socket()).map_err(CreateError::Notify)?,
+        preserve_fds: 0,
+        container: Some(container.clone()),
+        user_ns_config: UserNamespaceConfig::new(&spec).map_err(CreateError::UserNamespace)?,
+        cgroup_config: CgroupConfig {
+            cgroup_path,
+            systemd_cgroup: create.systemd_cgroup,
+            container_name: create.id.clone(),
+        },
+        detached: true,
+        executor: Box::new(Program::new(Some(outcome.into()), notes.find_home)),
+        no_pivot: create.no_pivot_root,
+        stdin,
+        stdout,
+        stderr,
+        as_sibling: true,
+        pid_file: None,
+        spec: Rc::new(spec),
+    };
+    let fence = if create.fence { Filter::fence() } else { None };
+    let private = private.iter().copied().chain(stdio.private()).collect();
+    let init = Launch { args: &args, filter: fence.as_ref(), private, hooks }.run()?;
+    stdio.finish(owner, notes.console_size)?;
+    Ok(init)
+}

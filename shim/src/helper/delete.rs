@@ -1,0 +1,109 @@
+//! `Delete`: nothing of a container is left, however it ended and however often this is called.
+//!
+//! Also what `containerd-shim-egpu-v1 delete` runs in its own process when the shim is gone.
+
+use std::path::Path;
+
+use libcgroups::common::{CgroupConfig, CgroupManager, create_cgroup_manager};
+use libcontainer::config::YoukiConfig;
+use libcontainer::container::{Container, State};
+use libcontainer::hooks::run_hooks;
+use libcontainer::process::intel_rdt::cleanup_intel_rdt;
+
+use super::protocol::{Delete, FailureKind};
+use super::rootfs::{self, MountError};
+use super::state::{StateDir, StateError};
+use crate::cgroup::{Cgroup, CgroupError, CgroupsPath, Host, LocateError};
+
+/// Why something of a container is left. Calling again goes on where this ended.
+#[derive(Debug, thiserror::Error)]
+pub enum DeleteError {
+    /// The runtime's own directory.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The cgroup's place.
+    #[error(transparent)]
+    CgroupPlace(#[from] LocateError),
+    /// The cgroup, or a process in it that does not end.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// The root file system.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// Waiting needs a clock.
+    #[error("cannot make a runtime to wait with")]
+    Runtime(#[source] std::io::Error),
+}
+
+impl DeleteError {
+    pub(crate) fn kind(&self) -> FailureKind {
+        match self {
+            Self::State(StateError::Id(_)) => FailureKind::Invalid,
+            _ => FailureKind::Internal,
+        }
+    }
+}
+
+/// Kills what is left of the container, and removes its cgroups, mounts and state, in this order. Succeeds when there is
+/// nothing left. Blocks for up to some seconds; call it from a single-threaded process.
+///
+/// When something cannot be removed, the rest is, and the state stays so that a later call finds it.
+pub fn remove(delete: &Delete) -> Result<(), DeleteError> {
+    let state = StateDir::at(&delete.runtime_root, &delete.id)?;
+    let ended = end(&delete.id, &state);
+    let unmounted = rootfs::unmount_below(&delete.bundle);
+    ended?;
+    unmounted?;
+    state.remove()?;
+    Ok(())
+}
+
+/// Ends the container's processes, with what libcontainer made for them.
+fn end(id: &str, state: &StateDir) -> Result<(), DeleteError> {
+    // Without this file the create did not come to the cgroup, which may then be somebody else's.
+    let Ok(config) = YoukiConfig::load(state.path()) else { return Ok(()) };
+    let kept = State::load(state.path()).ok();
+    let systemd = kept.as_ref().is_some_and(|kept| kept.use_systemd);
+    let place = CgroupsPath::new(Some(&config.cgroup_path), id, systemd)?;
+    destroy(&Cgroup::intended(&Host::default(), &place)?)?;
+    if let Some(unit) = place.systemd_unit() {
+        stop_unit(id, &unit, &config.cgroup_path);
+    }
+    let Some(kept) = kept else { return Ok(()) };
+    let container = Container { state: kept, root: state.path().to_owned() };
+    let rdt = cleanup_intel_rdt(
+        container.intel_rdt_dir().map(|path| path.as_path()),
+        container.intel_rdt_monitoring_dir().map(|path| path.as_path()),
+        container.clean_up_intel_rdt_subdirectory(),
+        id,
+    );
+    if let Err(error) = rdt {
+        tracing::warn!(%error, container = id, "cannot remove the Intel RDT group");
+    }
+    let hooks = config.hooks.as_ref().and_then(|hooks| hooks.poststop().as_ref());
+    // The OCI spec: log a warning and go on as if it had succeeded.
+    if let Err(error) = run_hooks(hooks, Some(&container.state), None, None, None) {
+        tracing::warn!(%error, container = id, "a poststop hook failed");
+    }
+    Ok(())
+}
+
+fn destroy(cgroup: &Cgroup) -> Result<(), DeleteError> {
+    if cgroup.is_gone() {
+        return Ok(());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(DeleteError::Runtime)?;
+    Ok(runtime.block_on(cgroup.destroy())?)
+}
+
+/// systemd removes a scope when its last process ends; this is for one that it thinks failed.
+fn stop_unit(id: &str, unit: &str, cgroup_path: &Path) {
+    let config =
+        CgroupConfig { cgroup_path: cgroup_path.to_owned(), systemd_cgroup: true, container_name: id.to_owned() };
+    let stopped = create_cgroup_manager(config)
+        .map_err(|e| e.to_string())
+        .and_then(|manager| manager.remove().map_err(|e| e.to_string()));
+    if let Err(error) = stopped {
+        tracing::debug!(error, unit, "systemd did not stop the scope; it is empty and goes by itself");
+    }
+}

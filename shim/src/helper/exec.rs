@@ -1,0 +1,319 @@
+//! `Exec`: one more process in a running container.
+//!
+//! libcontainer's TenantContainerBuilder is not used: it forgets the seccomp profile and the user namespace.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use libcgroups::common::CgroupConfig;
+use libcontainer::config::{ConfigError, YoukiConfig};
+use libcontainer::container::{Container, ContainerStatus};
+use libcontainer::error::LibcontainerError;
+use libcontainer::notify_socket::{NotifyListener, NotifyListenerError, NotifySocket};
+use libcontainer::process::args::{ContainerArgs, ContainerType};
+use libcontainer::syscall::syscall::SyscallType;
+use oci_spec::runtime::{
+    Linux, LinuxBuilder, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, Process, Spec,
+};
+use serde_json::Value;
+
+use super::fence::Filter;
+use super::launch::{Launch, LaunchError, Launched};
+use super::process::{self, AttributeError};
+use super::program::Program;
+use super::protocol::{Exec, FailureKind};
+use super::rules::{self, HostFacts, ProcessNotes, Refused};
+use super::state::{StateDir, StateError};
+use super::stdio::{Stdio, StdioError};
+use crate::sys;
+
+/// Why a process could not be run in a container. None is left.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ExecError {
+    /// The runtime's own directory.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// libcontainer's part of it.
+    #[error("cannot use the state of container {id:?}")]
+    Container {
+        id: String,
+        #[source]
+        source: Box<LibcontainerError>,
+    },
+    /// Likewise.
+    #[error("cannot use the configuration of container {id:?}")]
+    Config {
+        id: String,
+        #[source]
+        source: ConfigError,
+    },
+    /// Not running.
+    #[error("container {id:?} is {status}; a process can be run in a running one only")]
+    Status { id: String, status: ContainerStatus },
+    /// The container's spec.
+    #[error("cannot read {}", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    /// Neither the container's spec nor the process may be anything else.
+    #[error("{what} is not what the OCI spec describes")]
+    Spec {
+        what: String,
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Asks for what this runtime does otherwise.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// The spec that the process is run with.
+    #[error("cannot describe the process to libcontainer: {0}")]
+    Describe(String),
+    /// The process's attributes.
+    #[error(transparent)]
+    Attribute(#[from] AttributeError),
+    /// Its streams.
+    #[error(transparent)]
+    Stdio(#[from] StdioError),
+    /// The socket at which it waits.
+    #[error("cannot make the socket at which the process waits for its start")]
+    Notify(#[source] NotifyListenerError),
+    /// The pipe from it.
+    #[error("cannot learn whether the process started")]
+    Outcome(#[source] io::Error),
+    /// The process.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// The cgroups of the container's init.
+    #[error("cannot put the process into the container's cgroups")]
+    Cgroups(#[source] io::Error),
+    /// The program.
+    #[error("{0}")]
+    Program(String),
+}
+
+impl ExecError {
+    pub(crate) fn kind(&self) -> FailureKind {
+        match self {
+            Self::State(StateError::Unknown(_)) => FailureKind::NotFound,
+            Self::State(StateError::Id(_)) | Self::Spec { .. } | Self::Refused(_) | Self::Program(_) => {
+                FailureKind::Invalid
+            }
+            Self::Status { .. } => FailureKind::FailedPrecondition,
+            _ => FailureKind::Internal,
+        }
+    }
+}
+
+/// A process that executes its program.
+pub(crate) struct Executed {
+    pub(crate) process: Launched,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// A container that a process is to join.
+struct Target {
+    container: Container,
+    init: i32,
+    spec: Spec,
+    state: StateDir,
+    cgroup_path: PathBuf,
+    new_keyring: bool,
+}
+
+/// Runs the process; on failure it is gone. `private` are the worker's descriptors that it must not hold.
+pub(crate) fn exec(exec: &Exec, fds: Vec<OwnedFd>, private: &[&OwnedFd]) -> Result<Executed, ExecError> {
+    let stdio = Stdio::new(exec.stdio, fds)?;
+    let target = open(exec)?;
+    let mut json = exec.process.clone();
+    inherit_from_init(&mut json, &target.spec);
+    let notes = rules::process(&mut json, HostFacts::read())?;
+    let process: Process =
+        serde_json::from_value(json).map_err(|source| ExecError::Spec { what: "the process".to_owned(), source })?;
+    let spec = describe(&target, process)?;
+
+    let socket = target.state.path().join(format!("exec-{}.sock", std::process::id()));
+    let launched = launch(exec, &target, spec, &socket, stdio, &notes, private);
+    let started = launched.and_then(|(process, outcome)| {
+        match start(&target, &process, &socket, outcome) {
+            Ok(()) => Ok(process),
+            Err(error) => {
+                // It may have ended by itself.
+                let _ = sys::pidfd_send_signal(process.pidfd.as_fd(), libc::SIGKILL);
+                Err(error)
+            }
+        }
+    });
+    // Left over, it would go with the container.
+    let _ = std::fs::remove_file(&socket);
+    started.map(|process| Executed { process, warnings: notes.warnings })
+}
+
+fn open(exec: &Exec) -> Result<Target, ExecError> {
+    let id = || exec.id.clone();
+    let state = StateDir::open(&exec.runtime_root, &exec.id)?;
+    let failed = |e| ExecError::Container { id: exec.id.clone(), source: Box::new(e) };
+    let mut container = Container::load(state.path().to_owned()).map_err(failed)?;
+    container.refresh_status().map_err(failed)?;
+    let (ContainerStatus::Running, Some(init)) = (container.status(), container.pid()) else {
+        return Err(ExecError::Status { id: id(), status: container.status() });
+    };
+    let config = YoukiConfig::load(state.path()).map_err(|source| ExecError::Config { id: id(), source })?;
+    let settings = state.settings()?;
+    let path = container.bundle().join("config.json");
+    let text = std::fs::read(&path).map_err(|source| ExecError::Read { path: path.clone(), source })?;
+    let parse = |source| ExecError::Spec { what: path.display().to_string(), source };
+    let mut json: Value = serde_json::from_slice(&text).map_err(parse)?;
+    rules::spec(&mut json, container.systemd(), HostFacts::read())?;
+    // Only its OOM score, user and capabilities are of interest; what create repaired needs the same repair here.
+    if let Some(process) = json.get_mut("process") {
+        rules::process(process, HostFacts::read())?;
+    }
+    let mut spec: Spec = serde_json::from_value(json).map_err(parse)?;
+    spec.canonicalize_rootfs(container.bundle())
+        .map_err(|source| ExecError::Describe(super::worker::chain(&source)))?;
+    Ok(Target {
+        init: init.as_raw(),
+        cgroup_path: config.cgroup_path,
+        new_keyring: !settings.no_new_keyring,
+        container,
+        spec,
+        state,
+    })
+}
+
+/// What a process that says nothing of it has in common with the container's init.
+fn inherit_from_init(process: &mut Value, spec: &Spec) {
+    let (Some(process), Some(init)) = (process.as_object_mut(), spec.process()) else { return };
+    if process.get("capabilities").is_none_or(Value::is_null)
+        && let Ok(capabilities) = serde_json::to_value(init.capabilities())
+    {
+        process.insert("capabilities".to_owned(), capabilities);
+    }
+}
+
+/// The container's spec with another process and its namespaces by path.
+fn describe(target: &Target, process: Process) -> Result<Spec, ExecError> {
+    let describe = |e: oci_spec::OciSpecError| ExecError::Describe(e.to_string());
+    let mut spec = target.spec.clone();
+    let own = spec.linux().as_ref().ok_or_else(|| ExecError::Describe("the spec has no linux section".to_owned()))?;
+    let namespaces = own.namespaces().as_deref().unwrap_or_default();
+    let namespaces = namespaces
+        .iter()
+        .map(|namespace| join(namespace, target.init))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(describe)?;
+    let mut builder = LinuxBuilder::default().namespaces(namespaces);
+    if let Some(seccomp) = own.seccomp() {
+        builder = builder.seccomp(seccomp.clone());
+    }
+    if let Some(personality) = own.personality() {
+        builder = builder.personality(personality.clone());
+    }
+    let mut linux: Linux = builder.build().map_err(describe)?;
+    // The builder fills these in for a new container.
+    linux.set_resources(None).set_devices(None).set_masked_paths(None).set_readonly_paths(None);
+    spec.set_process(Some(process)).set_linux(Some(linux)).set_hooks(None);
+    Ok(spec)
+}
+
+fn join(namespace: &LinuxNamespace, init: i32) -> Result<LinuxNamespace, oci_spec::OciSpecError> {
+    let name = match namespace.typ() {
+        LinuxNamespaceType::Mount => "mnt",
+        LinuxNamespaceType::Network => "net",
+        LinuxNamespaceType::Pid => "pid",
+        LinuxNamespaceType::Ipc => "ipc",
+        LinuxNamespaceType::Uts => "uts",
+        LinuxNamespaceType::User => "user",
+        LinuxNamespaceType::Cgroup => "cgroup",
+        LinuxNamespaceType::Time => "time",
+    };
+    LinuxNamespaceBuilder::default().typ(namespace.typ()).path(format!("/proc/{init}/ns/{name}")).build()
+}
+
+fn launch(
+    exec: &Exec,
+    target: &Target,
+    spec: Spec,
+    socket: &Path,
+    stdio: Stdio,
+    notes: &ProcessNotes,
+    private: &[&OwnedFd],
+) -> Result<(Launched, File), ExecError> {
+    let process = spec.process().as_ref().ok_or_else(|| ExecError::Describe("there is no process".to_owned()))?;
+    let owner = process::stream_owner(&target.spec, process, exec.io_owner);
+    stdio.give_to(owner)?;
+    let init_score = target.spec.process().as_ref().and_then(|init| init.oom_score_adj().to_owned());
+    let score = process.oom_score_adj().to_owned().or(init_score);
+    process::inherit(&exec.id, &target.spec, score, target.new_keyring)?;
+    let (outcome, process_end) = io::pipe().map_err(ExecError::Outcome)?;
+    let [stdin, stdout, stderr] = stdio.raw_streams();
+    let args = ContainerArgs {
+        container_type: ContainerType::TenantContainer { exec_notify_fd: process_end.as_raw_fd() },
+        syscall: SyscallType::Linux,
+        rootfs: spec.root().as_ref().map(|root| root.path().clone()).unwrap_or_default(),
+        console_socket: stdio.raw_console(),
+        notify_listener: NotifyListener::new(socket).map_err(ExecError::Notify)?,
+        preserve_fds: 0,
+        container: Some(target.container.clone()),
+        user_ns_config: None,
+        cgroup_config: CgroupConfig {
+            cgroup_path: target.cgroup_path.clone(),
+            systemd_cgroup: target.container.systemd(),
+            container_name: exec.id.clone(),
+        },
+        detached: true,
+        executor: Box::new(Program::new(None, notes.find_home)),
+        no_pivot: false,
+        stdin,
+        stdout,
+        stderr,
+        as_sibling: true,
+        pid_file: None,
+        spec: Rc::new(spec),
+    };
+    let fence = if exec.fence { Filter::fence() } else { None };
+    let private = private.iter().copied().chain(stdio.private()).collect();
+    let process = Launch { args: &args, filter: fence.as_ref(), private, hooks: None }.run()?;
+    stdio.finish(owner, notes.console_size)?;
+    Ok((process, File::from(OwnedFd::from(outcome))))
+}
+
+/// Lets the waiting process execute its program, and reads what libcontainer tells of a failure.
+fn start(target: &Target, process: &Launched, socket: &Path, mut outcome: File) -> Result<(), ExecError> {
+    follow_init(target.init, process.pid.as_raw()).map_err(ExecError::Cgroups)?;
+    NotifySocket::new(socket).notify_container_start().map_err(ExecError::Notify)?;
+    let mut message = Vec::new();
+    outcome.read_to_end(&mut message).map_err(ExecError::Outcome)?;
+    if message.is_empty() {
+        return Ok(());
+    }
+    Err(ExecError::Program(String::from_utf8_lossy(&message).into_owned()))
+}
+
+/// Moves a process into the hierarchies in which init sits elsewhere: libcontainer joins neither the named hierarchies nor
+/// the unified one of a hybrid host. Controllers stay as libcontainer set them.
+fn follow_init(init: i32, process: i32) -> io::Result<()> {
+    let read = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/cgroup"));
+    let (wanted, current) = (read(init)?, read(process)?);
+    for line in wanted.lines().filter(|line| !current.lines().any(|own| own == *line)) {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        let mount = match controllers {
+            "" if Path::new("/sys/fs/cgroup/unified").is_dir() => PathBuf::from("/sys/fs/cgroup/unified"),
+            _ => match controllers.strip_prefix("name=") {
+                Some(name) => Path::new("/sys/fs/cgroup").join(name),
+                None => continue,
+            },
+        };
+        let procs = mount.join(path.trim_start_matches('/')).join("cgroup.procs");
+        if procs.exists() {
+            std::fs::write(procs, process.to_string())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,275 @@
+//! Makes a container's process: libcontainer's sequence with a main process of our own.
+//!
+//! `libcontainer::process::container_main_process` cannot be used as it is: whatever the worker installs on itself before
+//! would hold for the OCI hooks too, which it also runs itself. So this module forks the intermediate process; that one
+//! installs the filter, and libcontainer goes on from there. The order of messages is libcontainer 0.7.0's, the version
+//! that `Cargo.toml` pins.
+//!
+//! ```text
+//! worker ── fork ──> intermediate: drops what is private, installs the filter, joins cgroup, user and pid namespace
+//!   |                     └── clone ──> init: the other namespaces, mounts, pivot_root, user, waits for start
+//!   |<── "hooks" ────────────────────────┘
+//!   runs prestart and createRuntime (its own namespaces), createContainer (init's), unfiltered
+//! ```
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use libcontainer::hooks::{HookError, run_hooks};
+use libcontainer::network::NetworkError;
+use libcontainer::network::network_device::dev_change_net_namespace;
+use libcontainer::process::args::{ContainerArgs, ContainerType};
+use libcontainer::process::channel::{self, ChannelError, InitSender, MainReceiver};
+use libcontainer::process::container_intermediate_process::container_intermediate_process;
+use libcontainer::user_ns::UserNamespaceError;
+use nix_of_libcontainer::unistd::Pid;
+use oci_spec::runtime::{Hooks, Linux, LinuxNamespaceType};
+
+use super::fence::Filter;
+use super::hook_namespaces::run_in_namespaces;
+use super::seccomp_listener::{self, ListenerError};
+use crate::sys::{self, Forked};
+
+/// Why a process could not be made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LaunchError {
+    /// The intermediate process could not be forked.
+    #[error("cannot fork")]
+    Fork(#[source] std::io::Error),
+    /// The process said why it gave up.
+    #[error("{0}")]
+    Process(String),
+    /// The processes' channel failed; the other end ended without a word, or was killed.
+    #[error("the container's process ended before it was ready")]
+    Channel(#[source] ChannelError),
+    /// A user namespace's id map.
+    #[error("cannot write the user namespace's id maps")]
+    Mapping(#[source] UserNamespaceError),
+    /// A time namespace's offsets.
+    #[error("cannot write the time namespace's offsets")]
+    TimeOffsets(#[source] std::io::Error),
+    /// An OCI hook.
+    #[error("a {kind} hook failed")]
+    Hook {
+        kind: &'static str,
+        #[source]
+        source: HookError,
+    },
+    /// The process that runs createContainer hooks.
+    #[error("cannot run the createContainer hooks in the container's namespaces: {0}")]
+    HookNamespaces(String),
+    /// A network device could not be moved.
+    #[error("cannot move network device {name:?} into the container")]
+    NetworkDevice {
+        name: String,
+        #[source]
+        source: NetworkError,
+    },
+    /// The container's network namespace.
+    #[error("cannot open the container's network namespace")]
+    NetworkNamespace(#[source] std::io::Error),
+    /// The profile's seccomp listener.
+    #[error(transparent)]
+    Listener(#[from] ListenerError),
+    /// The process is gone already.
+    #[error("the container's process ended before it was ready")]
+    Gone(#[source] std::io::Error),
+}
+
+/// Says what a message that libcontainer did not expect contained.
+impl From<ChannelError> for LaunchError {
+    fn from(error: ChannelError) -> Self {
+        match error {
+            ChannelError::ExecError(text) | ChannelError::OtherError(text) => Self::Process(plain(&text)),
+            ChannelError::UnexpectedMessage { ref received, .. } => {
+                // The message's type is not nameable outside libcontainer; its JSON is.
+                let message = serde_json::to_value(received).unwrap_or_default();
+                let text = ["ExecFailed", "OtherError"].iter().find_map(|name| message.get(name)?.as_str());
+                match text {
+                    Some(text) => Self::Process(plain(text)),
+                    None => Self::Channel(error),
+                }
+            }
+            error => Self::Channel(error),
+        }
+    }
+}
+
+/// Without the words that libcontainer puts before what our own program module said.
+fn plain(text: &str) -> String {
+    text.strip_prefix("error in executing process : ").unwrap_or(text).to_owned()
+}
+
+/// A process to be made.
+pub(crate) struct Launch<'a> {
+    /// What libcontainer is told. Its spec has no hooks but those that init itself must run.
+    pub(crate) args: &'a ContainerArgs,
+    /// Installed on the container's processes and on nothing else.
+    pub(crate) filter: Option<&'a Filter>,
+    /// Descriptors that the container's processes must not hold.
+    pub(crate) private: Vec<&'a OwnedFd>,
+    /// The spec's hooks; only those of creation run here.
+    pub(crate) hooks: Option<&'a Hooks>,
+}
+
+/// A process that waits for its start.
+#[derive(Debug)]
+pub(crate) struct Launched {
+    pub(crate) pid: Pid,
+    pub(crate) pidfd: OwnedFd,
+}
+
+impl Launch<'_> {
+    /// Makes the process. When it fails, the process is killed.
+    pub(crate) fn run(&self) -> Result<Launched, LaunchError> {
+        let (mut intermediate_main_sender, mut from_intermediate) = channel::main_channel()?;
+        let (mut init_main_sender, mut from_init) = channel::main_channel()?;
+        let mut to_intermediate = channel::intermediate_channel()?;
+        let mut to_init = channel::init_channel()?;
+
+        let intermediate = match sys::clone_sibling().map_err(LaunchError::Fork)? {
+            Forked::Parent { pid } => Pid::from_raw(pid),
+            Forked::Child => {
+                let result =
+                    self.enter().map_err(|e| format!("cannot install the seccomp filter: {e}")).and_then(|()| {
+                        container_intermediate_process(
+                            self.args,
+                            &mut to_intermediate,
+                            &mut to_init,
+                            &mut intermediate_main_sender,
+                            &mut init_main_sender,
+                        )
+                        .map_err(|e| super::worker::chain(&e))
+                    });
+                if let Err(message) = result {
+                    // The worker sees the channel close if even this fails.
+                    let _ = intermediate_main_sender.send_error(message);
+                    sys::exit_now(1);
+                }
+                sys::exit_now(0);
+            }
+        };
+        intermediate_main_sender.close()?;
+        init_main_sender.close()?;
+
+        let (mut to_intermediate, _) = to_intermediate;
+        let (mut to_init, _) = to_init;
+        if let Some(config) = &self.args.user_ns_config {
+            from_intermediate.wait_for_mapping_request()?;
+            config.write_uid_mapping(intermediate).map_err(LaunchError::Mapping)?;
+            config.write_gid_mapping(intermediate).map_err(LaunchError::Mapping)?;
+            to_intermediate.mapping_written()?;
+        }
+        let linux = self.args.spec.linux().as_ref();
+        if let Some(offsets) = linux.and_then(time_offsets) {
+            from_intermediate.wait_for_time_offset_request()?;
+            fs::write(format!("/proc/{intermediate}/timens_offsets"), offsets).map_err(LaunchError::TimeOffsets)?;
+            to_intermediate.time_offsets_written()?;
+        }
+        to_intermediate.close()?;
+
+        let pid = from_intermediate.wait_for_intermediate_ready()?;
+        let pidfd = sys::pidfd_open(pid.as_raw());
+        let result = self.accompany(pid, &mut to_init, &mut from_init);
+        match (result, pidfd) {
+            (Ok(()), Ok(pidfd)) => Ok(Launched { pid, pidfd }),
+            (Ok(()), Err(gone)) => Err(LaunchError::Gone(gone)),
+            (Err(error), pidfd) => {
+                if let Ok(pidfd) = pidfd {
+                    // Most likely it has ended already.
+                    let _ = sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The first thing that the intermediate process does; what it installs here, the container's init inherits, and so
+    /// does all that init ever forks. The notify filter of a GPU quota belongs here too: its listener goes from here to
+    /// the worker, which hands it to the mediator.
+    fn enter(&self) -> std::io::Result<()> {
+        for fd in &self.private {
+            sys::close_fd_of(fd);
+        }
+        match self.filter {
+            Some(filter) => filter.install(),
+            None => Ok(()),
+        }
+    }
+
+    /// Answers init's requests until it waits for its start.
+    fn accompany(&self, pid: Pid, to_init: &mut InitSender, from_init: &mut MainReceiver) -> Result<(), LaunchError> {
+        let is_init = matches!(self.args.container_type, ContainerType::InitContainer);
+        if is_init && self.args.spec.hooks().is_some() {
+            from_init.wait_for_hook_request()?;
+            self.run_hooks(pid)?;
+            to_init.hook_done()?;
+        }
+        if let Some(linux) = self.args.spec.linux() {
+            move_network_devices(linux, pid, to_init, from_init)?;
+            if let (Some(seccomp), Some(container)) = (linux.seccomp(), &self.args.container) {
+                seccomp_listener::hand_over(seccomp, container, pid, is_init, to_init, from_init)?;
+            }
+        }
+        to_init.close()?;
+        from_init.wait_for_init_ready()?;
+        Ok(())
+    }
+
+    fn run_hooks(&self, pid: Pid) -> Result<(), LaunchError> {
+        let (Some(hooks), Some(container)) = (self.hooks, &self.args.container) else { return Ok(()) };
+        let failed = |kind| move |source| LaunchError::Hook { kind, source };
+        let state = Some(&container.state);
+        // Deprecated, but what nvidia-container-runtime-hook is.
+        #[allow(deprecated)]
+        run_hooks(hooks.prestart().as_ref(), state, None, Some(pid), None).map_err(failed("prestart"))?;
+        run_hooks(hooks.create_runtime().as_ref(), state, None, Some(pid), None).map_err(failed("createRuntime"))?;
+        match hooks.create_container() {
+            Some(list) if !list.is_empty() => {
+                run_in_namespaces(pid, |seen| run_hooks(Some(list), state, None, Some(seen), None))
+                    .map_err(LaunchError::HookNamespaces)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What goes into `timens_offsets` when the spec makes a new time namespace with offsets.
+fn time_offsets(linux: &Linux) -> Option<String> {
+    let offsets = linux.time_offsets().as_ref().filter(|offsets| !offsets.is_empty())?;
+    let namespace =
+        linux.namespaces().as_ref()?.iter().find(|namespace| namespace.typ() == LinuxNamespaceType::Time)?;
+    if namespace.path().is_some() {
+        return None;
+    }
+    let lines: Vec<String> = offsets
+        .iter()
+        .map(|(clock, offset)| format!("{clock} {} {}", offset.secs().unwrap_or(0), offset.nanosecs().unwrap_or(0)))
+        .collect();
+    Some(lines.join("\n"))
+}
+
+/// `linux.netDevices`: from the host into the container's network namespace, with their addresses.
+fn move_network_devices(
+    linux: &Linux,
+    pid: Pid,
+    to_init: &mut InitSender,
+    from_init: &mut MainReceiver,
+) -> Result<(), LaunchError> {
+    let Some(devices) = linux.net_devices().as_ref().filter(|devices| !devices.is_empty()) else { return Ok(()) };
+    let namespaces = linux.namespaces().as_deref().unwrap_or_default();
+    let Some(namespace) = namespaces.iter().find(|namespace| namespace.typ() == LinuxNamespaceType::Network) else {
+        return Ok(());
+    };
+    from_init.wait_for_network_setup_ready()?;
+    let own = std::path::PathBuf::from(format!("/proc/{pid}/ns/net"));
+    let file = fs::File::open(namespace.path().as_ref().unwrap_or(&own)).map_err(LaunchError::NetworkNamespace)?;
+    let mut addresses = std::collections::HashMap::new();
+    for (name, device) in devices {
+        let moved = dev_change_net_namespace(name, file.as_raw_fd(), device)
+            .map_err(|source| LaunchError::NetworkDevice { name: name.clone(), source })?;
+        addresses.insert(name.clone(), moved);
+    }
+    to_init.move_network_device(addresses)?;
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! What create and exec have in common: the worker's own attributes that the container's process inherits.
+
+use std::ffi::CString;
+use std::io;
+
+use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Process, Spec};
+
+use super::stdio::Owner;
+use crate::sys;
+
+/// Why an attribute could not be set.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AttributeError {
+    /// The OOM killer's score.
+    #[error("cannot set the OOM score adjustment to {value}")]
+    OomScore {
+        value: i32,
+        #[source]
+        source: io::Error,
+    },
+    /// The session keyring.
+    #[error("cannot join the session keyring {name:?} (set NoNewKeyring in the runtime options to do without)")]
+    Keyring {
+        name: String,
+        #[source]
+        source: io::Error,
+    },
+    /// Anything else that the kernel refuses to root only when it is confined itself.
+    #[error("cannot set {what}")]
+    Other {
+        what: &'static str,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// `KEY_USR_SEARCH`: later processes of the same user may join the keyring.
+const KEY_USR_SEARCH: u32 = 0x0008_0000;
+/// `KEY_OTH_SEARCH`: so may those of another, as a container's root is in a user namespace.
+const KEY_OTH_SEARCH: u32 = 0x0000_0008;
+
+/// Sets what the container's process gets by inheritance, on the calling worker, which is short-lived.
+///
+/// `oom_score_adj` comes from the container's own spec also for an exec.
+pub(crate) fn inherit(
+    id: &str,
+    spec: &Spec,
+    oom_score_adj: Option<i32>,
+    new_keyring: bool,
+) -> Result<(), AttributeError> {
+    if let Some(value) = oom_score_adj {
+        std::fs::write("/proc/self/oom_score_adj", value.to_string())
+            .map_err(|source| AttributeError::OomScore { value, source })?;
+    }
+    if new_keyring {
+        join_keyring(id, has_user_namespace(spec))?;
+    }
+    // Supplementary groups that the spec does not name are the shim's, and libcontainer keeps those.
+    nix::unistd::setgroups(&[])
+        .map_err(|e| AttributeError::Other { what: "the supplementary groups", source: e.into() })?;
+    // So that nobody in a namespace that init joins can look into it.
+    nix::sys::prctl::set_dumpable(false)
+        .map_err(|e| AttributeError::Other { what: "the dumpable flag", source: e.into() })
+}
+
+fn join_keyring(id: &str, others: bool) -> Result<(), AttributeError> {
+    let name = format!("_ses.{id}");
+    let failed = |source| AttributeError::Keyring { name: name.clone(), source };
+    let text = CString::new(name.clone()).map_err(|e| failed(e.into()))?;
+    match sys::join_session_keyring(&text) {
+        // A kernel without keys has none to protect either.
+        Err(e) if e.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
+        Err(e) => Err(failed(e)),
+        Ok(serial) => {
+            sys::add_key_permissions(serial, if others { KEY_OTH_SEARCH } else { KEY_USR_SEARCH }).map_err(failed)
+        }
+    }
+}
+
+/// Whether the container lives in a user namespace that is not the host's.
+pub(crate) fn has_user_namespace(spec: &Spec) -> bool {
+    let namespaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_deref()).unwrap_or_default();
+    namespaces.iter().any(|namespace| namespace.typ() == LinuxNamespaceType::User)
+}
+
+/// Who owns the process's pipes and terminal, in the host's ids.
+pub(crate) fn stream_owner(spec: &Spec, process: &Process, wanted: Option<(u32, u32)>) -> Owner {
+    if let Some((uid, gid)) = wanted {
+        return Owner { uid, gid: Some(gid) };
+    }
+    let uid = process.user().uid();
+    let mappings = spec.linux().as_ref().and_then(|linux| linux.uid_mappings().as_deref()).unwrap_or_default();
+    let uid = if has_user_namespace(spec) { host_id(mappings, uid) } else { uid };
+    Owner { uid, gid: None }
+}
+
+fn host_id(mappings: &[LinuxIdMapping], id: u32) -> u32 {
+    let mapped = mappings.iter().find_map(|mapping| {
+        let offset = id.checked_sub(mapping.container_id())?;
+        (offset < mapping.size()).then(|| mapping.host_id().checked_add(offset)).flatten()
+    });
+    mapped.unwrap_or(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_mapped_to_the_hosts() {
+        let mappings: Vec<LinuxIdMapping> = serde_json::from_value(serde_json::json!([
+            {"containerID": 0, "hostID": 100_000, "size": 1000}, {"containerID": 1000, "hostID": 5, "size": 1}
+        ]))
+        .unwrap();
+        for (id, host) in [(0, 100_000), (999, 100_999), (1000, 5), (1001, 1001)] {
+            assert_eq!(host_id(&mappings, id), host);
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! What libcontainer 0.7 does otherwise than runc, and what is done about it: refused, repaired, or told.
+//!
+//! Works on the JSON, before oci-spec's types see it, because those have no room for "absent" everywhere. Nothing here
+//! changes the bundle's `config.json`.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::stdio::ConsoleSize;
+
+/// A spec or process that cannot be run as it asks to be.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0}")]
+pub(crate) struct Refused(String);
+
+/// What the host can do, as far as the rules depend on it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HostFacts {
+    pub(crate) selinux: bool,
+    pub(crate) apparmor: bool,
+    pub(crate) cgroup_v2: bool,
+    /// The highest capability that the kernel knows.
+    pub(crate) last_capability: usize,
+}
+
+impl HostFacts {
+    /// Reads them.
+    pub(crate) fn read() -> Self {
+        let first = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        Self {
+            selinux: Path::new("/sys/fs/selinux/enforce").exists(),
+            apparmor: first("/sys/module/apparmor/parameters/enabled").starts_with('Y'),
+            cgroup_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+            last_capability: first("/proc/sys/kernel/cap_last_cap").trim().parse().unwrap_or(CAPABILITIES.len()),
+        }
+    }
+}
+
+/// What the rules found in a process besides its own fields.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct ProcessNotes {
+    /// `consoleSize`, which libcontainer does not set.
+    pub(crate) console_size: Option<ConsoleSize>,
+    /// The environment had no HOME, so that one is to be found in the container.
+    pub(crate) find_home: bool,
+    /// What was left out of the request; for the shim's log.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// In the order of linux/capability.h.
+const CAPABILITIES: [&str; 41] = [
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_DAC_READ_SEARCH",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_SETGID",
+    "CAP_SETUID",
+    "CAP_SETPCAP",
+    "CAP_LINUX_IMMUTABLE",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_NET_BROADCAST",
+    "CAP_NET_ADMIN",
+    "CAP_NET_RAW",
+    "CAP_IPC_LOCK",
+    "CAP_IPC_OWNER",
+    "CAP_SYS_MODULE",
+    "CAP_SYS_RAWIO",
+    "CAP_SYS_CHROOT",
+    "CAP_SYS_PTRACE",
+    "CAP_SYS_PACCT",
+    "CAP_SYS_ADMIN",
+    "CAP_SYS_BOOT",
+    "CAP_SYS_NICE",
+    "CAP_SYS_RESOURCE",
+    "CAP_SYS_TIME",
+    "CAP_SYS_TTY_CONFIG",
+    "CAP_MKNOD",
+    "CAP_LEASE",
+    "CAP_AUDIT_WRITE",
+    "CAP_AUDIT_CONTROL",
+    "CAP_SETFCAP",
+    "CAP_MAC_OVERRIDE",
+    "CAP_MAC_ADMIN",
+    "CAP_SYSLOG",
+    "CAP_WAKE_ALARM",
+    "CAP_BLOCK_SUSPEND",
+    "CAP_AUDIT_READ",
+    "CAP_PERFMON",
+    "CAP_BPF",
+    "CAP_CHECKPOINT_RESTORE",
+];
+
+/// The sets of `process.capabilities`.
+const SETS: [&str; 5] = ["bounding", "effective", "inheritable", "permitted", "ambient"];
+
+/// Checks and repairs a `process` object in place.
+pub(crate) fn process(process: &mut Value, host: HostFacts) -> Result<ProcessNotes, Refused> {
+    let process = process.as_object_mut().ok_or_else(|| Refused("process must be an object".into()))?;
+    let mut notes = ProcessNotes::default();
+    check_strings(process)?;
+    // Written out, `false` makes libcontainer load the seccomp profile after it has dropped what that needs.
+    if process.get("noNewPrivileges") == Some(&Value::Bool(false)) {
+        process.remove("noNewPrivileges");
+    }
+    label("process.selinuxLabel", "selinuxLabel", process, host)?;
+    apparmor(process, host)?;
+    capabilities(process, host, &mut notes);
+    // Absent and "no limit" are the same to runc; oci-spec wants a list.
+    process.retain(|_, value| !value.is_null());
+    if let Some(size) = process.get("consoleSize") {
+        let side = |name: &str| size.get(name).and_then(Value::as_u64).and_then(|n| u16::try_from(n).ok());
+        if let (Some(rows), Some(columns)) = (side("height"), side("width"))
+            && (rows, columns) != (0, 0)
+        {
+            notes.console_size = Some(ConsoleSize { rows, columns });
+        }
+    }
+    notes.find_home = home(process);
+    Ok(notes)
+}
+
+/// Checks and repairs the rest of a spec in place; `process` has its own call.
+pub(crate) fn spec(spec: &mut Value, systemd_cgroup: bool, host: HostFacts) -> Result<(), Refused> {
+    let version = spec.get("ociVersion").and_then(Value::as_str).unwrap_or_default();
+    if !version.starts_with("1.") {
+        return Err(Refused(format!("ociVersion is {version:?}; only 1.x is supported")));
+    }
+    mounts(spec)?;
+    hooks(spec)?;
+    let linux = spec.get_mut("linux").and_then(Value::as_object_mut);
+    let linux = linux.ok_or_else(|| Refused("the spec has no linux section; this is a Linux runtime".into()))?;
+    linux.retain(|_, value| !value.is_null());
+    label("linux.mountLabel", "mountLabel", linux, host)?;
+    let flags = linux.get("personality").and_then(|p| p.get("flags")).and_then(Value::as_array);
+    if flags.is_some_and(|flags| !flags.is_empty()) {
+        return Err(Refused("linux.personality.flags is not supported; leave it out".into()));
+    }
+    let unified = linux.get("resources").and_then(|r| r.get("unified")).and_then(Value::as_object);
+    if !host.cgroup_v2 && unified.is_some_and(|unified| !unified.is_empty()) {
+        return Err(Refused("linux.resources.unified needs cgroup v2; this host has v1".into()));
+    }
+    if !host.cgroup_v2 && systemd_cgroup {
+        return Err(Refused(
+            "SystemdCgroup is supported on cgroup v2 only, and this host has v1; set SystemdCgroup = false".into(),
+        ));
+    }
+    Ok(())
+}
+
+fn check_strings(process: &Map<String, Value>) -> Result<(), Refused> {
+    let list = |name: &str| process.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    if list("args").is_empty() {
+        return Err(Refused("process.args is empty; it must name a program".into()));
+    }
+    for entry in list("args").iter().chain(list("env")).filter_map(Value::as_str) {
+        if entry.contains('\0') {
+            return Err(Refused(format!("process.args and process.env must not contain NUL bytes: {entry:?}")));
+        }
+    }
+    for entry in list("env").iter().filter_map(Value::as_str) {
+        if entry.find('=').is_none_or(|at| at == 0) {
+            return Err(Refused(format!("invalid environment variable {entry:?} in process.env; write NAME=value")));
+        }
+    }
+    let cwd = process.get("cwd").and_then(Value::as_str).unwrap_or_default();
+    if !cwd.starts_with('/') {
+        return Err(Refused(format!("process.cwd is {cwd:?}; it must be an absolute path")));
+    }
+    Ok(())
+}
+
+/// A label is ignored where SELinux is off, as runc does; where it is on, a container without it would be less confined.
+fn label(full: &str, name: &str, object: &mut Map<String, Value>, host: HostFacts) -> Result<(), Refused> {
+    match object.remove(name) {
+        Some(Value::String(label)) if host.selinux && !label.is_empty() => Err(Refused(format!(
+            "{full} is {label:?}, and this runtime cannot set SELinux labels; run the container without one, \
+             or use another runtime for it"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn apparmor(process: &mut Map<String, Value>, host: HostFacts) -> Result<(), Refused> {
+    match process.get("apparmorProfile").and_then(Value::as_str) {
+        Some("") => {
+            process.remove("apparmorProfile");
+            Ok(())
+        }
+        Some(profile) if !host.apparmor => {
+            Err(Refused(format!("process.apparmorProfile is {profile:?}, and AppArmor is off on this host")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// An absent set is an empty one; a name that the kernel or oci-spec does not know is left out and told, as by runc.
+fn capabilities(process: &mut Map<String, Value>, host: HostFacts, notes: &mut ProcessNotes) {
+    let given = process.remove("capabilities").unwrap_or_default();
+    let mut unknown: Vec<String> = Vec::new();
+    let mut sets = Map::new();
+    for set in SETS {
+        let names = given.get(set).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let (known, strange): (Vec<&Value>, Vec<&Value>) = names.iter().partition(|name| {
+            let position = name.as_str().and_then(|name| CAPABILITIES.iter().position(|known| *known == name));
+            position.is_some_and(|position| position <= host.last_capability)
+        });
+        unknown.extend(strange.iter().map(|name| name.to_string()));
+        sets.insert(set.to_owned(), known.into_iter().cloned().collect());
+    }
+    if !unknown.is_empty() {
+        unknown.sort();
+        unknown.dedup();
+        notes.warnings.push(format!("capabilities unknown to this host are left out: {}", unknown.join(", ")));
+    }
+    process.insert("capabilities".to_owned(), Value::Object(sets));
+}
+
+/// Makes sure that the environment has a HOME; true when it is only a placeholder.
+fn home(process: &mut Map<String, Value>) -> bool {
+    let env = process.entry("env").or_insert_with(|| json!([]));
+    let Some(env) = env.as_array_mut() else { return false };
+    let is_home = |entry: &&Value| entry.as_str().is_some_and(|entry| entry.starts_with("HOME="));
+    match env.iter().rev().find(is_home) {
+        Some(home) => home == "HOME=",
+        None => {
+            env.push(json!("HOME=/"));
+            true
+        }
+    }
+}
+
+fn mounts(spec: &Value) -> Result<(), Refused> {
+    for mount in spec.get("mounts").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default() {
+        let mapped = ["uidMappings", "gidMappings"]
+            .iter()
+            .any(|name| mount.get(name).and_then(Value::as_array).is_some_and(|mappings| !mappings.is_empty()));
+        let options = mount.get("options").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        if mapped || options.iter().any(|option| option == "idmap" || option == "ridmap") {
+            let destination = mount.get("destination").and_then(Value::as_str).unwrap_or_default();
+            return Err(Refused(format!(
+                "the mount at {destination:?} is id-mapped, which this runtime does not support; mount it without, or run \
+                 the container without a user namespace"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn hooks(spec: &Value) -> Result<(), Refused> {
+    let Some(hooks) = spec.get("hooks").and_then(Value::as_object) else { return Ok(()) };
+    for (kind, list) in hooks {
+        for hook in list.as_array().map(Vec::as_slice).unwrap_or_default() {
+            if hook
+                .get("timeout")
+                .is_some_and(|timeout| !timeout.is_null() && timeout.as_i64().is_none_or(|seconds| seconds <= 0))
+            {
+                return Err(Refused(format!("hooks.{kind}: timeout must be a number of seconds above zero")));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: HostFacts = HostFacts { selinux: false, apparmor: false, cgroup_v2: false, last_capability: 40 };
+
+    fn run(mut value: Value) -> Result<(Value, ProcessNotes), Refused> {
+        process(&mut value, HOST).map(|notes| (value, notes))
+    }
+
+    #[test]
+    fn a_plain_process_gets_what_libcontainer_would_otherwise_guess() {
+        let (process, notes) =
+            run(json!({"args": ["true"], "cwd": "/", "noNewPrivileges": false, "rlimits": null})).unwrap();
+        assert_eq!(process["env"], json!(["HOME=/"]));
+        assert!(notes.find_home);
+        assert!(process.get("noNewPrivileges").is_none() && process.get("rlimits").is_none());
+        for set in SETS {
+            assert_eq!(process["capabilities"][set], json!([]), "{set}");
+        }
+    }
+
+    #[test]
+    fn unknown_capabilities_are_left_out_and_told() {
+        let (process, notes) = run(json!({
+            "args": ["true"], "cwd": "/", "env": ["HOME=/x"],
+            "capabilities": {"bounding": ["CAP_KILL", "CAP_NEW_AND_SHINY"]},
+        }))
+        .unwrap();
+        assert_eq!(process["capabilities"]["bounding"], json!(["CAP_KILL"]));
+        assert_eq!(notes.warnings, ["capabilities unknown to this host are left out: \"CAP_NEW_AND_SHINY\""]);
+        assert!(!notes.find_home);
+        let old = HostFacts { last_capability: 4, ..HOST };
+        let mut value = json!({"args": ["x"], "cwd": "/", "capabilities": {"bounding": ["CAP_KILL"]}});
+        super::process(&mut value, old).unwrap();
+        assert_eq!(value["capabilities"]["bounding"], json!([]));
+    }
+
+    #[test]
+    fn the_console_size_is_noted() {
+        let size = |value: Value| run(json!({"args": ["x"], "cwd": "/", "consoleSize": value})).unwrap().1.console_size;
+        assert_eq!(size(json!({"height": 40, "width": 120})), Some(ConsoleSize { rows: 40, columns: 120 }));
+        assert_eq!(size(json!({"height": 0, "width": 0})), None);
+        assert_eq!(size(json!({"height": 70000, "width": 1})), None);
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_refused_with_the_value() {
+        for (bad, wanted) in [
+            (json!({"args": [], "cwd": "/"}), "process.args is empty"),
+            (json!({"args": ["a\0b"], "cwd": "/"}), "NUL"),
+            (json!({"args": ["a"], "cwd": "/", "env": ["A"]}), "\"A\""),
+            (json!({"args": ["a"], "cwd": "/", "env": ["=A"]}), "\"=A\""),
+            (json!({"args": ["a"], "cwd": "x"}), "\"x\""),
+            (json!({"args": ["a"], "cwd": "/", "apparmorProfile": "tight"}), "tight"),
+            (json!(7), "object"),
+        ] {
+            let refused = run(bad.clone()).unwrap_err().to_string();
+            assert!(refused.contains(wanted), "{bad}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_spec_that_would_run_otherwise_than_asked_is_refused() {
+        let base = || json!({"ociVersion": "1.1.0", "linux": {}});
+        assert_eq!(spec(&mut base(), false, HOST), Ok(()));
+        let with = |pointer: &str, value: Value| {
+            let mut spec = base();
+            let (parent, name) = pointer.rsplit_once('/').unwrap();
+            spec.pointer_mut(parent).unwrap().as_object_mut().unwrap().insert(name.to_owned(), value);
+            spec
+        };
+        for (mut bad, wanted) in [
+            (with("/ociVersion", json!("2.0")), "2.0"),
+            (with("/linux", json!(null)), "linux section"),
+            (with("/linux/personality", json!({"domain": "LINUX", "flags": ["X"]})), "personality"),
+            (with("/linux/resources", json!({"unified": {"a": "b"}})), "unified"),
+            (with("/mounts", json!([{"destination": "/d", "uidMappings": [{}]}])), "/d"),
+            (with("/mounts", json!([{"destination": "/d", "options": ["ridmap"]}])), "/d"),
+            (with("/hooks", json!({"poststart": [{"path": "/x", "timeout": 0}]})), "timeout"),
+        ] {
+            let refused = spec(&mut bad, false, HOST).unwrap_err().to_string();
+            assert!(refused.contains(wanted), "{bad}: {refused}");
+        }
+        assert!(spec(&mut base(), true, HOST).is_err(), "the systemd driver on v1");
+        let labelled = || with("/linux/mountLabel", json!("system_u:object_r:x"));
+        assert!(spec(&mut labelled(), false, HostFacts { selinux: true, ..HOST }).is_err());
+        let mut unlabelled = labelled();
+        spec(&mut unlabelled, false, HOST).unwrap();
+        assert!(unlabelled["linux"].get("mountLabel").is_none());
+    }
+}

@@ -1,0 +1,172 @@
+//! `Start`: lets init execute its program, and says whether it did.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use libcontainer::config::{ConfigError, YoukiConfig};
+use libcontainer::container::{Container, ContainerStatus};
+use libcontainer::error::LibcontainerError;
+use libcontainer::hooks::{HookError, run_hooks};
+use libcontainer::notify_socket::{NotifyListenerError, NotifySocket};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::program::ABOUT_TO_EXECUTE;
+use super::protocol::{FailureKind, Start};
+use super::state::{StateDir, StateError};
+use crate::sys;
+
+/// Why a container did not start.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    /// The runtime's own directory.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// libcontainer's part of it.
+    #[error("cannot use the state of container {id:?}")]
+    Container {
+        id: String,
+        #[source]
+        source: Box<LibcontainerError>,
+    },
+    /// Started before, or ended.
+    #[error("container {id:?} is {status}; only a created one can be started")]
+    Status { id: String, status: ContainerStatus },
+    /// init does not listen any more.
+    #[error("the init of container {id:?} cannot be told to start")]
+    Notify {
+        id: String,
+        #[source]
+        source: NotifyListenerError,
+    },
+    /// The pipe from init.
+    #[error("cannot learn whether container {id:?} started")]
+    Outcome {
+        id: String,
+        #[source]
+        source: io::Error,
+    },
+    /// init could not execute the program.
+    #[error("{0}")]
+    Program(String),
+    /// init ended before that.
+    #[error("the init of container {id:?} ended before it executed its program (did a startContainer hook fail?)")]
+    Ended { id: String },
+    /// The hooks that the spec has.
+    #[error("cannot read the hooks of container {id:?}")]
+    Hooks {
+        id: String,
+        #[source]
+        source: ConfigError,
+    },
+    /// One of them.
+    #[error("a poststart hook of container {id:?} failed; the container was ended")]
+    Poststart {
+        id: String,
+        #[source]
+        source: HookError,
+    },
+}
+
+impl StartError {
+    pub(crate) fn kind(&self) -> FailureKind {
+        match self {
+            Self::State(StateError::Unknown(_)) => FailureKind::NotFound,
+            Self::State(StateError::Id(_)) => FailureKind::Invalid,
+            Self::Status { .. } | Self::Notify { .. } => FailureKind::FailedPrecondition,
+            // What runc answers, and what users can mend.
+            Self::Program(_) => FailureKind::Invalid,
+            _ => FailureKind::Internal,
+        }
+    }
+}
+
+/// Starts a created container; returns when its program runs (or has ended).
+pub(crate) fn start(start: &Start) -> Result<(), StartError> {
+    let id = || start.id.clone();
+    let state = StateDir::open(&start.runtime_root, &start.id)?;
+    let failed = |e| StartError::Container { id: start.id.clone(), source: Box::new(e) };
+    let mut container = Container::load(state.path().to_owned()).map_err(failed)?;
+    container.refresh_status().map_err(failed)?;
+    if container.status() != ContainerStatus::Created {
+        return Err(StartError::Status { id: id(), status: container.status() });
+    }
+    let outcome = open_outcome(&state.outcome()).map_err(|source| StartError::Outcome { id: id(), source })?;
+    NotifySocket::new(state.notify_socket())
+        .notify_container_start()
+        .map_err(|source| StartError::Notify { id: id(), source })?;
+    read_outcome(outcome, &start.id)?;
+    container.set_status(ContainerStatus::Running).save().map_err(failed)?;
+    poststart(&container, &state, &start.id)
+}
+
+fn open_outcome(path: &Path) -> io::Result<File> {
+    // Not blocking: init holds the other end since its creation, or has ended.
+    File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)
+}
+
+/// Reads until init's end closes: by executing, or by ending.
+fn read_outcome(mut pipe: File, id: &str) -> Result<(), StartError> {
+    let failed = |source| StartError::Outcome { id: id.to_owned(), source };
+    let mut bytes = Vec::new();
+    loop {
+        match pipe.read_to_end(&mut bytes) {
+            Ok(_) => break,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let mut wait = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
+                match poll(&mut wait, PollTimeout::NONE) {
+                    Ok(_) | Err(nix::Error::EINTR) => {}
+                    Err(e) => return Err(failed(e.into())),
+                }
+            }
+            Err(e) => return Err(failed(e)),
+        }
+    }
+    match bytes.split_first() {
+        Some((&ABOUT_TO_EXECUTE, [])) => Ok(()),
+        Some((&ABOUT_TO_EXECUTE, message)) | Some((_, message @ [])) => {
+            Err(StartError::Program(String::from_utf8_lossy(message).into_owned()))
+        }
+        Some(_) => Err(StartError::Program(String::from_utf8_lossy(&bytes).into_owned())),
+        None => Err(StartError::Ended { id: id.to_owned() }),
+    }
+}
+
+fn poststart(container: &Container, state: &StateDir, id: &str) -> Result<(), StartError> {
+    let config = YoukiConfig::load(state.path()).map_err(|source| StartError::Hooks { id: id.to_owned(), source })?;
+    let hooks = config.hooks.as_ref().and_then(|hooks| hooks.poststart().as_ref());
+    let result = run_hooks(hooks, Some(&container.state), Some(container.bundle()), None, None);
+    result.map_err(|source| {
+        if let Some(Ok(init)) = container.pid().map(|pid| sys::pidfd_open(pid.as_raw())) {
+            // It may have ended by itself.
+            let _ = sys::pidfd_send_signal(init.as_fd(), libc::SIGKILL);
+        }
+        StartError::Poststart { id: id.to_owned(), source }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn outcome(written: &[u8]) -> Result<(), String> {
+        let directory = tempfile::tempdir().unwrap();
+        let state = StateDir::create(directory.path(), "a").unwrap();
+        let mut init = state.make_outcome().unwrap();
+        let reader = open_outcome(&state.outcome()).unwrap();
+        init.write_all(written).unwrap();
+        drop(init);
+        read_outcome(reader, "a").map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn the_outcome_tells_an_executed_program_from_a_failed_one() {
+        assert_eq!(outcome(b"+"), Ok(()));
+        assert_eq!(outcome(b"+exec /x: exec format error"), Err("exec /x: exec format error".into()));
+        assert_eq!(outcome(b"broken"), Err("broken".into()));
+        assert!(outcome(b"").unwrap_err().contains("ended before"));
+    }
+}

@@ -1,0 +1,177 @@
+//! What the runtime keeps of a container: a directory below the runtime root, named by the container's id.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::sys::stat::Mode;
+use serde::{Deserialize, Serialize};
+
+/// libcontainer's: init listens here for its start.
+pub(crate) const NOTIFY_SOCKET: &str = "notify.sock";
+
+/// Our own file beside libcontainer's.
+const SETTINGS: &str = "egpu.json";
+
+/// What `exec` and `delete` need to know of `create`'s options.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Settings {
+    /// See [`Create::no_new_keyring`](super::protocol::Create).
+    pub(crate) no_new_keyring: bool,
+}
+
+/// Why the directory could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// Not an id.
+    #[error("{0:?} is no container id; letters, digits and _ + - . are accepted, at most 1024")]
+    Id(String),
+    /// There is one.
+    #[error("the runtime knows a container {0:?} already; delete it first")]
+    Exists(String),
+    /// There is none.
+    #[error("the runtime knows no container {0:?}")]
+    Unknown(String),
+    /// A file of it.
+    #[error("cannot {action} {}", path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// How it failed.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A container's state directory.
+#[derive(Debug, Clone)]
+pub(crate) struct StateDir {
+    path: PathBuf,
+}
+
+impl StateDir {
+    /// Names the directory; it need not exist.
+    pub(crate) fn at(root: &Path, id: &str) -> Result<Self, StateError> {
+        let accepted = |byte: u8| byte.is_ascii_alphanumeric() || b"_+-.".contains(&byte);
+        if id.is_empty() || id.len() > 1024 || id == "." || id == ".." || !id.bytes().all(accepted) {
+            return Err(StateError::Id(id.to_owned()));
+        }
+        Ok(Self { path: root.join(id) })
+    }
+
+    /// Makes it. The directory is also the lock: of two creates with one id, one fails here.
+    pub(crate) fn create(root: &Path, id: &str) -> Result<Self, StateError> {
+        let this = Self::at(root, id)?;
+        fs::DirBuilder::new().recursive(true).mode(0o711).create(root).map_err(file("make", root))?;
+        match fs::DirBuilder::new().mode(0o700).create(&this.path) {
+            Ok(()) => Ok(this),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(StateError::Exists(id.to_owned())),
+            Err(e) => Err(file("make", &this.path)(e)),
+        }
+    }
+
+    /// Finds an existing one.
+    pub(crate) fn open(root: &Path, id: &str) -> Result<Self, StateError> {
+        let this = Self::at(root, id)?;
+        if this.path.is_dir() { Ok(this) } else { Err(StateError::Unknown(id.to_owned())) }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn notify_socket(&self) -> PathBuf {
+        self.path.join(NOTIFY_SOCKET)
+    }
+
+    /// The pipe through which init tells whether it could execute its program.
+    pub(crate) fn outcome(&self) -> PathBuf {
+        self.path.join("outcome")
+    }
+
+    pub(crate) fn make_outcome(&self) -> Result<fs::File, StateError> {
+        let path = self.outcome();
+        nix::unistd::mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|e| file("make", &path)(e.into()))?;
+        // Reading and writing: opening does not wait for the other side.
+        fs::File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(&path)
+            .map_err(file("open", &path))
+    }
+
+    pub(crate) fn save(&self, settings: &Settings) -> Result<(), StateError> {
+        let path = self.path.join(SETTINGS);
+        let text = serde_json::to_vec(settings).map_err(|e| file("write", &path)(e.into()))?;
+        write_atomically(&path, &text, None).map_err(file("write", &path))
+    }
+
+    pub(crate) fn settings(&self) -> Result<Settings, StateError> {
+        let path = self.path.join(SETTINGS);
+        let text = fs::read(&path).map_err(file("read", &path))?;
+        serde_json::from_slice(&text).map_err(|e| file("read", &path)(e.into()))
+    }
+
+    /// Removes it with all that is in it; succeeds when there is none.
+    pub(crate) fn remove(&self) -> Result<(), StateError> {
+        match fs::remove_dir_all(&self.path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(file("remove", &self.path)(e)),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateError {
+    move |source| StateError::File { action, path: path.to_owned(), source }
+}
+
+/// Replaces a file in one step; a reader sees the old or the new content, also after a crash.
+pub(crate) fn write_atomically(path: &Path, content: &[u8], permissions: Option<fs::Permissions>) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let temporary = path.with_file_name(name);
+    let written = (|| {
+        let mut file = fs::File::options().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        file.write_all(content)?;
+        if let Some(permissions) = permissions {
+            file.set_permissions(permissions)?;
+        }
+        drop(file);
+        fs::rename(&temporary, path)
+    })();
+    if written.is_err() {
+        // The first error is the one that counts.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_cannot_leave_the_root() {
+        let root = tempfile::tempdir().unwrap();
+        for bad in ["", ".", "..", "a/b", "../x", "a\0b", "ä"] {
+            assert!(matches!(StateDir::create(root.path(), bad), Err(StateError::Id(_))), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_directory_is_made_once() {
+        let root = tempfile::tempdir().unwrap();
+        let below = root.path().join("new");
+        let state = StateDir::create(&below, "a").unwrap();
+        assert!(matches!(StateDir::create(&below, "a"), Err(StateError::Exists(_))));
+        state.save(&Settings { no_new_keyring: true }).unwrap();
+        assert!(StateDir::open(&below, "a").unwrap().settings().unwrap().no_new_keyring);
+        state.remove().unwrap();
+        state.remove().unwrap();
+        assert!(matches!(StateDir::open(&below, "a"), Err(StateError::Unknown(_))));
+    }
+}

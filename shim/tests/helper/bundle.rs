@@ -1,0 +1,251 @@
+//! A bundle with busybox as its root file system.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use egpu_shim::helper::protocol::{Create, Delete, Exec, RootfsMount, Start, StdioKind};
+use egpu_shim::helper::{ContainerProcess, HelperClient, HelperError};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use serde_json::{Value, json};
+
+/// What every test gets: a client and a directory of its own.
+pub struct Bench {
+    pub client: HelperClient,
+    pub directory: tempfile::TempDir,
+    image: PathBuf,
+    next: std::cell::Cell<u32>,
+}
+
+impl Bench {
+    pub fn new(client: HelperClient) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let image = directory.path().join("image");
+        for below in ["bin", "proc", "dev", "sys", "tmp", "etc", "root"] {
+            std::fs::create_dir_all(image.join(below)).unwrap();
+        }
+        std::fs::copy("/bin/busybox", image.join("bin/busybox")).unwrap();
+        for applet in ["sh", "true", "false", "cat", "sleep", "id", "stty", "ls", "grep", "env", "tty", "readlink"] {
+            std::os::unix::fs::symlink("busybox", image.join("bin").join(applet)).unwrap();
+        }
+        std::fs::write(image.join("etc/passwd"), "root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\n")
+            .unwrap();
+        Self { client, directory, image, next: std::cell::Cell::new(0) }
+    }
+
+    pub fn root(&self) -> PathBuf {
+        self.directory.path().join("runtime")
+    }
+
+    pub fn image(&self) -> &Path {
+        &self.image
+    }
+
+    /// Adds this test's own executable to a spec, as `/probe` with what it is linked to.
+    pub fn add_probe(spec: &mut Value) {
+        let own = std::env::current_exe().unwrap();
+        let mounts = spec["mounts"].as_array_mut().unwrap();
+        for (source, destination) in
+            [(own.as_path(), "/probe"), (Path::new("/lib"), "/lib"), (Path::new("/lib64"), "/lib64")]
+        {
+            if source.exists() {
+                mounts.push(
+                    json!({"destination": destination, "type": "bind", "source": source, "options": ["rbind", "ro"]}),
+                );
+            }
+        }
+    }
+
+    /// A container that is not created yet; `edit` changes its spec.
+    pub fn container(&self, args: &[&str], edit: impl FnOnce(&mut Value)) -> Container<'_> {
+        let number = self.next.replace(self.next.get() + 1);
+        let id = format!("egpu-test-{}-{number}", std::process::id());
+        let bundle = self.directory.path().join(&id);
+        std::fs::create_dir(&bundle).unwrap();
+        let mut spec = spec(&id, args);
+        edit(&mut spec);
+        std::fs::write(bundle.join("config.json"), serde_json::to_vec_pretty(&spec).unwrap()).unwrap();
+        let create = Create {
+            id: id.clone(),
+            bundle: bundle.clone(),
+            runtime_root: self.root(),
+            rootfs_mounts: vec![RootfsMount {
+                kind: "bind".into(),
+                source: self.image.display().to_string(),
+                options: vec!["rbind".into(), "rprivate".into()],
+            }],
+            stdio: StdioKind::Streams,
+            systemd_cgroup: false,
+            no_pivot_root: false,
+            no_new_keyring: true,
+            io_owner: None,
+            injection: None,
+            fence: false,
+        };
+        Container { bench: self, id, bundle, create: Some(create), output: None }
+    }
+}
+
+/// One container of a test.
+pub struct Container<'a> {
+    bench: &'a Bench,
+    pub id: String,
+    pub bundle: PathBuf,
+    create: Option<Create>,
+    /// Reading end of stdout and stderr.
+    output: Option<File>,
+}
+
+impl Container<'_> {
+    pub fn with(mut self, edit: impl FnOnce(&mut Create)) -> Self {
+        edit(self.create.as_mut().unwrap());
+        self
+    }
+
+    pub async fn create(&mut self) -> Result<ContainerProcess, HelperError> {
+        let (output, stdio) = streams();
+        self.output = Some(output);
+        self.create_on(stdio).await
+    }
+
+    pub async fn create_on(&mut self, stdio: Vec<OwnedFd>) -> Result<ContainerProcess, HelperError> {
+        self.bench.client.create(self.create.take().unwrap(), stdio).await
+    }
+
+    pub async fn start(&self) -> Result<(), HelperError> {
+        self.bench.client.start(Start { id: self.id.clone(), runtime_root: self.bench.root() }).await
+    }
+
+    pub async fn exec(&self, process: Value, fence: bool) -> Result<(ContainerProcess, File), HelperError> {
+        let (output, stdio) = streams();
+        let exec = Exec {
+            id: self.id.clone(),
+            runtime_root: self.bench.root(),
+            process,
+            stdio: StdioKind::Streams,
+            io_owner: None,
+            fence,
+        };
+        self.bench.client.exec(exec, stdio).await.map(|process| (process, output))
+    }
+
+    /// Executes a shell line in the running container; exit code and output.
+    pub async fn sh(&self, line: &str) -> (i32, String) {
+        let (process, output) = self.exec(process(&["/bin/sh", "-c", line]), false).await.unwrap();
+        let code = wait(&process);
+        (code, read(output))
+    }
+
+    pub async fn delete(&self) -> Result<(), HelperError> {
+        let delete = Delete { id: self.id.clone(), runtime_root: self.bench.root(), bundle: self.bundle.clone() };
+        self.bench.client.delete(delete).await
+    }
+
+    /// Creates, starts, waits, deletes; exit code and output.
+    pub async fn run(mut self) -> Result<(i32, String), HelperError> {
+        let init = self.create().await?;
+        if let Err(error) = self.start().await {
+            wait(&init);
+            self.delete().await.unwrap();
+            self.assert_gone();
+            return Err(error);
+        }
+        let code = wait(&init);
+        let output = read(self.output.take().unwrap());
+        self.delete().await.unwrap();
+        self.assert_gone();
+        Ok((code, output))
+    }
+
+    /// Nothing of it is left: state, mounts, cgroups.
+    pub fn assert_gone(&self) {
+        assert!(!self.bench.root().join(&self.id).exists(), "the state directory is left");
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(&self.id), "a mount is left: {mounts}");
+        for hierarchy in std::fs::read_dir("/sys/fs/cgroup").unwrap() {
+            let left = hierarchy.unwrap().path().join("egpu-tests").join(&self.id);
+            assert!(!left.exists(), "a cgroup is left: {}", left.display());
+        }
+    }
+}
+
+/// `process` of a spec.
+pub fn process(args: &[&str]) -> Value {
+    let capabilities = json!(["CAP_KILL", "CAP_CHOWN", "CAP_SETUID", "CAP_SETGID"]);
+    json!({
+        "args": args, "cwd": "/", "user": {"uid": 0, "gid": 0},
+        "env": ["PATH=/bin:/usr/bin"],
+        "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
+    })
+}
+
+fn spec(id: &str, args: &[&str]) -> Value {
+    json!({
+        "ociVersion": "1.1.0",
+        "process": process(args),
+        "root": {"path": "rootfs"},
+        "hostname": "test",
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755", "size=65536k"]},
+            {"destination": "/dev/pts", "type": "devpts", "source": "devpts",
+             "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]},
+        ],
+        "linux": {
+            "cgroupsPath": format!("/egpu-tests/{id}"),
+            "resources": {"devices": [{"allow": false, "access": "rwm"}]},
+            "namespaces": [{"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"}, {"type": "network"}],
+        },
+    })
+}
+
+/// The reading end of a pipe, and stdio whose outputs write into it.
+pub fn streams() -> (File, Vec<OwnedFd>) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let stdin = File::open("/dev/null").unwrap();
+    let stderr = writer.try_clone().unwrap();
+    (File::from(OwnedFd::from(reader)), vec![stdin.into(), writer.into(), stderr.into()])
+}
+
+pub fn read(mut file: File) -> String {
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut file, &mut text).unwrap();
+    text
+}
+
+thread_local! {
+    /// Children that ended while somebody waited for another.
+    static ENDED: RefCell<HashMap<i32, i32>> = RefCell::default();
+}
+
+/// Waits for a process; its exit code, or 128 + signal. Takes every child that ends meanwhile, as a shim does: the last
+/// process of a pid namespace does not end before all others are taken.
+pub fn wait(process: &ContainerProcess) -> i32 {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(code) = ENDED.with_borrow_mut(|ended| ended.remove(&process.pid)) {
+            return code;
+        }
+        reap();
+        assert!(Instant::now() < deadline, "process {} does not end", process.pid);
+        let mut ready = [PollFd::new(process.pidfd.as_fd(), PollFlags::POLLIN)];
+        poll(&mut ready, PollTimeout::from(20u16)).unwrap();
+    }
+}
+
+/// Takes every child that has ended.
+pub fn reap() {
+    loop {
+        let (pid, code) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(pid, code)) => (pid, code),
+            Ok(WaitStatus::Signaled(pid, signal, _)) => (pid, 128 + signal as i32),
+            Ok(WaitStatus::StillAlive) | Err(nix::Error::ECHILD) => return,
+            other => panic!("unexpected {other:?}"),
+        };
+        ENDED.with_borrow_mut(|ended| ended.insert(pid.as_raw(), code));
+    }
+}
