@@ -6,7 +6,10 @@ use super::{
     ContainerKey, GrantState, Ledger, Record, StoreError, index::Index, liveness::Population, reserve::grant_fields,
     store::Locked,
 };
-use crate::decision_log::{DecisionLog, Event, Line};
+use crate::{
+    decision_log::{DecisionLog, Event, Line},
+    inject,
+};
 
 /// What became of one grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,6 +120,10 @@ impl Ledger {
         }
         index.begin_change(locked)?;
         locked.remove_record(&self.store.record_name(&record.container))?;
+        // What was made on the host for the grant is of use to nobody else; what cannot be removed is only litter.
+        if let Err(error) = inject::remove_files(self.store.state_dir(), &record.grant_id) {
+            tracing::warn!(error = &error as &dyn std::error::Error, "files of a grant are left");
+        }
         index.remove(locked, record)?;
         index.save(locked);
         let given_back =

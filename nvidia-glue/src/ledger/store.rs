@@ -141,6 +141,10 @@ impl Store {
         &self.boot_id
     }
 
+    pub(super) fn state_dir(&self) -> &Path {
+        &self.state_dir
+    }
+
     pub(super) fn records_dir(&self) -> PathBuf {
         self.state_dir.join("ledger")
     }

@@ -4,11 +4,12 @@
 
 mod asks;
 mod place;
+mod requirements;
 mod targets;
 
 use runtime_config::{
     Bytes,
-    request::{CardCountError, CardPolicy, ComputeShare, GpuRequest, Share},
+    request::{CardCountError, CardPolicy, ComputeShare, GpuRequest, Share, UnsatisfiedRequirement},
 };
 
 use crate::{
@@ -124,6 +125,14 @@ pub enum SelectError {
         /// Its size.
         memory: Bytes,
     },
+    /// `NVIDIA_REQUIRE_*` does not hold.
+    #[error("{}{source}", on_card(*index))]
+    Requirement {
+        /// The card's index; `None`: no card was asked for.
+        index: Option<u32>,
+        /// What does not hold.
+        source: UnsatisfiedRequirement,
+    },
     /// Caps exist on `fixed` cards only.
     #[error(
         "a compute cap of {percent}% needs policy fixed, and policy {policy} was asked for; ask for one of them only"
@@ -136,6 +145,10 @@ pub enum SelectError {
     },
 }
 
+fn on_card(index: Option<u32>) -> String {
+    index.map(|index| format!("on card {index}: ")).unwrap_or_default()
+}
+
 /// What `request` asks of the cards of `inventory`.
 ///
 /// # Errors
@@ -143,11 +156,18 @@ pub enum SelectError {
 pub(crate) fn plan(inventory: &Inventory, request: &GpuRequest) -> Result<Plan, SelectError> {
     let allowed = request.within.as_ref().map(|within| targets::allowed(inventory, within)).transpose()?.flatten();
     let cards = match targets::targets(inventory, &request.cards, &request.share, allowed.as_deref())? {
-        Targets::Named(named) => PlannedCards::Named(asks::named(inventory, request, &named)?),
-        Targets::Choose { count, from } => PlannedCards::Choose(asks::choices(inventory, request, count, &from)?),
+        Targets::Named(named) => {
+            requirements::check_all(inventory, request, named.iter().map(|target| target.card()))?;
+            PlannedCards::Named(asks::named(inventory, request, &named)?)
+        }
+        Targets::Choose { count, from } => {
+            let from = requirements::fitting(inventory, request, from)?;
+            PlannedCards::Choose(asks::choices(inventory, request, count, &from)?)
+        }
     };
     let whole = match targets::targets(inventory, &request.whole_cards, &Share::Exclusive, allowed.as_deref())? {
         Targets::Named(named) => {
+            requirements::check_all(inventory, request, named.iter().map(|target| target.card()))?;
             let beside: Vec<_> = named.into_iter().filter(|target| !is_planned(inventory, &cards, *target)).collect();
             asks::whole(inventory, &beside)
         }

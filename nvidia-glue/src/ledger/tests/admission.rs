@@ -2,7 +2,10 @@
 
 use runtime_config::{
     config::MemoryScaling,
-    request::{CardPolicy, CardRequest, ComputeShare, Dialect, GpuRequest, Isolation, PerCard, Placement, Share},
+    request::{
+        CardPolicy, CardRequest, ComputeShare, Condition, Dialect, GpuRequest, Isolation, Operator, PerCard, Placement,
+        Property, Requirement, Share,
+    },
 };
 
 use crate::{
@@ -292,6 +295,26 @@ fn cards_outside_of_what_is_allowed_are_refused_and_not_chosen() {
     assert_eq!(bench.placed("a", &within(one(1024, cap(10)))), [2]);
     let text = chain(&bench.admit("x", &within(on(0, 1024, cap(10)))).unwrap_err());
     assert!(text.contains("card 0") && text.contains("allowed only 2"), "{text}");
+}
+
+#[test]
+fn requirements_hold_on_every_card() {
+    let mut bench = Bench::new(2);
+    bench.inventory.cards[0].compute_capability = (6, 1);
+    let condition =
+        |property, value: &str| Condition { property, operator: Operator::GreaterOrEqual, value: value.into() };
+    let needs = |conditions: Vec<Condition>, request: GpuRequest| {
+        let requirement = Requirement { variable: "NVIDIA_REQUIRE_X".into(), alternatives: vec![conditions] };
+        GpuRequest { requirements: vec![requirement], ..request }
+    };
+    let arch = || vec![condition(Property::Arch, "7.0"), condition(Property::Cuda, "11.0")];
+    assert_eq!(bench.placed("a", &needs(arch(), one(1024, cap(10)))), [1], "the other one is too old");
+    let text = chain(&bench.admit("x", &needs(arch(), on(0, 1024, cap(10)))).unwrap_err());
+    assert!(text.contains("on card 0: unsatisfied condition: arch>=7.0"), "{text}");
+    for request in [one(1024, cap(10)), on(1, 1024, cap(10)), request(CardRequest::None, Share::Monitor)] {
+        let error = bench.admit("x", &needs(vec![condition(Property::Cuda, "12.0")], request)).unwrap_err();
+        assert_eq!(error.kind(), AdmitErrorKind::Invalid);
+    }
 }
 
 #[test]
