@@ -227,6 +227,7 @@ fn record(share: Share) -> Record {
         grant_id: "grant-1".into(),
         container: ContainerKey { containerd: "/run/c".into(), namespace: "default".into(), id: "one".into() },
         state: GrantState::Pending,
+        pid_namespace: 1,
         shim: Process { pid: 1, start_time: 1 },
         creators: Vec::new(),
         init: None,

@@ -208,6 +208,7 @@ fn new_record(
         grant_id,
         container: admission.container.clone(),
         state: GrantState::Pending,
+        pid_namespace: locked.store().pid_namespace(),
         shim: admission.shim,
         creators: admission.creators.to_vec(),
         init: None,

@@ -20,6 +20,7 @@ const INDEX_VERSION: u32 = 1;
 pub(super) struct Holding {
     pub(super) container: ContainerKey,
     pub(super) order: u64,
+    pub(super) pid_namespace: u64,
     pub(super) shim: Process,
     /// Hash of the container's group.
     pub(super) group: Option<u64>,
@@ -167,6 +168,7 @@ impl Index {
             self.holdings.entry(grant.uuid.clone()).or_default().push(Holding {
                 container: record.container.clone(),
                 order: record.order,
+                pid_namespace: record.pid_namespace,
                 shim: record.shim,
                 group,
                 cards: cards.clone(),

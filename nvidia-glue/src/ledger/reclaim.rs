@@ -77,7 +77,7 @@ impl Ledger {
                 if alive.contains(&holding.shim) || orphans.contains(&holding.container) {
                     continue;
                 }
-                if self.node.is_alive(holding.shim) {
+                if holding.pid_namespace != self.store.pid_namespace() || self.node.is_alive(holding.shim) {
                     alive.push(holding.shim);
                 } else {
                     orphans.push(holding.container.clone());
@@ -102,7 +102,7 @@ impl Ledger {
         record: &Record,
         log: &DecisionLog,
     ) -> Result<Fate, StoreError> {
-        if self.node.is_alive(record.shim) {
+        if record.pid_namespace != self.store.pid_namespace() || self.node.is_alive(record.shim) {
             return Ok(Fate::Kept);
         }
         match self.end(record) {

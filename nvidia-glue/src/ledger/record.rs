@@ -39,6 +39,9 @@ pub struct Record {
     pub container: ContainerKey,
     /// Reserved, or in use by a container that exists.
     pub state: GrantState,
+    /// The process id namespace in which the ids below mean something, as the inode of `/proc/PID/ns/pid`. Who sees
+    /// another one cannot tell whether these processes live, and leaves them alone.
+    pub pid_namespace: u64,
     /// The shim that answers for the container.
     pub shim: Process,
     /// Besides the shim, what can still bring the container to life while the grant is pending: the shim's helper.
@@ -75,7 +78,7 @@ pub enum GrantState {
 /// A process named so that a reused pid cannot be taken for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Process id in the initial namespace.
+    /// Process id in the record's namespace.
     pub pid: i32,
     /// Field 22 of `/proc/PID/stat`, clock ticks since boot.
     pub start_time: u64,

@@ -104,6 +104,7 @@ pub(super) struct Store {
     boot_id: String,
     /// How the names of this boot's records end.
     boot_suffix: String,
+    pid_namespace: u64,
     lock_patience: Duration,
     #[cfg(test)]
     pub(super) faults: super::test_support::Faults,
@@ -121,11 +122,14 @@ impl Store {
     pub(super) fn open(state_dir: &Path, lock_patience: Duration) -> Result<Self, StoreError> {
         let boot_id_path = Path::new("/proc/sys/kernel/random/boot_id");
         let boot_id = fs::read_to_string(boot_id_path).map_err(failed("read", boot_id_path))?.trim().to_owned();
+        let namespace = Path::new("/proc/self/ns/pid");
+        let pid_namespace = fs::metadata(namespace).map_err(failed("look at", namespace))?.ino();
         let boot_suffix = format!(".{}.json", &hash(&[&boot_id])[..8]);
         let store = Self {
             state_dir: state_dir.to_owned(),
             boot_id,
             boot_suffix,
+            pid_namespace,
             lock_patience,
             #[cfg(test)]
             faults: super::test_support::Faults::default(),
@@ -139,6 +143,11 @@ impl Store {
 
     pub(super) fn boot_id(&self) -> &str {
         &self.boot_id
+    }
+
+    /// This process's, see [`Record::pid_namespace`].
+    pub(super) fn pid_namespace(&self) -> u64 {
+        self.pid_namespace
     }
 
     pub(super) fn state_dir(&self) -> &Path {

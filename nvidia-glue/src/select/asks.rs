@@ -39,7 +39,10 @@ pub(super) fn choices(
     from: &[&Card],
 ) -> Result<Vec<Vec<Planned>>, SelectError> {
     let too_few = SelectError::TooFewCards { asked: count, offered: from.len() };
-    let count = usize::try_from(count).map_err(|_| too_few)?;
+    let count = match usize::try_from(count) {
+        Ok(count) if count <= from.len() => count,
+        _ => return Err(too_few),
+    };
     let asks_of_all =
         |ask: &dyn Fn(&Card) -> CardAsk| vec![planned(inventory, from.iter().map(|card| (*card, ask(card)))); count];
     match &request.share {

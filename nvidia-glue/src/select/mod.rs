@@ -13,7 +13,7 @@ use runtime_config::{
 };
 
 use crate::{
-    cards::{CardOrMig, Inventory, ResolveError},
+    cards::{Card, Inventory, ResolveError},
     ledger::CardAsk,
 };
 
@@ -155,30 +155,28 @@ fn on_card(index: Option<u32>) -> String {
 /// [`SelectError`].
 pub(crate) fn plan(inventory: &Inventory, request: &GpuRequest) -> Result<Plan, SelectError> {
     let allowed = request.within.as_ref().map(|within| targets::allowed(inventory, within)).transpose()?.flatten();
+    let whole = match targets::targets(inventory, &request.whole_cards, &Share::Exclusive, allowed.as_deref())? {
+        Targets::Named(named) => named,
+        Targets::Choose { .. } => return Err(SelectError::WholeCount),
+    };
+    let is_whole = |card: &Card| whole.iter().any(|target| target.card().uuid == card.uuid);
+    let mut beside = whole.clone();
     let cards = match targets::targets(inventory, &request.cards, &request.share, allowed.as_deref())? {
         Targets::Named(named) => {
             requirements::check_all(inventory, request, named.iter().map(|target| target.card()))?;
+            // What is shared is not given whole as well.
+            beside.retain(|target| named.iter().all(|other| other.card().uuid != target.card().uuid));
             PlannedCards::Named(asks::named(inventory, request, &named)?)
         }
-        Targets::Choose { count, from } => {
+        Targets::Choose { count, mut from } => {
+            from.retain(|card| !is_whole(card));
             let from = requirements::fitting(inventory, request, from)?;
             PlannedCards::Choose(asks::choices(inventory, request, count, &from)?)
         }
     };
-    let whole = match targets::targets(inventory, &request.whole_cards, &Share::Exclusive, allowed.as_deref())? {
-        Targets::Named(named) => {
-            requirements::check_all(inventory, request, named.iter().map(|target| target.card()))?;
-            let beside: Vec<_> = named.into_iter().filter(|target| !is_planned(inventory, &cards, *target)).collect();
-            asks::whole(inventory, &beside)
-        }
-        Targets::Choose { .. } => return Err(SelectError::WholeCount),
-    };
+    requirements::check_all(inventory, request, beside.iter().map(|target| target.card()))?;
+    let whole = asks::whole(inventory, &beside);
     Ok(Plan { cards, whole })
-}
-
-fn is_planned(inventory: &Inventory, cards: &PlannedCards, target: CardOrMig<'_>) -> bool {
-    let PlannedCards::Named(named) = cards else { return false };
-    named.iter().any(|planned| inventory.cards.get(planned.card).is_some_and(|card| card.uuid == target.card().uuid))
 }
 
 /// The policy that a card must have for this compute share.

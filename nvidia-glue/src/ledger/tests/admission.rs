@@ -286,6 +286,10 @@ fn cards_given_whole_stand_beside_shared_ones() {
     let cards: Vec<_> = record.cards.iter().map(|card| (card.index, card.exclusive)).collect();
     assert_eq!(cards, [(0, false), (2, true)], "what is shared is not given whole as well");
     assert!(!record.exclusive);
+    let chosen = GpuRequest { whole_cards: devices(&[1]), ..one(1024, cap(10)) };
+    assert_eq!(bench.placed("b", &chosen), [0, 1], "a card that is given whole is not chosen to be shared");
+    let none_left = GpuRequest { whole_cards: devices(&[0, 1, 2]), ..one(1024, cap(10)) };
+    assert_eq!(bench.admit("x", &none_left).unwrap_err().kind(), AdmitErrorKind::Invalid);
 }
 
 #[test]

@@ -112,6 +112,23 @@ fn what_cannot_be_told_keeps_its_grant_and_is_not_killed() {
 }
 
 #[test]
+fn processes_of_another_pid_namespace_are_left_alone() {
+    let bench = Bench::new(1);
+    let record = running(&bench, "a");
+    bench.node.stop(200);
+    let (name, bytes) = bench.files().remove(0);
+    let elsewhere = String::from_utf8(bytes)
+        .unwrap()
+        .replace(&format!("\"pid_namespace\": {}", record.pid_namespace), "\"pid_namespace\": 7");
+    std::fs::remove_dir_all(bench.directory.path().join("index")).unwrap();
+    std::fs::create_dir(bench.directory.path().join("index")).unwrap();
+    std::fs::write(bench.directory.path().join("ledger").join(name), elsewhere).unwrap();
+    assert_eq!(bench.admit("b", &whole()).unwrap_err().kind(), AdmitErrorKind::Exhausted);
+    assert!(bench.node.killed().is_empty());
+    assert_eq!(bench.ledger.records().unwrap().len(), 1);
+}
+
+#[test]
 fn a_release_waits_for_the_containers_processes() {
     let bench = Bench::new(1);
     running(&bench, "a");
