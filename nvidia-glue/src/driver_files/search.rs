@@ -57,6 +57,9 @@ const BINARY_DIRS: &[&str] = &[
     "/run/current-system/sw/bin",
 ];
 
+const CONFIG_DIRS: &[&str] =
+    &["/etc", "/usr/local/share", "/usr/share", "/usr/local/nvidia/etc", "/usr/local/nvidia/share"];
+
 /// `path`, which is absolute, below `root`.
 fn below(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
@@ -139,13 +142,13 @@ fn cached_dirs(root: &Path) -> Vec<PathBuf> {
     dirs
 }
 
-/// The first of each name.
+/// The first of each name. Scripts are passed over: a wrapper is made for the host, and what it calls is not in the container.
 pub(super) fn binaries(root: &Path) -> Vec<HostFile> {
     lists::BINARIES
         .iter()
         .filter_map(|(name, capabilities)| {
-            let host =
-                BINARY_DIRS.iter().map(|dir| below(root, dir).join(name)).find_map(|path| regular_file(&path))?;
+            let mut found = BINARY_DIRS.iter().filter_map(|dir| regular_file(&below(root, dir).join(name)));
+            let host = found.find(|path| elf::inspect(path).is_some())?;
             Some(HostFile { host, container: Path::new("/usr/bin").join(name), capabilities: *capabilities })
         })
         .collect()
@@ -186,14 +189,12 @@ pub(super) fn firmware(root: &Path, version: &str) -> Vec<HostFile> {
     Vec::new()
 }
 
-/// The first of each name in /etc, /usr/local/share, /usr/share.
+/// The first of each name in [`CONFIG_DIRS`].
 pub(super) fn configs(root: &Path) -> Vec<HostFile> {
     lists::CONFIG_FILES
         .iter()
         .filter_map(|(name, to, capabilities)| {
-            let host = ["/etc", "/usr/local/share", "/usr/share"]
-                .iter()
-                .find_map(|dir| regular_file(&below(root, dir).join(name)))?;
+            let host = CONFIG_DIRS.iter().find_map(|dir| regular_file(&below(root, dir).join(name)))?;
             Some(HostFile { host, container: Path::new(to).join(name), capabilities: *capabilities })
         })
         .collect()

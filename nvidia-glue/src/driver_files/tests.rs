@@ -83,8 +83,8 @@ pub(crate) fn fake_host(root: &Path, version: &str, libraries: &str) {
         &format!("{libraries}/vdpau/libvdpau_nvidia.so.{version}"),
         fake_library("libvdpau_nvidia.so.1", Abi::X86_64),
     );
-    put(root, "/usr/bin/nvidia-smi", "smi");
-    put(root, "/usr/bin/nvidia-cuda-mps-server", "mps");
+    put(root, "/usr/bin/nvidia-smi", fake_library("smi", Abi::X86_64));
+    put(root, "/usr/bin/nvidia-cuda-mps-server", fake_library("mps", Abi::X86_64));
     put(root, &format!("/lib/firmware/nvidia/{version}/gsp_ga10x.bin"), "firmware");
     put(root, "/etc/OpenCL/vendors/nvidia.icd", "libnvidia-opencl.so.1");
 }
@@ -168,8 +168,8 @@ fn a_driver_outside_of_the_usual_places_is_found() {
     for (dir, in_cache) in [("/usr/local/nvidia/lib64", false), ("/srv/odd/lib", true)] {
         let root = tempfile::tempdir().unwrap();
         fake_host(root.path(), VERSION, dir);
-        fs::rename(root.path().join("usr/bin/nvidia-smi"), root.path().join("usr/nvidia-smi")).unwrap();
-        put(root.path(), "/usr/local/nvidia/bin/nvidia-smi", "smi");
+        put(root.path(), "/usr/bin/nvidia-smi", "#!/bin/sh\nexec /usr/local/nvidia/bin/nvidia-smi\n");
+        put(root.path(), "/usr/local/nvidia/bin/nvidia-smi", fake_library("smi", Abi::X86_64));
         if in_cache {
             let entry = ld_cache::Entry {
                 name: b"libcuda.so.1".into(),
@@ -184,7 +184,7 @@ fn a_driver_outside_of_the_usual_places_is_found() {
         assert_eq!(files.libraries.len(), 6, "{dir}");
         assert_eq!(files.warnings, Vec::<String>::new());
         let smi = files.binaries.iter().find(|binary| binary.host.ends_with("nvidia-smi")).unwrap();
-        assert!(smi.host.ends_with("usr/local/nvidia/bin/nvidia-smi"));
+        assert!(smi.host.ends_with("usr/local/nvidia/bin/nvidia-smi"), "{:?}", smi.host);
     }
 }
 

@@ -224,4 +224,6 @@ impl Injection {
 }
 
 #[cfg(test)]
+mod real_card_tests;
+#[cfg(test)]
 mod tests;

@@ -180,7 +180,7 @@ fn tree(root: &Path) -> Vec<(PathBuf, String)> {
     found
 }
 
-fn card(index: u32, minor: u32, uuid: &str) -> Card {
+pub(super) fn card(index: u32, minor: u32, uuid: &str) -> Card {
     Card {
         index,
         uuid: uuid.into(),
@@ -207,7 +207,7 @@ fn inventory(source: Source) -> Inventory {
     Inventory { source, driver_version: VERSION.into(), cuda_version: "13.0".into(), cards }
 }
 
-fn grant(uuid: &str) -> CardGrant {
+pub(super) fn grant(uuid: &str) -> CardGrant {
     CardGrant {
         index: 0,
         uuid: uuid.into(),
@@ -220,7 +220,7 @@ fn grant(uuid: &str) -> CardGrant {
     }
 }
 
-fn record(share: Share) -> Record {
+pub(super) fn record(share: Share) -> Record {
     Record {
         version: 1,
         boot_id: "boot".into(),
@@ -259,7 +259,7 @@ fn record(share: Share) -> Record {
 }
 
 /// As containerd writes it, shortened, and with fields that nobody knows.
-fn spec() -> Value {
+pub(super) fn spec() -> Value {
     json!({
         "ociVersion": "1.2.0",
         "x-vendor": {"kept": [1, 2.5, null]},
