@@ -6,6 +6,7 @@ pub mod args;
 pub mod bootstrap;
 pub mod bundle;
 pub mod cgroup;
+pub mod cli;
 pub mod delete;
 pub mod events;
 pub mod gpu;

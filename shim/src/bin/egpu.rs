@@ -1,2 +1,10 @@
-//! skeleton
-fn main() {}
+//! The `egpu` command.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use egpu_shim::cli::{Cli, run};
+
+fn main() -> ExitCode {
+    run(Cli::parse()).into()
+}

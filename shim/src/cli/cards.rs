@@ -1,0 +1,177 @@
+//! `egpu cards`: the node's cards, and what is granted of them.
+
+use nvidia_glue::{
+    cards::{Card, Health, Source},
+    ledger::{CardState, ContainerKey},
+};
+use serde::Serialize;
+
+use super::{error::CliError, node::Node, output};
+use runtime_config::Bytes;
+
+/// One card, as `--output json` shows it. Keys are fixed.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct CardListing {
+    index: u32,
+    uuid: String,
+    model: String,
+    memory_total_bytes: Bytes,
+    /// What may be granted in all: more than the card has where the configuration oversubscribes.
+    memory_grantable_bytes: Bytes,
+    memory_granted_bytes: Bytes,
+    compute_granted_percent: u32,
+    /// While nobody shares the card: the one it gets unless the first container needs another.
+    policy: &'static str,
+    /// Whether containers have settled the policy.
+    policy_in_use: bool,
+    free_weight: u32,
+    max_inst: u32,
+    /// One container has all of it.
+    exclusive: bool,
+    containers: Vec<ContainerName>,
+    /// Containers that only look at it.
+    monitors: Vec<ContainerName>,
+    /// UUIDs of its MIG devices.
+    mig_devices: Vec<String>,
+    /// UUIDs of those that are held.
+    mig_held: Vec<String>,
+    pci: String,
+    numa_node: Option<u32>,
+    simulated: bool,
+    /// Why it is not offered; null where it is.
+    unusable: Option<String>,
+}
+
+/// A container, as people name it.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct ContainerName {
+    namespace: String,
+    id: String,
+}
+
+impl From<&ContainerKey> for ContainerName {
+    fn from(key: &ContainerKey) -> Self {
+        Self { namespace: key.namespace.clone(), id: key.id.clone() }
+    }
+}
+
+pub(super) fn list(node: &Node) -> Result<Vec<CardListing>, CliError> {
+    let default_policy = node.config.default_policy;
+    let simulated = node.inventory.source == Source::Simulated;
+    let listing = |(card, state): (&Card, &CardState)| CardListing {
+        index: card.index,
+        uuid: card.uuid.clone(),
+        model: card.model.clone(),
+        memory_total_bytes: state.memory_total,
+        memory_grantable_bytes: state.memory_grantable,
+        memory_granted_bytes: state.memory_granted,
+        compute_granted_percent: state.compute_granted_percent,
+        policy: state.policy.unwrap_or(default_policy).name(),
+        policy_in_use: state.policy.is_some(),
+        free_weight: state.free_weight,
+        max_inst: state.max_inst,
+        exclusive: state.exclusive,
+        containers: state.containers.iter().map(Into::into).collect(),
+        monitors: state.monitors.iter().map(Into::into).collect(),
+        mig_devices: card.mig_devices.iter().map(|device| device.uuid.clone()).collect(),
+        mig_held: state.mig_held.clone(),
+        pci: card.pci.to_string(),
+        numa_node: card.numa_node,
+        simulated,
+        unusable: match &card.health {
+            Health::Ok => None,
+            Health::Unusable { reason } => Some(reason.clone()),
+        },
+    };
+    Ok(node.inventory.cards.iter().zip(&node.cards).map(listing).collect())
+}
+
+pub(super) fn table(cards: &[CardListing]) -> String {
+    const TITLES: [&str; 9] =
+        ["CARD", "MODEL", "UUID", "MEMORY", "TIME", "POLICY", "FREE WEIGHT", "CONTAINERS", "STATE"];
+    let rows: Vec<Vec<String>> = cards.iter().map(row).collect();
+    output::table(&TITLES, &rows)
+}
+
+fn row(card: &CardListing) -> Vec<String> {
+    let memory =
+        format!("{}MiB / {}MiB", card.memory_granted_bytes.whole_mib(), card.memory_grantable_bytes.whole_mib());
+    let mut states = Vec::new();
+    match &card.unusable {
+        Some(reason) => states.push(format!("not offered: {reason}")),
+        None if card.exclusive => states.push("held whole".to_owned()),
+        None => states.push("ok".to_owned()),
+    }
+    if !card.mig_devices.is_empty() {
+        states.push(format!("MIG {}/{}", card.mig_held.len(), card.mig_devices.len()));
+    }
+    if card.simulated {
+        states.push("simulated".to_owned());
+    }
+    vec![
+        card.index.to_string(),
+        card.model.clone(),
+        card.uuid.clone(),
+        memory,
+        format!("{}%", card.compute_granted_percent),
+        if card.policy_in_use { card.policy.to_owned() } else { format!("({})", card.policy) },
+        format!("{} / {}", card.free_weight, card.max_inst),
+        card.containers.len().to_string(),
+        states.join(", "),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::test_support;
+
+    #[test]
+    fn json_keys_are_fixed() {
+        let cards = list(&test_support::node()).unwrap();
+        let value = serde_json::to_value(&cards).unwrap();
+        let keys: Vec<&String> = value[0].as_object().unwrap().keys().collect();
+        assert_eq!(
+            keys,
+            [
+                "index",
+                "uuid",
+                "model",
+                "memory_total_bytes",
+                "memory_grantable_bytes",
+                "memory_granted_bytes",
+                "compute_granted_percent",
+                "policy",
+                "policy_in_use",
+                "free_weight",
+                "max_inst",
+                "exclusive",
+                "containers",
+                "monitors",
+                "mig_devices",
+                "mig_held",
+                "pci",
+                "numa_node",
+                "simulated",
+                "unusable",
+            ]
+        );
+        assert_eq!(value[0]["memory_total_bytes"], 34_359_738_368_u64);
+        assert_eq!(value[0]["memory_granted_bytes"], 3_435_134_976_u64);
+        assert_eq!(value[0]["compute_granted_percent"], 10);
+        assert_eq!(value[0]["containers"], serde_json::json!([{"namespace": "default", "id": "training"}]));
+        assert_eq!(value[0]["simulated"], true);
+        assert_eq!(value[0]["policy"], "fixed");
+        assert_eq!(value[1]["exclusive"], true);
+    }
+
+    #[test]
+    fn the_table_shows_what_is_granted_and_that_cards_are_simulated() {
+        let text = table(&list(&test_support::node()).unwrap());
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].contains(" 3276MiB / 32768MiB  ") && lines[1].contains("  10%  "), "{text}");
+        assert!(lines[1].ends_with("ok, simulated"), "{text}");
+        assert!(lines[2].ends_with("held whole, simulated"), "{text}");
+        assert!(lines[3].contains("(fixed)"), "{text}");
+    }
+}

@@ -1,0 +1,37 @@
+//! `egpu config check`.
+
+use std::path::Path;
+
+use runtime_config::{Config, config::DEFAULT_PATH};
+
+use super::error::CliError;
+
+/// Says that the file is right, or why not.
+pub(super) fn check(file: Option<&Path>) -> Result<String, CliError> {
+    Config::load(file).map_err(CliError::Config)?;
+    let path = file.map_or_else(Config::path, Path::to_owned);
+    // Only the default path may be missing.
+    let text = if path.exists() { "is right" } else { "is not there: the defaults hold" };
+    debug_assert!(path.exists() || path == Path::new(DEFAULT_PATH));
+    Ok(format!("{} {text}\n", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Exit;
+
+    #[test]
+    fn a_file_is_right_or_wrong() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("config.toml");
+        std::fs::write(&file, "max_inst = 4\n").unwrap();
+        assert_eq!(check(Some(&file)).unwrap(), format!("{} is right\n", file.display()));
+        std::fs::write(&file, "\nmax_ints = 4\n").unwrap();
+        let error = check(Some(&file)).unwrap_err();
+        assert_eq!(error.exit(), Exit::Config);
+        let text = crate::cli::chain(&error);
+        assert!(text.contains("line 2: there is no key `max_ints`, did you mean `max_inst`?"), "{text}");
+        assert!(check(Some(&directory.path().join("missing"))).is_err());
+    }
+}

@@ -1,0 +1,113 @@
+//! `egpu doctor`: what is right and wrong on this node, each with its remedy.
+//!
+//! The driver, the cards and the kernel are examined by `nvidia_glue::doctor`; here: configuration, state, runtime,
+//! containerd.
+
+mod containerd;
+mod runtime;
+mod state;
+
+use std::path::Path;
+
+use nvidia_glue::doctor::{self, Check, Level};
+use runtime_config::{
+    Config,
+    config::{DEFAULT_PATH, PATH_VARIABLE},
+};
+
+use super::Exit;
+
+const CONFIG: &str = "configuration";
+
+/// Examines this node.
+pub(super) fn examine(containerd_config: Option<&Path>) -> Vec<Check> {
+    let mut checks = Vec::new();
+    match Config::load(None) {
+        Ok(config) => {
+            checks.push(configuration());
+            checks.extend(doctor::examine(&config));
+            checks.extend(state::checks(&config));
+        }
+        // Without it nothing is known about the driver to look for or the state's place.
+        Err(error) => checks.push(failure(
+            CONFIG,
+            super::chain(&error),
+            "correct it; `egpu config default` prints every key, `egpu config check` says when it is right",
+        )),
+    }
+    checks.push(runtime::check());
+    checks.extend(containerd::checks(containerd_config));
+    checks
+}
+
+fn configuration() -> Check {
+    let path = Config::path();
+    if path.exists() {
+        return ok(CONFIG, path.display().to_string());
+    }
+    ok(CONFIG, format!("the defaults: there is no {DEFAULT_PATH}, and {PATH_VARIABLE} names no other"))
+}
+
+/// The verdict as an exit code: failures count, warnings do not.
+pub(super) fn verdict(checks: &[Check]) -> Exit {
+    if checks.iter().any(|check| check.level == Level::Failure) { Exit::Failure } else { Exit::Success }
+}
+
+/// One line for each check, its remedy below it.
+pub(super) fn text(checks: &[Check]) -> String {
+    let width = checks.iter().map(|check| check.what.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for check in checks {
+        let level = match check.level {
+            Level::Ok => "ok",
+            Level::Warning => "warning",
+            Level::Failure => "failure",
+        };
+        let Check { what, detail, remedy, .. } = check;
+        text.push_str(&format!("{level:<7}  {what:<width$}  {detail}\n"));
+        if let Some(remedy) = remedy {
+            text.push_str(&format!("{:<7}  {:<width$}  -> {remedy}\n", "", ""));
+        }
+    }
+    let count = |level: Level| checks.iter().filter(|check| check.level == level).count();
+    text.push_str(&format!("{} failures, {} warnings\n", count(Level::Failure), count(Level::Warning)));
+    text
+}
+
+fn ok(what: &str, detail: impl Into<String>) -> Check {
+    Check { level: Level::Ok, what: what.to_owned(), detail: detail.into(), remedy: None }
+}
+
+fn warning(what: &str, detail: impl Into<String>, remedy: impl Into<String>) -> Check {
+    Check { level: Level::Warning, what: what.to_owned(), detail: detail.into(), remedy: Some(remedy.into()) }
+}
+
+fn failure(what: &str, detail: impl Into<String>, remedy: impl Into<String>) -> Check {
+    Check { level: Level::Failure, what: what.to_owned(), detail: detail.into(), remedy: Some(remedy.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_decide_and_every_remedy_is_shown() {
+        let mut checks = vec![ok("cards", "4"), warning("runtime", "old", "update it")];
+        assert_eq!(verdict(&checks), Exit::Success);
+        checks.push(failure("state", "gone", "make it"));
+        assert_eq!(verdict(&checks), Exit::Failure);
+        assert_eq!(
+            text(&checks),
+            "ok       cards    4\n\
+             warning  runtime  old\n                  -> update it\n\
+             failure  state    gone\n                  -> make it\n\
+             1 failures, 1 warnings\n"
+        );
+    }
+
+    #[test]
+    fn json_keys_are_fixed() {
+        let value = serde_json::to_value([warning("a", "b", "c")]).unwrap();
+        assert_eq!(value, serde_json::json!([{"level": "warning", "what": "a", "detail": "b", "remedy": "c"}]));
+    }
+}

@@ -1,0 +1,76 @@
+//! Whether containerd will find the runtime.
+
+use std::{
+    env,
+    ffi::OsStr,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use nvidia_glue::doctor::Check;
+
+use super::{failure, ok, warning};
+
+const RUNTIME: &str = "runtime";
+const BINARY: &str = "containerd-shim-egpu-v1";
+
+/// containerd looks for the binary in its own PATH, which is usually this one or the system's.
+pub(super) fn check() -> Check {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(BINARY)));
+    judge(&path, beside.as_deref())
+}
+
+fn judge(path: &OsStr, beside: Option<&Path>) -> Check {
+    if let Some(found) = env::split_paths(path).map(|directory| directory.join(BINARY)).find(|file| is_program(file)) {
+        return match beside {
+            Some(own) if is_program(own) && !same_file(own, &found) => warning(
+                RUNTIME,
+                format!("containerd will run {}, but this egpu belongs to {}", found.display(), own.display()),
+                "remove one of the two installations",
+            ),
+            _ => ok(RUNTIME, found.display().to_string()),
+        };
+    }
+    let remedy =
+        format!("install {BINARY} into a directory of containerd's PATH, such as /usr/local/bin (`make install`)");
+    match beside.filter(|own| is_program(own)) {
+        Some(own) => failure(RUNTIME, format!("{} is not in the PATH", own.display()), remedy),
+        None => failure(RUNTIME, format!("there is no {BINARY} in the PATH"), remedy),
+    }
+}
+
+fn is_program(file: &Path) -> bool {
+    fs::metadata(file).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+fn same_file(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| -> Option<PathBuf> { path.canonicalize().ok() };
+    real(one).is_some() && real(one) == real(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use nvidia_glue::doctor::Level;
+
+    use super::*;
+
+    #[test]
+    fn the_binary_must_be_in_the_path_and_executable() {
+        let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = env::join_paths([first.path(), second.path()]).unwrap();
+        assert_eq!(judge(&path, None).level, Level::Failure);
+        let binary = second.path().join(BINARY);
+        fs::write(&binary, "").unwrap();
+        fs::set_permissions(&binary, fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(judge(&path, None).level, Level::Failure);
+        fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(judge(&path, None).level, Level::Ok);
+        assert_eq!(judge(&path, Some(&binary)).level, Level::Ok);
+        assert_eq!(judge(OsStr::new("/nowhere"), Some(&binary)).level, Level::Failure);
+        let other = first.path().join("elsewhere");
+        fs::copy(&binary, &other).unwrap();
+        assert_eq!(judge(&path, Some(&other)).level, Level::Warning);
+    }
+}

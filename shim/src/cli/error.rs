@@ -1,0 +1,43 @@
+//! Why a command failed.
+
+use std::{io, path::PathBuf};
+
+use nvidia_glue::{cards::DiscoverError, ledger::StoreError};
+use runtime_config::ConfigError;
+
+use super::exit::Exit;
+
+/// What can keep a command from its work.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CliError {
+    #[error("the configuration cannot be used")]
+    Config(#[source] ConfigError),
+    #[error("cannot list the cards")]
+    Cards(#[source] DiscoverError),
+    #[error("cannot read the grants in {state_dir}", state_dir = .state_dir.display())]
+    Ledger {
+        state_dir: PathBuf,
+        #[source]
+        source: StoreError,
+    },
+    #[error("no container with a grant is called {wanted}; `egpu ps` lists them")]
+    NoSuchContainer { wanted: String },
+    #[error("{wanted} may be any of {}: write more of it, or name the namespace with --namespace", .candidates.join(", "))]
+    Ambiguous { wanted: String, candidates: Vec<String> },
+    #[error("cannot write to stdout")]
+    Output(#[source] io::Error),
+    #[error("cannot write as JSON")]
+    Json(#[from] serde_json::Error),
+}
+
+impl CliError {
+    pub(super) fn exit(&self) -> Exit {
+        match self {
+            Self::Config(_) => Exit::Config,
+            Self::NoSuchContainer { .. } | Self::Ambiguous { .. } => Exit::NotFound,
+            // Whoever read the output has seen enough: `egpu ps | head`.
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
+            Self::Cards(_) | Self::Ledger { .. } | Self::Output(_) | Self::Json(_) => Exit::Failure,
+        }
+    }
+}

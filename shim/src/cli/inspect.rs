@@ -1,0 +1,127 @@
+//! `egpu inspect`: one container's whole record.
+
+use std::fmt::Write;
+
+use nvidia_glue::ledger::{CardGrant, Enforcement, GrantState, Record};
+use runtime_config::request::ComputeShare;
+
+use super::error::CliError;
+
+/// The record of the container whose id is `wanted` or begins with it.
+pub(super) fn find<'a>(records: &'a [Record], wanted: &str, namespace: Option<&str>) -> Result<&'a Record, CliError> {
+    let in_namespace =
+        || records.iter().filter(|record| namespace.is_none_or(|namespace| record.container.namespace == namespace));
+    let exact: Vec<&Record> = in_namespace().filter(|record| record.container.id == wanted).collect();
+    let candidates = if exact.is_empty() {
+        in_namespace().filter(|record| !wanted.is_empty() && record.container.id.starts_with(wanted)).collect()
+    } else {
+        exact
+    };
+    match candidates.as_slice() {
+        [] => Err(CliError::NoSuchContainer { wanted: wanted.to_owned() }),
+        [record] => Ok(record),
+        several => Err(CliError::Ambiguous {
+            wanted: wanted.to_owned(),
+            candidates: several
+                .iter()
+                .map(|record| format!("{} ({})", record.container, record.container.containerd))
+                .collect(),
+        }),
+    }
+}
+
+/// The record for people.
+pub(super) fn text(record: &Record) -> String {
+    let request = &record.request;
+    let mut lines: Vec<(&str, String)> = vec![
+        ("container", record.container.to_string()),
+        ("containerd", record.container.containerd.clone()),
+        (
+            "state",
+            match record.state {
+                GrantState::Pending => "reserved, being created".to_owned(),
+                GrantState::Bound => "in use".to_owned(),
+            },
+        ),
+        ("init", record.init.map_or_else(|| "-".to_owned(), |init| init.pid.to_string())),
+        ("shim", record.shim.pid.to_string()),
+        ("grant", record.grant_id.clone()),
+        ("admitted", record.admitted_at.clone()),
+        ("order", record.order.to_string()),
+    ];
+    lines.extend(record.cgroups.iter().map(|cgroup| ("cgroup", cgroup.clone())));
+    lines.push(("asked in", format!("the language of {}", request.dialect)));
+    lines.extend(request.asked.iter().map(|asked| ("asked", asked.clone())));
+    lines.extend(request.warnings.iter().map(|warning| ("warning", warning.clone())));
+    lines.push(("capabilities", request.driver_capabilities.names()));
+    lines.push(("may change live", if request.live_update { "yes" } else { "no" }.to_owned()));
+    lines.extend(request.group.iter().map(|group| ("group", group.clone())));
+    lines.extend(record.cards.iter().map(|grant| ("card", card(grant))));
+    let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (name, value) in lines {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{name:<width$}  {value}");
+    }
+    text
+}
+
+fn card(grant: &CardGrant) -> String {
+    let device = grant.mig_uuid.as_ref().unwrap_or(&grant.uuid);
+    let held_by = match grant.enforcement {
+        Enforcement::WholeCard => return format!("{} {device}: whole, {}", grant.index, grant.memory),
+        Enforcement::Monitor => return format!("{} {device}: looks only", grant.index),
+        Enforcement::Mig => "by MIG",
+        Enforcement::Admission => "at admission; the running program is not held to it yet",
+    };
+    let time = match grant.compute {
+        ComputeShare::Unlimited => "no limit of time".to_owned(),
+        ComputeShare::Cap { percent, lifted_when_alone: false } => format!("{percent} of its time"),
+        ComputeShare::Cap { percent, lifted_when_alone: true } => {
+            format!("{percent} of its time while others share it")
+        }
+        ComputeShare::Weight(weight) => format!("weight {weight}"),
+    };
+    format!("{} {device}: {} of memory, {time}, policy {}, held {held_by}", grant.index, grant.memory, grant.policy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Exit, test_support};
+
+    #[test]
+    fn an_id_or_an_unambiguous_beginning_finds_the_record() {
+        let mut records = test_support::node().records;
+        for (wanted, found) in [("training", "training"), ("tr", "training"), ("whole", "whole")] {
+            assert_eq!(find(&records, wanted, None).unwrap().container.id, found);
+        }
+        for wanted in ["", "x", "trainings"] {
+            assert_eq!(find(&records, wanted, None).unwrap_err().exit(), Exit::NotFound);
+        }
+        let mut other = records[0].clone();
+        other.container.id = "training-2".to_owned();
+        records.push(other);
+        assert_eq!(find(&records, "training", None).unwrap().container.id, "training");
+        let error = find(&records, "train", None).unwrap_err();
+        assert!(error.to_string().contains("default/training (/run/a.sock), default/training-2"), "{error}");
+        let mut elsewhere = records[0].clone();
+        elsewhere.container.namespace = "k8s.io".to_owned();
+        records.push(elsewhere);
+        assert!(matches!(find(&records, "training", None), Err(CliError::Ambiguous { .. })));
+        assert_eq!(find(&records, "training", Some("k8s.io")).unwrap().container.namespace, "k8s.io");
+        assert!(find(&records, "training", Some("moby")).is_err());
+    }
+
+    #[test]
+    fn the_text_says_what_was_asked_and_granted() {
+        let text = text(&test_support::node().records[0]);
+        for line in [
+            "container        default/training\n",
+            "asked            EGPU=POLICY=0",
+            "3276MiB of memory, 10% of its time, policy fixed, held at admission",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+}

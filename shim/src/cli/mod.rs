@@ -1,0 +1,204 @@
+//! The `egpu` command: what a node's operator sees and asks.
+//!
+//! Data goes to stdout, everything else to stderr. Every listing is there as JSON, too. [`Exit`] has the exit codes.
+
+mod cards;
+mod config;
+mod doctor;
+mod error;
+mod exit;
+mod inspect;
+mod node;
+mod output;
+mod ps;
+#[cfg(test)]
+mod test_support;
+mod usage;
+
+use std::{error::Error, io::Write, path::PathBuf};
+
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use runtime_config::Config;
+
+pub use exit::Exit;
+pub use output::Format;
+
+use error::CliError;
+use node::Node;
+
+/// Shares of NVIDIA cards for containers, on this node.
+#[derive(Debug, Parser)]
+#[command(name = "egpu", version, after_help = exit::HELP, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the cards and what is granted of them
+    Cards {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// List the containers that hold cards, and what they hold
+    Ps {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show everything that is recorded about one container's grant
+    Inspect {
+        /// The container's id, or enough of its beginning
+        id: String,
+        /// containerd's namespace, where several have a container of that id
+        #[arg(long, short)]
+        namespace: Option<String>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show or check the configuration
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+    /// Say what is right and wrong on this node, and what to do about it
+    Doctor {
+        /// containerd's configuration file [default: what `containerd config dump` prints]
+        #[arg(long, value_name = "FILE")]
+        containerd_config: Option<PathBuf>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Print completions for a shell
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Print the commented default file: every key with its default
+    Default,
+    /// Say whether a file is right
+    Check {
+        /// The file [default: the node's]
+        file: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Clone, Copy, clap::Args)]
+struct Output {
+    /// How to show it
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Format,
+}
+
+/// Runs a command to its end.
+pub fn run(cli: Cli) -> Exit {
+    match execute(cli.command) {
+        Ok(exit) => exit,
+        Err(error) => {
+            let exit = error.exit();
+            if exit != Exit::Success {
+                say(&format!("egpu: {}", chain(&error)));
+            }
+            exit
+        }
+    }
+}
+
+fn execute(command: Command) -> Result<Exit, CliError> {
+    match command {
+        Command::Cards { output } => {
+            let cards = cards::list(&Node::look()?)?;
+            show(output, &cards, || cards::table(&cards))
+        }
+        Command::Ps { output } => {
+            let node = Node::look()?;
+            let (usage, warning) = usage::measure(&node);
+            if let Some(warning) = warning {
+                say(&format!("egpu: {warning}"));
+            }
+            let containers = ps::list(&node, &usage);
+            show(output, &containers, || ps::table(&containers))
+        }
+        Command::Inspect { id, namespace, output } => {
+            let records = node::records(&load()?)?;
+            let record = inspect::find(&records, &id, namespace.as_deref())?;
+            show(output, record, || inspect::text(record))
+        }
+        Command::Config { command: ConfigCommand::Default } => {
+            output::print(runtime_config::config::DEFAULT_TOML)?;
+            Ok(Exit::Success)
+        }
+        Command::Config { command: ConfigCommand::Check { file } } => {
+            output::print(&config::check(file.as_deref())?)?;
+            Ok(Exit::Success)
+        }
+        Command::Doctor { containerd_config, output } => {
+            let checks = doctor::examine(containerd_config.as_deref());
+            show(output, &checks, || doctor::text(&checks))?;
+            Ok(doctor::verdict(&checks))
+        }
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "egpu", &mut script);
+            output::print(&String::from_utf8_lossy(&script))?;
+            Ok(Exit::Success)
+        }
+    }
+}
+
+fn show<T: serde::Serialize>(output: Output, value: &T, text: impl FnOnce() -> String) -> Result<Exit, CliError> {
+    output::print(&match output.output {
+        Format::Json => output::json(value)?,
+        Format::Table => text(),
+    })?;
+    Ok(Exit::Success)
+}
+
+fn load() -> Result<Config, CliError> {
+    Config::load(None).map_err(CliError::Config)
+}
+
+/// To stderr. Nothing is left to do when that fails, too.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// An error and everything behind it.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn only_commands_that_work_are_listed() {
+        let names: Vec<_> = Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
+        assert_eq!(names, ["cards", "ps", "inspect", "config", "doctor", "completions"]);
+    }
+
+    #[test]
+    fn every_listing_is_there_as_json() {
+        for line in ["cards", "ps", "inspect x", "doctor"] {
+            let arguments = std::iter::once("egpu").chain(line.split(' ')).chain(["--output", "json"]);
+            assert!(Cli::try_parse_from(arguments).is_ok(), "{line}");
+        }
+    }
+}

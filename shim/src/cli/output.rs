@@ -1,0 +1,60 @@
+//! How results are shown: tables for people, JSON for programs. Data goes to stdout, everything else to stderr.
+
+use std::io::{self, Write};
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::error::CliError;
+
+/// How to show a listing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs: keys and units do not change.
+    Json,
+}
+
+/// Writes to stdout.
+pub(super) fn print(text: &str) -> Result<(), CliError> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(CliError::Output)
+}
+
+/// A value as JSON, with a line end.
+pub(super) fn json<T: Serialize>(value: &T) -> Result<String, CliError> {
+    Ok(format!("{}\n", serde_json::to_string_pretty(value)?))
+}
+
+/// Columns under their titles, each as wide as its widest cell.
+pub(super) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain(titles.get(column).map(|title| title.chars().count())).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..titles.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let padded = cells.zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        format!("{}\n", padded.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    let header = line(&mut titles.iter().copied());
+    let rows = rows.iter().map(|row| line(&mut row.iter().map(String::as_str)));
+    std::iter::once(header).chain(rows).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [
+            vec!["1".to_owned(), "long cell".to_owned(), "x".to_owned()],
+            vec!["22".into(), "s".into(), String::new()],
+        ];
+        assert_eq!(table(&["A", "TITLE", "C"], &rows), "A   TITLE      C\n1   long cell  x\n22  s\n");
+        assert_eq!(table(&["A", "B"], &[]), "A  B\n");
+    }
+}

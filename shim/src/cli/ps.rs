@@ -1,0 +1,180 @@
+//! `egpu ps`: the containers that hold cards, those with whole cards too.
+
+use nvidia_glue::ledger::{CardGrant, Enforcement, GrantState, Record};
+use runtime_config::{Bytes, request::ComputeShare};
+use serde::Serialize;
+
+use super::{node::Node, output, usage::Usage};
+
+/// One container, as `--output json` shows it. Keys are fixed.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct ContainerListing {
+    id: String,
+    namespace: String,
+    /// The container's init; null while it is being created.
+    pid: Option<i32>,
+    cards: Vec<GrantListing>,
+    exclusive: bool,
+    /// It only looks at its cards and holds nothing.
+    monitor: bool,
+    /// How long its work has been held back.
+    throttled_us: u64,
+    /// Allocations that were refused.
+    denials: u64,
+}
+
+/// What it holds of one card.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct GrantListing {
+    index: u32,
+    uuid: String,
+    /// `MIG-...` where a MIG device is held.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mig_uuid: Option<String>,
+    memory_limit_bytes: Bytes,
+    /// What the driver says its processes use; null where it does not say.
+    memory_used_bytes: Option<Bytes>,
+    /// Its hard cap, where it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compute_percent: Option<u8>,
+    /// Its weight, where it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weight: Option<u16>,
+    policy: &'static str,
+    /// Not measured: null.
+    utilization_percent: Option<u8>,
+}
+
+pub(super) fn list(node: &Node, usage: &Usage) -> Vec<ContainerListing> {
+    node.records.iter().map(|record| container(record, usage)).collect()
+}
+
+fn container(record: &Record, usage: &Usage) -> ContainerListing {
+    let pid = match record.state {
+        GrantState::Bound => record.init.map(|init| init.pid),
+        GrantState::Pending => None,
+    };
+    ContainerListing {
+        id: record.container.id.clone(),
+        namespace: record.container.namespace.clone(),
+        pid,
+        cards: record.cards.iter().map(|grant| card(grant, usage.of(record, &grant.uuid))).collect(),
+        exclusive: record.exclusive,
+        monitor: record.cards.iter().all(|grant| grant.enforcement == Enforcement::Monitor),
+        // Nothing holds a running program back yet: grants are kept by admission.
+        throttled_us: 0,
+        denials: 0,
+    }
+}
+
+fn card(grant: &CardGrant, used: Option<Bytes>) -> GrantListing {
+    let (compute_percent, weight) = match grant.compute {
+        ComputeShare::Unlimited => (None, None),
+        ComputeShare::Cap { percent, .. } => (Some(percent.get()), None),
+        ComputeShare::Weight(weight) => (None, Some(weight.get())),
+    };
+    GrantListing {
+        index: grant.index,
+        uuid: grant.uuid.clone(),
+        mig_uuid: grant.mig_uuid.clone(),
+        memory_limit_bytes: grant.memory,
+        memory_used_bytes: used,
+        compute_percent,
+        weight,
+        policy: grant.policy.name(),
+        utilization_percent: None,
+    }
+}
+
+/// One line for each card of each container.
+pub(super) fn table(containers: &[ContainerListing]) -> String {
+    const TITLES: [&str; 7] = ["NAMESPACE", "CONTAINER", "PID", "CARD", "MEMORY", "TIME", "POLICY"];
+    let rows: Vec<Vec<String>> = containers
+        .iter()
+        .flat_map(|container| {
+            container.cards.iter().enumerate().map(move |(position, card)| row(container, position, card))
+        })
+        .collect();
+    output::table(&TITLES, &rows)
+}
+
+fn row(container: &ContainerListing, position: usize, card: &GrantListing) -> Vec<String> {
+    let (namespace, id, pid) = if position == 0 {
+        let pid = container.pid.map_or_else(|| "being created".to_owned(), |pid| pid.to_string());
+        (container.namespace.clone(), container.id.clone(), pid)
+    } else {
+        Default::default()
+    };
+    let used = card.memory_used_bytes.map_or_else(|| "?".to_owned(), |used| format!("{}MiB", used.whole_mib()));
+    let memory = if container.monitor {
+        format!("{used} / -")
+    } else {
+        format!("{used} / {}MiB", card.memory_limit_bytes.whole_mib())
+    };
+    let time = match (card.compute_percent, card.weight) {
+        _ if container.monitor => "looks only".to_owned(),
+        _ if container.exclusive => "whole".to_owned(),
+        (Some(percent), _) => format!("{percent}%"),
+        (None, Some(weight)) => format!("weight {weight}"),
+        (None, None) => "no limit".to_owned(),
+    };
+    let policy = if container.exclusive || container.monitor { "-" } else { card.policy };
+    let index = match &card.mig_uuid {
+        Some(mig) => format!("{} {mig}", card.index),
+        None => card.index.to_string(),
+    };
+    vec![namespace, id, pid, index, memory, time, policy.to_owned()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::test_support;
+
+    #[test]
+    fn json_keys_are_fixed() {
+        let containers = list(&test_support::node(), &Usage::nothing_runs());
+        let value = serde_json::to_value(&containers).unwrap();
+        let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        assert_eq!(
+            keys(&value[0]),
+            ["id", "namespace", "pid", "cards", "exclusive", "monitor", "throttled_us", "denials"]
+        );
+        assert_eq!(
+            keys(&value[0]["cards"][0]),
+            [
+                "index",
+                "uuid",
+                "memory_limit_bytes",
+                "memory_used_bytes",
+                "compute_percent",
+                "policy",
+                "utilization_percent",
+            ]
+        );
+        assert_eq!(value[0]["id"], "training");
+        assert_eq!(value[0]["pid"], 4711);
+        assert_eq!(value[0]["cards"][0]["memory_limit_bytes"], 3_435_134_976_u64);
+        assert_eq!(value[0]["cards"][0]["memory_used_bytes"], 0);
+        assert_eq!(value[0]["cards"][0]["compute_percent"], 10);
+        assert_eq!(value[1]["exclusive"], true);
+        assert_eq!(value[1]["pid"], serde_json::Value::Null);
+        assert_eq!(list(&test_support::empty_node(), &Usage::nothing_runs()).len(), 0);
+    }
+
+    #[test]
+    fn sizes_are_shown_as_the_vendor_shows_them() {
+        let text = table(&list(&test_support::node(), &Usage::nothing_runs()));
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].contains("0MiB / 3276MiB"), "{text}");
+        assert!(lines[2].contains("0MiB / 32768MiB"), "{text}");
+        assert!(lines[2].contains("whole"), "{text}");
+        assert_eq!(lines.len(), 3);
+    }
+
+    #[test]
+    fn what_the_driver_does_not_say_is_not_made_up() {
+        let text = table(&list(&test_support::node(), &Usage::unknown()));
+        assert!(text.contains("? / 3276MiB"), "{text}");
+    }
+}

@@ -1,0 +1,126 @@
+//! A made-up node for the tests: three simulated cards, a container with a share, one with a whole card.
+
+use nvidia_glue::{
+    cards::{self, Inventory},
+    ledger::{CardGrant, CardState, ContainerKey, Enforcement, GrantState, Process, Record},
+};
+use runtime_config::{
+    Bytes, Config, Percent,
+    request::{CardPolicy, ComputeShare, ContainerRequest, GpuRequest, Source, parse},
+};
+
+use super::node::Node;
+
+const CONFIG: &str = "[driver]\nkind = 'simulated'\n[[driver.simulated]]\nmodel = 'Tesla V100-PCIE-32GB'\nmemory = '32768MiB'\ncount = 3\n";
+
+pub(super) fn node() -> Node {
+    let (config, inventory) = config_and_inventory();
+    let uuid = |index: usize| inventory.cards[index].uuid.clone();
+    let share = CardGrant {
+        index: 0,
+        uuid: uuid(0),
+        mig_uuid: None,
+        memory: Bytes(3276 * Bytes::MIB),
+        compute: ComputeShare::Cap { percent: Percent::new(10).unwrap(), lifted_when_alone: false },
+        policy: CardPolicy::Fixed,
+        exclusive: false,
+        enforcement: Enforcement::Admission,
+    };
+    let whole = CardGrant {
+        index: 1,
+        uuid: uuid(1),
+        memory: Bytes(32768 * Bytes::MIB),
+        compute: ComputeShare::Unlimited,
+        exclusive: true,
+        enforcement: Enforcement::WholeCard,
+        ..share.clone()
+    };
+    let records = vec![
+        record("training", "EGPU=POLICY=0:PGPU=0,MEM=3276,WEIGHT=10", Some(4711), share),
+        record("whole", "NVIDIA_VISIBLE_DEVICES=1", None, whole),
+    ];
+    let states = [
+        CardState {
+            memory_granted: Bytes(3276 * Bytes::MIB),
+            compute_granted_percent: 10,
+            free_weight: 14,
+            policy: Some(CardPolicy::Fixed),
+            containers: vec![records[0].container.clone()],
+            ..state(&inventory, 0)
+        },
+        CardState {
+            memory_granted: Bytes(32768 * Bytes::MIB),
+            compute_granted_percent: 100,
+            free_weight: 0,
+            exclusive: true,
+            containers: vec![records[1].container.clone()],
+            ..state(&inventory, 1)
+        },
+        state(&inventory, 2),
+    ];
+    Node { config, inventory, records, cards: states.into() }
+}
+
+pub(super) fn empty_node() -> Node {
+    let (config, inventory) = config_and_inventory();
+    let cards = (0..3).map(|index| state(&inventory, index)).collect();
+    Node { config, inventory, records: Vec::new(), cards }
+}
+
+fn config_and_inventory() -> (Config, Inventory) {
+    let config = Config::from_toml(CONFIG, "test").unwrap();
+    let inventory = cards::discover(&config).unwrap();
+    (config, inventory)
+}
+
+fn state(inventory: &Inventory, index: usize) -> CardState {
+    let card = &inventory.cards[index];
+    CardState {
+        index: card.index,
+        uuid: card.uuid.clone(),
+        memory_total: card.memory,
+        memory_grantable: card.memory,
+        memory_granted: Bytes(0),
+        compute_granted_percent: 0,
+        weights: 0,
+        free_weight: 16,
+        max_inst: 16,
+        policy: None,
+        exclusive: false,
+        containers: Vec::new(),
+        monitors: Vec::new(),
+        mig_held: Vec::new(),
+    }
+}
+
+fn record(id: &str, asked: &str, pid: Option<i32>, grant: CardGrant) -> Record {
+    Record {
+        version: 1,
+        boot_id: "boot".to_owned(),
+        grant_id: format!("grant-{id}"),
+        container: ContainerKey {
+            containerd: "/run/a.sock".to_owned(),
+            namespace: "default".to_owned(),
+            id: id.to_owned(),
+        },
+        state: if pid.is_some() { GrantState::Bound } else { GrantState::Pending },
+        pid_namespace: 4_026_531_836,
+        shim: Process { pid: 4000, start_time: 1 },
+        creators: Vec::new(),
+        init: pid.map(|pid| Process { pid, start_time: 2 }),
+        cgroups: vec![format!("/sys/fs/cgroup/{id}")],
+        order: 1,
+        request: request(asked),
+        exclusive: grant.exclusive,
+        cards: vec![grant],
+        admitted_at: "2026-01-01T00:00:00Z".to_owned(),
+    }
+}
+
+fn request(asked: &str) -> GpuRequest {
+    let source = Source { env: vec![asked.to_owned()], ..Source::default() };
+    match parse(&source, &Config::default()) {
+        Ok(ContainerRequest::Gpu(request)) => *request,
+        other => panic!("{other:?}"),
+    }
+}
