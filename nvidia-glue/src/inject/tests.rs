@@ -566,6 +566,38 @@ fn volumes_over_our_places() {
     assert!(!lib.exists());
 }
 
+/// Not the spec's `root.readonly`, which the runtime makes so later, but a root that is mounted read-only.
+#[test]
+fn a_root_that_cannot_be_written() {
+    use nix::mount::{MsFlags, mount};
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: needs root, to mount");
+        return;
+    }
+    let mut case = Case::new();
+    let root = case.rootfs();
+    // The mounts are this thread's own and go with it.
+    let in_a_namespace = move || {
+        let flags = |flags: MsFlags, source: &Path, target: &Path| {
+            mount(Some(source), target, None::<&str>, flags, None::<&str>).unwrap();
+        };
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+        flags(MsFlags::MS_REC | MsFlags::MS_PRIVATE, Path::new("none"), Path::new("/"));
+        flags(MsFlags::MS_BIND, &root, &root);
+        flags(MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY, Path::new("none"), &root);
+        let before = tree(&root);
+        let warnings = case.apply();
+        assert_eq!(tree(&root), before);
+        assert!(warnings.iter().any(|warning| warning.starts_with("the driver's libraries are in /run/egpu/lib64")));
+        assert!(warnings.iter().any(|warning| warning.starts_with("/usr/bin/nvidia-smi is left out")), "{warnings:?}");
+        assert!(case.mount("/run/egpu/lib64/libcuda.so.580.159.04").is_some());
+        assert!(case.mount("/usr/bin/nvidia-smi").is_none());
+    };
+    if let Err(panic) = std::thread::spawn(in_a_namespace).join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
 #[test]
 fn without_a_place_for_libcuda_the_create_fails() {
     let mut case = Case::new();
