@@ -146,9 +146,6 @@ pub enum InjectError {
         /// Its UUID.
         uuid: String,
     },
-    /// An `NVIDIA_REQUIRE_*` of the container does not hold.
-    #[error(transparent)]
-    Requirement(runtime_config::request::UnsatisfiedRequirement),
     /// The simulated nodes could not be made.
     #[error("cannot prepare simulated cards")]
     SimulatedNodes(#[source] crate::cards::SimulatedNodesError),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use runtime_config::{
     config::Config,
-    request::{DriverCapabilities, Platform, Share},
+    request::{DriverCapabilities, Share},
 };
 
 use super::{
@@ -60,7 +60,6 @@ pub(super) struct Granted<'a> {
 pub(super) fn plan(input: &PlanInput<'_>) -> Result<Injection, InjectError> {
     let PlanInput { record, inventory, settings, .. } = input;
     let cards = record.cards.iter().map(|grant| granted(grant, inventory)).collect::<Result<Vec<_>, _>>()?;
-    check_requirements(record, inventory, &cards)?;
     let mut injection = Injection {
         host_dir: host_dir::path(&settings.state_dir, &record.grant_id)?,
         devices: Vec::new(),
@@ -79,26 +78,6 @@ pub(super) fn plan(input: &PlanInput<'_>) -> Result<Injection, InjectError> {
         Source::Nvidia => real(input, &cards, &mut injection)?,
     }
     Ok(injection)
-}
-
-/// `NVIDIA_REQUIRE_*`: each must hold on each card; without a card those on the driver must.
-fn check_requirements(record: &Record, inventory: &Inventory, cards: &[Granted<'_>]) -> Result<(), InjectError> {
-    let archs: Vec<String> = cards
-        .iter()
-        .map(|granted| format!("{}.{}", granted.card.compute_capability.0, granted.card.compute_capability.1))
-        .collect();
-    let mut candidates: Vec<Option<(&str, &str)>> =
-        cards.iter().zip(&archs).map(|(granted, arch)| Some((arch.as_str(), granted.card.brand.as_str()))).collect();
-    if candidates.is_empty() {
-        candidates.push(None);
-    }
-    for card in candidates {
-        let platform = Platform { driver: &inventory.driver_version, cuda: &inventory.cuda_version, card };
-        for requirement in &record.request.requirements {
-            requirement.check(&platform).map_err(InjectError::Requirement)?;
-        }
-    }
-    Ok(())
 }
 
 /// Looks a granted card up by its UUID: indices change with the driver's view of the bus.

@@ -8,9 +8,8 @@ use std::{fs, os::unix::fs::symlink};
 use runtime_config::{
     Bytes,
     request::{
-        CardPolicy, CardRequest, ComputeShare, Condition, Dialect, DriverCapabilities as Caps, GpuRequest, Isolation,
-        MemoryLimit, NvidiaExtras, Operator, OverMemory, PciBusId, PerCard, Placement, Priority, Property, Requirement,
-        Share,
+        CardPolicy, CardRequest, ComputeShare, Dialect, DriverCapabilities as Caps, GpuRequest, Isolation, MemoryLimit,
+        NvidiaExtras, OverMemory, PciBusId, PerCard, Placement, Priority, Share,
     },
 };
 use serde_json::{Value, json};
@@ -372,32 +371,6 @@ fn missing_modules_are_named_with_the_remedy() {
     assert!(case.plan().unwrap_err().to_string().contains("modprobe nvidia"));
     fs::remove_file(case.host().join("proc/devices")).unwrap();
     assert!(matches!(case.plan(), Err(InjectError::Host { .. })));
-}
-
-#[test]
-fn requirements_hold_on_every_card() {
-    let require = |property: Property, operator: Operator, value: &str| Requirement {
-        variable: "NVIDIA_REQUIRE_CUDA".into(),
-        alternatives: vec![vec![Condition { property, operator, value: value.into() }]],
-    };
-    for (property, operator, value, cards, holds) in [
-        (Property::Cuda, Operator::GreaterOrEqual, "12.8", &["GPU-a"][..], true),
-        (Property::Cuda, Operator::GreaterOrEqual, "13.1", &["GPU-a"][..], false),
-        (Property::Driver, Operator::Less, "580.160", &[][..], true),
-        (Property::Arch, Operator::Equal, "7.0", &["GPU-a"][..], true),
-        (Property::Arch, Operator::Equal, "7.0", &["GPU-a", "GPU-b"][..], false),
-        (Property::Arch, Operator::Equal, "1.0", &[][..], true),
-    ] {
-        let mut case = Case::new();
-        case.inventory.cards[1].compute_capability = (9, 0);
-        case.record.cards = cards.iter().map(|uuid| grant(uuid)).collect();
-        case.record.request.requirements = vec![require(property, operator, value)];
-        let result = case.plan();
-        assert_eq!(result.is_ok(), holds, "{property:?} {value} {cards:?}: {result:?}");
-        if let Err(error) = result {
-            assert!(error.to_string().starts_with("unsatisfied condition: "), "{error}");
-        }
-    }
 }
 
 #[test]
