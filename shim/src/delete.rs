@@ -12,6 +12,7 @@ use std::{
 use containerd_shim::protos::api::DeleteResponse;
 use nvidia_glue::ledger::{ContainerKey, ReleaseReason};
 use protobuf::{Message, MessageField};
+use rustix::{io::Errno, process::WaitOptions};
 
 use crate::{
     args::Identity,
@@ -64,6 +65,9 @@ pub async fn delete(identity: &Identity, bundle: Option<PathBuf>, zygote: Zygote
     let note = note(identity, &bundle)?;
     let cleaned = clean(&note, &bundle, &helper).await;
     remove_dead_socket(&bundle);
+    // The helper ends with its socket. It and its workers are waited for, or whoever adopts them would have to.
+    drop(helper);
+    while !matches!(rustix::process::wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
     cleaned?;
     answer(&note)
 }

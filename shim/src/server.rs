@@ -7,14 +7,18 @@ use std::{
         unix::net::UnixListener,
     },
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use rustix::process::{getpid, set_child_subreaper};
 use tokio::{
     signal::unix::{SignalKind, signal},
-    time::sleep,
+    task::JoinHandle,
+    time::{sleep, timeout},
 };
 use ttrpc::r#async::{Server, transport::Listener};
 
@@ -25,6 +29,7 @@ use crate::{
     logging,
     reaper::Reaper,
     start::TTRPC_ADDRESS,
+    sys,
     task::{Context, TaskService},
 };
 
@@ -84,6 +89,7 @@ pub async fn serve(prepared: Prepared, identity: Identity, socket: PathBuf, zygo
     let events = Arc::new(Events::new(identity.namespace.clone()));
     let ttrpc_address = env::var(TTRPC_ADDRESS).unwrap_or_default();
     tokio::spawn(Arc::clone(&events).run(ttrpc_address));
+    let zygote_ended = watch_zygote(&zygote, &reaper)?;
     let helper = HelperClient::new(zygote).map_err(ServeError::Helper)?;
     let context = Arc::new(Context::new(identity.namespace, identity.address, helper, reaper, Arc::clone(&events)));
     let service = TaskService::new(Arc::clone(&context));
@@ -104,5 +110,39 @@ pub async fn serve(prepared: Prepared, identity: Identity, socket: PathBuf, zygo
     }
     events.flush(FLUSH_LIMIT).await;
     sleep(LINGER).await;
+    zygote_ended.end().await;
     Ok(())
+}
+
+/// The helper, seen as a child process.
+struct ZygoteWatch {
+    pidfd: OwnedFd,
+    /// Its end is no news any more.
+    ending: Arc<AtomicBool>,
+    ended: JoinHandle<()>,
+}
+
+fn watch_zygote(zygote: &Zygote, reaper: &Arc<Reaper>) -> Result<ZygoteWatch, ServeError> {
+    let pid = zygote.pid;
+    let pidfd = sys::pidfd_open(pid).map_err(ServeError::Helper)?;
+    let exit = reaper.expect().claim(pid);
+    let ending = Arc::new(AtomicBool::new(false));
+    let watch = Arc::clone(&ending);
+    let ended = tokio::spawn(async move {
+        let Ok(exit) = exit.await else { return };
+        if !watch.load(Ordering::Relaxed) {
+            tracing::error!(pid, status = exit.status, "the helper has ended; containers run on, but none can be made");
+        }
+    });
+    Ok(ZygoteWatch { pidfd, ending, ended })
+}
+
+impl ZygoteWatch {
+    /// Ends it and waits, so that no dead child is left to whoever adopts the shim's.
+    async fn end(self) {
+        self.ending.store(true, Ordering::Relaxed);
+        // It may have ended already.
+        let _ = sys::pidfd_send_signal(self.pidfd.as_fd(), libc::SIGKILL);
+        let _ = timeout(FLUSH_LIMIT, self.ended).await;
+    }
 }

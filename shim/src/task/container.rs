@@ -391,7 +391,7 @@ impl Container {
             runtime_root: self.fixed.runtime_root.clone(),
             bundle: self.fixed.bundle.clone(),
         };
-        context.helper.delete(delete).await.map_err(|source| TaskError::Helper { operation: "delete", source })?;
+        context.remove(delete).await?;
         self.fixed.cgroup.destroy().await.map_err(|source| TaskError::Cgroup { action: "remove", source })?;
         let released = context.gpu.release(&self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended).await;
         released.map_err(TaskError::Gpu)?;

@@ -195,7 +195,7 @@ impl Plan {
             bundle: self.bundle.clone(),
         };
         let mut clean = true;
-        if let Err(error) = context.helper.delete(delete).await {
+        if let Err(error) = context.remove(delete).await {
             clean = false;
             tracing::error!(container = self.id, error = chain(&error), "a failed create could not be undone");
         }

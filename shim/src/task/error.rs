@@ -120,6 +120,18 @@ pub enum TaskError {
         #[source]
         source: HelperError,
     },
+    /// The stand-in for a helper that has died.
+    #[error("the helper is gone, and the delete command that stands in for it cannot be run")]
+    DeleteCommand(#[source] std::io::Error),
+    /// The same.
+    #[error(
+        "the helper is gone, and the delete command that stands in for it failed with status {status}; run \
+         `containerd-shim-egpu-v1 -namespace NAMESPACE -address ADDRESS -id ID -bundle BUNDLE delete` to see why"
+    )]
+    DeleteCommandFailed {
+        /// Its exit status.
+        status: u32,
+    },
     /// The cgroup could not be found.
     #[error("the container's cgroup cannot be found")]
     Locate(#[source] LocateError),
@@ -194,6 +206,8 @@ impl TaskError {
             Self::Bundle(_)
             | Self::StateDirectory { .. }
             | Self::Io(_)
+            | Self::DeleteCommand(_)
+            | Self::DeleteCommandFailed { .. }
             | Self::Locate(_)
             | Self::Cgroup { .. }
             | Self::Update(_)

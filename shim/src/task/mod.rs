@@ -7,6 +7,7 @@ mod container;
 mod create;
 mod error;
 mod process;
+mod removal;
 mod service;
 mod state;
 

@@ -1,0 +1,52 @@
+//! Removing what libcontainer and the mounts of a container left, with the helper or without it.
+//!
+//! A helper that has died is not replaced: the shim has threads by now, and a fork of it could not run libcontainer.
+//! Containers run on, and their tasks can be looked at, signalled and deleted; what needs the helper (Create, Start of
+//! anything) says that it is gone. Delete runs containerd's own `delete` command of this program instead, which brings
+//! a helper of its own.
+
+use std::process::{Command, Stdio};
+
+use super::{Context, error::TaskError};
+use crate::helper::{HelperError, protocol};
+
+impl Context {
+    /// Succeeds when nothing is left.
+    pub(super) async fn remove(&self, delete: protocol::Delete) -> Result<(), TaskError> {
+        let mut command = self.delete_command(&delete);
+        match self.helper.delete(delete).await {
+            Ok(()) => Ok(()),
+            Err(gone @ HelperError::ZygoteGone { .. }) => {
+                tracing::warn!(error = super::chain(&gone), "cleaning up with the delete command");
+                self.run(&mut command).await
+            }
+            Err(source) => Err(TaskError::Helper { operation: "delete", source }),
+        }
+    }
+
+    fn delete_command(&self, delete: &protocol::Delete) -> Command {
+        // The running program, not what an upgrade may have put in its place.
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .args(["-namespace", &self.namespace, "-address", &self.containerd, "-id", &delete.id, "-bundle"])
+            .arg(&delete.bundle)
+            .arg("delete")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    }
+
+    async fn run(&self, command: &mut Command) -> Result<(), TaskError> {
+        let expectation = self.reaper.expect();
+        // The reaper waits for it, not the standard library.
+        let child = command.spawn().map_err(TaskError::DeleteCommand)?;
+        let exit = expectation.claim(i32::try_from(child.id()).unwrap_or_default());
+        drop(expectation);
+        match exit.await {
+            Ok(exit) if exit.status == 0 => Ok(()),
+            Ok(exit) => Err(TaskError::DeleteCommandFailed { status: exit.status }),
+            Err(_) => Err(TaskError::Ending),
+        }
+    }
+}
