@@ -143,7 +143,8 @@ impl Rootfs {
     fn replace(&self, path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
         self.make_parent(path)?;
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        let mut hidden = std::ffi::OsString::from(".egpu-");
+        // Several containers may be made on one directory at once.
+        let mut hidden = std::ffi::OsString::from(format!(".egpu-{}-", std::process::id()));
         hidden.push(name);
         let temporary = path.with_file_name(hidden);
         self.remove_file(&temporary)?;

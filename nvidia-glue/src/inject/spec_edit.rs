@@ -94,7 +94,9 @@ fn remove_hami(spec: &mut Value) {
 }
 
 fn add_gids(spec: &mut Value, gids: &[u32]) -> Result<(), InjectError> {
-    if gids.is_empty() {
+    // In a user namespace of the container's own the number would be another group's.
+    let own_users = items(spec.pointer("/linux/namespaces")).iter().any(|namespace| namespace["type"] == "user");
+    if gids.is_empty() || own_users {
         return Ok(());
     }
     let present = array(spec, &["process", "user", "additionalGids"], "process.user.additionalGids")?;

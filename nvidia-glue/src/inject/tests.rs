@@ -599,6 +599,19 @@ fn with_the_hosts_dev_no_node_is_made() {
     assert_eq!(case.spec["linux"]["resources"]["devices"].as_array().unwrap().len(), 6);
 }
 
+/// The group is the host's; in the container's own user namespace its number means another.
+#[test]
+fn groups_are_not_added_in_a_user_namespace() {
+    for (namespaces, expected) in
+        [(json!([{"type": "mount"}]), json!([10, 44])), (json!([{"type": "user"}]), json!([10]))]
+    {
+        let mut case = Case::new();
+        case.spec["linux"]["namespaces"] = namespaces;
+        case.apply();
+        assert_eq!(case.spec["process"]["user"]["additionalGids"], expected);
+    }
+}
+
 #[test]
 fn specs_that_are_none_are_errors() {
     for spec in [json!(null), json!([]), json!({"linux": 1}), json!({"linux": {"devices": {}}}), json!({"mounts": "x"})]

@@ -134,8 +134,10 @@ impl Store {
             #[cfg(test)]
             faults: super::test_support::Faults::default(),
         };
-        for directory in [state_dir.to_owned(), store.records_dir(), store.index_dir()] {
-            let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
+        // A container with a user namespace of its own mounts its files from below the state directory as that user.
+        let directories = [(state_dir.to_owned(), 0o711), (store.records_dir(), 0o700), (store.index_dir(), 0o700)];
+        for (directory, mode) in directories {
+            let made = DirBuilder::new().recursive(true).mode(mode).create(&directory);
             made.map_err(failed("make directory", &directory))?;
         }
         Ok(store)
