@@ -4,6 +4,7 @@
 //! containerd.
 
 mod containerd;
+mod fence;
 mod runtime;
 mod state;
 
@@ -27,6 +28,7 @@ pub(super) fn examine(containerd_config: Option<&Path>) -> Vec<Check> {
             checks.push(configuration());
             checks.extend(doctor::examine(&config));
             checks.extend(state::checks(&config));
+            checks.push(fence::check(config.fence_other_containers, &state::inits(&config.state_dir)));
         }
         // Without it nothing is known about the driver to look for or the state's place.
         Err(error) => checks.push(failure(
@@ -70,8 +72,13 @@ pub(super) fn text(checks: &[Check]) -> String {
         }
     }
     let count = |level: Level| checks.iter().filter(|check| check.level == level).count();
-    text.push_str(&format!("{} failures, {} warnings\n", count(Level::Failure), count(Level::Warning)));
+    let (failures, warnings) = (count(Level::Failure), count(Level::Warning));
+    text.push_str(&format!("{}, {}\n", plural(failures, "failure"), plural(warnings, "warning")));
     text
+}
+
+fn plural(count: usize, name: &str) -> String {
+    if count == 1 { format!("1 {name}") } else { format!("{count} {name}s") }
 }
 
 fn ok(what: &str, detail: impl Into<String>) -> Check {
@@ -101,7 +108,7 @@ mod tests {
             "ok       cards    4\n\
              warning  runtime  old\n                  -> update it\n\
              failure  state    gone\n                  -> make it\n\
-             1 failures, 1 warnings\n"
+             1 failure, 1 warning\n"
         );
     }
 

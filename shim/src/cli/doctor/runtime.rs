@@ -13,7 +13,7 @@ use nvidia_glue::doctor::Check;
 use super::{failure, ok, warning};
 
 const RUNTIME: &str = "runtime";
-const BINARY: &str = "containerd-shim-egpu-v1";
+pub(super) const BINARY: &str = "containerd-shim-egpu-v1";
 
 /// containerd looks for the binary in its own PATH, which is usually this one or the system's.
 pub(super) fn check() -> Check {

@@ -1,6 +1,7 @@
 //! The state directory, the ledger in it, and the decision log.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
@@ -63,6 +64,15 @@ fn ledger(state_dir: &Path) -> Check {
             "until it can be read nothing is granted: see the file that is named",
         ),
     }
+}
+
+/// The inits of the containers that hold cards. What keeps them from being read is reported by [`checks`].
+pub(super) fn inits(state_dir: &Path) -> BTreeSet<i32> {
+    if !state_dir.is_dir() {
+        return BTreeSet::new();
+    }
+    let records = Ledger::open(state_dir).and_then(|ledger| ledger.records()).unwrap_or_default();
+    records.iter().filter_map(|record| record.init).map(|init| init.pid).collect()
 }
 
 fn log(path: &Path) -> Check {
