@@ -226,20 +226,16 @@ pub fn open_pty_peer(master: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A map of type `BPF_PROG_TYPE_CGROUP_DEVICE` and the two commands that the device filter needs, linux/bpf.h.
+/// Programs of type `BPF_PROG_TYPE_CGROUP_DEVICE`, and the two commands that the device filter needs, linux/bpf.h.
 pub mod bpf {
     use super::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, io};
 
     const BPF_PROG_LOAD: i64 = 5;
     const BPF_PROG_ATTACH: i64 = 8;
-    const BPF_PROG_DETACH: i64 = 9;
-    const BPF_PROG_GET_FD_BY_ID: i64 = 13;
-    const BPF_PROG_QUERY: i64 = 16;
     const BPF_PROG_TYPE_CGROUP_DEVICE: u32 = 15;
     const BPF_CGROUP_DEVICE: u32 = 6;
-    /// Programs of parent cgroups run as well.
+    /// Others may be attached beside it, here and in the cgroups above and below.
     const BPF_F_ALLOW_MULTI: u32 = 1 << 1;
-    const BPF_F_REPLACE: u32 = 1 << 2;
 
     /// The leading fields of `union bpf_attr` for BPF_PROG_LOAD.
     #[repr(C)]
@@ -256,7 +252,7 @@ pub mod bpf {
         prog_flags: u32,
     }
 
-    /// Those for BPF_PROG_ATTACH and BPF_PROG_DETACH.
+    /// Those for BPF_PROG_ATTACH.
     #[repr(C)]
     #[derive(Default)]
     struct AttachAttributes {
@@ -264,29 +260,6 @@ pub mod bpf {
         attach_bpf_fd: u32,
         attach_type: u32,
         attach_flags: u32,
-        replace_bpf_fd: u32,
-    }
-
-    /// Those for BPF_PROG_QUERY.
-    #[repr(C)]
-    #[derive(Default)]
-    struct QueryAttributes {
-        target_fd: u32,
-        attach_type: u32,
-        query_flags: u32,
-        attach_flags: u32,
-        prog_ids: u64,
-        prog_cnt: u32,
-        padding: u32,
-    }
-
-    /// Those for BPF_PROG_GET_FD_BY_ID.
-    #[repr(C)]
-    #[derive(Default)]
-    struct GetFdAttributes {
-        id: u32,
-        next_id: u32,
-        open_flags: u32,
     }
 
     fn bpf<T>(command: i64, attributes: &mut T) -> io::Result<i32> {
@@ -335,56 +308,23 @@ pub mod bpf {
         }
     }
 
-    /// Attaches a device program to a cgroup directory, beside those of its parents; with `replaces`, in the place of that
-    /// program and without a moment between.
-    pub fn attach_device_program(
-        cgroup: BorrowedFd<'_>,
-        program: BorrowedFd<'_>,
-        replaces: Option<BorrowedFd<'_>>,
-    ) -> io::Result<()> {
+    /// Attaches a device program to a cgroup directory, beside those that are there and those of its parents; a device is
+    /// allowed where all of them allow it.
+    pub fn attach_device_program(cgroup: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
         let mut attributes = AttachAttributes {
             target_fd: raw(cgroup),
             attach_bpf_fd: raw(program),
             attach_type: BPF_CGROUP_DEVICE,
             attach_flags: BPF_F_ALLOW_MULTI,
-            replace_bpf_fd: 0,
         };
-        if let Some(old) = replaces {
-            attributes.attach_flags |= BPF_F_REPLACE;
-            attributes.replace_bpf_fd = raw(old);
-        }
         bpf(BPF_PROG_ATTACH, &mut attributes).map(drop)
     }
+}
 
-    /// Detaches a device program from a cgroup directory.
-    pub fn detach_device_program(cgroup: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
-        let mut attributes = AttachAttributes {
-            target_fd: raw(cgroup),
-            attach_bpf_fd: raw(program),
-            attach_type: BPF_CGROUP_DEVICE,
-            ..AttachAttributes::default()
-        };
-        bpf(BPF_PROG_DETACH, &mut attributes).map(drop)
-    }
-
-    /// The device programs attached to a cgroup directory itself.
-    pub fn attached_device_programs(cgroup: BorrowedFd<'_>) -> io::Result<Vec<OwnedFd>> {
-        let mut ids = [0u32; 64];
-        let mut query = QueryAttributes {
-            target_fd: raw(cgroup),
-            attach_type: BPF_CGROUP_DEVICE,
-            prog_ids: ids.as_mut_ptr().addr() as u64,
-            prog_cnt: 64,
-            ..QueryAttributes::default()
-        };
-        bpf(BPF_PROG_QUERY, &mut query)?;
-        let count = usize::try_from(query.prog_cnt).unwrap_or(0);
-        ids.iter()
-            .take(count)
-            .map(|id| {
-                let mut attributes = GetFdAttributes { id: *id, ..GetFdAttributes::default() };
-                bpf(BPF_PROG_GET_FD_BY_ID, &mut attributes).map(owned)
-            })
-            .collect()
-    }
+/// Whether writing to a pipe or socket that nobody reads is an error only (`true`), or ends the process with SIGPIPE, which
+/// is what programs expect to start with.
+pub fn ignore_broken_pipes(ignore: bool) {
+    let action = if ignore { libc::SIG_IGN } else { libc::SIG_DFL };
+    // SAFETY: neither action installs a handler.
+    unsafe { libc::signal(libc::SIGPIPE, action) };
 }

@@ -230,7 +230,7 @@ fn run(
         let (group, monitoring) = setup_intel_rdt(Some(&create.id), &init.pid, rdt).map_err(CreateError::IntelRdt)?;
         container.set_intel_rdt_dir(group).set_intel_rdt_monitoring_dir(monitoring);
     }
-    device_filter::apply(&init, &spec)?;
+    device_filter::apply(&init, &create.id, create.systemd_cgroup, &spec, host.cgroup_v2)?;
     container.set_status(ContainerStatus::Created).set_creator(nix::unistd::geteuid().as_raw());
     container.set_pid(init.pid.as_raw()).save().map_err(CreateError::Keep)?;
     Ok(Created { init, warnings: notes.warnings })

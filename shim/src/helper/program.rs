@@ -12,6 +12,8 @@ use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access, execve, getuid};
 use oci_spec::runtime::{Process, Spec};
 
+use crate::sys;
+
 /// Where a program without a slash is searched when the environment has no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -80,6 +82,7 @@ impl Program {
         let args = args.iter().map(|arg| CString::new(arg.as_str())).collect::<Result<Vec<_>, _>>()?;
         let env = self.environment(process).into_iter().map(CString::new).collect::<Result<Vec<_>, _>>()?;
         self.tell(&[ABOUT_TO_EXECUTE]);
+        sys::ignore_broken_pipes(false);
         match execve(&program, &args, &env) {
             Ok(never) => match never {},
             Err(errno) => Err(ProgramError::Execute { path, errno }),

@@ -142,11 +142,24 @@ pub(crate) fn spec(spec: &mut Value, systemd_cgroup: bool, host: HostFacts) -> R
     if !host.cgroup_v2 && unified.is_some_and(|unified| !unified.is_empty()) {
         return Err(Refused("linux.resources.unified needs cgroup v2; this host has v1".into()));
     }
+    deny_devices_first(linux)?;
     if !host.cgroup_v2 && systemd_cgroup {
         return Err(Refused(
             "SystemdCgroup is supported on cgroup v2 only, and this host has v1; set SystemdCgroup = false".into(),
         ));
     }
+    Ok(())
+}
+
+/// As runc, and as the spec's own rules assume: no device to begin with. libcgroups leaves a v1 cgroup with all that its
+/// parent may, and sets nothing at all for a spec without resources.
+fn deny_devices_first(linux: &mut Map<String, Value>) -> Result<(), Refused> {
+    let not = |what: &str| Refused(format!("linux.{what} is not what the OCI spec describes"));
+    let resources = linux.entry("resources").or_insert_with(|| json!({})).as_object_mut();
+    let resources = resources.ok_or_else(|| not("resources"))?;
+    resources.retain(|_, value| !value.is_null());
+    let devices = resources.entry("devices").or_insert_with(|| json!([])).as_array_mut();
+    devices.ok_or_else(|| not("resources.devices"))?.insert(0, json!({"allow": false, "access": "rwm"}));
     Ok(())
 }
 

@@ -34,6 +34,8 @@ fn serve(shim: i32, operation: OwnedFd, fds: Vec<OwnedFd>, reply: &OwnedFd) -> R
     let internal = |e: std::io::Error| frame::FrameError::Socket(e);
     sys::die_with_parent(shim).map_err(internal)?;
     sys::reset_signals().map_err(internal)?;
+    // A hook may end without reading its state. What a container executes starts with the default again.
+    sys::ignore_broken_pipes(true);
     let details = Details::capture().map_err(internal)?;
     let pid = nix::unistd::getpid().as_raw();
     let own = sys::pidfd_open(pid).map_err(internal)?;

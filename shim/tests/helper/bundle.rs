@@ -3,13 +3,15 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use egpu_shim::helper::protocol::{Create, Delete, Exec, RootfsMount, Start, StdioKind};
 use egpu_shim::helper::{ContainerProcess, HelperClient, HelperError};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use serde_json::{Value, json};
 
@@ -248,4 +250,28 @@ pub fn reap() {
         };
         ENDED.with_borrow_mut(|ended| ended.insert(pid.as_raw(), code));
     }
+}
+
+/// The pty's master that a container's process sent.
+pub fn receive_terminal(socket: &UnixStream) -> OwnedFd {
+    let mut name = [0u8; 64];
+    let mut iov = [std::io::IoSliceMut::new(&mut name)];
+    let mut control = nix::cmsg_space!([std::os::fd::RawFd; 1]);
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut iov, Some(&mut control), MsgFlags::empty()).unwrap();
+    let received: Vec<_> = message.cmsgs().unwrap().collect();
+    match received.as_slice() {
+        [ControlMessageOwned::ScmRights(fds)] => crate::probe::own(fds[0]),
+        other => panic!("no terminal but {other:?}"),
+    }
+}
+
+/// What is written to a terminal until its last process has gone, which reads as an error.
+pub fn read_terminal(master: OwnedFd) -> String {
+    let mut bytes = Vec::new();
+    let mut file = File::from(master);
+    let mut buffer = [0u8; 1024];
+    while let Ok(count @ 1..) = std::io::Read::read(&mut file, &mut buffer) {
+        bytes.extend_from_slice(&buffer[..count]);
+    }
+    String::from_utf8(bytes).unwrap()
 }

@@ -6,9 +6,11 @@ mod probe;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use bundle::{Bench, process, wait};
-use egpu_shim::helper::{HelperClient, spawn};
+use egpu_shim::helper::protocol::{Delete, FailureKind, StdioKind};
+use egpu_shim::helper::{HelperClient, HelperError, delete, spawn};
 use serde_json::json;
 
 type Case = for<'a> fn(&'a Bench) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
@@ -33,6 +35,20 @@ fn main() {
         exec_joins_the_container,
         a_program_that_cannot_be_executed_is_told_in_runcs_words,
         the_fence_holds_for_init_and_exec_only_where_asked,
+        hooks_run_in_their_namespaces_and_outside_the_fence,
+        a_failing_hook_ends_the_create_and_is_quoted,
+        an_exec_keeps_the_seccomp_profile_and_the_user_namespace,
+        a_terminal_has_its_size_and_its_owner,
+        a_user_other_than_root_can_open_its_output_again,
+        init_and_exec_have_their_streams_and_nothing_else,
+        a_lowerdir_beyond_a_page_is_mounted,
+        a_missing_working_directory_is_made,
+        a_second_create_and_a_start_of_nothing_are_refused,
+        a_cgroup_in_use_is_not_taken,
+        a_worker_that_is_killed_leaves_nothing,
+        deleting_works_without_a_zygote,
+        no_spec_makes_a_worker_die,
+        a_hundred_starts_leave_no_descriptor_and_no_child,
     ];
     if arguments.iter().any(|argument| argument == "--list") {
         for (name, _) in cases {
@@ -72,7 +88,6 @@ async fn exec_joins_the_container(bench: &Bench) {
     container.delete().await.unwrap();
     assert_eq!(wait(&init), 137);
     container.assert_gone();
-    let _ = (process(&[]), json!({}));
 }
 
 async fn a_program_that_cannot_be_executed_is_told_in_runcs_words(bench: &Bench) {
@@ -117,4 +132,297 @@ async fn the_fence_holds_for_init_and_exec_only_where_asked(bench: &Bench) {
     }
     container.delete().await.unwrap();
     wait(&init);
+}
+
+async fn hooks_run_in_their_namespaces_and_outside_the_fence(bench: &Bench) {
+    let log = bench.directory.path().join("hooks.log");
+    let probe = std::env::current_exe().unwrap();
+    let hook = |name: &str| {
+        let line = format!(
+            "echo {name} $(readlink /proc/self/ns/mnt) $({} ioctl) $(grep -o '\"status\":\"[a-z]*\"') >> {}",
+            probe.display(),
+            log.display()
+        );
+        json!([{"path": "/bin/sh", "args": ["sh", "-c", line], "env": ["PATH=/bin:/usr/bin"]}])
+    };
+    let container = bench.container(&["true"], |spec| {
+        let kinds = ["prestart", "createRuntime", "createContainer", "poststart", "poststop"];
+        spec["hooks"] = kinds.iter().map(|kind| ((*kind).to_owned(), hook(kind))).collect();
+    });
+    assert_eq!(container.with(|create| create.fence = true).run().await.unwrap(), (0, String::new()));
+    let own = std::fs::read_link("/proc/self/ns/mnt").unwrap().display().to_string();
+    let text = std::fs::read_to_string(&log).unwrap();
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
+    let names: Vec<&str> = lines.iter().map(|line| line[0]).collect();
+    assert_eq!(names, ["prestart", "createRuntime", "createContainer", "poststart", "poststop"]);
+    for line in lines {
+        assert_eq!(line[1] == own, line[0] != "createContainer", "namespace of {line:?}");
+        assert_eq!(line[2], "EBADF", "filter of {line:?}");
+    }
+}
+
+async fn a_failing_hook_ends_the_create_and_is_quoted(bench: &Bench) {
+    for kind in ["prestart", "createRuntime", "createContainer"] {
+        let mut container = bench.container(&["true"], |spec| {
+            spec["hooks"][kind] = json!([{"path": "/bin/sh", "args": ["sh", "-c", "echo no luck >&2; exit 9"]}]);
+        });
+        let error = container.create().await.unwrap_err().to_string();
+        assert!(error.contains(kind) && error.contains("code: 9") && error.contains("no luck"), "{error}");
+        container.assert_gone();
+    }
+    // This one is found at the start only.
+    let container = bench.container(&["true"], |spec| {
+        spec["hooks"]["startContainer"] = json!([{"path": "/bin/false"}]);
+    });
+    let error = container.run().await.unwrap_err().to_string();
+    assert!(error.contains("startContainer"), "{error}");
+}
+
+async fn an_exec_keeps_the_seccomp_profile_and_the_user_namespace(bench: &Bench) {
+    let mut container = bench.container(&["sleep", "1000"], |spec| {
+        spec["process"]["noNewPrivileges"] = json!(false);
+        spec["process"]["oomScoreAdj"] = json!(321);
+        spec["linux"]["seccomp"] = json!({
+            "defaultAction": "SCMP_ACT_ALLOW",
+            "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38}],
+        });
+        spec["linux"]["namespaces"].as_array_mut().unwrap().push(json!({"type": "user"}));
+        for map in ["uidMappings", "gidMappings"] {
+            spec["linux"][map] = json!([{"containerID": 0, "hostID": 200_000, "size": 1000}]);
+        }
+    });
+    for path in [bench.directory.path(), bench.image()] {
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let init = container.create().await.unwrap();
+    container.start().await.unwrap();
+    let facts = "cat /proc/self/uid_map /proc/self/oom_score_adj; grep -E '^(Seccomp|SigIgn):' /proc/self/status; mkdir /tmp/x 2>&1";
+    let (_, seen) = container.sh(facts).await;
+    let words: Vec<&str> = seen.split_whitespace().collect();
+    assert_eq!(words[..4], ["0", "200000", "1000", "321"], "{seen}");
+    assert!(seen.contains("Seccomp:\t2"), "{seen}");
+    let ignored = seen.split("SigIgn:\t").nth(1).unwrap().split_whitespace().next().unwrap();
+    // 32 and 33 are libc's own.
+    assert_eq!(u64::from_str_radix(ignored, 16).unwrap() & !(3 << 31), 0, "{seen}");
+    assert!(seen.contains("not implemented"), "{seen}");
+    container.delete().await.unwrap();
+    wait(&init);
+    container.assert_gone();
+}
+
+async fn a_terminal_has_its_size_and_its_owner(bench: &Bench) {
+    let mut container = bench
+        .container(&["sh", "-c", "stty size; ls -ln $(tty) | cut -d' ' -f1; id -u"], |spec| {
+            spec["process"]["terminal"] = json!(true);
+            spec["process"]["consoleSize"] = json!({"height": 33, "width": 99});
+            spec["process"]["user"] = json!({"uid": 1000, "gid": 1000});
+        })
+        .with(|create| create.stdio = StdioKind::Terminal);
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let init = container.create_on(vec![theirs.into()]).await.unwrap();
+    let master = bundle::receive_terminal(&ours);
+    container.start().await.unwrap();
+    let output = bundle::read_terminal(master);
+    assert_eq!(wait(&init), 0, "{output}");
+    let lines: Vec<&str> = output.lines().map(str::trim).collect();
+    assert_eq!(lines, ["33 99", "crw--w----", "1000"]);
+    container.delete().await.unwrap();
+    container.assert_gone();
+}
+
+async fn a_user_other_than_root_can_open_its_output_again(bench: &Bench) {
+    let container = bench.container(&["sh", "-c", "echo again > /proc/self/fd/1; echo $HOME; id -G"], |spec| {
+        spec["process"]["user"] = json!({"uid": 1000, "gid": 1000, "additionalGids": [7, 8]});
+    });
+    assert_eq!(container.run().await.unwrap(), (0, "again\n/home/user\n1000 7 8\n".into()));
+}
+
+async fn init_and_exec_have_their_streams_and_nothing_else(bench: &Bench) {
+    let list = ["ls", "/proc/self/fd"];
+    // The fourth is the listing's own.
+    assert_eq!(bench.container(&list, |_| {}).run().await.unwrap(), (0, "0\n1\n2\n3\n".into()));
+    let mut container = bench.container(&["sleep", "1000"], |_| {});
+    let init = container.create().await.unwrap();
+    container.start().await.unwrap();
+    assert_eq!(container.sh("ls /proc/self/fd; ls /proc/1/fd").await, (0, "0\n1\n2\n3\n0\n1\n2\n".into()));
+    container.delete().await.unwrap();
+    wait(&init);
+}
+
+async fn a_lowerdir_beyond_a_page_is_mounted(bench: &Bench) {
+    let layers = bench.directory.path().join("a-snapshotter-with-a-name-that-is-so-long-that-few-layers-fill-a-page");
+    let mut lower: Vec<String> = vec![];
+    for layer in 0..60 {
+        let path = layers.join(format!("{layer}/fs"));
+        std::fs::create_dir_all(&path).unwrap();
+        lower.push(path.display().to_string());
+    }
+    std::fs::write(layers.join("59/fs/found"), "in the last layer").unwrap();
+    let image = layers.join("image");
+    std::os::unix::fs::symlink(bench.image(), &image).unwrap();
+    lower.push(image.display().to_string());
+    let option = format!("lowerdir={}", lower.join(":"));
+    assert!(option.len() > 4096);
+    let container = bench.container(&["cat", "/found"], |_| {}).with(|create| {
+        let mount = &mut create.rootfs_mounts[0];
+        (mount.kind, mount.source, mount.options) = ("overlay".into(), "overlay".into(), vec![option]);
+    });
+    if !std::fs::read_to_string("/proc/filesystems").unwrap().contains("\toverlay\n") {
+        println!("skipped: this kernel has no overlay");
+        return;
+    }
+    assert_eq!(container.run().await.unwrap(), (0, "in the last layer".into()));
+}
+
+async fn a_missing_working_directory_is_made(bench: &Bench) {
+    let container = bench.container(&["sh", "-c", "pwd"], |spec| spec["process"]["cwd"] = json!("/made/for/it"));
+    assert_eq!(container.run().await.unwrap(), (0, "/made/for/it\n".into()));
+}
+
+async fn a_second_create_and_a_start_of_nothing_are_refused(bench: &Bench) {
+    let mut first = bench.container(&["true"], |_| {});
+    assert_eq!(first.start().await.unwrap_err().kind(), FailureKind::NotFound);
+    first.delete().await.unwrap();
+    let init = first.create().await.unwrap();
+    let mut second = bench.container(&["true"], |_| {}).with(|create| create.id = first.id.clone());
+    assert_eq!(second.create().await.unwrap_err().kind(), FailureKind::FailedPrecondition);
+    assert!(bench.root().join(&first.id).exists(), "the refused create took the first one's state");
+    first.start().await.unwrap();
+    assert_eq!(wait(&init), 0);
+    assert_eq!(first.start().await.unwrap_err().kind(), FailureKind::FailedPrecondition);
+    assert_eq!(first.exec(process(&["true"]), false).await.unwrap_err().kind(), FailureKind::FailedPrecondition);
+    first.delete().await.unwrap();
+    first.delete().await.unwrap();
+    first.assert_gone();
+}
+
+async fn a_cgroup_in_use_is_not_taken(bench: &Bench) {
+    let mut first = bench.container(&["sleep", "1000"], |_| {});
+    let init = first.create().await.unwrap();
+    first.start().await.unwrap();
+    let path = format!("/egpu-tests/{}", first.id);
+    let mut second = bench.container(&["true"], |spec| spec["linux"]["cgroupsPath"] = json!(path));
+    let error = second.create().await.unwrap_err();
+    assert!(error.to_string().contains("in use"), "{error}");
+    second.assert_gone();
+    assert_eq!(first.sh("echo alive").await, (0, "alive\n".into()));
+    first.delete().await.unwrap();
+    wait(&init);
+}
+
+async fn a_worker_that_is_killed_leaves_nothing(bench: &Bench) {
+    let mut container = bench.container(&["true"], |spec| {
+        spec["hooks"]["createRuntime"] =
+            json!([{"path": "/bin/sh", "args": ["sh", "-c", "kill -9 $PPID; sleep 1"], "env": ["PATH=/bin"]}]);
+    });
+    let error = container.create().await.unwrap_err();
+    assert!(matches!(error, HelperError::WorkerDied { .. }), "{error}");
+    container.assert_gone();
+}
+
+async fn deleting_works_without_a_zygote(bench: &Bench) {
+    let mut container = bench.container(&["sleep", "1000"], |_| {});
+    let init = container.create().await.unwrap();
+    container.start().await.unwrap();
+    let request = Delete { id: container.id.clone(), runtime_root: bench.root(), bundle: container.bundle.clone() };
+    std::thread::spawn(move || {
+        delete::remove(&request).unwrap();
+        delete::remove(&request).unwrap();
+    })
+    .join()
+    .unwrap();
+    assert_eq!(wait(&init), 137);
+    container.assert_gone();
+}
+
+async fn no_spec_makes_a_worker_die(bench: &Bench) {
+    let strange =
+        [json!(null), json!(-1), json!(1e300), json!("\u{0}"), json!([]), json!({}), json!([null]), json!({"": null})];
+    let pointers = [
+        "",
+        "/process",
+        "/process/args",
+        "/process/env",
+        "/process/cwd",
+        "/process/user",
+        "/process/capabilities",
+        "/process/capabilities/bounding",
+        "/root",
+        "/root/path",
+        "/mounts",
+        "/mounts/0",
+        "/mounts/0/destination",
+        "/mounts/1/options",
+        "/linux",
+        "/linux/namespaces",
+        "/linux/namespaces/0",
+        "/linux/namespaces/0/type",
+        "/linux/resources",
+        "/linux/resources/devices",
+        "/linux/resources/devices/0",
+        "/linux/cgroupsPath",
+        "/hostname",
+        "/ociVersion",
+    ];
+    for pointer in pointers {
+        for value in &strange {
+            let mut container = bench.container(&["true"], |spec| *spec.pointer_mut(pointer).unwrap() = value.clone());
+            match container.create().await {
+                // Some of it is acceptable, as an empty list of mounts is.
+                Ok(init) => {
+                    container.delete().await.unwrap();
+                    wait(&init);
+                }
+                Err(HelperError::Failed(_)) => {}
+                Err(error) => panic!("{pointer} = {value}: {error}"),
+            }
+            container.assert_gone();
+        }
+    }
+}
+
+async fn a_hundred_starts_leave_no_descriptor_and_no_child(bench: &Bench) {
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let zygote = format!("/proc/{}/fd", bench.client.zygote_pid());
+    let zygotes = || std::fs::read_dir(&zygote).unwrap().count();
+    bench.container(&["true"], |_| {}).run().await.unwrap();
+    let before = (descriptors(), zygotes());
+    let mut times = vec![];
+    for _ in 0..100 {
+        let mut container = bench.container(&["true"], |_| {});
+        let begin = std::time::Instant::now();
+        let init = container.create().await.unwrap();
+        let created = begin.elapsed();
+        container.start().await.unwrap();
+        let started = begin.elapsed();
+        assert_eq!(wait(&init), 0);
+        let ended = std::time::Instant::now();
+        container.delete().await.unwrap();
+        times.push((created, started, ended.elapsed()));
+        container.assert_gone();
+    }
+    let median = |of: fn(&(Duration, Duration, Duration)) -> Duration| {
+        let mut all: Vec<Duration> = times.iter().map(of).collect();
+        all.sort();
+        all[all.len() / 2]
+    };
+    println!(
+        "  medians: create {:?}, create and start {:?}, delete {:?}",
+        median(|t| t.0),
+        median(|t| t.1),
+        median(|t| t.2)
+    );
+    assert_eq!((descriptors(), zygotes()), before);
+    // A worker ends a moment after its answer.
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let children = format!("/proc/self/task/{}/children", std::process::id());
+    loop {
+        bundle::reap();
+        let left = std::fs::read_to_string(&children).unwrap();
+        if left.trim() == bench.client.zygote_pid().to_string() {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "children that are left: {left}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

@@ -10,3 +10,9 @@ pub fn ioctl() {
     let answer = unsafe { libc::ioctl(-1, RM_ALLOC as _, 0) };
     println!("{:?}", if answer == -1 { Errno::last() } else { Errno::UnknownErrno });
 }
+
+/// A descriptor that came over a socket.
+pub fn own(fd: i32) -> std::os::fd::OwnedFd {
+    // SAFETY: recvmsg has just installed it, and nobody else knows it.
+    unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) }
+}
