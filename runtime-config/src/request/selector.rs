@@ -182,6 +182,30 @@ impl FromStr for DeviceList {
     }
 }
 
+impl DeviceList {
+    /// The tighter of two: nothing before driver files before cards, and of two lists of cards the one that the other
+    /// contains. `None` where neither contains the other.
+    pub(crate) fn tighter(self, other: Self) -> Option<Self> {
+        match (self, other) {
+            (Self::Void, _) | (_, Self::Void) => Some(Self::Void),
+            (Self::None, _) | (_, Self::None) => Some(Self::None),
+            (Self::All, list) | (list, Self::All) => Some(list),
+            (Self::Devices(one), Self::Devices(other)) => {
+                let contains = |list: &[DeviceSelector], part: &[DeviceSelector]| {
+                    part.iter().all(|device| list.iter().any(|known| known.same_text(device)))
+                };
+                if contains(&other, &one) {
+                    Some(Self::Devices(one))
+                } else if contains(&one, &other) {
+                    Some(Self::Devices(other))
+                } else {
+                    None
+                }
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -40,6 +40,21 @@ fn visible_devices() {
                 &["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_VISIBLE_DEVICES=1"],
                 "refused: NVIDIA_VISIBLE_DEVICES is set more than once with different values: \"0\", \"1\"",
             ),
+            (&["NVIDIA_VISIBLE_DEVICES=GPU-ab", "NVIDIA_VISIBLE_DEVICES=all"], "GPU-ab exclusive"),
+            (
+                &["NVIDIA_VISIBLE_DEVICES=0,1,2", "NVIDIA_VISIBLE_DEVICES=2,1", "NVIDIA_VISIBLE_DEVICES=all"],
+                "2,1 exclusive",
+            ),
+            (&["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=none"], "none monitor"),
+            (&["NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_VISIBLE_DEVICES=0"], "nothing"),
+            (
+                &["NVIDIA_VISIBLE_DEVICES=0,1", "NVIDIA_VISIBLE_DEVICES=1,2"],
+                "refused: NVIDIA_VISIBLE_DEVICES is set more than once",
+            ),
+            (
+                &["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_VISIBLE_DEVICES=GPU-ab"],
+                "refused: NVIDIA_VISIBLE_DEVICES is set more than once",
+            ),
             // An image's requirements alone ask for nothing, however broken.
             (&["NVIDIA_REQUIRE_CUDA=nonsense", "NVIDIA_DRIVER_CAPABILITIES=nonsense"], "nothing"),
         ],

@@ -129,10 +129,8 @@ pub(in crate::request) fn visible(
         let list = source.volume_mount_devices.join(",");
         return named("/var/run/nvidia-container-devices", &list, Namer::Spec);
     }
-    if let Some(statement) = env.one(VISIBLE)? {
-        let with_hook = source.hook == Some(NvidiaHook::Environment);
-        let namer = if with_hook { Namer::EnvironmentWithHook } else { Namer::Environment };
-        return named(statement.name, statement.value, namer);
+    if let Some(visible) = by_variable(source, env)? {
+        return Ok(visible);
     }
     let unset = Visible { cards: VisibleCards::Unset, namer: Namer::Environment, said: Said::new(VISIBLE, "") };
     // Set to nothing is not unset: then even an old image gets nothing.
@@ -145,12 +143,35 @@ pub(in crate::request) fn visible(
     }
 }
 
+/// A device plugin's value and the image's may stand side by side: the tighter counts, wherever it stands.
+fn by_variable(source: &Source, env: &Statements<'_>) -> Result<Option<Visible>, RequestError> {
+    let with_hook = source.hook == Some(NvidiaHook::Environment);
+    let namer = if with_hook { Namer::EnvironmentWithHook } else { Namer::Environment };
+    let mut tightest: Option<(DeviceList, Statement<'_>)> = None;
+    for statement in env.spoken(VISIBLE) {
+        let list = device_list(&statement.into(), statement.value)?;
+        tightest = Some(match tightest {
+            None => (list, statement),
+            Some((before, said)) => match before.clone().tighter(list) {
+                Some(joined) if joined == before => (joined, said),
+                Some(joined) => (joined, statement),
+                None => return Err(ambiguous(env, VISIBLE)),
+            },
+        });
+    }
+    Ok(tightest.map(|(list, said)| Visible { cards: list.into(), namer, said: said.into() }))
+}
+
 fn named(name: &str, list: &str, namer: Namer) -> Result<Visible, RequestError> {
     let said = Said::new(name, list);
-    let cards: DeviceList = list.parse().map_err(|error: ParseSelectorError| {
-        RequestError::invalid(said.clone(), format!("a list of cards, all, none or void; {error}"))
-    })?;
+    let cards = device_list(&said, list)?;
     Ok(Visible { cards: cards.into(), namer, said })
+}
+
+fn device_list(said: &Said, list: &str) -> Result<DeviceList, RequestError> {
+    list.parse().map_err(|error: ParseSelectorError| {
+        RequestError::invalid(said.clone(), format!("a list of cards, all, none or void; {error}"))
+    })
 }
 
 /// `NVIDIA_DRIVER_CAPABILITIES`, or what a hook's arguments ask for.
