@@ -173,7 +173,8 @@ fn no_room(
     admission: &Admission<'_>,
     choices: &[Vec<Planned>],
 ) -> Result<AdmitError, StoreError> {
-    let mut tried = Vec::new();
+    // (why not, which cards): cards of a node are often alike, and so is what is wrong with them.
+    let mut tried: Vec<(String, Vec<String>)> = Vec::new();
     for planned in choices.first().into_iter().flatten() {
         let Some(card) = admission.inventory.cards.get(planned.card) else { continue };
         let why = match check(card, &index.sums(&card.uuid), &planned.ask, admission.limits) {
@@ -182,8 +183,13 @@ fn no_room(
         };
         let holders = holders(index.holdings(locked, &card.uuid)?);
         let held = holders.map(|names| format!(" (held by {names})")).unwrap_or_default();
-        tried.push(format!("card {}: {why}{held}", card.index));
+        let (why, index) = (format!("{why}{held}"), card.index.to_string());
+        match tried.iter_mut().find(|(other, _)| *other == why) {
+            Some((_, cards)) => cards.push(index),
+            None => tried.push((why, vec![index])),
+        }
     }
+    let tried: Vec<String> = tried.iter().map(|(why, cards)| format!("card {}: {why}", cards.join(", "))).collect();
     let asked = choices.first().and_then(|asks| asks.first()).map(|planned| planned.ask.describe());
     Ok(AdmitError::NoRoom {
         container: Box::new(admission.container.clone()),

@@ -27,7 +27,9 @@ pub enum GpuError {
         source: io::Error,
     },
     /// What was asked cannot be meant so, or is not allowed here.
-    #[error("container {container} asks for GPUs in a way that is refused; nothing has been reserved")]
+    #[error(
+        "container {container} asks for what cannot be meant or is not allowed here, and nothing has been reserved"
+    )]
     Request {
         /// Who asked.
         container: Box<ContainerKey>,
@@ -77,8 +79,8 @@ pub enum GpuError {
     #[error("the ledger of grants cannot be opened")]
     Ledger(#[source] Box<StoreError>),
     /// No room, or no such card.
-    #[error("GPUs refused")]
-    Admit(#[source] Box<AdmitError>),
+    #[error(transparent)]
+    Admit(Box<AdmitError>),
     /// The grant could not be bound to the container.
     #[error("the GPU grant cannot be put into force")]
     Bind(#[source] Box<BindError>),
