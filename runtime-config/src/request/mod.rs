@@ -95,7 +95,8 @@ pub struct GpuRequest {
     pub policy: Option<CardPolicy>,
     /// Where egpu chooses the cards: how.
     pub placement: Placement,
-    /// Replicas of one workload carry the same group; `spread` keeps them apart.
+    /// Replicas of one workload carry the same group; `spread` keeps them apart. `None`: the request does not say; whoever
+    /// knows the pod may fill in its owner.
     pub group: Option<String>,
     /// Who runs first on a card that is contended.
     pub priority: Priority,

@@ -112,7 +112,7 @@ impl Spoken<'_> {
             share,
             policy,
             placement: terms.placement,
-            group: terms.group.or_else(|| self.owner()),
+            group: terms.group,
             priority: terms.priority,
             over_memory: terms.over_memory,
             oom_script: terms.oom_script.map(|(script, _)| script),
@@ -217,15 +217,6 @@ impl Spoken<'_> {
         Ok(())
     }
 
-    /// The replicas of one workload, told by the pod's name less what its controller appended.
-    fn owner(&self) -> Option<String> {
-        let annotation = |name: &str| self.annotations.any(name).map(|statement| statement.value.trim());
-        let pod = annotation("io.kubernetes.cri.sandbox-name")?;
-        let namespace = annotation("io.kubernetes.cri.sandbox-namespace").unwrap_or_default();
-        let container = annotation("io.kubernetes.cri.container-name").unwrap_or_default();
-        Some(format!("{namespace}/{}/{container}", without_replica_suffix(pod)))
-    }
-
     fn asked(&self) -> Vec<String> {
         let mut asked: Vec<String> = Vec::new();
         for (statements, is_env) in [(&self.annotations, false), (&self.env, true)] {
@@ -277,20 +268,6 @@ fn fits<T>(values: &PerCard<T>, cards: usize, said: &Said) -> Result<(), Request
         .for_cards(cards)
         .map(|_| ())
         .map_err(|error| RequestError::invalid(said.clone(), format!("as many values as there are cards: {error}")))
-}
-
-/// `web-7d4b9c6f5d-x2x8k` -> `web-7d4b9c6f5d`, `db-0` -> `db`.
-fn without_replica_suffix(pod: &str) -> &str {
-    /// What Kubernetes makes random names of.
-    const ALPHABET: &str = "bcdfghjklmnpqrstvwxz2456789";
-    match pod.rsplit_once('-') {
-        Some((owner, suffix)) if !owner.is_empty() && !suffix.is_empty() => {
-            let ordinal = suffix.bytes().all(|byte| byte.is_ascii_digit());
-            let random = suffix.len() == 5 && suffix.chars().all(|c| ALPHABET.contains(c));
-            if ordinal || random { owner } else { pod }
-        }
-        _ => pod,
-    }
 }
 
 fn is_annotation_of_a_request(name: &str) -> bool {

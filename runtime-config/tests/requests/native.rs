@@ -240,27 +240,3 @@ fn no_isolation_needs_the_nodes_leave() {
     );
     check(&config("allow_isolation_none = true"), &[(&said, "any 1 mem 6GiB time free isolation:none")]);
 }
-
-#[test]
-fn replicas_are_recognised_by_their_pods_owner() {
-    let pod = |name: &str| {
-        source(&[
-            "egpu.io/memory=1GiB",
-            &format!("io.kubernetes.cri.sandbox-name={name}"),
-            "io.kubernetes.cri.sandbox-namespace=prod",
-            "io.kubernetes.cri.container-name=main",
-        ])
-    };
-    for (name, owner) in [
-        ("web-7d4b9c6f5d-x2x8k", "web-7d4b9c6f5d"),
-        ("db-0", "db"),
-        ("db-17", "db"),
-        ("plain", "plain"),
-        ("my-trainer", "my-trainer"),
-    ] {
-        check_source(&pod(name), &Config::default(), &format!("any 1 mem 1GiB time free group:prod/{owner}/main"));
-    }
-    let mut named = pod("db-0");
-    named.annotations.insert("egpu.io/group".to_owned(), "mine".to_owned());
-    check_source(&named, &Config::default(), "any 1 mem 1GiB time free group:mine");
-}

@@ -4,10 +4,10 @@ use nvidia_glue::{
     cards::{Card, Health, Source},
     ledger::{CardState, ContainerKey},
 };
+use runtime_config::Bytes;
 use serde::Serialize;
 
-use super::{error::CliError, node::Node, output};
-use runtime_config::Bytes;
+use super::{node::Node, output};
 
 /// One card, as `--output json` shows it. Keys are fixed.
 #[derive(Debug, Clone, Serialize)]
@@ -55,7 +55,7 @@ impl From<&ContainerKey> for ContainerName {
     }
 }
 
-pub(super) fn list(node: &Node) -> Result<Vec<CardListing>, CliError> {
+pub(super) fn list(node: &Node) -> Vec<CardListing> {
     let default_policy = node.config.default_policy;
     let simulated = node.inventory.source == Source::Simulated;
     let listing = |(card, state): (&Card, &CardState)| CardListing {
@@ -83,7 +83,7 @@ pub(super) fn list(node: &Node) -> Result<Vec<CardListing>, CliError> {
             Health::Unusable { reason } => Some(reason.clone()),
         },
     };
-    Ok(node.inventory.cards.iter().zip(&node.cards).map(listing).collect())
+    node.inventory.cards.iter().zip(&node.cards).map(listing).collect()
 }
 
 pub(super) fn table(cards: &[CardListing]) -> String {
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn json_keys_are_fixed() {
-        let cards = list(&test_support::node()).unwrap();
+        let cards = list(&test_support::node());
         let value = serde_json::to_value(&cards).unwrap();
         let keys: Vec<&String> = value[0].as_object().unwrap().keys().collect();
         assert_eq!(
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn the_table_shows_what_is_granted_and_that_cards_are_simulated() {
-        let text = table(&list(&test_support::node()).unwrap());
+        let text = table(&list(&test_support::node()));
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[1].contains(" 3276MiB / 32768MiB  ") && lines[1].contains("  10%  "), "{text}");
         assert!(lines[1].ends_with("ok, simulated"), "{text}");
