@@ -76,8 +76,6 @@ impl StartError {
             Self::State(StateError::Unknown(_)) => FailureKind::NotFound,
             Self::State(StateError::Id(_)) => FailureKind::Invalid,
             Self::Status { .. } | Self::Notify { .. } => FailureKind::FailedPrecondition,
-            // What runc answers, and what users can mend.
-            Self::Program(_) => FailureKind::Invalid,
             _ => FailureKind::Internal,
         }
     }
