@@ -34,7 +34,8 @@ ctr() { command ctr --address "$work/containerd.sock" --namespace "$namespace" "
 
 # --- Cleaning up: also after a failure or Ctrl-C -----------------------------------------------------------------------
 
-our_processes() { grep --files-with-matches --text --fixed-strings -e "$work" /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3 | grep --invert-match --line-regexp -e $$ -e "$BASHPID" || true; }
+# The shims and the daemon: containerd tells each shim its address, which lies in our directory.
+our_processes() { grep --files-with-matches --text --fixed-strings -e "$work" /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3 || true; }
 our_mounts() { awk -v work="$work/" 'index($5, work) == 1 { print $5 }' /proc/self/mountinfo | sort --reverse; }
 our_cgroups() { find /sys/fs/cgroup -depth -type d -path "*/$namespace*" 2>/dev/null || true; }
 
@@ -54,11 +55,11 @@ left_behind() {
 stop_containers() {
     local id
     for id in $(ctr tasks list --quiet 2>/dev/null); do
-        ctr tasks kill --signal SIGKILL "$id" || true
-        ctr tasks delete --force "$id" >/dev/null || true
+        # ctr reports the exit code of the killed program, 137, as an error.
+        ctr tasks delete --force "$id" >>"$work/ctr.log" 2>&1 || true
     done
     for id in $(ctr containers list --quiet 2>/dev/null); do
-        ctr containers delete "$id" || true
+        ctr containers delete "$id" >>"$work/ctr.log" 2>&1 || true
     done
 }
 
@@ -124,7 +125,8 @@ mkdir -p "$rootfs"/{bin,dev,proc,sys,etc,tmp,usr/bin,usr/lib,var,run}
 cp "$(command -v busybox)" "$rootfs/bin/busybox"
 for applet in sh sleep ls true; do ln -s busybox "$rootfs/bin/$applet"; done
 
-containerd --config "$work/containerd.toml" >"$work/containerd.log" 2>&1 &
+# In a session of its own: Ctrl-C is for this script, which ends the containers first.
+setsid containerd --config "$work/containerd.toml" >"$work/containerd.log" 2>&1 &
 daemon=$!
 for ((tries = 0; ; tries++)); do
     ctr version >/dev/null 2>&1 && break
