@@ -6,7 +6,12 @@ use super::{
     CardPolicy, CardRequest, ComputeShare, ContainerRequest, Dialect, GpuRequest, Isolation, PerCard, RequestError,
     Share, Source,
     cards::{self, Cards},
-    dialect::{self, Foreign, alibaba_egpu, native, native::Native, nvidia, nvidia::Visible},
+    dialect::{
+        self, Foreign, alibaba_egpu, native,
+        native::Native,
+        nvidia,
+        nvidia::{Namer, Visible},
+    },
     error::Said,
     statements::Statements,
     terms::Terms,
@@ -226,7 +231,8 @@ impl Spoken<'_> {
                 }
             }
         }
-        if !asked.iter().any(|said| said.starts_with(&self.visible.said.name.to_string())) {
+        // What named the cards without being a variable of a request.
+        if matches!(self.visible.namer, Namer::Spec | Namer::LegacyImage) {
             asked.push(self.visible.said.to_string());
         }
         asked

@@ -30,7 +30,7 @@ fn vendors_acceptance_tests_as_far_as_one_request_goes() {
         &Config::default(),
         &[(
             &[&groups("PGPU=0,MEM=1,WEIGHT=110")],
-            "refused: EGPU=POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=1,WEIGHT=110 is not accepted: it must be with WEIGHT from 1 to 100 in each group",
+            "refused: EGPU=POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=1,WEIGHT=110 is not accepted: it must be written with WEIGHT from 1 to 100 in each group",
         )],
     );
 }
@@ -50,15 +50,15 @@ fn headers() {
             (&["EGPU=TYPE=DOCKER:PGPU=0,MEM=1,WEIGHT=7"], "0 mem 1MiB time 7% policy:fixed frozen"),
             (
                 &["EGPU=POLICY=3:PGPU=0,MEM=1,WEIGHT=1"],
-                "refused: EGPU=POLICY=3:PGPU=0,MEM=1,WEIGHT=1 is not accepted: it must be with POLICY=0, 1 or 2",
+                "refused: EGPU=POLICY=3:PGPU=0,MEM=1,WEIGHT=1 is not accepted: it must be written with POLICY=0, 1 or 2",
             ),
             (
                 &["EGPU=ONLINE=yes:PGPU=0,MEM=1,WEIGHT=1"],
-                "refused: EGPU=ONLINE=yes:PGPU=0,MEM=1,WEIGHT=1 is not accepted: it must be with ONLINE=0 or 1",
+                "refused: EGPU=ONLINE=yes:PGPU=0,MEM=1,WEIGHT=1 is not accepted: it must be written with ONLINE=0 or 1",
             ),
             (
                 &["EGPU=TYPE=PODMAN:PGPU=0,MEM=1,WEIGHT=1"],
-                "refused: EGPU=TYPE=PODMAN:PGPU=0,MEM=1,WEIGHT=1 is not accepted: it must be with TYPE=DOCKER",
+                "refused: EGPU=TYPE=PODMAN:PGPU=0,MEM=1,WEIGHT=1 is not accepted: it must be written with TYPE=DOCKER",
             ),
             (&["EGPU=POLICY=0,POLICY=1:PGPU=0,MEM=1,WEIGHT=1"], "refused: EGPU=POLICY=0,POLICY=1:"),
             (&["EGPU=POLICY=0,MODE=1:PGPU=0,MEM=1,WEIGHT=1"], "refused: EGPU=POLICY=0,MODE=1:"),
@@ -75,17 +75,17 @@ fn headers() {
 #[test]
 fn groups_are_whole_and_in_range() {
     for (group, part) in [
-        ("MEM=1,WEIGHT=1", "with PGPU"),
-        ("PGPU=x,MEM=1,WEIGHT=1", "with PGPU"),
-        ("PGPU=4294967296,MEM=1,WEIGHT=1", "with PGPU"),
-        ("PGPU=0,WEIGHT=1", "with MEM"),
-        ("PGPU=0,MEM=0,WEIGHT=1", "with MEM"),
-        ("PGPU=0,MEM=-1,WEIGHT=1", "with MEM"),
-        ("PGPU=0,MEM=17592186044416,WEIGHT=1", "with MEM"),
-        ("PGPU=0,MEM=1", "with WEIGHT"),
-        ("PGPU=0,MEM=1,WEIGHT=0", "with WEIGHT"),
-        ("PGPU=0,MEM=1,WEIGHT=101", "with WEIGHT"),
-        ("PGPU=0,MEM=1,WEIGHT=10%", "with WEIGHT"),
+        ("MEM=1,WEIGHT=1", "written with PGPU"),
+        ("PGPU=x,MEM=1,WEIGHT=1", "written with PGPU"),
+        ("PGPU=4294967296,MEM=1,WEIGHT=1", "written with PGPU"),
+        ("PGPU=0,WEIGHT=1", "written with MEM"),
+        ("PGPU=0,MEM=0,WEIGHT=1", "written with MEM"),
+        ("PGPU=0,MEM=-1,WEIGHT=1", "written with MEM"),
+        ("PGPU=0,MEM=17592186044416,WEIGHT=1", "written with MEM"),
+        ("PGPU=0,MEM=1", "written with WEIGHT"),
+        ("PGPU=0,MEM=1,WEIGHT=0", "written with WEIGHT"),
+        ("PGPU=0,MEM=1,WEIGHT=101", "written with WEIGHT"),
+        ("PGPU=0,MEM=1,WEIGHT=10%", "written with WEIGHT"),
         ("PGPU=0,MEM=1,WEIGHT=1:PGPU=0,MEM=1,WEIGHT=1", "one group for each card; PGPU=0 stands twice"),
         ("PGPU=0,MEM=1,WEIGHT=1,CORE=2", "like POLICY=0"),
         ("PGPU=0,MEM=1,WEIGHT=1,MEM=2", "like POLICY=0"),

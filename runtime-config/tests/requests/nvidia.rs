@@ -281,6 +281,7 @@ fn old_images_get_cards_only_where_the_node_says_so() {
     check_source(&image, &legacy, "all exclusive");
     let request = request(&image, &legacy);
     assert_eq!(request.driver_capabilities, DriverCapabilities::all());
+    assert_eq!(request.asked, ["CUDA_VERSION=9.0.176"]);
     assert_eq!(request.requirements.len(), 1);
     assert_eq!(request.requirements[0].alternatives[0][0].to_string(), "cuda>=9.0");
     check(

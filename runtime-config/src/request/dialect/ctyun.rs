@@ -95,12 +95,12 @@ fn header_of(variable: Statement<'_>, fields: &[(&str, &str)]) -> Result<(Policy
             ("POLICY", "0") => policy = Policy::Caps,
             ("POLICY", "1") => policy = Policy::Shares,
             ("POLICY", "2") => policy = Policy::MemoryOnly,
-            ("POLICY", _) => return Err(RequestError::invalid(variable, "with POLICY=0, 1 or 2")),
+            ("POLICY", _) => return Err(RequestError::invalid(variable, "written with POLICY=0, 1 or 2")),
             ("ONLINE", "0") => online = false,
             ("ONLINE", "1") => online = true,
-            ("ONLINE", _) => return Err(RequestError::invalid(variable, "with ONLINE=0 or 1")),
+            ("ONLINE", _) => return Err(RequestError::invalid(variable, "written with ONLINE=0 or 1")),
             ("TYPE", "DOCKER" | "CONTAINERD" | "K8S") => {}
-            ("TYPE", _) => return Err(RequestError::invalid(variable, "with TYPE=DOCKER, CONTAINERD or K8S")),
+            ("TYPE", _) => return Err(RequestError::invalid(variable, "written with TYPE=DOCKER, CONTAINERD or K8S")),
             _ => {
                 return Err(RequestError::invalid(
                     variable,
@@ -127,14 +127,20 @@ fn group(variable: Statement<'_>, fields: &[(&str, &str)], policy: Policy) -> Re
     let digits =
         |value: &str| if value.bytes().all(|byte| byte.is_ascii_digit()) { value.parse::<u64>().ok() } else { None };
     let card = number("PGPU").and_then(digits).and_then(|card| u32::try_from(card).ok());
-    let card = card.ok_or_else(|| RequestError::invalid(variable, "with PGPU, a card's index, in each group"))?;
+    let card =
+        card.ok_or_else(|| RequestError::invalid(variable, "written with PGPU, a card's index, in each group"))?;
     let memory = number("MEM").and_then(digits).filter(|mib| *mib > 0).and_then(Bytes::from_mib);
-    let memory = memory.ok_or_else(|| RequestError::invalid(variable, "with MEM, MiB above 0, in each group"))?;
+    let memory =
+        memory.ok_or_else(|| RequestError::invalid(variable, "written with MEM, MiB above 0, in each group"))?;
     let weight = match number("WEIGHT") {
         None if policy == Policy::MemoryOnly => None,
         value => {
             let percent = value.and_then(digits).and_then(|weight| u8::try_from(weight).ok()).and_then(Percent::new);
-            Some(percent.ok_or_else(|| RequestError::invalid(variable, "with WEIGHT from 1 to 100 in each group"))?)
+            Some(
+                percent.ok_or_else(|| {
+                    RequestError::invalid(variable, "written with WEIGHT from 1 to 100 in each group")
+                })?,
+            )
         }
     };
     let compute = match (policy, weight) {

@@ -8,7 +8,7 @@ use std::{
 
 use nvidia_glue::doctor::Check;
 
-use super::{ok, runtime::BINARY, warning};
+use super::{ok, plural, runtime::BINARY, warning};
 
 const FENCE: &str = "fence";
 /// Bit of CAP_SYS_ADMIN in `CapBnd` (linux/capability.h).
@@ -32,7 +32,7 @@ fn judge(enabled: bool, exempt: usize) -> Check {
     }
     warning(
         FENCE,
-        format!("{exempt} containers without a GPU have CAP_SYS_ADMIN and are not fenced off from the driver"),
+        format!("not around {} without a GPU but with CAP_SYS_ADMIN", plural(exempt, "container")),
         "take CAP_SYS_ADMIN from those that do not need it",
     )
 }
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn exempt_containers_and_a_fence_that_is_off_are_warned_about() {
         assert_eq!(judge(true, 0).level, Level::Ok);
-        assert!(judge(true, 2).detail.starts_with("2 containers"));
+        assert!(judge(true, 2).detail.starts_with("not around 2 containers "));
         assert_eq!(judge(true, 2).level, Level::Warning);
         assert_eq!(judge(false, 0).level, Level::Warning);
     }

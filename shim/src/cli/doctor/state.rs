@@ -11,7 +11,7 @@ use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nvidia_glue::{doctor::Check, ledger::Ledger};
 use runtime_config::Config;
 
-use super::{failure, ok, warning};
+use super::{failure, ok, plural, warning};
 
 const STATE: &str = "state directory";
 const LEDGER: &str = "ledger";
@@ -57,7 +57,7 @@ fn directory(path: &Path) -> Check {
 
 fn ledger(state_dir: &Path) -> Check {
     match Ledger::open(state_dir).and_then(|ledger| ledger.records()) {
-        Ok(records) => ok(LEDGER, format!("{} containers hold cards", records.len())),
+        Ok(records) => ok(LEDGER, format!("{} with cards", plural(records.len(), "container"))),
         Err(error) => failure(
             LEDGER,
             crate::cli::chain(&error),
