@@ -26,12 +26,12 @@ if [ -z "${DESTDIR-}" ]; then
         [[ $(readlink "$process/exe" 2>/dev/null) == "${programs[0]}"* ]] || continue
         mapfile -d '' -t arguments <"$process/cmdline" 2>/dev/null || continue
         for ((i = 0; i + 1 < ${#arguments[@]}; i++)); do
-            [ "${arguments[i]}" != -id ] || running+=("${arguments[i + 1]} (shim ${process#/proc/})")
+            [ "${arguments[i]}" != -id ] || running+=("${arguments[i + 1]}")
         done
     done
     if [ ${#running[@]} -gt 0 ]; then
         echo "containers run on egpu, so nothing was removed. Stop these first:" >&2
-        printf '  %s\n' "${running[@]}" >&2
+        printf '  %s\n' "${running[@]}" | sort --unique >&2
         exit 1
     fi
 fi

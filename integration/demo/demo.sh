@@ -80,7 +80,8 @@ cleanup() {
         [ ! -e "$path/cgroup.procs" ] || xargs --no-run-if-empty kill -KILL <"$path/cgroup.procs" 2>/dev/null
         rmdir "$path" 2>/dev/null || { sleep 0.2; rmdir "$path"; }
     done
-    if [ $status -ne 0 ]; then
+    # 130 and 143: somebody ended it.
+    if [ $status -ne 0 ] && [ $status -lt 128 ]; then
         echo "demo: failed. The end of containerd's log:" >&2
         grep --invert-match 'loading plugin' "$work/containerd.log" 2>/dev/null | tail -n 15 >&2
     fi
@@ -120,11 +121,6 @@ address = "$work/containerd.sock.ttrpc"
 path = "$work/opt"
 EOF
 
-rootfs=$work/rootfs
-mkdir -p "$rootfs"/{bin,dev,proc,sys,etc,tmp,usr/bin,usr/lib,var,run}
-cp "$(command -v busybox)" "$rootfs/bin/busybox"
-for applet in sh sleep ls true; do ln -s busybox "$rootfs/bin/$applet"; done
-
 # In a session of its own: Ctrl-C is for this script, which ends the containers first.
 setsid containerd --config "$work/containerd.toml" >"$work/containerd.log" 2>&1 &
 daemon=$!
@@ -139,10 +135,18 @@ show egpu cards
 
 # --- Three containers on one card, each asking in another language -------------------------------------------------------
 
+# make_rootfs DIRECTORY: a root file system with nothing but busybox.
+make_rootfs() {
+    mkdir --parents "$1"/{bin,dev,proc,sys,etc,tmp,usr/bin,usr/lib,var,run}
+    cp "$(command -v busybox)" "$1/bin/busybox"
+    ln --symbolic --force busybox "$1/bin/sleep"
+}
+
 # run ID VARIABLE=VALUE...: a container that sleeps, with these variables in its environment.
 run() {
-    local id=$1 variable arguments=()
+    local id=$1 rootfs=$work/rootfs/$1 variable arguments=()
     shift
+    make_rootfs "$rootfs"
     for variable in "$@"; do arguments+=(--env "$variable"); done
     echo "$id: $*"
     ctr run --runtime io.containerd.egpu.v1 --detach "${arguments[@]}" --rootfs "$rootfs" "$id" sleep infinity
