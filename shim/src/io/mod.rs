@@ -279,3 +279,101 @@ fn null(stream: &'static str) -> Result<OwnedFd, IoError> {
         Err(source) => Err(IoError::Open { stream, path, source }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::{File, OpenOptions},
+        io::{Read, Write},
+        path::Path,
+    };
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    fn fifo(directory: &Path, name: &str) -> String {
+        let path = directory.join(name);
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    async fn open(stdio: &Stdio) -> (ProcessIo, Vec<OwnedFd>) {
+        let reaper = Arc::new(Reaper::default());
+        let owner = Owner { id: "c1", namespace: "ns", reaper: &reaper };
+        let (io, ends) = ProcessIo::open(stdio, &owner).await.unwrap();
+        assert_eq!(ends.kind, StdioKind::Streams);
+        (io, ends.descriptors)
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn stdin_ends_with_close_io_and_not_with_a_writer() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = fifo(directory.path(), "in");
+        let (mut io, mut ends) = open(&Stdio { stdin: path.clone(), ..Stdio::default() }).await;
+        let mut container = pipe::Receiver::from_owned_fd(ends.remove(0)).unwrap();
+        for text in [b"one", b"two"] {
+            // containerd comes, writes, and goes away.
+            OpenOptions::new().write(true).open(&path).unwrap().write_all(text).unwrap();
+            let mut read = [0; 3];
+            container.read_exact(&mut read).await.unwrap();
+            assert_eq!(&read, text);
+        }
+        OpenOptions::new().write(true).open(&path).unwrap().write_all(b"end").unwrap();
+        io.close_stdin();
+        let mut rest = Vec::new();
+        container.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest, b"end", "what was written before is delivered");
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn output_survives_its_reader() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = fifo(directory.path(), "out");
+        let (io, ends) = open(&Stdio { stdout: path.clone(), ..Stdio::default() }).await;
+        let mut ends = ends.into_iter().skip(1);
+        let mut container = pipe::Sender::from_owned_fd(ends.next().unwrap()).unwrap();
+        for text in [b"one", b"two"] {
+            container.write_all(text).await.unwrap();
+            let mut containerd = pipe::OpenOptions::new().open_receiver(&path).unwrap();
+            let mut read = [0; 3];
+            containerd.read_exact(&mut read).await.unwrap();
+            assert_eq!(&read, text);
+        }
+        let mut containerd = pipe::OpenOptions::new().open_receiver(&path).unwrap();
+        container.write_all(b"end").await.unwrap();
+        drop(container);
+        let mut rest = Vec::new();
+        let (_, ended) = tokio::join!(io.finish(), containerd.read_to_end(&mut rest));
+        ended.unwrap();
+        assert_eq!(rest, b"end", "the FIFO is let go of when all is delivered");
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn files_are_made_and_appended_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = directory.path().join("logs/c.log");
+        let uri = format!("file://{}", log.display());
+        for _ in 0..2 {
+            let (io, ends) = open(&Stdio { stdout: uri.clone(), stderr: uri.clone(), ..Stdio::default() }).await;
+            for end in ends.into_iter().skip(1) {
+                File::from(end).write_all(b"line\n").unwrap();
+            }
+            io.finish().await;
+        }
+        let mut text = String::new();
+        File::open(log).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "line\n".repeat(4));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_cannot_be_opened_is_named() {
+        let reaper = Arc::new(Reaper::default());
+        let owner = Owner { id: "c1", namespace: "ns", reaper: &reaper };
+        let missing = Stdio { stdout: "/no/such/fifo".into(), ..Stdio::default() };
+        let error = ProcessIo::open(&missing, &owner).await.unwrap_err();
+        assert_eq!(error.to_string(), "cannot open /no/such/fifo for stdout");
+        let unknown = Stdio { stderr: "ftp:///x".into(), ..Stdio::default() };
+        assert!(matches!(ProcessIo::open(&unknown, &owner).await, Err(IoError::Target { stream: "stderr", .. })));
+    }
+}
