@@ -25,10 +25,7 @@ use serde_json::Value;
 
 pub use self::error::GpuError;
 use self::note::GrantNote;
-use crate::{
-    cgroup::Cgroup,
-    helper::{HelperClient, protocol},
-};
+use crate::{cgroup::Cgroup, helper::HelperClient};
 
 /// The grants of one containerd's and namespace's containers.
 #[derive(Debug)]
@@ -44,8 +41,42 @@ pub struct Prepared {
     pub injection: Option<Value>,
     /// Install the static filter in the container and in every exec.
     pub fence: bool,
-    /// Refuse an exec that could get around the container's quota.
-    pub guards_quota: bool,
+    /// What holds for every process that is executed in the container.
+    pub exec_rules: ExecRules,
+}
+
+/// What a container's grant means for processes that are executed in it later.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ExecRules {
+    /// It shares a card: capabilities that the driver gives priority for are taken off.
+    shares_card: bool,
+    /// It has a quota that holds: privileges that no quota survives are refused.
+    refuses_privileges: bool,
+}
+
+impl ExecRules {
+    /// The OCI `process` that may run.
+    ///
+    /// # Errors
+    /// Naming the first privilege that it may not have.
+    pub fn apply(self, process: &Value) -> Result<Value, GpuError> {
+        let mut process = process.clone();
+        if self.refuses_privileges {
+            let privileges = spec::read(&serde_json::json!({ "process": process })).source.privileges;
+            let held = [
+                (privileges.cap_sys_admin, "CAP_SYS_ADMIN"),
+                (privileges.cap_sys_module, "CAP_SYS_MODULE"),
+                (privileges.cap_sys_rawio, "CAP_SYS_RAWIO"),
+            ];
+            if let Some((_, privilege)) = held.into_iter().find(|(held, _)| *held) {
+                return Err(GpuError::PrivilegedExec { privilege });
+            }
+        }
+        if self.shares_card {
+            inject::withhold_capabilities(&mut process);
+        }
+        Ok(process)
+    }
 }
 
 /// A container that asks for GPUs, as far as its spec and the configuration tell.
@@ -93,10 +124,7 @@ impl Gpu {
         };
         let inventory = match inventory {
             Some(inventory) => inventory,
-            None => {
-                let question = protocol::Inventory { config: Config::path() };
-                helper.inventory(question).await.map_err(|source| GpuError::Inventory(Box::new(source)))?
-            }
+            None => helper.inventory().await.map_err(|source| GpuError::Inventory(Box::new(source)))?,
         };
         let grant = Grant {
             key: self.key(id),
@@ -152,24 +180,6 @@ pub fn release(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Resu
         inject::remove_files(&note.state_dir, &record.grant_id).map_err(|source| GpuError::Inject(Box::new(source)))?;
     }
     GrantNote::remove(bundle)
-}
-
-/// Refuses a process that would have, beside a quota, the privileges that no quota survives. `process` is the OCI
-/// `process` of an exec.
-///
-/// # Errors
-/// Naming the first such privilege.
-pub fn check_exec(process: &Value) -> Result<(), GpuError> {
-    let privileges = spec::read(&serde_json::json!({ "process": process })).source.privileges;
-    let held = [
-        (privileges.cap_sys_admin, "CAP_SYS_ADMIN"),
-        (privileges.cap_sys_module, "CAP_SYS_MODULE"),
-        (privileges.cap_sys_rawio, "CAP_SYS_RAWIO"),
-    ];
-    match held.into_iter().find(|(held, _)| *held) {
-        Some((_, privilege)) => Err(GpuError::PrivilegedExec { privilege }),
-        None => Ok(()),
-    }
 }
 
 /// From the bundle's spec to what it asks. No side effects but the decision log's line about a refusal.
@@ -253,7 +263,11 @@ impl Grant {
         };
         let record = ledger.admit(&admission, &log).map_err(|source| GpuError::Admit(Box::new(source)))?;
         let driver_files = match self.inventory.source {
-            cards::Source::Nvidia => driver_files::find(&self.config.driver.root, &self.inventory.driver_version),
+            cards::Source::Nvidia => driver_files::find_cached(
+                &self.config.driver.root,
+                &self.inventory.driver_version,
+                &self.config.state_dir,
+            ),
             cards::Source::Simulated => driver_files::DriverFiles::default(),
         };
         let settings = Settings::from(&self.config);
@@ -270,9 +284,11 @@ impl Grant {
             Ok(injection) => Ok(Prepared {
                 injection: Some(injection),
                 fence: false,
-                guards_quota: matches!(record.request.share, Share::Part { .. })
-                    && !self.own_user_namespace
-                    && !self.config.allow_privileged_quota,
+                exec_rules: {
+                    let shares_card = matches!(record.request.share, Share::Part { .. });
+                    let holds = !self.own_user_namespace && !self.config.allow_privileged_quota;
+                    ExecRules { shares_card, refuses_privileges: shares_card && holds }
+                },
             }),
             Err(error) => {
                 // The first error is the one to tell; a reservation that cannot be taken back is reclaimed later.
@@ -290,4 +306,30 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, GpuError> + Send + 'static,
 ) -> Result<T, GpuError> {
     tokio::task::spawn_blocking(work).await.unwrap_or(Err(GpuError::Ending))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_exec_beside_a_quota_may_not_get_around_it() {
+        let process =
+            |capability: &str| json!({ "args": ["sh"], "capabilities": { "bounding": ["CAP_KILL", capability] } });
+        let rules = ExecRules { shares_card: true, refuses_privileges: true };
+        for capability in ["CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO"] {
+            let error = rules.apply(&process(capability)).unwrap_err();
+            assert_eq!(error.code(), ttrpc::Code::PERMISSION_DENIED);
+            assert!(error.to_string().contains(capability), "{error}");
+            // Advice only, or no quota: as runc would run it.
+            assert_eq!(ExecRules::default().apply(&process(capability)).unwrap(), process(capability));
+        }
+        for capability in ["CAP_SYS_NICE", "CAP_PERFMON"] {
+            let kept = json!({ "args": ["sh"], "capabilities": { "bounding": ["CAP_KILL"] } });
+            assert_eq!(rules.apply(&process(capability)).unwrap(), kept);
+        }
+        assert_eq!(rules.apply(&process("CAP_CHOWN")).unwrap(), process("CAP_CHOWN"));
+    }
 }

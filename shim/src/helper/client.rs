@@ -8,9 +8,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::frame::{self, FrameError};
-use super::protocol::{
-    Create, Delete, Exec, Failure, FailureKind, Hello, Inventory, Operation, Reply, Start, StdioKind,
-};
+use super::protocol::{Create, Delete, Exec, Failure, FailureKind, Hello, Operation, Reply, Start, StdioKind};
 use super::zygote::Zygote;
 use crate::sys;
 
@@ -153,8 +151,8 @@ impl HelperClient {
     }
 
     /// The node's cards, asked from the driver in a worker so that NVML never enters the shim.
-    pub async fn inventory(&self, inventory: Inventory) -> Result<nvidia_glue::cards::Inventory, HelperError> {
-        let (reply, _) = self.call("inventory", Operation::Inventory(inventory), vec![], INVENTORY_LIMIT).await?;
+    pub async fn inventory(&self) -> Result<nvidia_glue::cards::Inventory, HelperError> {
+        let (reply, _) = self.call("inventory", Operation::Inventory, vec![], INVENTORY_LIMIT).await?;
         match reply {
             Reply::Inventory(cards) => Ok(*cards),
             _ => Err(unexpected("inventory")),

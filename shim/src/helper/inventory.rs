@@ -1,9 +1,12 @@
 //! `Inventory`: the node's cards, asked in a process that the driver's library may load into, hang or crash.
 
-use nvidia_glue::cards::{self, DiscoverError};
+use nvidia_glue::{
+    cards::{self, DiscoverError, Roots},
+    inject,
+};
 use runtime_config::config::{Config, ConfigError};
 
-use super::protocol::{FailureKind, Inventory};
+use super::protocol::FailureKind;
 
 /// Why there is no inventory.
 #[derive(Debug, thiserror::Error)]
@@ -25,8 +28,14 @@ impl InventoryError {
     }
 }
 
-/// Asks for the cards and stores what was learned for the shims that come after.
-pub(crate) fn inventory(inventory: &Inventory) -> Result<cards::Inventory, InventoryError> {
-    let config = Config::load(Some(&inventory.config))?;
+/// Asks for the cards and stores what was learned for the shims that come after. The configuration is found as the shim
+/// found it: by the environment that the zygote inherited.
+pub(crate) fn inventory() -> Result<cards::Inventory, InventoryError> {
+    let config = Config::load(None)?;
+    // The first look after a boot: CUDA needs this module, and nothing loads it by itself. A container that needs it and
+    // does not get it is refused with the remedy; one that only looks at cards does not miss it.
+    if let Err(error) = inject::ensure_uvm_loaded(&Roots::host(), &config.driver.root) {
+        tracing::warn!(error = &error as &dyn std::error::Error, "nvidia-uvm is not loaded");
+    }
     Ok(cards::refresh(&config)?)
 }

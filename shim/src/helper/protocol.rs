@@ -16,7 +16,7 @@ pub enum Operation {
     /// Removes what libcontainer and the mounts left: state, cgroups, root file system.
     Delete(Delete),
     /// Asks the driver for the node's cards (NVML is never loaded into the shim).
-    Inventory(Inventory),
+    Inventory,
 }
 
 /// How a process gets its standard streams; the descriptors travel beside the operation in the order of the fields.
@@ -102,13 +102,6 @@ pub struct Delete {
     pub runtime_root: PathBuf,
     /// The bundle, whose root file system is unmounted.
     pub bundle: PathBuf,
-}
-
-/// See [`Operation::Inventory`].
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Inventory {
-    /// The configuration file in force.
-    pub config: PathBuf,
 }
 
 /// A worker's first frame; a pidfd of the worker travels beside it.

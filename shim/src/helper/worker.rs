@@ -67,7 +67,7 @@ fn perform(operation: &Operation, fds: Vec<OwnedFd>, reply: &OwnedFd) -> Result<
             Ok(()) => Ok(Reply::Done.into()),
             Err(e) => Err(failure(e.kind(), &e)),
         },
-        Operation::Inventory(operation) => match inventory::inventory(operation) {
+        Operation::Inventory => match inventory::inventory() {
             Ok(cards) => Ok(Reply::Inventory(Box::new(cards)).into()),
             Err(e) => Err(failure(e.kind(), &e)),
         },

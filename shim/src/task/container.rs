@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     cgroup::Cgroup,
-    gpu,
+    gpu::ExecRules,
     helper::protocol,
     io::{Owner, ProcessIo},
     reaper::Exit,
@@ -49,8 +49,8 @@ pub(super) struct Fixed {
     pub(super) io_owner: Option<(u32, u32)>,
     /// The static filter is on init, and has to be on every exec.
     pub(super) fence: bool,
-    /// A quota holds for the container: no exec may get around it.
-    pub(super) guards_quota: bool,
+    /// What the container's grant means for every exec.
+    pub(super) exec_rules: ExecRules,
     /// The kernel ends all its processes with init.
     pub(super) own_pid_namespace: bool,
 }
@@ -250,15 +250,13 @@ impl Container {
     async fn run_exec(self: &Arc<Self>, context: &Arc<Context>, exec: &Arc<Process>) -> Result<i32, TaskError> {
         let slot = self.exec_slot()?;
         self.init.check_use(Use::Exec)?;
-        if self.fixed.guards_quota {
-            gpu::check_exec(&exec.spec).map_err(TaskError::Gpu)?;
-        }
+        let spec = self.fixed.exec_rules.apply(&exec.spec).map_err(TaskError::Gpu)?;
         let owner = Owner { id: &self.fixed.id, namespace: &context.namespace, reaper: &context.reaper };
         let (mut io, ends) = ProcessIo::open(&exec.stdio, &owner).await.map_err(TaskError::Io)?;
         let request = protocol::Exec {
             id: self.fixed.id.clone(),
             runtime_root: self.fixed.runtime_root.clone(),
-            process: exec.spec.clone(),
+            process: spec,
             stdio: ends.kind,
             io_owner: self.fixed.io_owner,
             fence: self.fixed.fence,
@@ -272,6 +270,9 @@ impl Container {
         let pid = child.pid;
         let exit = expectation.claim(pid);
         drop(expectation);
+        for warning in &child.warnings {
+            tracing::warn!(container = self.fixed.id, exec = exec.exec_id, "{warning}");
+        }
         let terminal = io.take_terminal(exec.console_size).await;
         exec.attach(child, io);
         if let Err(error) = terminal {

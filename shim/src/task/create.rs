@@ -104,7 +104,7 @@ impl Plan {
     async fn create(&self, context: &Arc<Context>, prepared: Prepared) -> Result<Arc<Container>, TaskError> {
         let owner = Owner { id: &self.id, namespace: &context.namespace, reaper: &context.reaper };
         let (mut io, ends) = ProcessIo::open(&self.stdio, &owner).await.map_err(TaskError::Io)?;
-        let (fence, guards_quota) = (prepared.fence, prepared.guards_quota);
+        let (fence, exec_rules) = (prepared.fence, prepared.exec_rules);
         let request = protocol::Create {
             id: self.id.clone(),
             bundle: self.bundle.clone(),
@@ -126,6 +126,9 @@ impl Plan {
             .map_err(|source| TaskError::Helper { operation: "create", source })?;
         let exit = expectation.claim(child.pid);
         drop(expectation);
+        for warning in &child.warnings {
+            tracing::warn!(container = self.id, "{warning}");
+        }
         io.take_terminal(self.spec.console_size()).await.map_err(TaskError::Io)?;
         let cgroup = self.locate(&child)?;
         self.annotate(&child, &cgroup)?;
@@ -139,7 +142,7 @@ impl Plan {
                 cgroup,
                 io_owner: self.options.io_owner,
                 fence,
-                guards_quota,
+                exec_rules,
                 own_pid_namespace: self.spec.has_own_pid_namespace(),
             },
             Process::new(String::new(), self.stdio.clone(), self.spec.console_size(), serde_json::Value::Null),
