@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use integration::{EGPU_RUNTIME, Flavour, Node, Setup, eventually, rootfs::IMAGE};
+use integration::{EGPU_RUNTIME, Flavour, Node, Setup, eventually, processes, rootfs::IMAGE};
 use serde::Serialize;
 
 const RUNC_RUNTIME: &str = "io.containerd.runc.v2";
@@ -151,9 +151,9 @@ fn memory(node: &Node) -> Comparison {
     let mebibytes = |runtime: &str, program: &str| {
         let ids: Vec<String> =
             (0..IDLE_CONTAINERS).map(|number| sleeper(node, runtime, &format!("idle{number}"))).collect();
-        let total = settled(program);
+        let total = settled(node, program);
         stop(node, &ids);
-        eventually("the runtime's processes end", || processes_of(program).is_empty().then_some(()));
+        eventually("the runtime's processes end", || processes_of(node, program).is_empty().then_some(()));
         total as f64 / 1024.0
     };
     let egpu = mebibytes(EGPU_RUNTIME, "containerd-shim-egpu-v1");
@@ -162,23 +162,21 @@ fn memory(node: &Node) -> Comparison {
 }
 
 /// The sum once it no longer changes from one second to the next.
-fn settled(program: &str) -> u64 {
+fn settled(node: &Node, program: &str) -> u64 {
     let mut before = 0;
     eventually("memory use settles", || {
         std::thread::sleep(Duration::from_secs(1));
-        let now = processes_of(program).iter().filter_map(|process| pss_kib(process)).sum();
+        let now = processes_of(node, program).iter().filter_map(|process| pss_kib(process)).sum();
         std::mem::replace(&mut before, now).eq(&now).then_some(now)
     })
 }
 
-/// `/proc/PID` of every process that runs this program; shim and helper are the same one.
-fn processes_of(program: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir("/proc").expect("read /proc").flatten().map(|entry| entry.path());
-    let runs = |process: &Path| {
-        fs::read_link(process.join("exe"))
-            .is_ok_and(|exe| exe.file_name().is_some_and(|name| name.to_string_lossy().starts_with(program)))
-    };
-    entries.filter(|process| runs(process)).collect()
+/// `/proc/PID` of every process of this node that runs the program; egpu's shim and helper are the same one.
+fn processes_of(node: &Node, program: &str) -> Vec<PathBuf> {
+    let own = processes::mentioning(node.directory()).into_iter();
+    own.map(|process| PathBuf::from(format!("/proc/{}", process.pid)))
+        .filter(|process| fs::read_link(process.join("exe")).is_ok_and(|exe| exe.ends_with(program)))
+        .collect()
 }
 
 fn pss_kib(process: &Path) -> Option<u64> {
