@@ -23,8 +23,9 @@ if [ -z "${DESTDIR-}" ]; then
     # Containers without a GPU, and pods, appear in no grant; their shims do.
     running=()
     for process in /proc/[0-9]*; do
-        [[ $(readlink "$process/exe" 2>/dev/null) == "${programs[0]}"* ]] || continue
+        # Not by /proc/PID/exe: a shim runs through a read-only mount of its own, which has no place in the tree.
         mapfile -d '' -t arguments <"$process/cmdline" 2>/dev/null || continue
+        [ "${arguments[0]-}" = "${programs[0]}" ] || continue
         for ((i = 0; i + 1 < ${#arguments[@]}; i++)); do
             [ "${arguments[i]}" != -id ] || running+=("${arguments[i + 1]}")
         done

@@ -1,11 +1,14 @@
 //! The `start` command: sees that a shim serves the container's group, and says where.
 
 use std::{
-    env, fs,
+    env,
+    ffi::{CString, OsString},
+    fs,
     io::{self, Read, Write},
     os::{
-        fd::OwnedFd,
+        fd::{AsRawFd, OwnedFd},
         unix::{
+            ffi::OsStrExt,
             fs::{DirBuilderExt, PermissionsExt},
             net::{UnixListener, UnixStream},
             process::CommandExt,
@@ -24,6 +27,7 @@ use crate::{
     bootstrap::{BootstrapError, StartParams},
     bundle::{self, BundleError, SpecView},
     options::{OptionsError, ParsedOptions},
+    sys,
 };
 
 /// Where containerd tells its shims to publish events.
@@ -188,8 +192,14 @@ fn spawn(params: &StartParams, socket: &Path, listener: UnixListener) -> Result<
             .map_err(|error| StartError::CoreScheduling(error.into()))?;
     }
     let Identity { id, namespace, address, debug } = &params.identity;
-    let mut command = Command::new(env::current_exe().map_err(StartError::Spawn)?);
+    let program = env::current_exe().map_err(StartError::Spawn)?;
+    let view = ReadOnlyProgram::of(&program);
+    if let Err(error) = &view {
+        tracing::debug!(%error, "the shim's program stays writable through /proc/PID/exe while no shim runs");
+    }
+    let mut command = Command::new(view.as_ref().map_or_else(|_| program.clone(), ReadOnlyProgram::path));
     command
+        .arg0(&program)
         .args(["-namespace", namespace, "-id", id, "-address", address, "-socket"])
         .arg(socket)
         .args(debug.then_some("-debug"))
@@ -200,6 +210,30 @@ fn spawn(params: &StartParams, socket: &Path, listener: UnixListener) -> Result<
         .stderr(Stdio::null())
         .process_group(0);
     command.spawn().map_err(StartError::Spawn)
+}
+
+/// A program as seen through a read-only mount of its own.
+///
+/// A container's init is a copy of the shim until it executes its program. An image that has it execute /proc/self/exe
+/// keeps a handle on the host's file, and could write to it as soon as no shim runs (CVE-2019-5736). A handle through this
+/// mount never can, whatever the file's own permissions.
+struct ReadOnlyProgram {
+    directory: OwnedFd,
+    name: OsString,
+}
+
+impl ReadOnlyProgram {
+    fn of(program: &Path) -> io::Result<Self> {
+        let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
+        let (parent, name) = program.parent().zip(program.file_name()).ok_or_else(invalid)?;
+        let parent = CString::new(parent.as_os_str().as_bytes())?;
+        Ok(Self { directory: sys::read_only_view(&parent)?, name: name.to_owned() })
+    }
+
+    /// Good for as long as this lives.
+    fn path(&self) -> PathBuf {
+        Path::new("/proc/self/fd").join(self.directory.as_raw_fd().to_string()).join(&self.name)
+    }
 }
 
 /// Puts the shim into its cgroup, and makes it a better victim than containerd when memory runs out.
@@ -276,5 +310,30 @@ mod tests {
         assert!(matches!(listen(&path).unwrap(), Listening::New(_)), "the file alone is nobody");
         let blocked = directory.path().join("new/s/t");
         assert!(matches!(listen(&blocked), Err(StartError::Listen { .. })));
+    }
+    /// The handle is taken while the program runs, and written through when it has ended.
+    #[test]
+    fn nobody_writes_to_the_program_through_a_process_that_ran_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("program");
+        fs::copy("/bin/sleep", &program).unwrap();
+        let view = match ReadOnlyProgram::of(&program) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                println!("skipped: making a mount needs CAP_SYS_ADMIN");
+                return;
+            }
+            view => view.unwrap(),
+        };
+        let mut child = Command::new(view.path()).arg("1000").spawn().unwrap();
+        drop(view);
+        let exe = format!("/proc/{}/exe", child.id());
+        let handle = fs::File::open(&exe).unwrap();
+        assert_eq!(fs::read_link(&exe).unwrap().file_name(), program.file_name(), "its name is still told");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let again = format!("/proc/self/fd/{}", handle.as_raw_fd());
+        let refused = fs::OpenOptions::new().write(true).open(again).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ReadOnlyFilesystem);
+        fs::OpenOptions::new().write(true).open(&program).unwrap();
     }
 }
