@@ -3,7 +3,10 @@
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ffi::{CString, NulError};
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -180,8 +183,21 @@ fn check(path: &Path, name: &str) -> Result<(), ProgramError> {
 /// `HOME=` of the process's user by the container's own `/etc/passwd`, `/` when it is not there. Parsed here, because
 /// libc would load the image's NSS modules for it.
 fn home_variable() -> String {
-    let text = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let text = passwd(Path::new("/etc/passwd")).unwrap_or_default();
     format!("HOME={}", home_in(&text, getuid().as_raw()))
+}
+
+/// The beginning of a plain file. What is there is the container's to choose: a FIFO would never answer, and a device never
+/// end.
+fn passwd(path: &Path) -> std::io::Result<String> {
+    const LARGEST: u64 = 1 << 20;
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    }
+    let mut bytes = Vec::new();
+    file.take(LARGEST).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn home_in(passwd: &str, uid: u32) -> &str {
@@ -240,6 +256,16 @@ mod tests {
         let program = Program::new(None, false);
         let process = process(&["x"], &["A=1", "B=2", "A=3=4", "C="]);
         assert_eq!(program.environment(&process), ["A=3=4", "B=2", "C="]);
+    }
+
+    #[test]
+    fn only_a_plain_file_is_read_for_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("passwd");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(passwd(&path).is_err());
+        assert!(passwd(Path::new("/dev/zero")).is_err());
+        assert!(passwd(Path::new("/etc/passwd")).unwrap().contains("root"));
     }
 
     #[test]
