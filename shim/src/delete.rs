@@ -17,10 +17,9 @@ use rustix::{io::Errno, process::WaitOptions};
 use crate::{
     args::Identity,
     bundle::{self, BundleError, Note, SpecView},
-    cgroup::{Cgroup, CgroupError, Host, LocateError},
+    cgroup::CgroupError,
     gpu::{self, GpuError},
     helper::{HelperClient, HelperError, Zygote, protocol},
-    task::chain,
 };
 
 /// As the shell tells of SIGKILL, and as containerd's own shim answers.
@@ -41,9 +40,6 @@ pub enum DeleteError {
     /// State and mounts.
     #[error("the container's state and mounts cannot be removed")]
     Remove(#[source] HelperError),
-    /// Where the cgroup is.
-    #[error("the container's cgroup cannot be found")]
-    Locate(#[source] LocateError),
     /// The cgroup.
     #[error("the container's cgroup cannot be removed")]
     Cgroup(#[source] CgroupError),
@@ -92,36 +88,23 @@ fn note(identity: &Identity, bundle: &Path) -> Result<Note, DeleteError> {
 }
 
 /// Kills first, so that nothing holds what is removed then; the grant goes back last, when nobody is left to use it.
+///
+/// Without a cgroup in the note the create did not come to its end. The helper's own state then tells whether there is a
+/// cgroup; the path in the spec does not tell whose it is.
 async fn clean(note: &Note, bundle: &Path, helper: &HelperClient) -> Result<(), DeleteError> {
-    let cgroup = match &note.cgroup {
-        Some(cgroup) => Some(cgroup.clone()),
-        None => intended(note)?,
-    };
-    if let Some(cgroup) = &cgroup {
+    if let Some(cgroup) = &note.cgroup {
         cgroup.kill_all().await.map_err(DeleteError::Cgroup)?;
     }
     let delete =
         protocol::Delete { id: note.id.clone(), runtime_root: note.runtime_root.clone(), bundle: bundle.to_owned() };
     let removed = helper.delete(delete).await.map_err(DeleteError::Remove);
-    if let Some(cgroup) = &cgroup {
+    if let Some(cgroup) = &note.cgroup {
         cgroup.destroy().await.map_err(DeleteError::Cgroup)?;
     }
     removed?;
     let key =
         ContainerKey { containerd: note.containerd.clone(), namespace: note.namespace.clone(), id: note.id.clone() };
     gpu::release(&key, bundle, ReleaseReason::Ended).map_err(DeleteError::Gpu)
-}
-
-/// A path that cannot be a cgroup's was refused at create.
-fn intended(note: &Note) -> Result<Option<Cgroup>, DeleteError> {
-    let path = match note.cgroups_path() {
-        Ok(path) => path,
-        Err(error) => {
-            tracing::warn!(error = chain(&error), "the spec names no usable cgroup");
-            return Ok(None);
-        }
-    };
-    Cgroup::intended(&Host::default(), &path).map(Some).map_err(DeleteError::Locate)
 }
 
 /// The socket of a group outlives its members as long as the group's shim does.

@@ -15,6 +15,7 @@ use libcontainer::syscall::syscall::{SyscallType, create_syscall};
 use libcontainer::user_ns::{UserNamespaceConfig, UserNamespaceError};
 use libcontainer::validator::Validator;
 use nvidia_glue::inject::{InjectError, Injection};
+use nvidia_glue::ledger::Process;
 use oci_spec::runtime::{Hooks, Spec};
 use serde_json::Value;
 
@@ -217,7 +218,9 @@ fn run(
         .map_err(CreateError::Keep)?;
     container.set_systemd(create.systemd_cgroup).set_annotations(spec.annotations().clone());
     container.save().map_err(CreateError::Keep)?;
-    state.save(&Settings { no_new_keyring: create.no_new_keyring })?;
+    let settings =
+        Settings { no_new_keyring: create.no_new_keyring, systemd_cgroup: create.systemd_cgroup, init: None };
+    state.save(&settings)?;
     require_empty_cgroup(create, &spec)?;
     // Its presence tells `delete` that the cgroup is this container's to empty.
     let mut kept = YoukiConfig::from_spec(&spec, &create.id).map_err(CreateError::KeepConfig)?;
@@ -231,6 +234,8 @@ fn run(
         container.set_intel_rdt_dir(group).set_intel_rdt_monitoring_dir(monitoring);
     }
     device_filter::apply(&init, &create.id, create.systemd_cgroup, &spec, host.cgroup_v2)?;
+    let process = Process::of(init.pid.as_raw()).map_err(LaunchError::Gone)?;
+    state.save(&Settings { init: Some(process), ..settings })?;
     container.set_status(ContainerStatus::Created).set_creator(nix::unistd::geteuid().as_raw());
     container.set_pid(init.pid.as_raw()).save().map_err(CreateError::Keep)?;
     Ok(Created { init, warnings: notes.warnings })

@@ -63,8 +63,7 @@ fn end(id: &str, state: &StateDir) -> Result<(), DeleteError> {
     // Without this file the create did not come to the cgroup, which may then be somebody else's.
     let Ok(config) = YoukiConfig::load(state.path()) else { return Ok(()) };
     let kept = State::load(state.path()).ok();
-    let systemd = kept.as_ref().is_some_and(|kept| kept.use_systemd);
-    let place = CgroupsPath::new(Some(&config.cgroup_path), id, systemd)?;
+    let place = CgroupsPath::new(Some(&config.cgroup_path), id, state.settings()?.systemd_cgroup)?;
     destroy(&Cgroup::intended(&Host::default(), &place)?)?;
     if let Some(unit) = place.systemd_unit() {
         stop_unit(id, &unit, &config.cgroup_path);

@@ -15,6 +15,7 @@ use libcontainer::error::LibcontainerError;
 use libcontainer::notify_socket::{NotifyListener, NotifyListenerError, NotifySocket};
 use libcontainer::process::args::{ContainerArgs, ContainerType};
 use libcontainer::syscall::syscall::SyscallType;
+use nvidia_glue::ledger;
 use oci_spec::runtime::{
     Linux, LinuxBuilder, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, Process, Spec,
 };
@@ -119,6 +120,8 @@ pub(crate) struct Executed {
 struct Target {
     container: Container,
     init: i32,
+    /// What `create` noted of it.
+    init_process: Option<ledger::Process>,
     spec: Spec,
     state: StateDir,
     cgroup_path: PathBuf,
@@ -179,6 +182,7 @@ fn open(exec: &Exec) -> Result<Target, ExecError> {
     Ok(Target {
         init: init.as_raw(),
         cgroup_path: config.cgroup_path,
+        init_process: settings.init,
         new_keyring: !settings.no_new_keyring,
         container,
         spec,
@@ -286,6 +290,7 @@ fn launch(
 /// Lets the waiting process execute its program, and reads what libcontainer tells of a failure.
 fn start(target: &Target, process: &Launched, socket: &Path, mut outcome: File) -> Result<(), ExecError> {
     follow_init(target.init, process.pid.as_raw()).map_err(ExecError::Cgroups)?;
+    require_init(target)?;
     NotifySocket::new(socket).notify_container_start().map_err(ExecError::Notify)?;
     let mut message = Vec::new();
     outcome.read_to_end(&mut message).map_err(ExecError::Outcome)?;
@@ -293,6 +298,15 @@ fn start(target: &Target, process: &Launched, socket: &Path, mut outcome: File) 
         return Ok(());
     }
     Err(ExecError::Program(String::from_utf8_lossy(&message).into_owned()))
+}
+
+/// The namespaces were joined by init's pid, and init may end at any time. If it lives now, they were its own; if another
+/// process has the pid, they may have been the host's.
+fn require_init(target: &Target) -> Result<(), ExecError> {
+    if target.init_process.is_some_and(|init| ledger::Process::of(init.pid).is_ok_and(|now| now == init)) {
+        return Ok(());
+    }
+    Err(ExecError::Status { id: target.container.id().to_owned(), status: ContainerStatus::Stopped })
 }
 
 /// Moves a process into the hierarchies in which init sits elsewhere: libcontainer joins neither the named hierarchies nor

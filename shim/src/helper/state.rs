@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::sys::stat::Mode;
+use nvidia_glue::ledger::Process;
 use serde::{Deserialize, Serialize};
 
 /// libcontainer's: init listens here for its start.
@@ -19,6 +20,10 @@ const SETTINGS: &str = "egpu.json";
 pub(crate) struct Settings {
     /// See [`Create::no_new_keyring`](super::protocol::Create).
     pub(crate) no_new_keyring: bool,
+    /// See [`Create::systemd_cgroup`](super::protocol::Create). libcontainer's own note of it is not written atomically.
+    pub(crate) systemd_cgroup: bool,
+    /// init, once there is one, so that another process which got its pid is not taken for it.
+    pub(crate) init: Option<Process>,
 }
 
 /// Why the directory could not be used.
@@ -168,7 +173,7 @@ mod tests {
         let below = root.path().join("new");
         let state = StateDir::create(&below, "a").unwrap();
         assert!(matches!(StateDir::create(&below, "a"), Err(StateError::Exists(_))));
-        state.save(&Settings { no_new_keyring: true }).unwrap();
+        state.save(&Settings { no_new_keyring: true, systemd_cgroup: false, init: None }).unwrap();
         assert!(StateDir::open(&below, "a").unwrap().settings().unwrap().no_new_keyring);
         state.remove().unwrap();
         state.remove().unwrap();

@@ -190,7 +190,8 @@ impl Plan {
         self.bundle.to_string_lossy().into_owned()
     }
 
-    /// Undoes everything, as far as it goes; the cause of the failure is what the caller is told.
+    /// Undoes everything, as far as it goes; the cause of the failure is what the caller is told. The cgroup is the
+    /// helper's to remove: it knows whether it has made it, or whether the path is that of somebody else's.
     async fn roll_back(&self, context: &Context) {
         let delete = protocol::Delete {
             id: self.id.clone(),
@@ -201,17 +202,6 @@ impl Plan {
         if let Err(error) = context.remove(delete).await {
             clean = false;
             tracing::error!(container = self.id, error = chain(&error), "a failed create could not be undone");
-        }
-        let cgroup = self.note.cgroups_path().and_then(|path| Cgroup::intended(&Host::default(), &path));
-        match cgroup {
-            Ok(cgroup) => {
-                if let Err(error) = cgroup.destroy().await {
-                    clean = false;
-                    tracing::error!(container = self.id, error = chain(&error), "a failed create left a cgroup");
-                }
-            }
-            // Such a path is refused before anything is made there.
-            Err(error) => tracing::debug!(container = self.id, error = chain(&error), "no cgroup to remove"),
         }
         // Memory that a process may still hold is not granted again: the ledger's own reclaim sees to it later.
         if clean && let Err(error) = context.gpu.release(&self.id, &self.bundle, ReleaseReason::CreateFailed).await {

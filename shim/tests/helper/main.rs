@@ -45,6 +45,8 @@ fn main() {
         a_missing_working_directory_is_made,
         a_second_create_and_a_start_of_nothing_are_refused,
         a_cgroup_in_use_is_not_taken,
+        a_process_with_inits_pid_is_not_init,
+        a_passwd_that_never_ends_does_not_hold_up_the_start,
         a_worker_that_is_killed_leaves_nothing,
         deleting_works_without_a_zygote,
         no_spec_makes_a_worker_die,
@@ -307,6 +309,38 @@ async fn a_cgroup_in_use_is_not_taken(bench: &Bench) {
     second.assert_gone();
     assert_eq!(first.sh("echo alive").await, (0, "alive\n".into()));
     first.delete().await.unwrap();
+    wait(&init);
+}
+
+/// As if init had ended and its pid had been given to another process.
+async fn a_process_with_inits_pid_is_not_init(bench: &Bench) {
+    let mut container = bench.container(&["sleep", "1000"], |_| {});
+    let init = container.create().await.unwrap();
+    container.start().await.unwrap();
+    let path = bench.root().join(&container.id).join("egpu.json");
+    let whole: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let mut other = whole.clone();
+    other["init"]["start_time"] = json!(1);
+    std::fs::write(&path, serde_json::to_vec(&other).unwrap()).unwrap();
+    assert_eq!(container.exec(process(&["true"]), false).await.unwrap_err().kind(), FailureKind::FailedPrecondition);
+    std::fs::write(&path, serde_json::to_vec(&whole).unwrap()).unwrap();
+    assert_eq!(container.sh("echo alive").await, (0, "alive\n".into()));
+    container.delete().await.unwrap();
+    wait(&init);
+}
+
+/// Without HOME in the environment, /etc/passwd is looked at, which is the container's to replace.
+async fn a_passwd_that_never_ends_does_not_hold_up_the_start(bench: &Bench) {
+    let mut container = bench.container(&["sleep", "1000"], |_| {});
+    let init = container.create().await.unwrap();
+    container.start().await.unwrap();
+    let etc = bench.image().join("etc");
+    std::fs::rename(etc.join("passwd"), etc.join("passwd.kept")).unwrap();
+    nix::unistd::mkfifo(&etc.join("passwd"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let (probe, output) = container.exec(process(&["sh", "-c", "echo $HOME"]), false).await.unwrap();
+    assert_eq!((wait(&probe), bundle::read(output)), (0, "/\n".into()));
+    std::fs::rename(etc.join("passwd.kept"), etc.join("passwd")).unwrap();
+    container.delete().await.unwrap();
     wait(&init);
 }
 
