@@ -48,6 +48,18 @@ impl Events {
 
     /// Queues an event behind all that were queued before.
     pub fn publish<E: Event + MessageFull>(&self, event: &E) {
+        self.enqueue(event, |_, _| false);
+    }
+
+    /// The same, unless the very same event waits already: for what a container can bring about at any rate, which must not
+    /// crowd out the events of others.
+    pub fn publish_once<E: Event + MessageFull>(&self, event: &E) {
+        self.enqueue(event, |queue, new| {
+            queue.entries.iter().any(|queued| queued.topic == new.topic && queued.event == new.event)
+        });
+    }
+
+    fn enqueue<E: Event + MessageFull>(&self, event: &E, is_told: impl FnOnce(&Queue<Envelope>, &Envelope) -> bool) {
         let topic = event.topic();
         let value = match event.write_to_bytes() {
             Ok(value) => value,
@@ -68,8 +80,14 @@ impl Events {
             }),
             ..Default::default()
         };
-        if lock(&self.queue).push(envelope) == Pushed::AndOldestLost {
-            tracing::error!(CAPACITY, "containerd takes no events; the oldest was given up");
+        {
+            let mut queue = lock(&self.queue);
+            if is_told(&queue, &envelope) {
+                return;
+            }
+            if queue.push(envelope) == Pushed::AndOldestLost {
+                tracing::error!(CAPACITY, "containerd takes no events; the oldest was given up");
+            }
         }
         self.changed.notify_waiters();
     }
@@ -229,7 +247,7 @@ impl Receiver for Containerd {
 
 #[cfg(test)]
 mod tests {
-    use containerd_shim::protos::events::task::{TaskExit, TaskStart};
+    use containerd_shim::protos::events::task::{TaskExit, TaskOOM, TaskStart};
 
     use super::*;
 
@@ -285,6 +303,20 @@ mod tests {
     async fn an_event_that_is_refused_for_good_does_not_hold_up_the_rest() {
         let answers = (0..MAX_REFUSALS).map(|_| refused()).collect();
         assert_eq!(taken(answers).await, ALL[1..]);
+    }
+
+    #[test]
+    fn what_a_container_repeats_at_will_is_queued_once() {
+        let events = Events::new("ns".into());
+        let oom = |id: &str| TaskOOM { container_id: id.into(), ..Default::default() };
+        events.publish(&TaskExit::new());
+        for _ in 0..2 * CAPACITY {
+            events.publish_once(&oom("a"));
+            events.publish_once(&oom("b"));
+        }
+        let queue = lock(&events.queue);
+        let topics: Vec<&str> = queue.entries.iter().map(|envelope| envelope.topic.as_str()).collect();
+        assert_eq!(topics, ["/tasks/exit", "/tasks/oom", "/tasks/oom"]);
     }
 
     #[tokio::test(flavor = "current_thread", start_paused = true)]

@@ -111,7 +111,7 @@ impl Container {
         let task = tokio::spawn(async move {
             while watch.next().await.is_some() {
                 let container_id = container_id.clone();
-                context.events.publish(&TaskOOM { container_id, ..Default::default() });
+                context.events.publish_once(&TaskOOM { container_id, ..Default::default() });
             }
         });
         *lock(&self.oom_watch) = Some(task.abort_handle());
