@@ -75,6 +75,20 @@ impl Node {
         serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("egpu {arguments:?}: {error}\n{stdout}"))
     }
 
+    /// Lines of the decision log about one container, in order, without their times.
+    pub fn decisions(&self, id: &str) -> Vec<Decision> {
+        let needle = format!(" container={}/{id} ", self.namespace());
+        let log = self.decision_log();
+        let lines = log.lines().map(|line| format!("{line} ")).filter(|line| line.contains(&needle));
+        lines
+            .map(|line| Decision {
+                event: field(&line, "event").unwrap_or_default(),
+                card: field(&line, "card").and_then(|card| card.parse().ok()),
+                line: line.trim_end().to_owned(),
+            })
+            .collect()
+    }
+
     /// One container's entry in `egpu ps`.
     #[track_caller]
     pub fn grant(&self, id: &str) -> Option<Grant> {
@@ -137,4 +151,21 @@ impl Grant {
     fn each(&self, key: &str) -> Vec<u64> {
         self.list().iter().map(|card| card[key].as_u64().unwrap_or_else(|| panic!("{key} in {card}"))).collect()
     }
+}
+
+/// One line of the decision log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// `ask`, `reserve`, `refuse`, `rollback`, `grant`, `destroy`, ...
+    pub event: String,
+    /// Index of the card that it is about.
+    pub card: Option<u32>,
+    /// All of it.
+    pub line: String,
+}
+
+/// Value of `key=value` in a line of the decision log, where it is bare.
+fn field(line: &str, key: &str) -> Option<String> {
+    let start = line.find(&format!(" {key}="))? + key.len() + 2;
+    line.get(start..)?.split(' ').next().map(str::to_owned)
 }

@@ -1,11 +1,13 @@
 //! One test's node: a private containerd, an egpu configuration and state directory, nothing shared with other tests.
 
 use std::{
-    cell::{Cell, RefCell},
     fs,
     path::{Path, PathBuf},
     process::{Command, Output},
-    sync::OnceLock,
+    sync::{
+        Mutex, OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use nix::sys::signal::Signal;
@@ -32,6 +34,8 @@ pub struct Setup {
     pub runtime: Option<String>,
     /// The images are imported at start (CRI and `ctr run IMAGE` need them).
     pub images: bool,
+    /// Another node's configuration file in place of one of its own: two containerds on one machine share a state directory.
+    pub egpu_config: Option<PathBuf>,
     /// Size of a tmpfs to keep egpu's state directory on.
     pub state_tmpfs: Option<String>,
 }
@@ -59,11 +63,11 @@ pub struct Node {
     flavour: Flavour,
     namespace: String,
     runtime: String,
-    daemon: RefCell<Daemon>,
-    client: RefCell<Option<&'static Client>>,
+    daemon: Mutex<Daemon>,
+    client: Mutex<Option<&'static Client>>,
     events: EventLog,
-    serial: Cell<u32>,
-    ids: RefCell<Vec<String>>,
+    serial: AtomicU32,
+    ids: Mutex<Vec<String>>,
 }
 
 impl Node {
@@ -78,8 +82,11 @@ impl Node {
         if let Some(size) = &setup.state_tmpfs {
             mount_tmpfs(&directory.path().join("egpu"), size);
         }
-        let egpu_config = directory.path().join("egpu.toml");
-        fs::write(&egpu_config, setup.egpu.text(directory.path())).expect("write egpu's configuration");
+        let egpu_config = setup.egpu_config.clone().unwrap_or_else(|| {
+            let path = directory.path().join("egpu.toml");
+            fs::write(&path, setup.egpu.text(directory.path())).expect("write egpu's configuration");
+            path
+        });
         let config = directory.path().join("containerd.toml");
         fs::write(&config, setup.containerd.text(directory.path(), &runtime))
             .expect("write containerd's configuration");
@@ -96,11 +103,11 @@ impl Node {
             flavour: flavour.clone(),
             namespace: if setup.containerd.cri { "k8s.io".to_owned() } else { namespace },
             runtime,
-            daemon: RefCell::new(daemon),
-            client: RefCell::new(None),
+            daemon: Mutex::new(daemon),
+            client: Mutex::new(None),
             events: EventLog::default(),
-            serial: Cell::new(0),
-            ids: RefCell::new(Vec::new()),
+            serial: AtomicU32::new(0),
+            ids: Mutex::new(Vec::new()),
         };
         node.connect();
         if setup.images {
@@ -114,14 +121,14 @@ impl Node {
 
     fn connect(&self) {
         let client = eventually("containerd answers", || {
-            if let Some(status) = self.daemon.borrow_mut().ended() {
+            if let Some(status) = self.daemon.lock().unwrap().ended() {
                 panic!("containerd ended at once ({status}):\n{}", self.containerd_log());
             }
             Client::connect(&self.socket(), &self.namespace).ok()
         });
         client.subscribe(&self.events);
         // A client is needed for as long as any container of the node lives; there are a few a test.
-        *self.client.borrow_mut() = Some(Box::leak(Box::new(client)));
+        *self.client.lock().unwrap() = Some(Box::leak(Box::new(client)));
     }
 
     /// Which containerd it is.
@@ -186,7 +193,7 @@ impl Node {
         self.directory().join("state/io.containerd.runtime.v2.task").join(&self.namespace).join(id)
     }
 
-    /// The shim of a container, by the pid file that containerd keeps nowhere: its `-id` argument.
+    /// The node's shims and their helpers.
     pub fn shims(&self) -> Vec<processes::Process> {
         let shims = processes::mentioning(self.directory());
         shims.into_iter().filter(|process| process.name.starts_with("containerd-shim")).collect()
@@ -202,11 +209,14 @@ impl Node {
         root
     }
 
-    /// The shim's helper processes.
+    /// The shim's helper: its children that are in no container's cgroup.
     pub fn helpers(&self) -> Vec<processes::Process> {
-        let shims = self.shims();
-        let is_child = |one: &processes::Process| shims.iter().any(|other| other.pid == one.parent);
-        shims.iter().filter(|one| is_child(one)).cloned().collect()
+        let shim = self.shim().pid;
+        let containers = processes::in_cgroup(&self.cgroup_parent());
+        let mut children = processes::all();
+        children.retain(|child| child.parent == shim && child.state != 'Z');
+        children.retain(|child| !containers.iter().any(|container| container.pid == child.pid));
+        children
     }
 
     /// Runs `ctr` in the node's namespace.
@@ -231,18 +241,18 @@ impl Node {
 
     /// Notes a container id that the client did not make itself, so that its traces are looked for at the end.
     pub fn track(&self, id: &str) {
-        self.ids.borrow_mut().push(id.to_owned());
+        self.ids.lock().unwrap().push(id.to_owned());
     }
 
     /// Ends containerd with `signal`; tasks go on.
     pub fn stop_containerd(&self, signal: Signal) {
-        self.daemon.borrow_mut().stop(signal);
+        self.daemon.lock().unwrap().stop(signal);
     }
 
     /// Starts containerd again and subscribes to its events.
     #[track_caller]
     pub fn start_containerd(&self) {
-        self.daemon.borrow_mut().restart();
+        self.daemon.lock().unwrap().restart();
         self.connect();
     }
 
@@ -266,22 +276,22 @@ impl Node {
     }
 
     pub(crate) fn kill_daemon(&self) {
-        let mut daemon = self.daemon.borrow_mut();
+        let mut daemon = self.daemon.lock().unwrap();
         if daemon.ended().is_none() {
             daemon.stop(Signal::SIGKILL);
         }
     }
 
     pub(crate) fn ids(&self) -> Vec<String> {
-        self.ids.borrow().clone()
+        self.ids.lock().unwrap().clone()
     }
 
     pub(crate) fn client(&self) -> &'static Client {
-        self.client.borrow().expect("a connected node")
+        self.client.lock().unwrap().expect("a connected node")
     }
 
     pub(crate) fn serial(&self) -> u32 {
-        self.serial.replace(self.serial.get() + 1)
+        self.serial.fetch_add(1, Ordering::Relaxed)
     }
 }
 
