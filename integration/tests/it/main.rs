@@ -13,8 +13,10 @@
 )]
 
 mod case;
+mod ctr;
 mod gpu;
 mod pods;
+mod recovery;
 mod task;
 
 use integration::Flavour;
@@ -25,7 +27,8 @@ fn main() -> std::process::ExitCode {
     // Each test starts daemons and looks at the whole machine's processes: a few at a time unless said otherwise.
     arguments.test_threads.get_or_insert(2);
     let flavours = Flavour::all();
-    let cases: Vec<case::Case> = [task::cases(), pods::cases(), gpu::cases()].into_iter().flatten().collect();
+    let cases: Vec<case::Case> =
+        [task::cases(), pods::cases(), gpu::cases(), recovery::cases(), ctr::cases()].into_iter().flatten().collect();
     let trials = case::trials(&flavours, &cases);
     libtest_mimic::run(&arguments, trials).exit_code()
 }

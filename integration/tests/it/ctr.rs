@@ -1,0 +1,83 @@
+//! `ctr`, as a person uses it.
+
+use integration::{Node, Setup, rootfs::IMAGE};
+
+use crate::case::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let cases = vec![
+        Case::plain("ctr::run", run),
+        Case::plain("ctr::detached", detached),
+        Case::plain("ctr::runtime_by_path", runtime_by_path),
+        Case::egpu("ctr::run_with_a_request", run_with_a_request),
+    ];
+    cases.into_iter().map(|case| case.on(Setup::images)).collect()
+}
+
+fn run(node: &Node) {
+    node.track("r");
+    let text = node.ctr_ok(&["run", "--rm", "--runtime", node.runtime(), IMAGE, "r", "echo", "hello"]);
+    assert_eq!(text, "hello\n");
+    let failing = node.ctr(&["run", "--rm", "--runtime", node.runtime(), IMAGE, "r", "sh", "-c", "exit 5"]);
+    assert_eq!(failing.status.code(), Some(5));
+    let missing = node.ctr(&["run", "--rm", "--runtime", node.runtime(), IMAGE, "r", "no-such-program"]);
+    let text = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(text.contains(r#"exec: "no-such-program": executable file not found in $PATH"#), "{text}");
+    // As a person finds it after that mistake.
+    node.ctr(&["containers", "delete", "r"]);
+}
+
+fn detached(node: &Node) {
+    node.track("d");
+    node.ctr_ok(&["run", "--detach", "--runtime", node.runtime(), IMAGE, "d", "sleep", "infinity"]);
+    assert!(node.ctr_ok(&["tasks", "list"]).contains("RUNNING"));
+    assert_eq!(node.ctr_ok(&["tasks", "exec", "--exec-id", "e", "d", "echo", "from exec"]), "from exec\n");
+    node.ctr_ok(&["tasks", "metrics", "d"]);
+    assert!(node.ctr_ok(&["tasks", "ps", "d"]).lines().count() >= 2);
+    node.ctr_ok(&["tasks", "pause", "d"]);
+    assert!(node.ctr_ok(&["tasks", "list"]).contains("PAUSED"));
+    node.ctr_ok(&["tasks", "resume", "d"]);
+    node.ctr_ok(&["tasks", "kill", "--signal", "KILL", "d"]);
+    integration::eventually("the task can be deleted", || {
+        node.ctr(&["tasks", "delete", "d"]);
+        node.ctr_ok(&["tasks", "list", "--quiet"]).is_empty().then_some(())
+    });
+    node.ctr_ok(&["containers", "delete", "d"]);
+}
+
+fn runtime_by_path(node: &Node) {
+    let path = if integration::is_egpu() {
+        integration::node::shim_directory().join("containerd-shim-egpu-v1")
+    } else {
+        ["/usr/bin", "/usr/local/bin"]
+            .iter()
+            .map(|bin| std::path::Path::new(bin).join("containerd-shim-runc-v2"))
+            .find(|path| path.exists())
+            .expect("runc's shim is installed")
+    };
+    node.track("p");
+    let path = path.display().to_string();
+    assert_eq!(node.ctr_ok(&["run", "--rm", "--runtime", &path, IMAGE, "p", "echo", "by path"]), "by path\n");
+}
+
+fn run_with_a_request(node: &Node) {
+    node.track("g");
+    let arguments = [
+        "run",
+        "--rm",
+        "--runtime",
+        node.runtime(),
+        "--env",
+        "EGPU_MEMORY=2GiB",
+        "--env",
+        "EGPU_DEVICES=1",
+        IMAGE,
+        "g",
+        "ls",
+        "/dev",
+    ];
+    let text = node.ctr_ok(&arguments);
+    let cards: Vec<&str> = text.lines().filter(|name| name.starts_with("nvidia") && name.len() == 7).collect();
+    assert_eq!(cards, ["nvidia1"], "{text}");
+    assert!(node.granted().is_empty());
+}

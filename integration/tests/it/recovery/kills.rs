@@ -1,0 +1,231 @@
+//! SIGKILL to shim, helper and containerd: at points of a create and a start that hooks hold open, and at random ones.
+
+use std::{
+    path::PathBuf,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use integration::{ContainerBuilder, Node, eventually};
+use nix::sys::signal::Signal;
+
+use crate::case::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::plain("kills::shim_in_create", |node| at_hook(node, "createRuntime", Victim::Shim)),
+        Case::plain("kills::shim_late_in_create", |node| at_hook(node, "createContainer", Victim::Shim)),
+        Case::plain("kills::shim_in_start", |node| at_hook(node, "startContainer", Victim::Shim)),
+        Case::plain("kills::shim_after_start", |node| at_hook(node, "poststart", Victim::Shim)),
+        Case::egpu("kills::helper_in_create", |node| at_hook(node, "createRuntime", Victim::Helper)),
+        Case::egpu("kills::helper_late_in_create", |node| at_hook(node, "createContainer", Victim::Helper)),
+        Case::egpu("kills::helper_in_start", |node| at_hook(node, "startContainer", Victim::Helper)),
+        Case::egpu("kills::helper_after_start", |node| at_hook(node, "poststart", Victim::Helper)),
+        Case::plain("kills::containerd_in_create", |node| at_hook(node, "createRuntime", Victim::Containerd)),
+        Case::plain("kills::containerd_in_start", |node| at_hook(node, "startContainer", Victim::Containerd)),
+        Case::plain("kills::shim_of_a_running_container", shim_of_a_running_container),
+        Case::plain("kills::shim_during_an_exec", shim_during_an_exec),
+        Case::egpu("kills::helper_of_a_running_container", helper_of_a_running_container),
+        Case::plain("kills::shim_at_random", |node| at_random(node, Victim::Shim)),
+        Case::egpu("kills::helper_at_random", |node| at_random(node, Victim::Helper)),
+        Case::plain("kills::containerd_at_random", |node| at_random(node, Victim::Containerd)),
+    ]
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    Shim,
+    Helper,
+    Containerd,
+}
+
+impl Victim {
+    /// Kills it; there may be none at a random instant.
+    fn kill(self, node: &Node) {
+        match self {
+            Self::Containerd => node.stop_containerd(Signal::SIGKILL),
+            Self::Shim => shim_and_helpers(node).into_iter().take(1).for_each(|process| process.kill()),
+            Self::Helper => shim_and_helpers(node).into_iter().skip(1).for_each(|process| process.kill()),
+        }
+    }
+}
+
+/// The shim first, then its helpers; empty while there is none. While a container is being created its own processes
+/// are in no cgroup yet: children of the helper are not taken.
+fn shim_and_helpers(node: &Node) -> Vec<integration::processes::Process> {
+    let shims = node.shims();
+    let Some(shim) = shims.iter().find(|one| !shims.iter().any(|other| other.pid == one.parent)) else {
+        return Vec::new();
+    };
+    let children = shims.iter().filter(|one| one.parent == shim.pid && one.state != 'Z');
+    std::iter::once(shim).chain(children).cloned().collect()
+}
+
+/// Holds an operation open: a hook that tells that it runs, and waits until it may go on.
+struct Gate {
+    reached: PathBuf,
+    open: PathBuf,
+}
+
+impl Gate {
+    fn new(node: &Node) -> Self {
+        Self { reached: node.directory().join("reached"), open: node.directory().join("open") }
+    }
+
+    /// As a hook of `kind`. Those that run in the container see its root file system: the files are bound into it.
+    fn hold<'node>(
+        &self,
+        builder: ContainerBuilder<'node>,
+        kind: &'static str,
+        node: &Node,
+    ) -> ContainerBuilder<'node> {
+        let inside = kind == "startContainer";
+        let directory = node.directory().display().to_string();
+        let prefix = if inside { "/mnt/gate".to_owned() } else { directory.clone() };
+        let script = format!(": >{prefix}/reached; while [ ! -e {prefix}/open ]; do sleep 0.02; done");
+        let builder = builder.edit(move |spec| {
+            let mounts = spec["mounts"].as_array_mut().unwrap();
+            mounts.push(serde_json::json!({
+                "destination": "/mnt/gate", "type": "bind", "source": directory, "options": ["bind", "rw"],
+            }));
+        });
+        builder.hook(kind, &script)
+    }
+
+    fn wait(&self) {
+        eventually("the hook runs", || self.reached.exists().then_some(()));
+    }
+
+    fn open(&self) {
+        std::fs::write(&self.open, "").expect("open the gate");
+    }
+}
+
+/// On egpu the container asks for a whole card, so that a grant that stays is seen at once.
+fn ask<'node>(node: &'node Node, id: &str) -> ContainerBuilder<'node> {
+    node.container(id).env("NVIDIA_VISIBLE_DEVICES", "0")
+}
+
+/// Whatever became of the container: ends and deletes it as a client would.
+fn clear(node: &Node, id: &str) {
+    eventually("containerd has nothing left of the container", || {
+        node.ctr(&["tasks", "kill", "--all", "--signal", "KILL", id]);
+        let tasks = node.ctr_ok(&["tasks", "list", "--quiet"]);
+        if tasks.lines().any(|task| task == id) {
+            node.ctr(&["tasks", "delete", id]);
+            return None;
+        }
+        node.ctr(&["containers", "delete", id]);
+        let containers = node.ctr_ok(&["containers", "list", "--quiet"]);
+        (!containers.lines().any(|container| container == id)).then_some(())
+    });
+}
+
+fn at_hook(node: &Node, kind: &'static str, victim: Victim) {
+    let gate = Gate::new(node);
+    std::thread::scope(|scope| {
+        let creation = scope.spawn(|| {
+            let container = gate.hold(ask(node, "a"), kind, node).create();
+            let started = container.as_ref().ok().map(integration::Container::start);
+            // containerd is gone for a while: the container is cleared below.
+            if let Ok(container) = container {
+                std::mem::forget(container);
+            }
+            started
+        });
+        gate.wait();
+        victim.kill(node);
+        if victim == Victim::Containerd {
+            gate.open();
+            node.start_containerd();
+        } else {
+            // The dead one's work is undone while the hook still runs, or once it may end.
+            std::thread::sleep(Duration::from_millis(100));
+            gate.open();
+        }
+        let _ = creation.join().unwrap();
+    });
+    clear(node, "a");
+    again(node);
+}
+
+/// The node works on: the card is free, and the id too.
+fn again(node: &Node) {
+    let (status, _) = ask(node, "a").args(&["true"]).run().unwrap();
+    assert_eq!(status, 0);
+}
+
+fn shim_of_a_running_container(node: &Node) {
+    let container = ask(node, "a").start().unwrap();
+    let init = container.pid().cast_signed();
+    node.shim().kill();
+    // containerd sees the connection close and calls `delete`, which must end the container.
+    eventually("init is dead", || integration::processes::Process::read(init).is_none().then_some(()));
+    node.events().wait_for("a", "exit");
+    container.forget();
+    clear(node, "a");
+    again(node);
+}
+
+fn shim_during_an_exec(node: &Node) {
+    let container = ask(node, "a").start().unwrap();
+    let exec = container.exec("e", &["sleep", "1000"]).start().unwrap();
+    let pid = exec.state().unwrap().pid.cast_signed();
+    node.shim().kill();
+    eventually("the exec is dead", || integration::processes::Process::read(pid).is_none().then_some(()));
+    drop(exec);
+    container.forget();
+    clear(node, "a");
+    again(node);
+}
+
+fn helper_of_a_running_container(node: &Node) {
+    let container = ask(node, "a").start().unwrap();
+    let helpers = node.helpers();
+    assert!(!helpers.is_empty(), "a shim has a helper");
+    helpers.iter().for_each(integration::processes::Process::kill);
+    // Either the container goes on and the shim has a new helper, or it ends and is reported; never silence.
+    let outcome = eventually("exec works, or the container has ended", || {
+        if let Ok((0, _)) = container.exec("e", &["true"]).run() {
+            return Some("works");
+        }
+        node.events().summaries("a").contains(&"exit".to_owned()).then_some("ended")
+    });
+    println!("after its helper's death a container {outcome}");
+    container.forget();
+    clear(node, "a");
+    again(node);
+}
+
+/// Twelve creates and starts, each hit at another instant. The seed is printed; `EGPU_TEST_SEED` repeats a run's choice.
+fn at_random(node: &Node, victim: Victim) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_nanos();
+    let given = std::env::var("EGPU_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    let mut state = given.unwrap_or(u64::try_from(now & 0xffff_ffff).expect("32 bits") | 1);
+    println!("EGPU_TEST_SEED={state}");
+    for round in 0..12 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let delay = Duration::from_micros(state % 120_000);
+        let id = format!("r{round}");
+        std::thread::scope(|scope| {
+            let creation = scope.spawn(|| {
+                if let Ok(container) = ask(node, &id).start() {
+                    std::mem::forget(container);
+                }
+            });
+            std::thread::sleep(delay);
+            victim.kill(node);
+            if victim == Victim::Containerd {
+                node.start_containerd();
+            }
+            creation.join().unwrap();
+        });
+        clear(node, &id);
+        let (status, _) = ask(node, &format!("after{round}"))
+            .args(&["true"])
+            .run()
+            .unwrap_or_else(|error| panic!("round {round}, {delay:?}: {error:?}"));
+        assert_eq!(status, 0);
+    }
+}

@@ -1,0 +1,57 @@
+//! A container that lives on without its shim keeps its memory until it is gone.
+
+use integration::{Node, Setup, processes::Process};
+use nix::sys::signal::Signal;
+
+use crate::case::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::egpu("orphans::memory_is_not_granted_twice", memory_is_not_granted_twice),
+        Case::egpu("orphans::a_listing_tells_of_them", a_listing_tells_of_them),
+    ]
+}
+
+fn whole_memory<'node>(node: &'node Node, id: &str) -> integration::ContainerBuilder<'node> {
+    node.container(id).env("EGPU_MEMORY", "32GiB").env("EGPU_DEVICES", "0")
+}
+
+/// Another containerd of the same machine: it shares the state directory.
+fn second_node(node: &Node) -> Node {
+    let setup = Setup { egpu_config: Some(node.directory().join("egpu.toml")), ..Setup::default() };
+    Node::start(node.flavour(), &setup)
+}
+
+fn memory_is_not_granted_twice(node: &Node) {
+    let other = second_node(node);
+    let container = whole_memory(node, "first").start().unwrap();
+    let init = container.pid().cast_signed();
+    crate::gpu::refused(whole_memory(&other, "early"));
+    // Nobody is there to call `delete`: the container lives on alone.
+    node.stop_containerd(Signal::SIGKILL);
+    node.shim().kill();
+    assert!(Process::read(init).is_some_and(|process| process.state != 'Z'), "the container outlives its shim");
+    // Whoever wants the memory either does not get it, or finds the container gone.
+    match whole_memory(&other, "second").start() {
+        Ok(second) => {
+            let state = Process::read(init).map(|process| process.state);
+            assert!(matches!(state, None | Some('Z')), "granted while the first container is {state:?}");
+            second.end();
+        }
+        Err(status) => assert!(Process::read(init).is_some(), "{status:?}"),
+    }
+    node.start_containerd();
+    container.forget();
+    other.finish();
+}
+
+fn a_listing_tells_of_them(node: &Node) {
+    let container = whole_memory(node, "first").start().unwrap();
+    let shim = node.shim();
+    node.stop_containerd(Signal::SIGKILL);
+    shim.kill();
+    assert_eq!(node.granted(), ["first"], "it still holds its memory");
+    node.start_containerd();
+    container.forget();
+    assert!(node.granted().is_empty());
+}
