@@ -63,6 +63,7 @@ pub struct Node {
     flavour: Flavour,
     namespace: String,
     runtime: String,
+    cri: bool,
     daemon: Mutex<Daemon>,
     client: Mutex<Option<&'static Client>>,
     events: EventLog,
@@ -103,6 +104,7 @@ impl Node {
             flavour: flavour.clone(),
             namespace: if setup.containerd.cri { "k8s.io".to_owned() } else { namespace },
             runtime,
+            cri: setup.containerd.cri,
             daemon: Mutex::new(daemon),
             client: Mutex::new(None),
             events: EventLog::default(),
@@ -254,6 +256,9 @@ impl Node {
     pub fn start_containerd(&self) {
         self.daemon.lock().unwrap().restart();
         self.connect();
+        if self.cri {
+            self.wait_for_images();
+        }
     }
 
     /// containerd's log so far.

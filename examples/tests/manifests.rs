@@ -1,0 +1,160 @@
+//! Each manifest asks for what its comment says, and each configuration is one that egpu takes.
+
+use std::{collections::BTreeMap, fs, path::PathBuf};
+
+use runtime_config::{
+    Bytes, Config, ContainerRequest, GpuRequest,
+    request::{CardRequest, ComputeShare, MemoryLimit, Share, Source, parse},
+};
+use serde::Deserialize;
+
+/// The card on which the comments reckon.
+const CARD: Bytes = Bytes(32 * Bytes::GIB);
+
+#[derive(Deserialize)]
+struct Pod {
+    kind: String,
+    metadata: Metadata,
+    spec: PodSpec,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodSpec {
+    runtime_class_name: String,
+    containers: Vec<Container>,
+}
+
+#[derive(Deserialize)]
+struct Container {
+    #[serde(default)]
+    env: Vec<Variable>,
+}
+
+#[derive(Deserialize)]
+struct Variable {
+    name: String,
+    value: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RuntimeClass {
+    kind: String,
+    metadata: NamedMetadata,
+    handler: String,
+}
+
+#[derive(Deserialize)]
+struct NamedMetadata {
+    name: String,
+}
+
+fn folder(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(folder(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+#[test]
+fn pods_ask_for_what_their_comments_say() {
+    let mut checked = 0;
+    for entry in fs::read_dir(folder("kubernetes")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.ends_with("runtime-class.yaml") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        let comment = text.lines().find_map(|line| line.strip_prefix("# asks for: "));
+        let comment = comment.unwrap_or_else(|| panic!("{} does not say what it asks for", path.display()));
+        let pod: Pod = serde_norway::from_str(&text).unwrap();
+        assert_eq!((pod.kind.as_str(), pod.spec.runtime_class_name.as_str()), ("Pod", "egpu"));
+        let container = pod.spec.containers.first().unwrap();
+        let source = Source {
+            env: container.env.iter().map(|variable| format!("{}={}", variable.name, variable.value)).collect(),
+            annotations: pod.metadata.annotations,
+            ..Source::default()
+        };
+        let config = Config::from_toml("", "defaults").unwrap();
+        match parse(&source, &config).unwrap_or_else(|error| panic!("{}: {error}", path.display())) {
+            ContainerRequest::Gpu(request) => assert_eq!(describe(&request), comment, "{}", path.display()),
+            ContainerRequest::None { warnings } => panic!("{} asks for nothing: {warnings:?}", path.display()),
+        }
+        checked += 1;
+    }
+    assert_eq!(checked, 7, "one manifest for each dialect, two for egpu's own");
+}
+
+/// The request in the words of the manifests' comments.
+fn describe(request: &GpuRequest) -> String {
+    let (cards, count) = match &request.cards {
+        CardRequest::Count(1) => ("1 card".to_owned(), 1),
+        CardRequest::Count(count) => (format!("{count} cards"), *count as usize),
+        CardRequest::Devices(devices) => {
+            let names: Vec<String> = devices.iter().map(ToString::to_string).collect();
+            (format!("cards {}", names.join(",")), devices.len())
+        }
+        other => panic!("{other:?}"),
+    };
+    let Share::Part { memory, compute, .. } = &request.share else {
+        assert_eq!(request.share, Share::Exclusive);
+        return format!("{cards}; exclusive");
+    };
+    let memory = memory.for_cards(count).unwrap().into_iter().map(|limits| mebibytes(limits));
+    let compute = compute.for_cards(count).unwrap().into_iter().map(|share| match share {
+        ComputeShare::Unlimited => "unlimited".to_owned(),
+        ComputeShare::Cap { percent, .. } => format!("{}%", percent.get()),
+        ComputeShare::Weight(weight) => format!("weight {}", weight.get()),
+    });
+    format!("{cards}; memory {}; compute {}", list(memory.collect()), list(compute.collect()))
+}
+
+fn mebibytes(limits: &[MemoryLimit]) -> String {
+    let tightest = limits.iter().map(|limit| limit.resolve(CARD).unwrap().0).min().unwrap_or(CARD.0);
+    format!("{}MiB", tightest >> 20)
+}
+
+/// One word where all are the same.
+fn list(mut words: Vec<String>) -> String {
+    words.dedup();
+    words.join(",")
+}
+
+#[test]
+fn the_runtime_class_names_the_handler_of_containerds_configuration() {
+    let class: RuntimeClass = serde_norway::from_str(&read("kubernetes/runtime-class.yaml")).unwrap();
+    assert_eq!((class.kind.as_str(), class.metadata.name.as_str()), ("RuntimeClass", "egpu"));
+    for (file, plugin) in [
+        ("config-1.x.toml", "io.containerd.grpc.v1.cri"),
+        ("drop-in-1.7.toml", "io.containerd.grpc.v1.cri"),
+        ("config-2.x.toml", "io.containerd.cri.v1.runtime"),
+        ("drop-in-2.x.toml", "io.containerd.cri.v1.runtime"),
+    ] {
+        let config: toml::Table = toml::from_str(&read(&format!("containerd/{file}"))).unwrap();
+        let runtimes = &config["plugins"][plugin]["containerd"]["runtimes"];
+        assert!(runtimes.get(&class.handler).is_some(), "{file} has no runtime {:?}", class.handler);
+    }
+}
+
+#[test]
+fn node_configurations_are_taken() {
+    for entry in fs::read_dir(folder("node")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        Config::from_toml(&text, &path.display().to_string()).unwrap();
+    }
+}
+
+#[test]
+fn dockers_runtime_is_egpus() {
+    let config: serde_json::Value = serde_json::from_str(&read("docker/daemon.json")).unwrap();
+    assert_eq!(config["runtimes"]["egpu"]["runtimeType"], "io.containerd.egpu.v1");
+}
