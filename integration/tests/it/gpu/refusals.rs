@@ -100,7 +100,7 @@ fn cards_that_are_not_there(node: &Node) {
 fn exclusive_against_shared(node: &Node) {
     let whole = node.container("whole").env("NVIDIA_VISIBLE_DEVICES", "0").start().unwrap();
     let text = refused(node.container("a").env("EGPU_DEVICES", "0").env("EGPU_MEMORY", "1GiB"));
-    assert!(text.contains("exclusive"), "{text:?}");
+    assert!(text.contains("whole card"), "{text:?}");
     let share = node.container("share").env("EGPU_DEVICES", "1").env("EGPU_MEMORY", "1GiB").start().unwrap();
     refused(node.container("b").env("NVIDIA_VISIBLE_DEVICES", "1"));
     refused(node.container("c").env("NVIDIA_VISIBLE_DEVICES", "all"));
@@ -143,7 +143,7 @@ fn privileged_quota(node: &Node) {
         spec["linux"]["namespaces"].as_array_mut().unwrap().retain(|namespace| namespace["type"] != "pid");
     };
     let text = refused(node.container("a").env("EGPU_MEMORY", "1GiB").edit(host_pids));
-    assert!(text.contains("pid"), "{text:?}");
+    assert!(text.contains("process ids"), "{text:?}");
     let every_device = |spec: &mut serde_json::Value| {
         spec["linux"]["resources"]["devices"] = json!([{ "allow": true, "access": "rwm" }]);
     };

@@ -45,7 +45,7 @@ fn case_1_sizes(node: &Node) {
 
 fn case_4_too_much_on_the_third_card(node: &Node) {
     let text = refuse(node, "four", &[(20480, 10), (20480, 10), (40960, 10)]);
-    assert!(text.contains("40960"), "{text:?}");
+    assert!(text.contains("40GiB"), "{text:?}");
     let steps = steps(node, "four");
     let position =
         |step: &str| steps.iter().position(|one| one == step).unwrap_or_else(|| panic!("no {step:?} in {steps:?}"));
