@@ -195,30 +195,24 @@ impl Node {
         self.directory().join("state/io.containerd.runtime.v2.task").join(&self.namespace).join(id)
     }
 
-    /// The node's shims and their helpers.
+    /// The node's shims: those that serve, and those that `start` or `delete` something just now.
     pub fn shims(&self) -> Vec<processes::Process> {
-        let shims = processes::mentioning(self.directory());
-        shims.into_iter().filter(|process| process.name.starts_with("containerd-shim")).collect()
+        let own = processes::mentioning(self.directory());
+        own.into_iter().filter(|process| process.name.starts_with("containerd-shim")).collect()
     }
 
-    /// The process that answers for containers: the shim that is no other shim's child.
+    /// The one shim of a node that has one, while it does nothing.
     #[track_caller]
     pub fn shim(&self) -> processes::Process {
         let shims = self.shims();
-        let mut roots = shims.iter().filter(|one| !shims.iter().any(|other| other.pid == one.parent));
-        let root = roots.next().expect("a shim is running").clone();
-        assert!(roots.next().is_none(), "several shims: {shims:?}");
-        root
+        assert_eq!(shims.len(), 1, "{shims:?}");
+        shims.into_iter().next().expect("one shim")
     }
 
-    /// The shim's helper: its children that are in no container's cgroup.
+    /// The shims' helpers.
     pub fn helpers(&self) -> Vec<processes::Process> {
-        let shim = self.shim().pid;
-        let containers = processes::in_cgroup(&self.cgroup_parent());
-        let mut children = processes::all();
-        children.retain(|child| child.parent == shim && child.state != 'Z');
-        children.retain(|child| !containers.iter().any(|container| container.pid == child.pid));
-        children
+        let own = processes::mentioning(self.directory());
+        own.into_iter().filter(|process| process.name == "egpu-helper").collect()
     }
 
     /// Runs `ctr` in the node's namespace.

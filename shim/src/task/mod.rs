@@ -14,9 +14,10 @@ mod state;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::sleep};
 
 use self::container::Container;
 pub use self::{
@@ -73,6 +74,20 @@ impl Context {
             gpu,
             shutdown: Notify::new(),
             containers: Mutex::default(),
+        }
+    }
+
+    /// Returns once there has been no container, nor the creation of one, at two looks `interval` apart. containerd tells a
+    /// shim to end; one that is killed between starting a shim and using it cannot, and may forget the shim as well.
+    pub async fn unused(&self, interval: Duration) {
+        let mut was_empty = false;
+        loop {
+            sleep(interval).await;
+            let is_empty = lock(&self.containers).is_empty();
+            if was_empty && is_empty {
+                return;
+            }
+            was_empty = is_empty;
         }
     }
 

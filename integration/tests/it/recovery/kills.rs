@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use integration::{ContainerBuilder, Node, eventually};
+use integration::{ContainerBuilder, Node, eventually, processes::Process};
 use nix::sys::signal::Signal;
 
 use crate::case::Case;
@@ -44,21 +44,10 @@ impl Victim {
     fn kill(self, node: &Node) {
         match self {
             Self::Containerd => node.stop_containerd(Signal::SIGKILL),
-            Self::Shim => shim_and_helpers(node).into_iter().take(1).for_each(|process| process.kill()),
-            Self::Helper => shim_and_helpers(node).into_iter().skip(1).for_each(|process| process.kill()),
+            Self::Shim => node.shims().iter().for_each(Process::kill),
+            Self::Helper => node.helpers().iter().for_each(Process::kill),
         }
     }
-}
-
-/// The shim first, then its helpers; empty while there is none. While a container is being created its own processes
-/// are in no cgroup yet: children of the helper are not taken.
-fn shim_and_helpers(node: &Node) -> Vec<integration::processes::Process> {
-    let shims = node.shims();
-    let Some(shim) = shims.iter().find(|one| !shims.iter().any(|other| other.pid == one.parent)) else {
-        return Vec::new();
-    };
-    let children = shims.iter().filter(|one| one.parent == shim.pid && one.state != 'Z');
-    std::iter::once(shim).chain(children).cloned().collect()
 }
 
 /// Holds an operation open: a hook that tells that it runs, and waits until it may go on.
@@ -162,7 +151,7 @@ fn shim_of_a_running_container(node: &Node) {
     let init = container.pid().cast_signed();
     node.shim().kill();
     // containerd sees the connection close and calls `delete`, which must end the container.
-    eventually("init is dead", || integration::processes::Process::read(init).is_none().then_some(()));
+    eventually("init is dead", || Process::read(init).is_none().then_some(()));
     node.events().wait_for("a", "exit");
     container.forget();
     clear(node, "a");
@@ -174,7 +163,7 @@ fn shim_during_an_exec(node: &Node) {
     let exec = container.exec("e", &["sleep", "1000"]).start().unwrap();
     let pid = exec.state().unwrap().pid.cast_signed();
     node.shim().kill();
-    eventually("the exec is dead", || integration::processes::Process::read(pid).is_none().then_some(()));
+    eventually("the exec is dead", || Process::read(pid).is_none().then_some(()));
     drop(exec);
     container.forget();
     clear(node, "a");
@@ -185,13 +174,13 @@ fn helper_of_a_running_container(node: &Node) {
     let container = ask(node, "a").start().unwrap();
     let helpers = node.helpers();
     assert!(!helpers.is_empty(), "a shim has a helper");
-    helpers.iter().for_each(integration::processes::Process::kill);
+    helpers.iter().for_each(Process::kill);
     // It goes on. What needs the helper is refused with the reason, or works by a new helper.
     let pid = container.pid().cast_signed();
     if let Err(status) = container.exec("e", &["true"]).run() {
         assert!(status.message().contains("helper"), "{status:?}");
     }
-    assert!(integration::processes::Process::read(pid).is_some(), "the container goes on");
+    assert!(Process::read(pid).is_some(), "the container goes on");
     assert_eq!(container.end(), 137);
     clear(node, "a");
     again(node);

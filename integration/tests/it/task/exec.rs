@@ -180,7 +180,8 @@ fn many_at_once(node: &Node) {
 
 fn leaks_no_files(node: &Node) {
     let container = node.container("a").start().unwrap();
-    let count = || node.shims().iter().map(integration::processes::Process::open_files).sum::<usize>();
+    let count =
+        || node.shims().iter().chain(&node.helpers()).map(integration::processes::Process::open_files).sum::<usize>();
     for _ in 0..5 {
         container.read("true");
     }
