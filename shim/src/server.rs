@@ -33,9 +33,9 @@ use crate::{
     task::{Context, TaskService},
 };
 
-/// A shim without containers ends after one to two of these. Between starting a shim and its first request containerd needs
-/// milliseconds.
-const UNUSED_INTERVAL: Duration = Duration::from_secs(15);
+/// A shim that containerd has no use for ends after one to two of these. Between starting a shim and its first request
+/// containerd needs milliseconds.
+const DISOWNED_INTERVAL: Duration = Duration::from_secs(15);
 /// For the answer to Shutdown to reach containerd.
 const LINGER: Duration = Duration::from_millis(20);
 /// For the last events to be taken.
@@ -79,7 +79,7 @@ pub fn prepare() -> Result<Prepared, ServeError> {
     Ok(Prepared { listener })
 }
 
-/// Serves until Shutdown finds no container, or there has been none for a while, or SIGTERM or SIGINT come. In the latter case containers that are left go
+/// Serves until Shutdown finds no container, or containerd has disowned it, or SIGTERM or SIGINT come. In the latter case containers that are left go
 /// on, and containerd, which sees the shim go, calls `delete` for each.
 pub async fn serve(prepared: Prepared, identity: Identity, socket: PathBuf, zygote: Zygote) -> Result<(), ServeError> {
     let bundle = env::current_dir().unwrap_or_else(|_| Path::new("/").to_owned());
@@ -104,7 +104,7 @@ pub async fn serve(prepared: Prepared, identity: Identity, socket: PathBuf, zygo
 
     tokio::select! {
         () = context.shutdown.notified() => tracing::debug!("shutdown was asked for"),
-        () = context.unused(UNUSED_INTERVAL) => tracing::warn!("containerd started this shim and has no container in it"),
+        () = context.disowned(DISOWNED_INTERVAL) => tracing::warn!("containerd has no container in this shim any more"),
         _ = terminate.recv() => tracing::info!("SIGTERM"),
         _ = interrupt.recv() => tracing::info!("SIGINT"),
     }

@@ -88,6 +88,12 @@ impl Container {
         })
     }
 
+    /// It has ended, and its bundle is gone: containerd's `delete` command has cleaned up after it, or nobody ever will ask
+    /// for it again.
+    pub(super) fn is_disowned(&self) -> bool {
+        self.init.exit().is_some() && !self.fixed.bundle.exists()
+    }
+
     /// Init for the empty id, else the exec.
     pub(super) fn process(&self, exec_id: &str) -> Result<Arc<Process>, TaskError> {
         if exec_id.is_empty() {

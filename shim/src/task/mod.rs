@@ -77,18 +77,25 @@ impl Context {
         }
     }
 
-    /// Returns once there has been no container, nor the creation of one, at two looks `interval` apart. containerd tells a
-    /// shim to end; one that is killed between starting a shim and using it cannot, and may forget the shim as well.
-    pub async fn unused(&self, interval: Duration) {
-        let mut was_empty = false;
+    /// Returns once two looks, `interval` apart, have found no container of which containerd still knows, nor a creation.
+    /// containerd tells a shim to end; one that was killed while it used the shim cannot, and may disown it afterwards.
+    pub async fn disowned(&self, interval: Duration) {
+        let mut was_disowned = false;
         loop {
             sleep(interval).await;
-            let is_empty = lock(&self.containers).is_empty();
-            if was_empty && is_empty {
+            let is_disowned = self.is_disowned();
+            if was_disowned && is_disowned {
                 return;
             }
-            was_empty = is_empty;
+            was_disowned = is_disowned;
         }
+    }
+
+    fn is_disowned(&self) -> bool {
+        lock(&self.containers).values().all(|slot| match slot {
+            Slot::Reserved => false,
+            Slot::Created(container) => container.is_disowned(),
+        })
     }
 
     fn container(&self, id: &str) -> Result<Arc<Container>, TaskError> {
