@@ -149,14 +149,22 @@ impl Drop for Daemon {
 pub struct DaemonConfig {
     /// The CRI plugin is on.
     pub cri: bool,
-    /// Appended to the generated file.
-    pub extra: String,
+    /// A file of `examples/containerd` in place of the generated runtime tables.
+    pub example: Option<&'static str>,
 }
 
 impl DaemonConfig {
     /// The file's text: everything under `directory`, plugins that need hardware or other daemons off.
     /// Version 2 of the format, which every containerd from 1.6 on reads.
     pub fn text(&self, directory: &Path, runtime: &str) -> String {
+        let generated = self.generated(directory, runtime);
+        match self.example {
+            Some(name) => merge_example(&generated, name),
+            None => generated,
+        }
+    }
+
+    fn generated(&self, directory: &Path, runtime: &str) -> String {
         let directory = directory.display();
         let mut disabled = vec![
             "io.containerd.snapshotter.v1.aufs",
@@ -192,10 +200,58 @@ level = "debug"
 [plugins."io.containerd.internal.v1.opt"]
 path = "{directory}/opt"
 {cri}
-{extra}
-"#,
-            extra = self.extra
+"#
         )
+    }
+}
+
+/// The example with this node's folders and sockets; nothing of the example itself changes but the shim's path.
+fn merge_example(generated: &str, name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/containerd").join(name);
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let text = text.replace("/usr/local/bin", &crate::node::shim_directory().display().to_string());
+    let mut example: toml::Table = toml::from_str(&text).expect("the example parses");
+    let mut own: toml::Table = toml::from_str(generated).expect("the generated configuration parses");
+    own.remove("version");
+    if let Some(plugins) = own.get_mut("plugins").and_then(toml::Value::as_table_mut) {
+        let cri = plugins.remove("io.containerd.grpc.v1.cri").expect("CRI is configured");
+        let is_version_3 = example.get("version").and_then(toml::Value::as_integer) == Some(3);
+        for (plugin, table) in cri_folders(&cri, is_version_3) {
+            plugins.insert(plugin.to_owned(), table);
+        }
+    }
+    merge(&mut example, own);
+    toml::to_string(&example).expect("the configuration can be written")
+}
+
+/// Of the CRI tables what depends on the node: network plugins' folders, the sandbox image, ports.
+fn cri_folders(cri: &toml::Value, is_version_3: bool) -> Vec<(&'static str, toml::Value)> {
+    let cri = cri.as_table().expect("a table");
+    let own = |keys: &[&str]| -> toml::Value {
+        let picked = keys.iter().filter_map(|&key| Some((key.to_owned(), cri.get(key)?.clone())));
+        toml::Value::Table(picked.collect())
+    };
+    let limits = ["disable_apparmor", "restrict_oom_score_adj", "disable_hugetlb_controller", "cni"];
+    let server = ["stream_server_address", "stream_server_port"];
+    if !is_version_3 {
+        return vec![("io.containerd.grpc.v1.cri", own(&[&limits[..], &server[..], &["sandbox_image"]].concat()))];
+    }
+    let pinned = toml::toml! { pinned_images = { sandbox = "" } };
+    let mut pinned = toml::Value::Table(pinned);
+    pinned["pinned_images"]["sandbox"] = cri["sandbox_image"].clone();
+    vec![
+        ("io.containerd.cri.v1.runtime", own(&limits)),
+        ("io.containerd.cri.v1.images", pinned),
+        ("io.containerd.grpc.v1.cri", own(&server)),
+    ]
+}
+
+fn merge(into: &mut toml::Table, from: toml::Table) {
+    for (key, value) in from {
+        match (into.get_mut(&key), value) {
+            (Some(toml::Value::Table(old)), toml::Value::Table(new)) => merge(old, new),
+            (_, value) => drop(into.insert(key, value)),
+        }
     }
 }
 

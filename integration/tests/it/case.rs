@@ -19,12 +19,14 @@ pub(crate) struct Case {
     pub(crate) any_runtime: bool,
     /// What the machine must offer.
     pub(crate) needs: fn() -> Skip,
+    /// Versions of containerd that it is about, by their beginning; empty: all.
+    pub(crate) versions: &'static [&'static str],
 }
 
 impl Case {
     /// A test of the Task service that every runtime must pass.
     pub(crate) fn plain(name: &'static str, run: fn(&Node)) -> Self {
-        Self { name, setup: Setup::default, run, any_runtime: true, needs: || Ok(()) }
+        Self { name, setup: Setup::default, run, any_runtime: true, needs: || Ok(()), versions: &[] }
     }
 
     /// A test of what only egpu does.
@@ -40,6 +42,15 @@ impl Case {
     /// Only where `needs` agrees.
     pub(crate) fn needing(self, needs: fn() -> Skip) -> Self {
         Self { needs, ..self }
+    }
+
+    /// Only on these versions of containerd.
+    pub(crate) fn on_containerd(self, versions: &'static [&'static str]) -> Self {
+        Self { versions, ..self }
+    }
+
+    fn is_about(self, flavour: &Flavour) -> bool {
+        self.versions.is_empty() || self.versions.iter().any(|version| flavour.version.starts_with(version))
     }
 
     fn skip_reason(self) -> Option<String> {
@@ -68,7 +79,8 @@ pub(crate) fn trials(flavours: &[Flavour], cases: &[Case]) -> Vec<Trial> {
             trials.push(missing(major));
         }
         for flavour in of_major {
-            trials.extend(cases.iter().map(|&case| trial(flavour.clone(), case)));
+            let about = cases.iter().filter(|case| case.is_about(flavour));
+            trials.extend(about.map(|&case| trial(flavour.clone(), case)));
         }
     }
     trials

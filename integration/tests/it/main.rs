@@ -14,6 +14,7 @@
 
 mod case;
 mod ctr;
+mod examples;
 mod gpu;
 mod pods;
 mod recovery;
@@ -28,7 +29,10 @@ fn main() -> std::process::ExitCode {
     arguments.test_threads.get_or_insert(2);
     let flavours = Flavour::all();
     let cases: Vec<case::Case> =
-        [task::cases(), pods::cases(), gpu::cases(), recovery::cases(), ctr::cases()].into_iter().flatten().collect();
+        [task::cases(), pods::cases(), gpu::cases(), recovery::cases(), ctr::cases(), examples::cases()]
+            .into_iter()
+            .flatten()
+            .collect();
     let trials = case::trials(&flavours, &cases);
     libtest_mimic::run(&arguments, trials).exit_code()
 }
