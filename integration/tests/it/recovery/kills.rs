@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use integration::{ContainerBuilder, Node, eventually, processes::Process};
+use integration::{ContainerBuilder, Node, eventually, is_egpu, processes::Process};
 use nix::sys::signal::Signal;
 
 use crate::case::Case;
@@ -44,10 +44,16 @@ impl Victim {
     fn kill(self, node: &Node) {
         match self {
             Self::Containerd => node.stop_containerd(Signal::SIGKILL),
-            Self::Shim => node.shims().iter().for_each(Process::kill),
+            // Those that serve. A `start` that is killed leaves its socket to the next `start` of the same container.
+            Self::Shim => node.shims().iter().filter(|shim| serves(shim)).for_each(Process::kill),
             Self::Helper => node.helpers().iter().for_each(Process::kill),
         }
     }
+}
+
+/// egpu's `start` gives the shim its socket's path; other shims cannot be told apart.
+fn serves(shim: &Process) -> bool {
+    !is_egpu() || shim.command.contains(" -socket ")
 }
 
 /// Holds an operation open: a hook that tells that it runs, and waits until it may go on.
