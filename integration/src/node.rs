@@ -160,7 +160,6 @@ impl Node {
 
     /// Root file system for containers: busybox.
     pub fn rootfs(&self) -> &'static Path {
-        static ROOTFS: OnceLock<TempDir> = OnceLock::new();
         ROOTFS
             .get_or_init(|| {
                 let directory = tempfile::Builder::new().prefix("egpu-rootfs-").tempdir().expect("make a directory");
@@ -321,8 +320,18 @@ pub fn shim_directory() -> PathBuf {
     )
 }
 
+static ROOTFS: OnceLock<TempDir> = OnceLock::new();
+static ARCHIVE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+
+/// Removes what all nodes of a run share; to be called when the last one has ended.
+pub fn remove_shared() {
+    let directories = [ROOTFS.get(), ARCHIVE.get().map(|(directory, _)| directory)];
+    for directory in directories.into_iter().flatten() {
+        let _ = fs::remove_dir_all(directory.path());
+    }
+}
+
 fn image_archive() -> &'static Path {
-    static ARCHIVE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
     let (_, archive) = ARCHIVE.get_or_init(|| {
         let directory = tempfile::Builder::new().prefix("egpu-image-").tempdir().expect("make a directory");
         let archive = directory.path().join("images.tar");

@@ -34,5 +34,7 @@ fn main() -> std::process::ExitCode {
             .flatten()
             .collect();
     let trials = case::trials(&flavours, &cases);
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    integration::node::remove_shared();
+    conclusion.exit_code()
 }
