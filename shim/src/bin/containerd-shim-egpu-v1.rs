@@ -1,6 +1,6 @@
 //! The containerd runtime `io.containerd.egpu.v1`: what containerd executes.
 
-use std::{env, error::Error, ffi::OsString, io::Write, process::ExitCode};
+use std::{env, error::Error, ffi::OsString, io::Write, process::ExitCode, time::Duration};
 
 use egpu_shim::{args::Invocation, delete::delete, helper, info, logging, server, start::start, task::chain};
 
@@ -40,7 +40,11 @@ fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// One thread; the blocking pool is for log files alone.
+/// One thread; an idle shim keeps no other. The blocking pool is for log files alone.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(4)
+        .thread_keep_alive(Duration::from_secs(1))
+        .build()
 }
