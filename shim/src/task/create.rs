@@ -94,10 +94,15 @@ impl Plan {
         Ok(Self { id: request.id, bundle, stdio, mounts: request.rootfs, options, spec, note })
     }
 
-    /// Reserves what the container asks for. The reservation names the cgroup before anything runs in it.
+    /// Reserves what the container asks for. The reservation names the cgroup before anything runs in it: who lives there
+    /// later is the container, and is killed when the shim is gone.
     async fn prepare(&self, context: &Context) -> Result<Prepared, TaskError> {
         let path = self.note.cgroups_path().map_err(TaskError::Locate)?;
         let cgroup = Cgroup::intended(&Host::default(), &path).map_err(TaskError::Locate)?;
+        let pids = cgroup.pids().map_err(|source| TaskError::Cgroup { action: "look for the cgroup of", source })?;
+        if let Some(pid) = pids.first() {
+            return Err(TaskError::CgroupInUse { id: self.id.clone(), pid: *pid });
+        }
         context.gpu.prepare(&context.helper, &self.id, &self.bundle, &cgroup).await.map_err(TaskError::Gpu)
     }
 

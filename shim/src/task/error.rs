@@ -135,6 +135,16 @@ pub enum TaskError {
     /// The cgroup could not be found.
     #[error("the container's cgroup cannot be found")]
     Locate(#[source] LocateError),
+    /// Somebody else lives in the cgroup; with a grant for it, they would be taken for this container's processes.
+    #[error(
+        "the cgroup of container {id} is in use by process {pid}; end it, or give the container another cgroupsPath"
+    )]
+    CgroupInUse {
+        /// The container's id.
+        id: String,
+        /// One of them.
+        pid: i32,
+    },
     /// The cgroup did not do as told.
     #[error("cannot {action} the container")]
     Cgroup {
@@ -195,6 +205,7 @@ impl TaskError {
             }
             Self::Invalid { .. } | Self::Json { .. } | Self::Options(_) => Code::INVALID_ARGUMENT,
             Self::Gpu(error) => error.code(),
+            Self::CgroupInUse { .. } => Code::FAILED_PRECONDITION,
             Self::Helper { source, .. } => match source.kind() {
                 FailureKind::Invalid => Code::INVALID_ARGUMENT,
                 FailureKind::NotFound => Code::NOT_FOUND,

@@ -14,6 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("refusals::more_than_is_free", more_than_is_free),
         Case::egpu("refusals::containers_per_card", containers_per_card).on(two_per_card),
         Case::egpu("refusals::privileged_quota", privileged_quota),
+        Case::egpu("refusals::cgroup_of_another_container", cgroup_of_another_container),
         Case::egpu(
             "refusals::no_trace_of_a_create_that_fails_after_admission",
             no_trace_of_a_create_that_fails_after_admission,
@@ -226,4 +227,20 @@ fn no_cards_on_the_node(node: &Node) {
     let text = refused(node.container("a").env("EGPU_MEMORY", "1GiB"));
     assert!(text.to_lowercase().contains("card"), "{text:?}");
     node.container("plain").start().unwrap().end();
+}
+
+/// Two containers on one path: the second is refused before anything is reserved, and what it takes to undo its create does
+/// not end the first. A reservation would name the first one's cgroup, and its processes would be killed for it later.
+fn cgroup_of_another_container(node: &Node) {
+    let path = format!("/egpu-shared-{}", std::process::id());
+    let edit = |spec: &mut serde_json::Value| spec["linux"]["cgroupsPath"] = json!(path.clone());
+    let first = node.container("first").edit(edit).start().unwrap();
+    for (id, asks) in [("second", false), ("third", true)] {
+        let second = node.container(id).edit(edit);
+        let text = refused(if asks { second.env("EGPU_MEMORY", "1GiB") } else { second });
+        assert!(text.contains("in use"), "{text}");
+        assert!(steps(node, id).is_empty(), "{id}: {:?}", steps(node, id));
+        assert_eq!(first.read("echo alive"), "alive");
+    }
+    first.end();
 }

@@ -17,7 +17,6 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::plain("failures::failing_hook", failing_hook),
         Case::plain("failures::no_path_variable", no_path_variable),
         Case::plain("failures::private_binary_of_root", private_binary_of_root),
-        Case::egpu("failures::cgroup_of_another_container", cgroup_of_another_container),
     ]
 }
 
@@ -93,15 +92,4 @@ fn private_binary_of_root(node: &Node) {
     let copy = "cp /bin/busybox /tmp/echo && chmod 0700 /tmp/echo && exec /tmp/echo private";
     let (status, output) = node.container("a").script(copy).run().unwrap();
     assert_eq!((status, output.stdout().as_str()), (0, "private\n"));
-}
-
-/// Two containers on one path: the second is refused, and what it takes to undo its create does not end the first.
-fn cgroup_of_another_container(node: &Node) {
-    let path = format!("/egpu-shared-{}", std::process::id());
-    let edit = |spec: &mut serde_json::Value| spec["linux"]["cgroupsPath"] = json!(path.clone());
-    let first = node.container("a").edit(edit).start().unwrap();
-    let text = refusal(node.container("b").edit(edit));
-    assert!(text.contains("in use"), "{text}");
-    assert_eq!(first.read("echo alive"), "alive");
-    first.end();
 }
