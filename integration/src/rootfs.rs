@@ -15,11 +15,14 @@ pub const IMAGE: &str = "egpu.test/busybox:latest";
 /// Name of the image of a pod's sandbox.
 pub const PAUSE_IMAGE: &str = "egpu.test/pause:latest";
 
-/// Where busybox is, statically linked.
+/// Where busybox is, statically linked. The GPU suite brings its own along, in the PATH.
 pub fn busybox() -> PathBuf {
-    ["/bin/busybox", "/usr/bin/busybox"]
-        .iter()
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    ["/bin", "/usr/bin"]
+        .into_iter()
         .map(PathBuf::from)
+        .chain(std::env::split_paths(&path))
+        .map(|directory| directory.join("busybox"))
         .find(|path| path.exists())
         .expect("busybox is missing: apt-get install busybox-static")
 }

@@ -17,7 +17,7 @@ use containerd_shim::{
         shim_async::{Client, EventsClient},
     },
 };
-use protobuf::{MessageField, MessageFull, well_known_types::any::Any};
+use protobuf::{Message, MessageField, well_known_types::any::Any};
 use tokio::{sync::Notify, time::timeout};
 use ttrpc::context;
 
@@ -47,19 +47,19 @@ impl Events {
     }
 
     /// Queues an event behind all that were queued before.
-    pub fn publish<E: Event + MessageFull>(&self, event: &E) {
+    pub fn publish<E: Event + Message>(&self, event: &E) {
         self.enqueue(event, |_, _| false);
     }
 
     /// The same, unless the very same event waits already: for what a container can bring about at any rate, which must not
     /// crowd out the events of others.
-    pub fn publish_once<E: Event + MessageFull>(&self, event: &E) {
+    pub fn publish_once<E: Event + Message>(&self, event: &E) {
         self.enqueue(event, |queue, new| {
             queue.entries.iter().any(|queued| queued.topic == new.topic && queued.event == new.event)
         });
     }
 
-    fn enqueue<E: Event + MessageFull>(&self, event: &E, is_told: impl FnOnce(&Queue<Envelope>, &Envelope) -> bool) {
+    fn enqueue<E: Event + Message>(&self, event: &E, is_told: impl FnOnce(&Queue<Envelope>, &Envelope) -> bool) {
         let topic = event.topic();
         let value = match event.write_to_bytes() {
             Ok(value) => value,
@@ -74,7 +74,8 @@ impl Events {
             namespace: self.namespace.clone(),
             topic,
             event: MessageField::some(Any {
-                type_url: E::descriptor().full_name().to_owned(),
+                // Not from the descriptor: to ask for it builds those of all files that it refers to, and keeps them.
+                type_url: format!("containerd.events.{}", E::NAME),
                 value,
                 ..Default::default()
             }),

@@ -1,16 +1,33 @@
 //! containerd's configuration among the examples: containerd is started with that very file, changed only in its paths.
 
+use std::path::Path;
+
 use integration::{Node, Setup, containerd::DaemonConfig, cri::PodContainerConfig};
 
-use crate::case::Case;
+use crate::case::{Case, Skip};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::egpu("examples::config_1x", pod_gets_what_it_asks).on(config_1x),
-        Case::egpu("examples::config_2x", pod_gets_what_it_asks).on(config_2x).on_containerd(&["2"]),
-        Case::egpu("examples::drop_in_17", pod_gets_what_it_asks).on(drop_in_17).on_containerd(&["1.7", "2"]),
-        Case::egpu("examples::drop_in_2x", pod_gets_what_it_asks).on(drop_in_2x).on_containerd(&["2"]),
+        Case::egpu("examples::config_1x", pod_gets_what_it_asks).needing(the_examples).on(config_1x),
+        Case::egpu("examples::config_2x", pod_gets_what_it_asks)
+            .needing(the_examples)
+            .on(config_2x)
+            .on_containerd(&["2"]),
+        Case::egpu("examples::drop_in_17", pod_gets_what_it_asks)
+            .needing(the_examples)
+            .on(drop_in_17)
+            .on_containerd(&["1.7", "2"]),
+        Case::egpu("examples::drop_in_2x", pod_gets_what_it_asks)
+            .needing(the_examples)
+            .on(drop_in_2x)
+            .on_containerd(&["2"]),
     ]
+}
+
+/// A binary that was carried to another machine has left them behind.
+fn the_examples() -> Skip {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/containerd");
+    if folder.is_dir() { Ok(()) } else { Err("the repository's examples are not on this machine".to_owned()) }
 }
 
 fn example(name: &'static str) -> Setup {

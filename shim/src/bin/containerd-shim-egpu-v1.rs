@@ -32,8 +32,9 @@ fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
             Ok(())
         }
         Invocation::Serve { identity, socket } => {
-            let prepared = server::prepare()?;
+            // Before the socket gets another number, which the helper would inherit.
             let zygote = helper::spawn()?;
+            let prepared = server::prepare()?;
             runtime()?.block_on(server::serve(prepared, identity, socket, zygote))?;
             Ok(())
         }

@@ -61,7 +61,8 @@ impl ExecRules {
     /// Naming the first privilege that it may not have.
     pub fn apply(self, process: &Value) -> Result<Value, GpuError> {
         let mut process = process.clone();
-        if self.refuses_privileges {
+        // Without capabilities of its own it has the container's, which were looked at when it was created.
+        if self.refuses_privileges && process.get("capabilities").is_some_and(Value::is_object) {
             let privileges = spec::read(&serde_json::json!({ "process": process })).source.privileges;
             let held = [
                 (privileges.cap_sys_admin, "CAP_SYS_ADMIN"),
@@ -330,6 +331,8 @@ mod tests {
             let kept = json!({ "args": ["sh"], "capabilities": { "bounding": ["CAP_KILL"] } });
             assert_eq!(rules.apply(&process(capability)).unwrap(), kept);
         }
+        let inheriting = json!({ "args": ["sh"] });
+        assert_eq!(rules.apply(&inheriting).unwrap(), inheriting);
         assert_eq!(rules.apply(&process("CAP_CHOWN")).unwrap(), process("CAP_CHOWN"));
     }
 }

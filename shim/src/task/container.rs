@@ -33,6 +33,9 @@ use crate::{
     sync::lock,
 };
 
+/// How long an exit waits for the ledger before it is told.
+const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(5);
+
 /// For a process that was sent SIGKILL to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 /// Exit status of an exec that never ran.
@@ -144,13 +147,14 @@ impl Container {
     /// A container that has ended holds no grant, even if nobody deletes it for a long time. What cannot be given back yet,
     /// because something of it still runs, is given back at Delete.
     async fn give_back(&self, context: &Context) {
-        let released = context.gpu.release(&self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended).await;
-        if let Err(error) = released {
-            tracing::warn!(
-                container = self.fixed.id,
-                error = super::error::chain(&error),
-                "the grant is kept until Delete"
-            );
+        let release = context.gpu.release(&self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended);
+        match tokio::time::timeout(GIVE_BACK_PATIENCE, release).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                let error = super::error::chain(&error);
+                tracing::warn!(container = self.fixed.id, error, "the grant is kept until Delete");
+            }
+            Err(_) => tracing::warn!(container = self.fixed.id, "the ledger is busy; the exit is told first"),
         }
     }
 

@@ -17,7 +17,7 @@ use containerd_shim::{
         shim_async::{Task, create_task},
     },
 };
-use protobuf::{EnumOrUnknown, MessageField, MessageFull, well_known_types::any::Any};
+use protobuf::{EnumOrUnknown, Message, MessageField, well_known_types::any::Any};
 use ttrpc::r#async::Service;
 
 use super::{
@@ -69,10 +69,11 @@ fn wire_pid(pid: i32) -> u32 {
     pid.unsigned_abs()
 }
 
-fn any_of<M: MessageFull>(message: &M) -> Result<Any, TaskError> {
+fn details_of(exec_id: String) -> Result<Any, TaskError> {
+    let details = ProcessDetails { exec_id, ..Default::default() };
     Ok(Any {
-        type_url: M::descriptor().full_name().to_owned(),
-        value: message.write_to_bytes().map_err(TaskError::Encode)?,
+        type_url: "containerd.runc.v1.ProcessDetails".to_owned(),
+        value: details.write_to_bytes().map_err(TaskError::Encode)?,
         ..Default::default()
     })
 }
@@ -191,7 +192,7 @@ impl Task for TaskService {
     async fn pids(&self, _: &TtrpcContext, request: PidsRequest) -> TtrpcResult<PidsResponse> {
         let mut processes = Vec::new();
         for (pid, exec_id) in self.0.container(&request.id)?.pids()? {
-            let info = exec_id.map(|exec_id| any_of(&ProcessDetails { exec_id, ..Default::default() })).transpose()?;
+            let info = exec_id.map(details_of).transpose()?;
             processes.push(ProcessInfo { pid: wire_pid(pid), info: info.into(), ..Default::default() });
         }
         Ok(PidsResponse { processes, ..Default::default() })
