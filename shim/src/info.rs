@@ -14,6 +14,8 @@ use libcontainer::syscall::linux::{MountOption, MountRecursive};
 use protobuf::{Message, MessageField, well_known_types::any::Any};
 use serde_json::{Value, json};
 
+use crate::capabilities::CAPABILITIES;
+
 /// The runtime's name.
 pub const NAME: &str = "io.containerd.egpu.v1";
 /// As containerd's own limit for what it sends.
@@ -129,51 +131,6 @@ fn mount_options() -> Vec<String> {
     debug_assert!(recursive.iter().all(|option| MountRecursive::from_str(option).is_ok()));
     MountOption::known_options().into_iter().chain(recursive.map(str::to_owned)).collect()
 }
-
-/// capabilities(7), all that a kernel has up to 5.9 and later.
-const CAPABILITIES: &[&str] = &[
-    "CAP_CHOWN",
-    "CAP_DAC_OVERRIDE",
-    "CAP_DAC_READ_SEARCH",
-    "CAP_FOWNER",
-    "CAP_FSETID",
-    "CAP_KILL",
-    "CAP_SETGID",
-    "CAP_SETUID",
-    "CAP_SETPCAP",
-    "CAP_LINUX_IMMUTABLE",
-    "CAP_NET_BIND_SERVICE",
-    "CAP_NET_BROADCAST",
-    "CAP_NET_ADMIN",
-    "CAP_NET_RAW",
-    "CAP_IPC_LOCK",
-    "CAP_IPC_OWNER",
-    "CAP_SYS_MODULE",
-    "CAP_SYS_RAWIO",
-    "CAP_SYS_CHROOT",
-    "CAP_SYS_PTRACE",
-    "CAP_SYS_PACCT",
-    "CAP_SYS_ADMIN",
-    "CAP_SYS_BOOT",
-    "CAP_SYS_NICE",
-    "CAP_SYS_RESOURCE",
-    "CAP_SYS_TIME",
-    "CAP_SYS_TTY_CONFIG",
-    "CAP_MKNOD",
-    "CAP_LEASE",
-    "CAP_AUDIT_WRITE",
-    "CAP_AUDIT_CONTROL",
-    "CAP_SETFCAP",
-    "CAP_MAC_OVERRIDE",
-    "CAP_MAC_ADMIN",
-    "CAP_SYSLOG",
-    "CAP_WAKE_ALARM",
-    "CAP_BLOCK_SUSPEND",
-    "CAP_AUDIT_READ",
-    "CAP_PERFMON",
-    "CAP_BPF",
-    "CAP_CHECKPOINT_RESTORE",
-];
 
 #[cfg(test)]
 mod tests {

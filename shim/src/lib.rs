@@ -5,6 +5,7 @@
 pub mod args;
 pub mod bootstrap;
 pub mod bundle;
+mod capabilities;
 pub mod cgroup;
 pub mod cli;
 pub mod delete;
