@@ -60,7 +60,7 @@ pub async fn delete(identity: &Identity, bundle: Option<PathBuf>, zygote: Zygote
     let helper = HelperClient::new(zygote).map_err(DeleteError::Helper)?;
     let note = note(identity, &bundle)?;
     let cleaned = clean(&note, &bundle, &helper).await;
-    remove_dead_socket(&bundle);
+    remove_dead_socket(identity, &bundle);
     // The helper ends with its socket. It and its workers are waited for, or whoever adopts them would have to.
     drop(helper);
     while !matches!(rustix::process::wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
@@ -107,9 +107,13 @@ async fn clean(note: &Note, bundle: &Path, helper: &HelperClient) -> Result<(), 
     gpu::release(&key, bundle, ReleaseReason::Ended).map_err(DeleteError::Gpu)
 }
 
-/// The socket of a group outlives its members as long as the group's shim does.
-fn remove_dead_socket(bundle: &Path) {
-    let Some(address) = bundle::read_socket_address(bundle) else { return };
+/// The socket of a group outlives its members as long as the group's shim does. containerd may have removed the bundle
+/// already; the socket is then looked for where it usually is.
+fn remove_dead_socket(identity: &Identity, bundle: &Path) {
+    let address = bundle::read_socket_address(bundle).unwrap_or_else(|| {
+        let spec = SpecView::read(bundle).unwrap_or_default();
+        containerd_shim::socket_address(&identity.address, &identity.namespace, spec.group(&identity.id))
+    });
     let path = Path::new(address.strip_prefix("unix://").unwrap_or(&address));
     let refused = matches!(UnixStream::connect(path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused);
     if refused && let Err(error) = fs::remove_file(path) {

@@ -24,11 +24,15 @@ impl Cgroup {
         self.remove_once()
     }
 
-    /// Kills all, again and again while there is somebody left, and removes: what is left to do after a crash.
+    /// Kills all, again and again while there is somebody left, and removes: what is left to do after a crash. Somebody
+    /// may still come in after the first look: a process that a dead shim's worker had begun to make.
     pub async fn destroy(&self) -> Result<(), CgroupError> {
         let mut wait = FIRST_WAIT;
         for _ in 1..TRIES {
-            self.kill_all().await?;
+            // The usual case is an empty one; killing would freeze it first.
+            if !self.is_empty()? {
+                self.kill_all().await?;
+            }
             if self.remove_once().is_ok() {
                 return Ok(());
             }

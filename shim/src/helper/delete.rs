@@ -92,9 +92,7 @@ fn destroy(cgroup: &Cgroup) -> Result<(), DeleteError> {
         return Ok(());
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(DeleteError::Runtime)?;
-    // The usual case; killing would freeze the cgroup first.
-    let is_empty = cgroup.is_empty()?;
-    Ok(runtime.block_on(async { if is_empty { cgroup.remove().await } else { cgroup.destroy().await } })?)
+    Ok(runtime.block_on(cgroup.destroy())?)
 }
 
 /// systemd removes a scope when its last process ends; this is for one that it thinks failed.
