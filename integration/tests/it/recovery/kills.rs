@@ -26,10 +26,19 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::plain("kills::shim_of_a_running_container", shim_of_a_running_container),
         Case::plain("kills::shim_during_an_exec", shim_during_an_exec),
         Case::egpu("kills::helper_of_a_running_container", helper_of_a_running_container),
-        Case::egpu("kills::shim_at_random", |node| at_random(node, Victim::Shim)),
-        Case::egpu("kills::helper_at_random", |node| at_random(node, Victim::Helper)),
-        Case::egpu("kills::containerd_at_random", |node| at_random(node, Victim::Containerd)),
+        Case::egpu("kills::shim_at_random", |node| at_random(node, Victim::Shim)).needing(random_kills),
+        Case::egpu("kills::helper_at_random", |node| at_random(node, Victim::Helper)).needing(random_kills),
+        Case::egpu("kills::containerd_at_random", |node| at_random(node, Victim::Containerd)).needing(random_kills),
     ]
+}
+
+/// A search for defects, not a check: a shim that dies between its `start` and containerd's connection leaves its socket,
+/// since containerd does not call `delete` then.
+fn random_kills() -> Result<(), String> {
+    match std::env::var("EGPU_TEST_RANDOM_KILLS").as_deref() {
+        Ok("1") => Ok(()),
+        _ => Err("random instants: set EGPU_TEST_RANDOM_KILLS=1".to_owned()),
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
