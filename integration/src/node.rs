@@ -200,12 +200,13 @@ impl Node {
         own.into_iter().filter(|process| process.name.starts_with("containerd-shim")).collect()
     }
 
-    /// The one shim of a node that has one, while it does nothing.
+    /// The one shim of a node that has one, once others that were told to end have ended.
     #[track_caller]
     pub fn shim(&self) -> processes::Process {
-        let shims = self.shims();
-        assert_eq!(shims.len(), 1, "{shims:?}");
-        shims.into_iter().next().expect("one shim")
+        eventually("there is exactly one shim", || {
+            let mut shims = self.shims();
+            if shims.len() == 1 { shims.pop() } else { None }
+        })
     }
 
     /// The shims' helpers.
