@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 pub use capabilities::UnknownCapability;
 pub use error::{RequestError, Said, Shown};
 pub use memory::{MemoryLimit, ParseMemoryLimitError};
-pub use parse::parse;
+pub use parse::{asked, parse};
 pub use per_card::{CardCountError, PerCard};
 pub use policy::CardPolicy;
 pub use requirement::{Platform, UnsatisfiedRequirement};

@@ -223,14 +223,7 @@ impl Spoken<'_> {
     }
 
     fn asked(&self) -> Vec<String> {
-        let mut asked: Vec<String> = Vec::new();
-        for (statements, is_env) in [(&self.annotations, false), (&self.env, true)] {
-            for name in statements.names() {
-                if (is_env && is_of_a_request(name)) || (!is_env && is_annotation_of_a_request(name)) {
-                    asked.extend(statements.all(name).map(|statement| Said::from(statement).to_string()));
-                }
-            }
-        }
+        let mut asked = said_about_gpus(&self.env, &self.annotations);
         // What named the cards without being a variable of a request.
         if matches!(self.visible.namer, Namer::Spec | Namer::LegacyImage) {
             asked.push(self.visible.said.to_string());
@@ -274,6 +267,24 @@ fn fits<T>(values: &PerCard<T>, cards: usize, said: &Said) -> Result<(), Request
         .for_cards(cards)
         .map(|_| ())
         .map_err(|error| RequestError::invalid(said.clone(), format!("as many values as there are cards: {error}")))
+}
+
+/// What a spec says about GPUs, `NAME=value` each, whether or not a request can be made of it: for the log of one that is
+/// refused.
+pub fn asked(source: &Source) -> Vec<String> {
+    said_about_gpus(&Statements::from_env(&source.env), &Statements::from_annotations(&source.annotations))
+}
+
+fn said_about_gpus(env: &Statements<'_>, annotations: &Statements<'_>) -> Vec<String> {
+    let mut asked: Vec<String> = Vec::new();
+    for (statements, is_env) in [(annotations, false), (env, true)] {
+        for name in statements.names() {
+            if (is_env && is_of_a_request(name)) || (!is_env && is_annotation_of_a_request(name)) {
+                asked.extend(statements.all(name).map(|statement| Said::from(statement).to_string()));
+            }
+        }
+    }
+    asked
 }
 
 fn is_annotation_of_a_request(name: &str) -> bool {

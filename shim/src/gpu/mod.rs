@@ -193,7 +193,7 @@ fn read(key: &ContainerKey, bundle: &Path) -> Result<Reading, GpuError> {
     let container = spec::read(&document);
     let log = DecisionLog::new(&config.log_file);
     let parsed = request::parse(&container.source, &config).map_err(|source| {
-        log.refused_at_validation(key, &asked(&container.source.env), &source);
+        log.refused_at_validation(key, &request::asked(&container.source).join(" "), &source);
         GpuError::Request { container: Box::new(key.clone()), source: Box::new(source) }
     })?;
     match parsed {
@@ -222,13 +222,6 @@ fn read(key: &ContainerKey, bundle: &Path) -> Result<Reading, GpuError> {
             Ok(Reading::Gpu(Box::new(Ask { config, request: *request, own_user_namespace, inventory })))
         }
     }
-}
-
-/// The variables of an environment that look like a request, for the log of one that could not be read.
-fn asked(env: &[String]) -> String {
-    const PREFIXES: [&str; 7] = ["EGPU", "NVIDIA_VISIBLE", "ALIYUN_COM_GPU", "AMP_", "GPU_", "CUDA_", "CGPU_"];
-    let speaks = |variable: &&String| PREFIXES.iter().any(|prefix| variable.starts_with(prefix));
-    env.iter().filter(speaks).map(String::as_str).collect::<Vec<_>>().join(" ")
 }
 
 /// A container whose request is understood, on its way to a grant.
