@@ -2,13 +2,17 @@
 //!
 //! It knows nothing of containerd, ttrpc or tokio: request in, [`Grant`] and spec edits out.
 
+pub mod account;
 pub mod cards;
 pub mod decision_log;
 pub mod doctor;
+pub mod driver;
 pub mod driver_files;
 pub mod fence;
 pub mod inject;
 pub mod ledger;
+pub mod mediate;
+pub mod rm;
 mod select;
 pub mod spec;
 mod sys;

@@ -1,0 +1,80 @@
+//! The thread whose call is being handled, as mediation needs it.
+
+use std::{fs::File, io};
+
+/// A process (thread group) of the container, in the mediator's pid namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Pid(pub i32);
+
+/// Why the caller could not be reached.
+#[derive(Debug, thiserror::Error)]
+pub enum CallerError {
+    /// It is gone, or its call was interrupted: nobody waits for an answer, and whatever the call has done must be undone.
+    #[error("the calling thread is gone")]
+    Gone,
+    /// The address is not mapped, or not writable: EFAULT.
+    #[error("the caller's memory at {address:#x} cannot be accessed")]
+    Fault {
+        /// Where.
+        address: u64,
+    },
+    /// No such descriptor: EBADF.
+    #[error("the caller has no descriptor {fd}")]
+    BadDescriptor {
+        /// Its number.
+        fd: i32,
+    },
+    /// Anything else; the call fails with EIO, and it is counted.
+    #[error("the caller cannot be examined")]
+    Other(#[source] io::Error),
+}
+
+/// Access to the calling thread. Every method may block on the caller's memory (a page can be made to): hold no lock.
+///
+/// Implementations check that the notification is still valid after each look at the caller, before its result is used.
+pub trait Caller {
+    /// Fills `bytes` from `address`.
+    ///
+    /// # Errors
+    /// [`CallerError::Fault`] when not all of it is readable.
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), CallerError>;
+
+    /// Fills as much of `bytes` from `address` as is readable without a gap, and says how much that is; 0 when nothing is.
+    ///
+    /// # Errors
+    /// When the caller is gone.
+    fn read_up_to(&self, address: u64, bytes: &mut [u8]) -> Result<usize, CallerError>;
+
+    /// Writes `bytes` at `address`.
+    ///
+    /// # Errors
+    /// [`CallerError::Fault`] when not all of it is writable.
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), CallerError>;
+
+    /// A duplicate of one of the caller's descriptors.
+    ///
+    /// # Errors
+    /// [`CallerError::BadDescriptor`] when there is none of that number.
+    fn file(&self, fd: i32) -> Result<File, CallerError>;
+
+    /// Installs a file of the mediator's in the caller's table, close-on-exec, and says its number there.
+    ///
+    /// # Errors
+    /// When the caller's table is full, or it is gone.
+    fn install(&self, file: &File) -> Result<i32, CallerError>;
+
+    /// The calling process.
+    ///
+    /// # Errors
+    /// When it is gone.
+    fn pid(&self) -> Result<Pid, CallerError>;
+
+    /// The calling process's number in its own pid namespace.
+    ///
+    /// # Errors
+    /// When it is gone.
+    fn pid_in_container(&self) -> Result<i32, CallerError>;
+
+    /// Whether the call still waits for its answer.
+    fn is_waiting(&self) -> bool;
+}

@@ -1,0 +1,47 @@
+//! Mediation of a container's driver calls: notification -> call -> verdict -> action -> answer.
+//!
+//! [`Session::handle`] is the whole way of one call. What it needs of the kernel comes in through [`Caller`] (the thread that
+//! made the call) and [`Driver`](crate::driver::Driver) (who executes it); it holds no lock while it touches the caller's memory.
+
+pub mod caller;
+
+pub use caller::{Caller, CallerError, Pid};
+
+/// A system call that the filter stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stopped {
+    /// `ioctl(fd, command, argument)`.
+    Ioctl {
+        /// The descriptor's number in the caller's table.
+        fd: i32,
+        /// The command's low 32 bits.
+        command: u32,
+        /// Address of the argument struct in the caller's memory.
+        argument: u64,
+    },
+    /// `mmap` of a file, shared, at a non-zero offset: managed memory if the file is UVM's.
+    Mmap {
+        /// The address asked for; where, with `MAP_FIXED`.
+        address: u64,
+        /// Bytes.
+        length: u64,
+        /// `MAP_*`.
+        flags: u32,
+        /// The descriptor's number in the caller's table.
+        fd: i32,
+        /// Offset in bytes.
+        offset: u64,
+    },
+}
+
+/// How the caller's system call ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// It returns this.
+    Return(i64),
+    /// It fails with this errno.
+    Errno(i32),
+    /// The kernel executes it as it stands (`SECCOMP_USER_NOTIF_FLAG_CONTINUE`). Only for calls that cannot decide about memory,
+    /// sharing or scheduling, whatever a racing thread turns them into.
+    Continue,
+}

@@ -1,0 +1,1 @@
+//! The classes of `NV_ESC_RM_ALLOC`.

@@ -1,0 +1,1 @@
+//! The controls of `NV_ESC_RM_CONTROL`.

@@ -1,0 +1,1 @@
+//! The ioctls of `/dev/nvidia-uvm`.
