@@ -16,5 +16,6 @@ pub mod rm;
 mod select;
 pub mod spec;
 mod sys;
+pub mod usage;
 
 pub use select::SelectError;

@@ -4,8 +4,16 @@
 //! made the call) and [`Driver`](crate::driver::Driver) (who executes it); it holds no lock while it touches the caller's memory.
 
 pub mod caller;
+mod observer;
+mod processes;
+mod session;
+mod setup;
 
 pub use caller::{Caller, CallerError, Pid};
+pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, UnknownCall, UnknownKind};
+pub use processes::{Processes, UvmMapping};
+pub use session::{NotGranted, Session};
+pub use setup::{GrantedCard, SessionError, SessionSetup};
 
 /// A system call that the filter stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,4 +52,7 @@ pub enum Answer {
     /// The kernel executes it as it stands (`SECCOMP_USER_NOTIF_FLAG_CONTINUE`). Only for calls that cannot decide about memory,
     /// sharing or scheduling, whatever a racing thread turns them into.
     Continue,
+    /// The calling process asked for more memory than its container may have, and its container's policy is to end it
+    /// (`OverMemory::Kill`): it is not answered, and killed. The observer has been told.
+    KillCaller,
 }

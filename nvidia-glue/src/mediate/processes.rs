@@ -1,0 +1,45 @@
+//! The container's processes, as reconciliation needs them.
+
+use std::{fs::File, io};
+
+use super::Pid;
+
+/// One mapping of `/dev/nvidia-uvm` in a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UvmMapping {
+    /// Where it starts; UVM's managed memory has its offset in the file there too.
+    pub address: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Offset in the file, bytes.
+    pub offset: u64,
+    /// Whether it is shared and writable, as managed memory is.
+    pub writable: bool,
+}
+
+/// Looks at the container's processes. An error means that the process cannot be examined (usually: it is gone); it is left out.
+pub trait Processes {
+    /// Every process of the container, threads left out.
+    ///
+    /// # Errors
+    /// When the container's cgroup cannot be read.
+    fn pids(&self) -> io::Result<Vec<Pid>>;
+
+    /// The process's mappings of `/dev/nvidia-uvm` (`/proc/PID/maps`).
+    ///
+    /// # Errors
+    /// When the process is gone.
+    fn uvm_mappings(&self, pid: Pid) -> io::Result<Vec<UvmMapping>>;
+
+    /// Whether it has a file of the driver's open or mapped.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    fn has_driver_file(&self, pid: Pid) -> io::Result<bool>;
+
+    /// Whether one of its descriptors is of the same open file as `file` (`kcmp(2)` with `KCMP_FILE`).
+    ///
+    /// # Errors
+    /// When the process is gone.
+    fn has_open_file(&self, pid: Pid, file: &File) -> io::Result<bool>;
+}

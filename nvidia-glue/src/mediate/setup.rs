@@ -1,0 +1,95 @@
+//! What a [`Session`](super::Session) is made of, and what goes wrong in making it.
+
+use std::{io, sync::Arc};
+
+use runtime_config::{
+    Bytes,
+    request::{OverMemory, PciBusId},
+};
+
+use super::Observer;
+use crate::{
+    driver::Driver,
+    rm::{DriverRelease, Status, UnknownDriver},
+};
+
+/// What one container was granted, and who executes its driver calls.
+#[derive(Debug)]
+pub struct SessionSetup {
+    /// Its cards; no other exists for it.
+    pub cards: Vec<GrantedCard>,
+    /// The driver that runs.
+    pub release: DriverRelease,
+    /// Whether a driver outside the known range is treated like the nearest known one. `false`: refused.
+    pub pass_unknown_driver: bool,
+    /// Who executes.
+    pub driver: Arc<dyn Driver>,
+    /// What happens to a process that asks for more than the container's grant.
+    pub over_memory: OverMemory,
+    /// Who is told.
+    pub observer: Arc<dyn Observer>,
+}
+
+/// One card of the container's grant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrantedCard {
+    /// Its index in the container, from 0.
+    pub index: u32,
+    /// `GPU-...`.
+    pub uuid: String,
+    /// Number of `/dev/nvidiaN`.
+    pub minor: u32,
+    /// PCI address.
+    pub pci: PciBusId,
+    /// Bytes that the container may have of it, floored to whole KiB. `total` or more: the whole card; its view is left as the
+    /// driver shows it.
+    pub memory_limit: Bytes,
+    /// Bytes that the card has, NVML's total.
+    pub total: Bytes,
+    /// `NVIDIA H200`.
+    pub model: String,
+}
+
+/// Why there can be no mediation for a container.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The driver's layouts are not known.
+    #[error("the container's driver calls cannot be read")]
+    Driver(#[source] UnknownDriver),
+    /// A node of the driver's cannot be opened.
+    #[error("{node} cannot be opened; check that the driver is loaded and that the mediator may open it")]
+    Open {
+        /// Which.
+        node: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// One of the driver calls that a session begins with failed.
+    #[error("the driver call `{call}`, with which mediation begins, failed")]
+    Call {
+        /// Its name.
+        call: &'static str,
+        /// The errno.
+        #[source]
+        source: io::Error,
+    },
+    /// One of the driver calls that a session begins with was refused by the driver.
+    #[error("the driver refused `{call}`, with which mediation begins, with status {:#x}", status.0)]
+    Refused {
+        /// Its name.
+        call: &'static str,
+        /// What it answered.
+        status: Status,
+    },
+    /// A granted card is not among the driver's.
+    #[error(
+        "the driver does not know the granted card {uuid} at {pci}; it may have fallen off the bus: see `egpu doctor`"
+    )]
+    NoSuchCard {
+        /// Its UUID.
+        uuid: String,
+        /// Where it should be.
+        pci: PciBusId,
+    },
+}
