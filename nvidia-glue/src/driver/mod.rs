@@ -77,7 +77,9 @@ pub trait Driver: fmt::Debug + Send + Sync {
 
     /// A call that the real driver executes in the caller's own context (the mediator answers "continue"): here for drivers that
     /// are not in the kernel. `None`: let the kernel do it.
-    fn in_callers_place(&self, file: &DeviceFile, command: u32, args: &mut [u8]) -> Option<io::Result<i32>>;
+    ///
+    /// Descriptors that the call names (the control file of `NV_ESC_REGISTER_FD`) are in `files`, as for [`Driver::ioctl`].
+    fn in_callers_place(&self, file: &DeviceFile, call: DriverCall<'_>) -> Option<io::Result<i32>>;
 
     /// Opens a node for the mediator itself.
     ///
