@@ -1,8 +1,8 @@
 //! The seccomp filter that stands between a container and the NVIDIA driver's ioctls, as pure data.
 //!
-//! Today it is the fence of containers without a grant: a neighbour could hand them an open driver file (SCM_RIGHTS,
-//! `/proc/PID/fd`), and with it they would use a card without any limit. The device cgroup does not see a file that is
-//! already open; the filter does.
+//! Around a container with a share of a card it hands the driver's calls to a listener. Around a container without a grant
+//! it refuses them: a neighbour could hand such a one an open driver file (SCM_RIGHTS, `/proc/PID/fd`), and with it it would
+//! use a card without any limit. The device cgroup does not see a file that is already open; the filter does.
 //!
 //! What it keys on, and why:
 //! - The resource manager (`nvidia_ioctl()`, kernel-open/nvidia/nv.c) reads a command's **number** and **size** and never
@@ -69,28 +69,62 @@ impl Arch {
         }
     }
 
-    /// `AUDIT_ARCH_*` (linux/audit.h) of each system call entry, and the numbers of ioctl at it.
+    /// Each system call entry. x32 shares x86-64's audit value and sets bit 30 of the number; its own ioctl is 514. The bit
+    /// is masked off, and both numbers are taken with and without it: kernels before 5.5 ran 514 without the bit as well.
+    /// On i386, 90 is the old mmap, whose arguments are in memory; ARM's table has none (asm/unistd32.h).
     fn entries(self) -> &'static [Entry] {
         match self {
             Self::X86_64 => &[
-                // x32 shares the audit value and sets bit 30 of the number; its own ioctl is 514. The bit is masked off, and
-                // both numbers are taken with and without it: kernels before 5.5 ran 514 without the bit as well.
-                Entry { audit_arch: 0xc000_003e, ioctl: &[16, 514] },
-                Entry { audit_arch: 0x4000_0003, ioctl: &[54] },
+                Entry { audit_arch: 0xc000_003e, ioctl: &[16, 514], mmap: 9, old_mmap: None },
+                Entry { audit_arch: 0x4000_0003, ioctl: &[54], mmap: 192, old_mmap: Some(90) },
             ],
-            Self::Aarch64 => {
-                &[Entry { audit_arch: 0xc000_00b7, ioctl: &[29] }, Entry { audit_arch: 0x4000_0028, ioctl: &[54] }]
-            }
+            Self::Aarch64 => &[
+                Entry { audit_arch: 0xc000_00b7, ioctl: &[29], mmap: 222, old_mmap: None },
+                Entry { audit_arch: 0x4000_0028, ioctl: &[54], mmap: 192, old_mmap: None },
+            ],
         }
     }
+
+    /// What a notified call is, by the audit value and number that `struct seccomp_data` tells: the filter notifies no
+    /// others. `None`: not one of its calls.
+    pub fn call(self, audit_arch: u32, nr: i32) -> Option<NotifiedCall> {
+        let entry = self.entries().iter().find(|entry| entry.audit_arch == audit_arch)?;
+        let nr = u32::try_from(nr).ok()? & !X32_BIT;
+        if entry.ioctl.contains(&nr) {
+            return Some(NotifiedCall::Ioctl);
+        }
+        // mmap2 counts in units of 4096 bytes whatever the page size.
+        let is_32_bit = audit_arch & AUDIT_ARCH_64BIT == 0;
+        (entry.mmap == nr).then_some(NotifiedCall::Mmap { offset_unit: if is_32_bit { 4096 } else { 1 } })
+    }
+}
+
+/// A call that a filter with [`Action::UserNotification`] hands to its listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotifiedCall {
+    /// `ioctl(fd, command, argument)`.
+    Ioctl,
+    /// `mmap(address, length, protection, flags, fd, offset)`.
+    Mmap {
+        /// Bytes that one unit of `offset` is.
+        offset_unit: u64,
+    },
 }
 
 /// One way into the kernel.
 #[derive(Debug)]
 struct Entry {
+    /// `AUDIT_ARCH_*`, linux/audit.h.
     audit_arch: u32,
     ioctl: &'static [u32],
+    /// The mmap that has its arguments in registers.
+    mmap: u32,
+    /// One that has them in memory, where nothing can be decided about them.
+    old_mmap: Option<u32>,
 }
+
+/// `__AUDIT_ARCH_64BIT`.
+const AUDIT_ARCH_64BIT: u32 = 0x8000_0000;
 
 /// Bit 30 of a system call number, x32's mark (`__X32_SYSCALL_BIT`). No other entry has numbers that high.
 const X32_BIT: u32 = 0x4000_0000;
@@ -99,6 +133,8 @@ const X32_BIT: u32 = 0x4000_0000;
 const OFFSET_NR: u32 = 0;
 const OFFSET_ARCH: u32 = 4;
 const OFFSET_COMMAND: u32 = 24;
+const OFFSET_MMAP_FLAGS: u32 = 16 + 3 * 8;
+const OFFSET_MMAP_OFFSET: u32 = 16 + 5 * 8;
 
 /// `nr` and `size` of an ioctl command, `nr` and `type` of one (asm-generic/ioctl.h).
 const NR_AND_SIZE: u32 = 0x3fff_00ff;
@@ -106,11 +142,19 @@ const NR_AND_TYPE: u32 = 0x0000_ffff;
 /// The driver's own type byte (kernel-open/common/inc/nv-ioctl-numbers.h), in place.
 const TYPE_F: u32 = (b'F' as u32) << 8;
 
+/// `MAP_SHARED` (also in `MAP_SHARED_VALIDATE`) and `MAP_ANONYMOUS`: the same on both machines.
+const MAP_SHARED: u32 = 0x01;
+const MAP_ANONYMOUS: u32 = 0x20;
+
 const SECCOMP_RET_KILL_PROCESS: u32 = 0x8000_0000;
 const SECCOMP_RET_ALLOW: u32 = 0x7fff_0000;
 
 /// The filter for `arch`: `driver_call` for commands that the driver's own user space sends (type `F`, and UVM's),
 /// ENOTTY for the same commands under a foreign type, which no honest program sends; all else is allowed.
+///
+/// A filter that notifies also does so for shared mappings of files at a non-zero offset: that is how managed memory is made
+/// (`uvm_mmap()` wants the offset to equal the address), and no ioctl tells of it before. The old mmap of i386, which no C
+/// library of the last twenty years uses, does not exist then.
 ///
 /// An entry that `arch` does not have kills the process: no such kernel exists today, and a new one must not be a hole.
 ///
@@ -123,12 +167,34 @@ pub fn program(arch: Arch, driver_call: Action) -> Vec<BpfInstruction> {
         let mut section = Assembler::default();
         section.load(OFFSET_NR);
         section.and(!X32_BIT);
+        if driver_call == Action::UserNotification {
+            mappings(entry, &mut section);
+        }
         section.unless_any(entry.ioctl, SECCOMP_RET_ALLOW);
         section.extend(&commands);
         assembler.section_if_equal(entry.audit_arch, &section);
     }
     assembler.ret(SECCOMP_RET_KILL_PROCESS);
     assembler.finish()
+}
+
+/// Shared mappings of files. Falls through, with the number still loaded, for other calls.
+fn mappings(entry: &Entry, section: &mut Assembler) {
+    const ENOSYS: u16 = 38;
+    if let Some(old_mmap) = entry.old_mmap {
+        section.if_any(&[old_mmap], Action::Errno(ENOSYS).return_value());
+    }
+    let notify = Action::UserNotification.return_value();
+    let mut mmap = Assembler::default();
+    mmap.load(OFFSET_MMAP_FLAGS);
+    mmap.and(MAP_SHARED | MAP_ANONYMOUS);
+    mmap.unless_any(&[MAP_SHARED], SECCOMP_RET_ALLOW);
+    for half in [OFFSET_MMAP_OFFSET, OFFSET_MMAP_OFFSET + 4] {
+        mmap.load(half);
+        mmap.unless_any(&[0], notify);
+    }
+    mmap.ret(SECCOMP_RET_ALLOW);
+    section.section_if_equal(entry.mmap, &mmap);
 }
 
 /// What follows once the call is known to be an ioctl. Ends in a return on every path.

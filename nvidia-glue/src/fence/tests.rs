@@ -7,11 +7,17 @@ const NOTIFY: u32 = 0x7fc0_0000;
 
 /// What the kernel would answer. Panics on what the kernel's checker refuses: unknown operations, running off the end.
 fn run(program: &[BpfInstruction], arch: u32, nr: u32, command: u64) -> u32 {
+    run_with(program, arch, nr, [0, command, 0, 0, 0, 0])
+}
+
+fn run_with(program: &[BpfInstruction], arch: u32, nr: u32, arguments: [u64; 6]) -> u32 {
     let word = |offset: u32| match offset {
         0 => nr,
         4 => arch,
-        24 => u32::try_from(command & 0xffff_ffff).unwrap(),
-        28 => u32::try_from(command >> 32).unwrap(),
+        16..64 if offset % 4 == 0 => {
+            let argument = arguments[usize::try_from((offset - 16) / 8).unwrap()];
+            u32::try_from(argument >> (8 * (offset % 8)) & 0xffff_ffff).unwrap()
+        }
         other => panic!("load of offset {other}"),
     };
     let (mut accumulator, mut at) = (0u32, 0usize);
@@ -168,6 +174,73 @@ fn other_system_calls_pass_whatever_their_arguments() {
     }
 }
 
+/// Every way to reach mmap: machine, audit value, system call number.
+const MMAP_WAYS: &[(Arch, u32, u32)] = &[
+    (Arch::X86_64, 0xc000_003e, 9),
+    (Arch::X86_64, 0xc000_003e, X32_BIT | 9),
+    (Arch::X86_64, 0x4000_0003, 192),
+    (Arch::Aarch64, 0xc000_00b7, 222),
+    (Arch::Aarch64, 0x4000_0028, 192),
+];
+
+/// flags, offset, notified
+const MAPPINGS: &[(&str, u64, u64, bool)] = &[
+    ("shared at its own address", 0x01, 0x7f00_0020_0000, true),
+    ("with MAP_FIXED", 0x11, 0x20_0000, true),
+    ("only the low half of the offset is set", 0x01, 0x1000, true),
+    ("only the high half of the offset is set", 0x01, 1 << 32, true),
+    ("MAP_SHARED_VALIDATE", 0x03, 0x1000, true),
+    ("MAP_SHARED_VALIDATE with MAP_SYNC", 0x08_0003, 0x1000, true),
+    ("flags above 32 bits, which the kernel cuts off", 0xffff_ffff_0000_0001, 0x1000, true),
+    ("from the start of the file", 0x01, 0, false),
+    ("private", 0x02, 0x1000, false),
+    ("private and anonymous", 0x22, 0, false),
+    ("shared and anonymous, whose offset means nothing", 0x21, 0x1000, false),
+    ("neither shared nor private, which the kernel refuses", 0, 0x1000, false),
+];
+
+#[test]
+fn shared_mappings_at_an_offset_are_notified_at_every_entry() {
+    for (arch, audit, nr) in MMAP_WAYS {
+        let notifying = program(*arch, Action::UserNotification);
+        let fence = program(*arch, Action::NOT_A_DRIVER);
+        for (name, flags, offset, notified) in MAPPINGS {
+            let arguments = [0x7f00_0020_0000, 0x20_0000, 3, *flags, 5, *offset];
+            let expected = if *notified { NOTIFY } else { ALLOW };
+            assert_eq!(run_with(&notifying, *audit, *nr, arguments), expected, "{name} at {audit:#x} {nr}");
+            assert_eq!(run_with(&fence, *audit, *nr, arguments), ALLOW, "{name}, static fence");
+        }
+    }
+}
+
+#[test]
+fn the_old_mmap_of_i386_does_not_exist_beside_a_listener() {
+    const ENOSYS: u32 = 0x0005_0000 | 38;
+    assert_eq!(run(&program(Arch::X86_64, Action::UserNotification), 0x4000_0003, 90, 0), ENOSYS);
+    assert_eq!(run(&program(Arch::X86_64, Action::NOT_A_DRIVER), 0x4000_0003, 90, 0), ALLOW);
+    // 90 is chmod on x86-64 and capget on AArch64.
+    assert_eq!(run(&program(Arch::X86_64, Action::UserNotification), 0xc000_003e, 90, 0), ALLOW);
+    assert_eq!(run(&program(Arch::Aarch64, Action::UserNotification), 0xc000_00b7, 90, 0), ALLOW);
+}
+
+#[test]
+fn a_listener_is_told_of_driver_calls_and_mappings_only() {
+    for arch in [Arch::X86_64, Arch::Aarch64] {
+        let program = program(arch, Action::UserNotification);
+        let arguments = [0, command(3, b'F', 0x2b, 48), 0, 1, 0, 0x1000];
+        for audit in [0xc000_003e, 0x4000_0003, 0xc000_00b7, 0x4000_0028] {
+            for nr in (0..600).chain((0..600).map(|nr| nr | X32_BIT)) {
+                let notified = run_with(&program, audit, nr, arguments) == NOTIFY;
+                let call = arch.call(audit, i32::try_from(nr).unwrap());
+                assert_eq!(notified, call.is_some(), "{audit:#x} {nr}: {call:?}");
+            }
+        }
+    }
+    assert_eq!(Arch::X86_64.call(0xc000_003e, 9), Some(NotifiedCall::Mmap { offset_unit: 1 }));
+    assert_eq!(Arch::X86_64.call(0x4000_0003, 192), Some(NotifiedCall::Mmap { offset_unit: 4096 }));
+    assert_eq!(Arch::X86_64.call(0x4000_0003, 54), Some(NotifiedCall::Ioctl));
+}
+
 #[test]
 fn an_unknown_entry_kills() {
     for arch in [Arch::X86_64, Arch::Aarch64] {
@@ -188,8 +261,9 @@ fn with_a_listener_only_the_drivers_own_type_is_notified() {
 
 #[test]
 fn the_program_is_one_that_the_kernel_takes() {
-    for arch in [Arch::X86_64, Arch::Aarch64] {
-        let program = program(arch, Action::NOT_A_DRIVER);
+    let both = [Action::NOT_A_DRIVER, Action::UserNotification];
+    for (arch, action) in [Arch::X86_64, Arch::Aarch64].into_iter().flat_map(|arch| both.map(|action| (arch, action))) {
+        let program = program(arch, action);
         assert!(program.len() <= 4096, "{} instructions", program.len());
         assert_eq!(program.last().unwrap().code, RETURN);
         for (at, instruction) in program.iter().enumerate() {
