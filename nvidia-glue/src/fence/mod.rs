@@ -18,8 +18,9 @@
 mod bpf;
 mod table;
 
+pub use crate::rm::escapes::{ESCAPES as PROTECTED_ESCAPES, Escape};
 pub use bpf::BpfInstruction;
-pub use table::{Escape, PROTECTED_ESCAPES, UVM_COMMANDS, UVM_LIFECYCLE};
+pub use table::{UVM_COMMANDS, UVM_LIFECYCLE};
 
 use bpf::Assembler;
 
@@ -214,7 +215,7 @@ fn commands(driver_call: Action) -> Assembler {
     section.and(NR_AND_SIZE);
     let any_type: Vec<u32> = PROTECTED_ESCAPES
         .iter()
-        .flat_map(|escape| escape.sizes.iter().map(|size| u32::from(*size) << 16 | u32::from(escape.number)))
+        .flat_map(|escape| escape.guarded_sizes().map(|size| u32::from(size) << 16 | u32::from(escape.number)))
         .collect();
     section.if_any(&any_type, Action::NOT_A_DRIVER.return_value());
     section.ret(SECCOMP_RET_ALLOW);

@@ -6,11 +6,14 @@
 pub mod abi;
 pub mod classes;
 pub mod controls;
+pub mod decode;
 pub mod escapes;
+pub mod layout;
 pub mod status;
 pub mod uvm;
 
 pub use abi::{Abi, DriverRelease, UnknownDriver};
+pub use decode::{Call, Decoded, Undecodable, args_size, decode};
 pub use status::Status;
 
 use serde::{Deserialize, Serialize};

@@ -45,7 +45,7 @@ fn prober() -> String {
     let number = if cfg!(target_arch = "aarch64") { 29 } else { 16 };
     let commands: Vec<String> = PROTECTED_ESCAPES
         .iter()
-        .flat_map(|escape| escape.sizes.iter().map(|&size| command(escape.number, size).to_string()))
+        .flat_map(|escape| escape.guarded_sizes().map(|size| command(escape.number, size).to_string()))
         .collect();
     format!(
         "for $c ({}) {{ syscall({number}, 999, $c, 0); print $!+0, \"\\n\"; }} syscall({number}, 999, 0x5401, 0); print \"ordinary \", $!+0, \"\\n\";",
