@@ -63,6 +63,16 @@ pub trait Caller {
     /// When the caller's table is full, or it is gone.
     fn install(&self, file: &File) -> Result<i32, CallerError>;
 
+    /// Puts a file of the mediator's under a number of the caller's table, in place of what is there
+    /// (`SECCOMP_IOCTL_NOTIF_ADDFD` with `SECCOMP_ADDFD_FLAG_SETFD`, Linux 5.9).
+    ///
+    /// # Errors
+    /// When the kernel does not know how, or the caller is gone.
+    fn replace(&self, fd: i32, file: &File) -> Result<(), CallerError> {
+        let _ = (fd, file);
+        Err(CallerError::Other(io::ErrorKind::Unsupported.into()))
+    }
+
     /// The calling process.
     ///
     /// # Errors

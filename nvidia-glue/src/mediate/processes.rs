@@ -1,6 +1,6 @@
 //! The container's processes, as reconciliation needs them.
 
-use std::{fs::File, io};
+use std::{fmt, fs::File, io};
 
 use super::Pid;
 
@@ -18,12 +18,15 @@ pub struct UvmMapping {
 }
 
 /// Looks at the container's processes. An error means that the process cannot be examined (usually: it is gone); it is left out.
-pub trait Processes {
+pub trait Processes: fmt::Debug + Send + Sync {
     /// Every process of the container, threads left out.
     ///
     /// # Errors
     /// When the container's cgroup cannot be read.
     fn pids(&self) -> io::Result<Vec<Pid>>;
+
+    /// Whether a process that was seen before still runs; a reused pid must not be taken for it (keep its pidfd).
+    fn is_running(&self, pid: Pid) -> bool;
 
     /// The process's mappings of `/dev/nvidia-uvm` (`/proc/PID/maps`).
     ///

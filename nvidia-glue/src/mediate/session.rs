@@ -4,7 +4,7 @@ use std::fmt;
 
 use runtime_config::Bytes;
 
-use super::{Answer, Caller, Drift, Pid, Processes, SessionError, SessionSetup, Stopped};
+use super::{Answer, Caller, Drift, Pid, SessionError, SessionSetup, Stopped};
 use crate::usage::Usage;
 
 /// One container's mediation. Shared by its listener threads.
@@ -42,7 +42,7 @@ impl Session {
 
     /// Compares the accounts with what the driver and the processes say, lets go of what is gone, and tells the observer of
     /// differences.
-    pub fn reconcile(&self, _processes: &dyn Processes) -> Vec<Drift> {
+    pub fn reconcile(&self) -> Vec<Drift> {
         Vec::new()
     }
 

@@ -7,7 +7,7 @@ use runtime_config::{
     request::{OverMemory, PciBusId},
 };
 
-use super::Observer;
+use super::{Observer, Processes};
 use crate::{
     driver::Driver,
     rm::{DriverRelease, Status, UnknownDriver},
@@ -26,6 +26,8 @@ pub struct SessionSetup {
     pub driver: Arc<dyn Driver>,
     /// What happens to a process that asks for more than the container's grant.
     pub over_memory: OverMemory,
+    /// Looks at the container's processes.
+    pub processes: Arc<dyn Processes>,
     /// Who is told.
     pub observer: Arc<dyn Observer>,
 }
