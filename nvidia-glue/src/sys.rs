@@ -4,7 +4,7 @@
 use std::{
     io,
     os::{
-        fd::{AsRawFd, FromRawFd, OwnedFd},
+        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         raw::c_uint,
     },
 };
@@ -72,4 +72,42 @@ pub(crate) fn has_seccomp_flags(flags: libc::c_ulong) -> bool {
         libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, std::ptr::null::<libc::sock_fprog>())
     };
     answer == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT)
+}
+
+/// `ioctl(2)` with a struct that the kernel reads and writes.
+///
+/// # Errors
+/// The system call's errno; `InvalidInput` when the command says that its struct is longer than `args`.
+pub(crate) fn ioctl(file: BorrowedFd<'_>, command: u32, args: &mut [u8]) -> io::Result<i32> {
+    if args.len() < command_size(command) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the argument is shorter than its command says"));
+    }
+    // SAFETY: `args` is live and writable for at least as many bytes as the command's number says (for the numbers of unified
+    // memory, which say none: as the longest struct there, `patch::Patched` sees to both), and pointers inside it were set by
+    // `patch::Patched` to buffers that outlive the call and are as long as the driver may take them to be.
+    let answer = unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(command), args.as_mut_ptr()) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
+}
+
+/// `_IOC_SIZE`.
+pub(crate) const fn command_size(command: u32) -> usize {
+    (command >> 16 & 0x3fff) as usize
+}
+
+/// Whether two descriptors of this process are one open file description: `kcmp(KCMP_FILE)`.
+///
+/// # Errors
+/// The system call's errno: `ENOSYS` where the kernel lacks it, `EPERM` where a filter forbids it.
+pub(crate) fn same_open_file(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Result<bool> {
+    const KCMP_FILE: libc::c_int = 0;
+    // SAFETY: integers only; both descriptors are open while they are borrowed.
+    let answer = unsafe {
+        let own = libc::getpid();
+        libc::syscall(libc::SYS_kcmp, own, own, KCMP_FILE, one.as_raw_fd(), other.as_raw_fd())
+    };
+    match answer {
+        0 => Ok(true),
+        1..=3 => Ok(false),
+        _ => Err(io::Error::last_os_error()),
+    }
 }

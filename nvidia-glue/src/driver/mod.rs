@@ -2,9 +2,19 @@
 //!
 //! Everything above (decoding, accounting, the view) is the same for both; only [`Driver`] differs.
 
-use std::{fmt, fs::File, io, sync::Arc};
+mod nvidia;
+mod own_client;
+mod patch;
 
-use crate::rm::{Handle, Node};
+use std::{fmt, fs::File, io, os::fd::AsFd, sync::Arc};
+
+pub use nvidia::NvidiaDriver;
+pub use own_client::{OpenClientError, open_own_client};
+
+use crate::{
+    rm::{Handle, Node},
+    sys,
+};
 
 /// An open file of one of the driver's nodes.
 ///
@@ -99,6 +109,14 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// # Errors
     /// When the driver answers something that means neither.
     fn client_exists(&self, probe: &OwnClient, client: Handle) -> io::Result<bool>;
+}
+
+/// Whether two descriptors are of one open file description (one `open(2)`), which is what the driver ties clients to.
+///
+/// # Errors
+/// When the kernel does not say: it lacks `kcmp(2)`, or a filter forbids it.
+pub fn same_open_file(one: &File, other: &File) -> io::Result<bool> {
+    sys::same_open_file(one.as_fd(), other.as_fd())
 }
 
 /// A client of the mediator's own.

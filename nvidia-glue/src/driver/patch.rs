@@ -1,0 +1,207 @@
+//! Gives a call's pointer and descriptor fields their values for one ioctl, and their old ones afterwards.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd},
+};
+
+use super::{Buffer, DeviceFile, DriverCall, Holder};
+use crate::sys;
+
+/// The driver takes a buffer to be as long as the struct that it expects there, which most calls do not say. The longest
+/// parameters of an allocation are well below this.
+const LEAST_BUFFER: usize = 4096;
+/// The same for the argument of UVM's calls, whose numbers do not say its length either: 9264 bytes is the longest
+/// (`UVM_MAP_EXTERNAL_ALLOCATION_PARAMS` since 550.54.14, kernel-open/nvidia-uvm/uvm_ioctl.h).
+const LEAST_UVM_ARGS: usize = 16384;
+
+/// `NV_ESC_RM_CONTROL` (src/nvidia/arch/nvalloc/unix/include/nv_escape.h): says itself how long its buffer is.
+const RM_CONTROL: u32 = 0x2a;
+/// Offset of `NVOS54_PARAMETERS.params` (src/common/sdk/nvidia/inc/nvos.h).
+const CONTROL_PARAMS: usize = 16;
+/// Offset of `NVOS54_PARAMETERS.paramsSize`.
+const CONTROL_PARAMS_SIZE: usize = 24;
+
+/// Executes `call` on `file` by the kernel.
+///
+/// # Errors
+/// `InvalidInput` when a field is outside its holder, or the call says that a buffer is longer than it is; else the errno.
+pub(super) fn execute(file: &DeviceFile, call: DriverCall<'_>) -> io::Result<i32> {
+    let DriverCall { command, args, buffers, files } = call;
+    if command & 0xff == RM_CONTROL && sys::command_size(command) > 0 {
+        check_control_length(args, buffers)?;
+    }
+    let lengths: Vec<usize> = buffers.iter().map(|buffer| buffer.bytes.len()).collect();
+    for buffer in &mut *buffers {
+        let length = buffer.bytes.len().max(LEAST_BUFFER);
+        buffer.bytes.resize(length, 0);
+    }
+    let answer = with_fields(args, buffers, files, |args| {
+        if sys::command_size(command) > 0 {
+            return sys::ioctl(file.file.as_fd(), command, args);
+        }
+        let mut padded = args.to_vec();
+        padded.resize(args.len().max(LEAST_UVM_ARGS), 0);
+        let answer = sys::ioctl(file.file.as_fd(), command, &mut padded);
+        args.copy_from_slice(padded.get(..args.len()).unwrap_or_default());
+        answer
+    });
+    for (buffer, length) in buffers.iter_mut().zip(lengths) {
+        buffer.bytes.truncate(length);
+    }
+    answer
+}
+
+/// The driver would copy as many bytes as the call says, whatever the buffer's length is.
+fn check_control_length(args: &[u8], buffers: &[Buffer]) -> io::Result<()> {
+    let said = u32_at(args, CONTROL_PARAMS_SIZE).ok_or_else(outside)? as usize;
+    let params = buffers.iter().find(|buffer| buffer.holder == Holder::Args && buffer.offset == CONTROL_PARAMS);
+    if said <= params.map_or(0, |params| params.bytes.len()) || (params.is_none() && pointer_is_null(args)?) {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "a control's parameters are shorter than the call says"))
+}
+
+fn pointer_is_null(args: &[u8]) -> io::Result<bool> {
+    let field = args.get(CONTROL_PARAMS..CONTROL_PARAMS + 8).ok_or_else(outside)?;
+    Ok(field.iter().all(|byte| *byte == 0))
+}
+
+/// Sets every field, calls `execute`, and gives every field its old value, also when the call fails.
+fn with_fields(
+    args: &mut [u8],
+    buffers: &mut [Buffer],
+    files: &[super::FileField],
+    execute: impl FnOnce(&mut [u8]) -> io::Result<i32>,
+) -> io::Result<i32> {
+    let mut old: Vec<(Holder, usize, Vec<u8>)> = Vec::with_capacity(buffers.len() + files.len());
+    let fields: Vec<(Holder, usize, Vec<u8>)> = buffers
+        .iter_mut()
+        .map(|buffer| {
+            let address = buffer.bytes.as_mut_ptr().expose_provenance() as u64;
+            (buffer.holder, buffer.offset, address.to_ne_bytes().to_vec())
+        })
+        .chain(
+            files.iter().map(|field| (field.holder, field.offset, field.file.file.as_raw_fd().to_ne_bytes().to_vec())),
+        )
+        .collect();
+    let mut result = Ok(0);
+    for (holder, offset, value) in fields {
+        match field(args, buffers, holder, offset, value.len()) {
+            Some(place) => {
+                old.push((holder, offset, place.to_vec()));
+                place.copy_from_slice(&value);
+            }
+            None => {
+                result = Err(outside());
+                break;
+            }
+        }
+    }
+    let result = result.and_then(|_| execute(args));
+    // Backwards, so that of two fields at one place the first one's old value is what remains.
+    for (holder, offset, value) in old.into_iter().rev() {
+        if let Some(place) = field(args, buffers, holder, offset, value.len()) {
+            place.copy_from_slice(&value);
+        }
+    }
+    result
+}
+
+fn field<'a>(
+    args: &'a mut [u8],
+    buffers: &'a mut [Buffer],
+    holder: Holder,
+    offset: usize,
+    length: usize,
+) -> Option<&'a mut [u8]> {
+    let bytes = match holder {
+        Holder::Args => args,
+        Holder::Buffer(index) => buffers.get_mut(index)?.bytes.as_mut_slice(),
+    };
+    bytes.get_mut(offset..offset.checked_add(length)?)
+}
+
+fn outside() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "a field of a driver call lies outside the struct that it is said to be in",
+    )
+}
+
+/// The 4 bytes at `offset`.
+pub(super) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    let field = bytes.get(offset..offset.checked_add(4)?)?;
+    Some(u32::from_ne_bytes(field.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, sync::Arc};
+
+    use super::*;
+    use crate::{driver::FileField, rm::Node};
+
+    fn buffer(holder: Holder, offset: usize, length: usize) -> Buffer {
+        Buffer { holder, offset, bytes: vec![7; length] }
+    }
+
+    fn null_file() -> DeviceFile {
+        DeviceFile { node: Node::Control, file: Arc::new(File::open("/dev/null").unwrap()) }
+    }
+
+    #[test]
+    fn pointers_and_descriptors_are_set_for_the_call_and_restored() {
+        let mut args = [9_u8; 24];
+        let mut buffers = [buffer(Holder::Args, 8, 16), buffer(Holder::Buffer(0), 4, 8)];
+        let addresses: Vec<u64> = buffers.iter().map(|buffer| buffer.bytes.as_ptr().addr() as u64).collect();
+        let file = null_file();
+        let number = file.file.as_raw_fd();
+        let files = [FileField { holder: Holder::Args, offset: 20, file }];
+        let answer = with_fields(&mut args, &mut buffers, &files, |args| {
+            assert_eq!(args[8..16], addresses[0].to_ne_bytes());
+            assert_eq!(args[20..24], number.to_ne_bytes());
+            Ok(5)
+        });
+        assert_eq!(answer.unwrap(), 5);
+        assert_eq!(args, [9; 24]);
+        assert_eq!(buffers[0].bytes, [7; 16]);
+    }
+
+    #[test]
+    fn a_field_outside_its_holder_is_refused_and_nothing_stays_changed() {
+        for (holder, offset) in
+            [(Holder::Args, 17), (Holder::Args, usize::MAX), (Holder::Buffer(1), 9), (Holder::Buffer(9), 0)]
+        {
+            let mut args = [9_u8; 24];
+            let mut buffers = [buffer(Holder::Args, 8, 16), buffer(holder, offset, 16)];
+            let error = with_fields(&mut args, &mut buffers, &[], |_| unreachable!()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{holder:?} {offset}");
+            assert_eq!(args, [9; 24]);
+        }
+    }
+
+    #[test]
+    fn a_control_cannot_make_the_driver_read_past_its_parameters() {
+        let file = null_file();
+        let mut args = [0_u8; 32];
+        args[CONTROL_PARAMS_SIZE] = 17;
+        args[CONTROL_PARAMS] = 1;
+        let mut buffers = [buffer(Holder::Args, CONTROL_PARAMS, 16)];
+        let command = 0xc020_462a;
+        let call = DriverCall { command, args: &mut args, buffers: &mut buffers, files: &[] };
+        assert_eq!(execute(&file, call).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        let call = DriverCall { command, args: &mut args, buffers: &mut [], files: &[] };
+        assert_eq!(execute(&file, call).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        args[CONTROL_PARAMS_SIZE] = 16;
+        let call = DriverCall { command, args: &mut args, buffers: &mut buffers, files: &[] };
+        assert_eq!(execute(&file, call).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
+        assert_eq!(buffers[0].bytes.len(), 16);
+    }
+
+    #[test]
+    fn an_argument_shorter_than_its_command_is_refused() {
+        let call = DriverCall { command: 0xc030_462b, args: &mut [0; 32], buffers: &mut [], files: &[] };
+        assert_eq!(execute(&null_file(), call).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}
