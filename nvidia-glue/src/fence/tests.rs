@@ -14,7 +14,7 @@ fn run_with(program: &[BpfInstruction], arch: u32, nr: u32, arguments: [u64; 6])
     let word = |offset: u32| match offset {
         0 => nr,
         4 => arch,
-        16..64 if offset % 4 == 0 => {
+        16..64 if offset.is_multiple_of(4) => {
             let argument = arguments[usize::try_from((offset - 16) / 8).unwrap()];
             u32::try_from(argument >> (8 * (offset % 8)) & 0xffff_ffff).unwrap()
         }
