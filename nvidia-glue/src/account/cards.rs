@@ -1,0 +1,129 @@
+//! What is used of each card, by whom, and how much may be.
+
+use std::collections::HashMap;
+
+use runtime_config::units::Bytes;
+
+use super::{Card, OverQuota, Refusal};
+use crate::mediate::Pid;
+
+/// One card's numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CardUsage {
+    /// Used now, reservations included.
+    pub used: Bytes,
+    /// The limit.
+    pub limit: Bytes,
+    /// The most that was ever used.
+    pub high_water: Bytes,
+    /// How many allocations were refused for good ([`Accounts::count_denial`](super::Accounts::count_denial)).
+    pub denials: u64,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct State {
+    /// Wider than any sum of what there can be charges for: it never wraps, so what goes in comes out.
+    used: u128,
+    limit: u64,
+    high_water: u128,
+    denials: u64,
+}
+
+/// All cards of the grant.
+#[derive(Debug)]
+pub(super) struct Cards {
+    cards: Vec<State>,
+    by_process: HashMap<(Pid, Card), u128>,
+}
+
+fn saturated(bytes: u128) -> Bytes {
+    Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
+}
+
+impl Cards {
+    pub(super) fn new(limits: &[Bytes]) -> Self {
+        // The last index names no card (see `uvm::ELSEWHERE`).
+        let cards = limits.iter().take(usize::from(u8::MAX));
+        let cards = cards.map(|limit| State { limit: limit.floor_to_kib().0, ..State::default() });
+        Self { cards: cards.collect(), by_process: HashMap::new() }
+    }
+
+    /// Every card.
+    pub(super) fn all(&self) -> impl Iterator<Item = Card> + use<> {
+        (0..=u8::MAX).take(self.cards.len()).map(Card)
+    }
+
+    fn state(&self, card: Card) -> Result<&State, Refusal> {
+        self.cards.get(usize::from(card.0)).ok_or(Refusal::UnknownCard(card))
+    }
+
+    pub(super) fn usage(&self, card: Card) -> Result<CardUsage, Refusal> {
+        let state = self.state(card)?;
+        Ok(CardUsage {
+            used: saturated(state.used),
+            limit: Bytes(state.limit),
+            high_water: saturated(state.high_water),
+            denials: state.denials,
+        })
+    }
+
+    pub(super) fn used_by(&self, process: Pid, card: Card) -> Bytes {
+        saturated(self.by_process.get(&(process, card)).copied().unwrap_or(0))
+    }
+
+    pub(super) fn users(&self) -> impl Iterator<Item = (Pid, Card, Bytes)> {
+        self.by_process.iter().map(|(&(process, card), &used)| (process, card, saturated(used)))
+    }
+
+    pub(super) fn set_limit(&mut self, card: Card, limit: Bytes) -> Result<(), Refusal> {
+        let state = self.cards.get_mut(usize::from(card.0)).ok_or(Refusal::UnknownCard(card))?;
+        state.limit = limit.floor_to_kib().0;
+        Ok(())
+    }
+
+    pub(super) fn count_denial(&mut self, card: Card) {
+        if let Some(state) = self.cards.get_mut(usize::from(card.0)) {
+            state.denials = state.denials.saturating_add(1);
+        }
+    }
+
+    /// Whether `bytes` more would fit.
+    pub(super) fn fits(&self, card: Card, bytes: Bytes) -> Result<(), Refusal> {
+        let state = self.state(card)?;
+        if state.used + u128::from(bytes.0) > u128::from(state.limit) {
+            return Err(OverQuota { card, asked: bytes, used: saturated(state.used), limit: Bytes(state.limit) }.into());
+        }
+        Ok(())
+    }
+
+    /// Whether the limit is exceeded as it is; `asked`, of which the cause is told, is already counted.
+    pub(super) fn excess(&self, card: Card, asked: Bytes) -> Option<OverQuota> {
+        let state = self.state(card).ok()?;
+        let used = saturated(state.used.saturating_sub(u128::from(asked.0)));
+        (state.used > u128::from(state.limit)).then_some(OverQuota { card, asked, used, limit: Bytes(state.limit) })
+    }
+
+    /// Counts `bytes` more, whether or not they fit.
+    pub(super) fn add(&mut self, process: Pid, card: Card, bytes: u64) {
+        let Some(state) = self.cards.get_mut(usize::from(card.0)) else { return };
+        if bytes == 0 {
+            return;
+        }
+        state.used += u128::from(bytes);
+        state.high_water = state.high_water.max(state.used);
+        *self.by_process.entry((process, card)).or_default() += u128::from(bytes);
+    }
+
+    /// Counts `bytes` less; they were added before, for the same process.
+    pub(super) fn subtract(&mut self, process: Pid, card: Card, bytes: u64) {
+        let Some(state) = self.cards.get_mut(usize::from(card.0)) else { return };
+        debug_assert!(state.used >= u128::from(bytes), "more released than was charged");
+        state.used = state.used.saturating_sub(u128::from(bytes));
+        if let Some(used) = self.by_process.get_mut(&(process, card)) {
+            *used = used.saturating_sub(u128::from(bytes));
+            if *used == 0 {
+                self.by_process.remove(&(process, card));
+            }
+        }
+    }
+}

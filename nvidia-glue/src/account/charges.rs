@@ -1,0 +1,95 @@
+//! Physical allocations and how many references each has.
+
+use runtime_config::units::Bytes;
+
+use super::{Card, cards::Cards};
+use crate::mediate::Pid;
+
+/// Names a charge for as long as a reference to it is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ChargeId(u32);
+
+#[derive(Debug, Clone, Copy)]
+struct Charge {
+    bytes: u64,
+    process: Pid,
+    /// 0: the slot is free.
+    references: u32,
+    card: Card,
+}
+
+/// All charges.
+#[derive(Debug, Default)]
+pub(super) struct Charges {
+    slots: Vec<Charge>,
+    free: Vec<u32>,
+}
+
+impl Charges {
+    /// A charge with one reference; whether it fits is the caller's business.
+    pub(super) fn add(&mut self, cards: &mut Cards, process: Pid, card: Card, bytes: Bytes) -> Option<ChargeId> {
+        let charge = Charge { bytes: bytes.0, process, references: 1, card };
+        let id = match self.free.pop() {
+            Some(index) => {
+                *self.slots.get_mut(index as usize)? = charge;
+                index
+            }
+            None => {
+                let index = u32::try_from(self.slots.len()).ok()?;
+                self.slots.push(charge);
+                index
+            }
+        };
+        cards.add(process, card, bytes.0);
+        Some(ChargeId(id))
+    }
+
+    fn get(&self, id: ChargeId) -> Option<&Charge> {
+        self.slots.get(id.0 as usize).filter(|charge| charge.references > 0)
+    }
+
+    /// Which card, and how much of it.
+    pub(super) fn amount(&self, id: ChargeId) -> Option<(Card, Bytes)> {
+        self.get(id).map(|charge| (charge.card, Bytes(charge.bytes)))
+    }
+
+    /// One reference more.
+    pub(super) fn hold(&mut self, id: ChargeId) {
+        if let Some(charge) = self.slots.get_mut(id.0 as usize).filter(|charge| charge.references > 0) {
+            // It cannot wrap: each reference is something that is limited in number.
+            charge.references = charge.references.saturating_add(1);
+        } else {
+            debug_assert!(false, "a reference to a charge that is gone");
+        }
+    }
+
+    /// One reference less; what that released.
+    pub(super) fn release(&mut self, cards: &mut Cards, id: ChargeId) -> Bytes {
+        let Some(charge) = self.slots.get_mut(id.0 as usize).filter(|charge| charge.references > 0) else {
+            debug_assert!(false, "a charge is released twice");
+            return Bytes(0);
+        };
+        charge.references -= 1;
+        if charge.references > 0 {
+            return Bytes(0);
+        }
+        let bytes = charge.bytes;
+        cards.subtract(charge.process, charge.card, bytes);
+        self.free.push(id.0);
+        Bytes(bytes)
+    }
+
+    /// Makes it `bytes` large.
+    pub(super) fn resize(&mut self, cards: &mut Cards, id: ChargeId, bytes: Bytes) {
+        if let Some(charge) = self.slots.get_mut(id.0 as usize).filter(|charge| charge.references > 0) {
+            cards.subtract(charge.process, charge.card, charge.bytes);
+            cards.add(charge.process, charge.card, bytes.0);
+            charge.bytes = bytes.0;
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}

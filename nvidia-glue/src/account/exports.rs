@@ -1,0 +1,61 @@
+//! Objects that were exported to open files.
+//!
+//! An export is a reference of the file's own: it outlives the exporting client, and travels with the file
+//! (src/nvidia/arch/nvalloc/unix/src/rmobjexportimport.c).
+
+use std::collections::BTreeMap;
+
+use runtime_config::units::Bytes;
+
+use super::{Accounts, ExportFile, Hold, charges::ChargeId};
+
+/// What is exported where.
+#[derive(Debug, Default)]
+pub(super) struct Exports {
+    slots: BTreeMap<(ExportFile, u32), Option<ChargeId>>,
+}
+
+impl Exports {
+    pub(super) fn get(&self, file: ExportFile, index: u32) -> Option<Option<ChargeId>> {
+        self.slots.get(&(file, index)).copied()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(super) fn files(&self) -> Vec<ExportFile> {
+        let mut files: Vec<_> = self.slots.keys().map(|&(file, _)| file).collect();
+        files.dedup();
+        files
+    }
+}
+
+impl Accounts {
+    /// What `hold` holds was exported to `file` at `index` (0 for an export of a single object), in place of what was there.
+    pub fn export(&mut self, hold: Hold, file: ExportFile, index: u32) {
+        let old = self.exports.slots.insert((file, index), hold.charge).flatten();
+        hold.armed.disarm();
+        if let Some(old) = old {
+            self.charges.release(&mut self.cards, old);
+        }
+    }
+
+    /// What was exported to `file` at `index` was taken out.
+    pub fn unexport(&mut self, file: ExportFile, index: u32) {
+        if let Some(charge) = self.exports.slots.remove(&(file, index)).flatten() {
+            self.charges.release(&mut self.cards, charge);
+        }
+    }
+
+    /// The last descriptor of `file` is closed: its exports are gone. What that released.
+    pub fn export_file_gone(&mut self, file: ExportFile) -> Bytes {
+        let mut released = 0_u64;
+        while let Some((&key, _)) = self.exports.slots.range((file, 0)..=(file, u32::MAX)).next() {
+            if let Some(charge) = self.exports.slots.remove(&key).flatten() {
+                released = released.saturating_add(self.charges.release(&mut self.cards, charge).0);
+            }
+        }
+        Bytes(released)
+    }
+}

@@ -1,0 +1,293 @@
+//! Clients and objects: made, freed, gone.
+
+use std::collections::BTreeMap;
+
+use runtime_config::units::Bytes;
+
+use super::{
+    Accounts, Card, Counted, Hold, Kind, NotCommitted, ObjectLimits, ObjectName, Refusal, Reservation, WhyNot,
+    charges::ChargeId,
+    reserve::{Armed, ClientReservation},
+    tree::{Index, Tree},
+};
+use crate::{mediate::Pid, rm::Handle};
+
+/// Where an object that was made belongs.
+#[derive(Debug, Clone, Copy)]
+pub struct Placement<'a> {
+    /// Its parent in the same client; one that is not known counts as the client itself.
+    pub parent: Handle,
+    /// Its own handle, as the driver returned it.
+    pub object: Handle,
+    /// Objects of the same client that it goes with, besides its parent: those that the driver calls `refAddDependant` for
+    /// (a channel: its group, address space, context share and USERD memory). Those that are not known are left out.
+    pub dependencies: &'a [Handle],
+}
+
+impl<'a> Placement<'a> {
+    /// `object` under `parent`, going with nothing else.
+    pub const fn under(parent: Handle, object: Handle) -> Self {
+        Self { parent, object, dependencies: &[] }
+    }
+
+    /// The same, and it goes with `dependencies` too.
+    #[must_use]
+    pub const fn going_with(self, dependencies: &'a [Handle]) -> Self {
+        Self { dependencies, ..self }
+    }
+}
+
+/// An object or client was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Committed {
+    /// The handle was known already. What it named before stays charged until its parent (a client: the client) goes.
+    pub conflict: bool,
+}
+
+/// What went with a free.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Freed {
+    /// How many objects, roots included.
+    pub objects: u32,
+    /// Bytes that are charged no more, of all cards.
+    pub released: Bytes,
+    /// Channels and channel groups among them.
+    pub channels: Vec<ObjectName>,
+}
+
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) root: Index,
+    pub(super) process: Pid,
+    /// How many of its objects hold a charge.
+    pub(super) charged: u32,
+}
+
+/// How many objects there are, reserved ones included.
+#[derive(Debug, Default)]
+pub(super) struct ObjectCounts {
+    pub(super) clients: u32,
+    pub(super) channel_groups: u32,
+    pub(super) channels: u32,
+    pub(super) address_spaces: u32,
+    pub(super) objects: u32,
+}
+
+impl ObjectCounts {
+    fn of(&mut self, kind: Kind) -> Option<&mut u32> {
+        match kind {
+            Kind::ChannelGroup => Some(&mut self.channel_groups),
+            Kind::Channel => Some(&mut self.channels),
+            Kind::AddressSpace => Some(&mut self.address_spaces),
+            Kind::Memory | Kind::Other => None,
+        }
+    }
+
+    pub(super) fn fits(&self, kind: Kind, limits: &ObjectLimits) -> Result<(), Refusal> {
+        let of_kind = match kind {
+            Kind::ChannelGroup => Some((self.channel_groups, limits.channel_groups, Counted::ChannelGroups)),
+            Kind::Channel => Some((self.channels, limits.channels, Counted::Channels)),
+            Kind::AddressSpace => Some((self.address_spaces, limits.address_spaces, Counted::AddressSpaces)),
+            Kind::Memory | Kind::Other => None,
+        };
+        for (count, limit, counted) in of_kind.into_iter().chain([(self.objects, limits.objects, Counted::Objects)]) {
+            if count >= limit {
+                return Err(Refusal::TooMany { counted, limit });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn add(&mut self, kind: Kind) {
+        self.objects = self.objects.saturating_add(1);
+        if let Some(count) = self.of(kind) {
+            *count = count.saturating_add(1);
+        }
+    }
+
+    pub(super) fn subtract(&mut self, kind: Kind) {
+        debug_assert!(self.objects > 0, "more objects go than there are");
+        self.objects = self.objects.saturating_sub(1);
+        if let Some(count) = self.of(kind) {
+            debug_assert!(*count > 0, "more objects of a kind go than there are");
+            *count = count.saturating_sub(1);
+        }
+    }
+}
+
+/// What objects hold besides their own charge.
+#[derive(Debug, Default)]
+pub(super) struct Attachments {
+    held: BTreeMap<(Index, u64), ChargeId>,
+    next: u64,
+}
+
+impl Attachments {
+    fn add(&mut self, object: Index, charge: ChargeId) {
+        self.held.insert((object, self.next), charge);
+        self.next = self.next.wrapping_add(1);
+    }
+
+    fn pop(&mut self, object: Index) -> Option<ChargeId> {
+        let key = *self.held.range((object, 0)..=(object, u64::MAX)).next()?.0;
+        self.held.remove(&key)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.held.len()
+    }
+}
+
+impl Accounts {
+    pub(super) fn too_many_objects(&self) -> Refusal {
+        Refusal::TooMany { counted: Counted::Objects, limit: self.limits.objects }
+    }
+
+    /// Reserves room for a client of `process`.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn reserve_client(&mut self, process: Pid) -> Result<ClientReservation, Refusal> {
+        if self.counts.clients >= self.limits.clients {
+            return Err(Refusal::TooMany { counted: Counted::Clients, limit: self.limits.clients });
+        }
+        self.counts.clients += 1;
+        Ok(ClientReservation { process, armed: Armed::new(&self.abandoned) })
+    }
+
+    /// The client exists: from here on it may be named. If one of that name was known already, what it holds stays charged to the
+    /// new one until that goes; report it gone first ([`Accounts::client_gone`]) if it is known to be.
+    pub fn commit_client(&mut self, reservation: ClientReservation, client: Handle) -> Committed {
+        let process = reservation.process;
+        reservation.armed.disarm();
+        if let Some(known) = self.clients.get_mut(&client) {
+            known.process = process;
+            self.counts.clients = self.counts.clients.saturating_sub(1);
+            self.conflicts = self.conflicts.saturating_add(1);
+            return Committed { conflict: true };
+        }
+        // There is room: objects and clients are limited far below what an index can name.
+        if let Some(root) = self.tree.add(Tree::root_name(client), Kind::Other, None, None) {
+            self.clients.insert(client, Client { root, process, charged: 0 });
+        }
+        Committed { conflict: false }
+    }
+
+    /// The driver refused the client.
+    pub fn cancel_client(&mut self, reservation: ClientReservation) {
+        self.counts.clients = self.counts.clients.saturating_sub(1);
+        reservation.armed.disarm();
+    }
+
+    /// Puts a reserved object into its client's tree.
+    pub(super) fn place(
+        &mut self,
+        reservation: Reservation,
+        placement: Placement<'_>,
+    ) -> Result<Committed, NotCommitted> {
+        let Some(client) = self.clients.get_mut(&reservation.client) else {
+            return Err(NotCommitted { reservation, why: WhyNot::ClientGone });
+        };
+        let name = |object| ObjectName::new(reservation.client, object);
+        let parent = self.tree.find(name(placement.parent)).unwrap_or(client.root);
+        let conflict = self.tree.find(name(placement.object)).is_some();
+        let added = self.tree.add(name(placement.object), reservation.kind, Some(parent), reservation.charge);
+        let Some(index) = added else { return Err(NotCommitted { reservation, why: WhyNot::ClientGone }) };
+        client.charged = client.charged.saturating_add(u32::from(reservation.charge.is_some()));
+        for &dependency in placement.dependencies {
+            if let Some(on) = self.tree.find(name(dependency)) {
+                self.tree.depend(index, on);
+            }
+        }
+        self.conflicts = self.conflicts.saturating_add(u64::from(conflict));
+        reservation.armed.disarm();
+        Ok(Committed { conflict })
+    }
+
+    /// `object` was freed, and with it its children and dependants; a client's own handle frees the client. A handle that is not
+    /// known in a known client changes nothing.
+    ///
+    /// # Errors
+    /// When the client is not registered.
+    pub fn free(&mut self, client: Handle, object: Handle) -> Result<Freed, Refusal> {
+        if !self.clients.contains_key(&client) {
+            return Err(Refusal::UnknownClient(client));
+        }
+        if object == client {
+            return Ok(self.client_gone(client));
+        }
+        let index = self.tree.find(ObjectName::new(client, object));
+        Ok(index.map(|index| self.remove(index)).unwrap_or_default())
+    }
+
+    /// A client was freed, or found to be gone: with it go all its objects. One that is not registered changes nothing.
+    pub fn client_gone(&mut self, client: Handle) -> Freed {
+        let Some(root) = self.clients.get(&client).map(|client| client.root) else { return Freed::default() };
+        let freed = self.remove(root);
+        self.clients.remove(&client);
+        self.counts.clients = self.counts.clients.saturating_sub(1);
+        freed
+    }
+
+    fn remove(&mut self, index: Index) -> Freed {
+        let Self { tree, charges, cards, counts, clients, attachments, .. } = self;
+        let mut freed = Freed::default();
+        let mut released = 0_u64;
+        tree.remove(index, |index, object| {
+            freed.objects = freed.objects.saturating_add(1);
+            if clients.get(&object.name.client).is_none_or(|client| client.root != index) {
+                counts.subtract(object.kind);
+            }
+            if matches!(object.kind, Kind::Channel | Kind::ChannelGroup) {
+                freed.channels.push(object.name);
+            }
+            if let Some(charge) = object.charge {
+                released = released.saturating_add(charges.release(cards, charge).0);
+                if let Some(client) = clients.get_mut(&object.name.client) {
+                    client.charged = client.charged.saturating_sub(1);
+                }
+            }
+            while let Some(charge) = attachments.pop(index) {
+                released = released.saturating_add(charges.release(cards, charge).0);
+            }
+        });
+        freed.released = Bytes(released);
+        freed
+    }
+
+    /// Charges what the driver makes for an object's sake (the context buffers of a channel or its group): `bytes` in all for it, in
+    /// place of what was charged for that before.
+    ///
+    /// # Errors
+    /// [`Refusal::OverQuota`] when that is too much: it is charged all the same until the object is freed, which the caller must
+    /// see to. Otherwise when the object or the card is not known.
+    pub fn charge_context(&mut self, object: ObjectName, card: Card, bytes: Bytes) -> Result<(), Refusal> {
+        let client = self.clients.get_mut(&object.client).ok_or(Refusal::UnknownClient(object.client))?;
+        let index = self.tree.find(object).ok_or(Refusal::UnknownObject(object))?;
+        self.cards.usage(card)?;
+        match self.tree.get(index).and_then(|object| object.charge) {
+            Some(charge) => self.charges.resize(&mut self.cards, charge, bytes),
+            None => {
+                let charge = self.charges.add(&mut self.cards, client.process, card, bytes);
+                if let Some(charge) = charge {
+                    self.tree.set_charge(index, charge);
+                    client.charged = client.charged.saturating_add(1);
+                }
+            }
+        }
+        self.cards.excess(card, bytes).map_or(Ok(()), |over| Err(over.into()))
+    }
+
+    /// `object` holds what `hold` holds, until it is freed (memory attached to a fabric or multicast object, for one).
+    ///
+    /// # Errors
+    /// Gives the hold back when the object is not known.
+    pub fn attach(&mut self, hold: Hold, object: ObjectName) -> Result<(), Hold> {
+        let Some(index) = self.tree.find(object) else { return Err(hold) };
+        if let Some(charge) = hold.charge {
+            self.attachments.add(index, charge);
+        }
+        hold.armed.disarm();
+        Ok(())
+    }
+}

@@ -1,0 +1,153 @@
+//! What the account says about itself.
+
+use runtime_config::units::Bytes;
+
+use super::{Accounts, Card, CardUsage, ExportFile, Kind, ObjectName, Refusal, UvmFile};
+use crate::{mediate::Pid, rm::Handle};
+
+/// How many there are of what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Clients, reserved ones included.
+    pub clients: u32,
+    /// Objects, reserved ones included.
+    pub objects: u32,
+    /// Channel groups, reserved ones included.
+    pub channel_groups: u32,
+    /// Channels, reserved ones included.
+    pub channels: u32,
+    /// Address spaces, reserved ones included.
+    pub address_spaces: u32,
+    /// Physical allocations that are charged; without managed memory.
+    pub charges: usize,
+    /// External ranges and mappings of UVM files, exports and attachments.
+    pub references: usize,
+    /// Ranges of managed memory, reserved ones included.
+    pub managed_ranges: usize,
+    /// Handles that the driver gave while they were still known here: more than a few mean that ends are missed.
+    pub conflicts: u64,
+    /// See [`Accounts::abandoned`].
+    pub abandoned: u64,
+}
+
+/// One object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObjectView {
+    /// What sort.
+    pub kind: Kind,
+    /// What it is charged for, alone or with others.
+    pub charge: Option<(Card, Bytes)>,
+}
+
+/// What a process leaves behind, to be looked at: each may live on in another process.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ProcessEnd {
+    /// Clients that it made: probe them, and report those that are gone ([`Accounts::client_gone`]).
+    pub clients: Vec<Handle>,
+    /// UVM files that it initialised: report those that are closed ([`Accounts::uvm_file_gone`]).
+    pub uvm_files: Vec<UvmFile>,
+    /// Whether it had managed memory: if so, look at what all processes have mapped ([`Accounts::begin_sync`]).
+    pub managed: bool,
+}
+
+impl Accounts {
+    /// A card's numbers.
+    ///
+    /// # Errors
+    /// When the grant has no such card.
+    pub fn card(&self, card: Card) -> Result<CardUsage, Refusal> {
+        self.cards.usage(card)
+    }
+
+    /// The cards of the grant.
+    pub fn cards(&self) -> impl Iterator<Item = (Card, CardUsage)> {
+        self.cards.all().filter_map(|card| Some((card, self.cards.usage(card).ok()?)))
+    }
+
+    /// Changes a card's limit, floored to KiB. More than that may be used then; only what is asked from now on is refused.
+    ///
+    /// # Errors
+    /// When the grant has no such card.
+    pub fn set_limit(&mut self, card: Card, limit: Bytes) -> Result<(), Refusal> {
+        self.cards.set_limit(card, limit)
+    }
+
+    /// What `process` uses of `card`.
+    pub fn used_by(&self, process: Pid, card: Card) -> Bytes {
+        self.cards.used_by(process, card)
+    }
+
+    /// Every process that uses something of a card, in no order; one may have ended while what it made lives on.
+    pub fn users(&self) -> impl Iterator<Item = (Pid, Card, Bytes)> {
+        self.cards.users()
+    }
+
+    /// An allocation was refused for good.
+    pub fn count_denial(&mut self, card: Card) {
+        self.cards.count_denial(card);
+    }
+
+    /// How many there are of what.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            clients: self.counts.clients,
+            objects: self.counts.objects,
+            channel_groups: self.counts.channel_groups,
+            channels: self.counts.channels,
+            address_spaces: self.counts.address_spaces,
+            charges: self.charges.len(),
+            references: self.uvm.references() + self.exports.len() + self.attachments.len(),
+            managed_ranges: self.managed.len(),
+            conflicts: self.conflicts,
+            abandoned: self.abandoned(),
+        }
+    }
+
+    /// Whether the client was allocated through this account.
+    pub fn knows_client(&self, client: Handle) -> bool {
+        self.clients.contains_key(&client)
+    }
+
+    /// Who made a client.
+    pub fn owner(&self, client: Handle) -> Option<Pid> {
+        self.clients.get(&client).map(|client| client.process)
+    }
+
+    /// An object, if it is known.
+    pub fn object(&self, name: ObjectName) -> Option<ObjectView> {
+        let object = self.tree.get(self.tree.find(name)?)?;
+        let charge = object.charge.and_then(|charge| self.charges.amount(charge));
+        Some(ObjectView { kind: object.kind, charge })
+    }
+
+    /// Every client, in no order.
+    pub fn clients(&self) -> impl Iterator<Item = (Handle, Pid)> {
+        self.clients.iter().map(|(&handle, client)| (handle, client.process))
+    }
+
+    /// Clients that hold a charge: those to probe before an allocation is refused for good.
+    pub fn charged_clients(&self) -> Vec<Handle> {
+        self.clients.iter().filter(|(_, client)| client.charged > 0).map(|(&handle, _)| handle).collect()
+    }
+
+    /// UVM files that map memory: those to look for before an allocation is refused for good.
+    pub fn charged_uvm_files(&self) -> Vec<UvmFile> {
+        self.uvm.holders()
+    }
+
+    /// Files that something is exported to.
+    pub fn export_files(&self) -> Vec<ExportFile> {
+        self.exports.files()
+    }
+
+    /// `process` has ended. Nothing is released yet: what it leaves may live on in others (fork, `SCM_RIGHTS`, `CLONE_VM`).
+    pub fn process_ended(&self, process: Pid) -> ProcessEnd {
+        let clients = self.clients.iter().filter(|(_, client)| client.process == process);
+        let files = self.uvm.files.iter().filter(|(_, file)| file.opener == process);
+        ProcessEnd {
+            clients: clients.map(|(&handle, _)| handle).collect(),
+            uvm_files: files.map(|(&file, _)| file).collect(),
+            managed: !self.managed.mms_of(process).is_empty(),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What is asked before a call is executed, and what becomes of it after.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use runtime_config::units::Bytes;
+
+use super::{
+    Accounts, Card, ExportFile, Kind, ObjectName, OverQuota, Refusal, charges::ChargeId, objects::Committed,
+    objects::Placement,
+};
+use crate::{mediate::Pid, rm::Handle};
+
+/// An allocation of an object that is about to be executed.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask {
+    /// In which client.
+    pub client: Handle,
+    /// What sort of object.
+    pub kind: Kind,
+    /// Video memory that it takes, rounded as the driver rounds, and of which card.
+    pub memory: Option<(Card, Bytes)>,
+    /// Who asks.
+    pub process: Pid,
+}
+
+/// Something that must be used up; counts it when it is not.
+#[derive(Debug)]
+pub(super) struct Armed(Option<Arc<AtomicU64>>);
+
+impl Armed {
+    pub(super) fn new(abandoned: &Arc<AtomicU64>) -> Self {
+        Self(Some(Arc::clone(abandoned)))
+    }
+
+    pub(super) fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Armed {
+    fn drop(&mut self) {
+        if let Some(abandoned) = &self.0 {
+            abandoned.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Room for an object, and what it will be charged for; to be given to [`Accounts::commit`] or [`Accounts::cancel`].
+#[must_use = "what is reserved stays charged until it is committed or cancelled"]
+#[derive(Debug)]
+pub struct Reservation {
+    pub(super) client: Handle,
+    pub(super) kind: Kind,
+    pub(super) charge: Option<ChargeId>,
+    /// Whether the charge was made for it, and not for an object of which it is a duplicate.
+    pub(super) fresh: bool,
+    pub(super) armed: Armed,
+}
+
+/// Room for a client; to be given to [`Accounts::commit_client`] or [`Accounts::cancel_client`].
+#[must_use = "what is reserved stays counted until it is committed or cancelled"]
+#[derive(Debug)]
+pub struct ClientReservation {
+    pub(super) process: Pid,
+    pub(super) armed: Armed,
+}
+
+/// A reference to what an object is charged for, held by a call that is being executed: to be given to [`Accounts::map`],
+/// [`Accounts::export`], [`Accounts::attach`] or [`Accounts::release`].
+#[must_use = "what is held stays charged until it is released"]
+#[derive(Debug)]
+pub struct Hold {
+    /// `None`: the object is charged for nothing (pinned host memory, for one).
+    pub(super) charge: Option<ChargeId>,
+    pub(super) armed: Armed,
+}
+
+/// An object that the driver has made but that the account does not take: free it again, then [`Accounts::cancel`] the reservation;
+/// if it cannot be freed, [`Accounts::commit_anyway`].
+#[must_use = "the object must be freed and the reservation cancelled"]
+#[derive(Debug)]
+pub struct NotCommitted {
+    /// Still counted, with the size that the driver returned.
+    pub reservation: Reservation,
+    /// Why not.
+    pub why: WhyNot,
+}
+
+/// Why an object is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhyNot {
+    /// It has become larger than asked, and does not fit.
+    OverQuota(OverQuota),
+    /// Its client has gone meanwhile.
+    ClientGone,
+}
+
+impl Accounts {
+    /// Reserves room for an object and for the memory that it takes.
+    ///
+    /// # Errors
+    /// When the client is not registered, the grant has no such card, the memory does not fit, or there are too many objects.
+    pub fn reserve(&mut self, ask: Ask) -> Result<Reservation, Refusal> {
+        if !self.clients.contains_key(&ask.client) {
+            return Err(Refusal::UnknownClient(ask.client));
+        }
+        self.counts.fits(ask.kind, &self.limits)?;
+        let mut charge = None;
+        if let Some((card, bytes)) = ask.memory {
+            self.cards.fits(card, bytes)?;
+            charge = Some(self.charges.add(&mut self.cards, ask.process, card, bytes).ok_or(self.too_many_objects())?);
+        }
+        self.counts.add(ask.kind);
+        Ok(Reservation {
+            client: ask.client,
+            kind: ask.kind,
+            charge,
+            fresh: charge.is_some(),
+            armed: Armed::new(&self.abandoned),
+        })
+    }
+
+    /// Reserves room for a duplicate of `source` in `client`; it is charged for nothing of its own. What is not known in the source
+    /// client (pinned host memory) is charged for nothing at all.
+    ///
+    /// # Errors
+    /// When one of the clients is not registered, or there are too many objects.
+    pub fn reserve_duplicate(&mut self, source: ObjectName, client: Handle) -> Result<Reservation, Refusal> {
+        for client in [source.client, client] {
+            if !self.clients.contains_key(&client) {
+                return Err(Refusal::UnknownClient(client));
+            }
+        }
+        let object = self.tree.find(source).and_then(|index| self.tree.get(index));
+        let (kind, charge) = object.map_or((Kind::Other, None), |object| (object.kind, object.charge));
+        self.reserve_sharing(client, kind, charge)
+    }
+
+    /// Reserves room for an object of `client` made of what was exported to `file` at `index`.
+    ///
+    /// # Errors
+    /// When the client is not registered, nothing was exported there, or there are too many objects.
+    pub fn reserve_import(&mut self, file: ExportFile, index: u32, client: Handle) -> Result<Reservation, Refusal> {
+        if !self.clients.contains_key(&client) {
+            return Err(Refusal::UnknownClient(client));
+        }
+        let charge = self.exports.get(file, index).ok_or(Refusal::NothingExported { index })?;
+        self.reserve_sharing(client, Kind::Memory, charge)
+    }
+
+    fn reserve_sharing(
+        &mut self,
+        client: Handle,
+        kind: Kind,
+        charge: Option<ChargeId>,
+    ) -> Result<Reservation, Refusal> {
+        self.counts.fits(kind, &self.limits)?;
+        self.counts.add(kind);
+        if let Some(charge) = charge {
+            self.charges.hold(charge);
+        }
+        Ok(Reservation { client, kind, charge, fresh: false, armed: Armed::new(&self.abandoned) })
+    }
+
+    /// The object exists. `bytes` is the size that the driver returned, `None` to take what was asked; it only matters when memory
+    /// was asked for.
+    ///
+    /// # Errors
+    /// When it is larger than asked and does not fit, or its client has gone.
+    pub fn commit(
+        &mut self,
+        reservation: Reservation,
+        placement: Placement<'_>,
+        bytes: Option<Bytes>,
+    ) -> Result<Committed, NotCommitted> {
+        if !self.clients.contains_key(&reservation.client) {
+            return Err(NotCommitted { reservation, why: WhyNot::ClientGone });
+        }
+        if let (true, Some(charge), Some(bytes)) = (reservation.fresh, reservation.charge, bytes)
+            && let Some((card, asked)) = self.charges.amount(charge)
+        {
+            self.charges.resize(&mut self.cards, charge, bytes);
+            if bytes > asked
+                && let Some(over) = self.cards.excess(card, bytes)
+            {
+                return Err(NotCommitted { reservation, why: WhyNot::OverQuota(over) });
+            }
+        }
+        self.place(reservation, placement)
+    }
+
+    /// Takes an object that did not fit and that cannot be freed either: it stays charged, over the limit.
+    ///
+    /// # Errors
+    /// When its client has gone.
+    pub fn commit_anyway(
+        &mut self,
+        reservation: Reservation,
+        placement: Placement<'_>,
+    ) -> Result<Committed, NotCommitted> {
+        self.place(reservation, placement)
+    }
+
+    /// The object does not exist: the driver refused it, or it was freed again.
+    pub fn cancel(&mut self, reservation: Reservation) {
+        if let Some(charge) = reservation.charge {
+            self.charges.release(&mut self.cards, charge);
+        }
+        self.counts.subtract(reservation.kind);
+        reservation.armed.disarm();
+    }
+
+    /// Holds what `object` is charged for while a call is executed that may make a reference to it. What is not known in a known
+    /// client is charged for nothing.
+    ///
+    /// # Errors
+    /// When the client is not registered, or there are too many references.
+    pub fn hold(&mut self, object: ObjectName) -> Result<Hold, Refusal> {
+        if !self.clients.contains_key(&object.client) {
+            return Err(Refusal::UnknownClient(object.client));
+        }
+        self.references_fit(1)?;
+        let charge = self.tree.find(object).and_then(|index| self.tree.get(index)).and_then(|object| object.charge);
+        if let Some(charge) = charge {
+            self.charges.hold(charge);
+        }
+        Ok(Hold { charge, armed: Armed::new(&self.abandoned) })
+    }
+
+    /// The call has made no reference.
+    pub fn release(&mut self, hold: Hold) {
+        if let Some(charge) = hold.charge {
+            self.charges.release(&mut self.cards, charge);
+        }
+        hold.armed.disarm();
+    }
+
+    /// How many reservations and holds were dropped without being used up: a defect of the program. They stay charged.
+    pub fn abandoned(&self) -> u64 {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+}

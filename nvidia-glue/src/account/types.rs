@@ -1,0 +1,180 @@
+//! The names of what is accounted, the limits, and the refusals.
+
+use runtime_config::units::Bytes;
+
+use crate::rm::{Handle, Status};
+
+/// A card, by its index within the grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Card(pub u8);
+
+/// An open file description of `/dev/nvidia-uvm` (a UVM address space), as the caller numbers them. A number is never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UvmFile(pub u64);
+
+/// An open file description that RM objects were exported to, as the caller numbers them. A number is never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ExportFile(pub u64);
+
+/// The address space of one or more processes (`mm_struct`), as the caller numbers them. A number is never used again.
+///
+/// Processes that share one (`CLONE_VM`) must get the same number (`kcmp` with `KCMP_VM` tells); one that executes a program
+/// has another from then on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Mm(pub u64);
+
+/// An object in a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectName {
+    /// The client.
+    pub client: Handle,
+    /// The object's handle there.
+    pub object: Handle,
+}
+
+impl ObjectName {
+    /// `object` in `client`.
+    pub const fn new(client: Handle, object: Handle) -> Self {
+        Self { client, object }
+    }
+}
+
+/// What of an object is limited in number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// A channel group (class `A06C`): its context buffers are video memory that no class shows.
+    ChannelGroup,
+    /// A channel (classes `*6F`).
+    Channel,
+    /// A virtual address space of the card (class `90F1`): its page directories are video memory.
+    AddressSpace,
+    /// Memory of any sort.
+    Memory,
+    /// Anything else.
+    Other,
+}
+
+/// How many a container may have, so that what is not charged by size is bounded, and the account itself too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObjectLimits {
+    /// Clients.
+    pub clients: u32,
+    /// Channel groups.
+    pub channel_groups: u32,
+    /// Channels.
+    pub channels: u32,
+    /// Address spaces.
+    pub address_spaces: u32,
+    /// Objects in total.
+    pub objects: u32,
+    /// References besides objects, in total: external ranges and mappings of UVM files, exports and attachments.
+    pub references: u32,
+    /// Ranges of managed memory.
+    pub managed_ranges: u32,
+}
+
+impl Default for ObjectLimits {
+    /// Room for 32 processes with a context each on several cards.
+    fn default() -> Self {
+        Self {
+            clients: 4096,
+            channel_groups: 64,
+            channels: 512,
+            address_spaces: 64,
+            objects: 1 << 20,
+            references: 1 << 20,
+            managed_ranges: 1 << 17,
+        }
+    }
+}
+
+/// One of the numbers of [`ObjectLimits`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Counted {
+    /// Clients.
+    Clients,
+    /// Channel groups.
+    ChannelGroups,
+    /// Channels.
+    Channels,
+    /// Address spaces.
+    AddressSpaces,
+    /// Objects in total.
+    Objects,
+    /// References besides objects.
+    References,
+    /// Ranges of managed memory.
+    ManagedRanges,
+}
+
+impl std::fmt::Display for Counted {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Clients => "clients",
+            Self::ChannelGroups => "channel groups",
+            Self::Channels => "channels",
+            Self::AddressSpaces => "address spaces",
+            Self::Objects => "objects",
+            Self::References => "mappings and exports",
+            Self::ManagedRanges => "ranges of managed memory",
+        })
+    }
+}
+
+/// A card's limit is, or would be, exceeded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("card {} of the grant: {asked} asked, {used} of {limit} used", card.0)]
+pub struct OverQuota {
+    /// Which card.
+    pub card: Card,
+    /// What this allocation asks for, or has got.
+    pub asked: Bytes,
+    /// What is used without it, reservations included.
+    pub used: Bytes,
+    /// The limit.
+    pub limit: Bytes,
+}
+
+/// Why something may not be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The client was not allocated through this account.
+    #[error("client {:#x} is none of this container's", .0.0)]
+    UnknownClient(Handle),
+    /// There is no such object in a known client.
+    #[error("client {:#x} has no object {:#x}", .0.client.0, .0.object.0)]
+    UnknownObject(ObjectName),
+    /// Nothing was exported to that file at that index.
+    #[error("nothing was exported to this file at index {index}")]
+    NothingExported {
+        /// Which.
+        index: u32,
+    },
+    /// The grant has no such card.
+    #[error("the grant has no card {}", .0.0)]
+    UnknownCard(Card),
+    /// It would exceed a card's limit.
+    #[error(transparent)]
+    OverQuota(#[from] OverQuota),
+    /// There are too many already.
+    #[error("there are {limit} {counted} already, the most that a container may have")]
+    TooMany {
+        /// Of what.
+        counted: Counted,
+        /// How many there may be.
+        limit: u32,
+    },
+}
+
+impl Refusal {
+    /// What the driver would say.
+    pub const fn status(&self) -> Status {
+        match self {
+            Self::UnknownClient(_) => Status::INVALID_CLIENT,
+            Self::UnknownObject(_) | Self::NothingExported { .. } => Status::OBJECT_NOT_FOUND,
+            Self::UnknownCard(_) => Status::INVALID_DEVICE,
+            Self::OverQuota(_) => Status::NO_MEMORY,
+            Self::TooMany { .. } => Status::INSUFFICIENT_RESOURCES,
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! UVM files: their external ranges, and what is mapped there.
+//!
+//! A mapping is a reference of the driver's own to the memory: it outlives the RM handle (kernel-open/nvidia-uvm/uvm_map_external.c).
+//! It is per card, replaces what it overlaps on that card, and may be unmapped in part: each part that is left keeps the memory.
+
+use std::collections::{BTreeMap, HashMap};
+
+use runtime_config::units::Bytes;
+
+use super::{
+    Accounts, Card, Counted, Hold, Refusal, UvmFile,
+    charges::ChargeId,
+    intervals::{Intervals, Span},
+};
+use crate::mediate::Pid;
+
+/// Where a mapping is kept that named no card of the grant: until its range or its file goes.
+const ELSEWHERE: Card = Card(u8::MAX);
+
+#[derive(Debug)]
+pub(super) struct File {
+    pub(super) opener: Pid,
+    /// `UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE`: managed memory outlives the process that mapped it.
+    pub(super) shared: bool,
+}
+
+/// Every UVM file.
+#[derive(Debug, Default)]
+pub(super) struct UvmFiles {
+    pub(super) files: HashMap<UvmFile, File>,
+    /// Last address by first.
+    ranges: BTreeMap<(UvmFile, u64), u64>,
+    maps: Intervals<(UvmFile, Card), ChargeId>,
+}
+
+impl UvmFiles {
+    pub(super) fn references(&self) -> usize {
+        self.ranges.len() + self.maps.len()
+    }
+
+    /// Every file that has something of a card.
+    pub(super) fn holders(&self) -> Vec<UvmFile> {
+        let mut files: Vec<_> = self.maps.iter().map(|((file, _), ..)| file).collect();
+        files.dedup();
+        files
+    }
+}
+
+impl Accounts {
+    pub(super) fn references_fit(&self, more: usize) -> Result<(), Refusal> {
+        let references = self.uvm.references() + self.exports.len() + self.attachments.len();
+        if references + more > self.limits.references as usize {
+            return Err(Refusal::TooMany { counted: Counted::References, limit: self.limits.references });
+        }
+        Ok(())
+    }
+
+    /// `process` made a UVM address space of `file` (`UVM_INITIALIZE`); `shared`: with the flag for sharing between processes.
+    pub fn uvm_file(&mut self, file: UvmFile, process: Pid, shared: bool) {
+        let known = self.uvm.files.entry(file).or_insert(File { opener: process, shared });
+        known.shared |= shared;
+    }
+
+    /// Whether one more external range may be created; ask before the driver is asked.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn external_range_fits(&self) -> Result<(), Refusal> {
+        self.references_fit(1)
+    }
+
+    /// An external range was created (`UVM_CREATE_EXTERNAL_RANGE`). One that cannot be (empty, or wrapping) is left out.
+    pub fn external_range(&mut self, file: UvmFile, base: u64, length: u64) {
+        if let Some(span) = Span::new(base, length) {
+            self.uvm.ranges.insert((file, span.first), span.last);
+        }
+    }
+
+    /// What `hold` holds was mapped at `base` of `file` on `cards` (`UVM_MAP_EXTERNAL_ALLOCATION`), in place of what was mapped
+    /// there. What that released.
+    pub fn map(&mut self, hold: Hold, file: UvmFile, base: u64, length: u64, cards: &[Card]) -> Bytes {
+        // The driver maps nothing of such a length; should it have, it is as long as can be.
+        let span = Span::new(base, length).unwrap_or(Span { first: base, last: u64::MAX });
+        let cards = if cards.is_empty() { &[ELSEWHERE] } else { cards };
+        let mut released = 0_u64;
+        for &card in cards {
+            let card = if self.cards.usage(card).is_ok() { card } else { ELSEWHERE };
+            released = released.saturating_add(self.cut_map(file, card, span).0);
+            if let Some(charge) = hold.charge {
+                self.charges.hold(charge);
+                self.uvm.maps.insert((file, card), span, charge);
+            }
+        }
+        self.release(hold);
+        Bytes(released)
+    }
+
+    /// Part of `file` was unmapped on `card` (`UVM_UNMAP_EXTERNAL`, or replaced by `UVM_MAP_EXTERNAL_SPARSE`). What that released.
+    pub fn unmap(&mut self, file: UvmFile, card: Card, base: u64, length: u64) -> Bytes {
+        Span::new(base, length).map_or(Bytes(0), |span| self.cut_map(file, card, span))
+    }
+
+    fn cut_map(&mut self, file: UvmFile, card: Card, span: Span) -> Bytes {
+        let mut released = 0_u64;
+        for cut in self.uvm.maps.cut((file, card), span) {
+            match cut.remain {
+                0 => released = released.saturating_add(self.charges.release(&mut self.cards, cut.value).0),
+                1 => {}
+                _ => self.charges.hold(cut.value),
+            }
+        }
+        Bytes(released)
+    }
+
+    /// The range that begins at `base` of `file` was freed (`UVM_FREE`), with all mappings in it. One that is not known changes
+    /// nothing. What that released.
+    pub fn free_range(&mut self, file: UvmFile, base: u64) -> Bytes {
+        let Some(last) = self.uvm.ranges.remove(&(file, base)) else { return Bytes(0) };
+        let span = Span { first: base, last };
+        let mut released = self.cut_map(file, ELSEWHERE, span).0;
+        for card in self.cards.all() {
+            released = released.saturating_add(self.cut_map(file, card, span).0);
+        }
+        Bytes(released)
+    }
+
+    /// `file` no longer maps anything on `card` (`UVM_UNREGISTER_GPU_VASPACE`, `UVM_UNREGISTER_GPU`). What that released.
+    pub fn uvm_card_gone(&mut self, file: UvmFile, card: Card) -> Bytes {
+        self.cut_map(file, card, Span { first: 0, last: u64::MAX })
+    }
+
+    /// The last descriptor of `file` is closed: its mappings, and managed memory that has outlived its process, are gone. What that
+    /// released.
+    pub fn uvm_file_gone(&mut self, file: UvmFile) -> Bytes {
+        let everything = Span { first: 0, last: u64::MAX };
+        let mut released = self.cut_map(file, ELSEWHERE, everything).0;
+        for card in self.cards.all() {
+            released = released.saturating_add(self.cut_map(file, card, everything).0);
+        }
+        while let Some((&key, _)) = self.uvm.ranges.range((file, 0)..=(file, u64::MAX)).next() {
+            self.uvm.ranges.remove(&key);
+        }
+        self.uvm.files.remove(&file);
+        Bytes(released.saturating_add(self.drop_zombies(file).0))
+    }
+}
