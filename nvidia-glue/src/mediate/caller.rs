@@ -79,6 +79,9 @@ pub trait Caller {
     /// When it is gone.
     fn pid(&self) -> Result<Pid, CallerError>;
 
+    /// The calling thread's id, in the mediator's pid namespace.
+    fn thread(&self) -> i32;
+
     /// The calling process's number in its own pid namespace.
     ///
     /// # Errors

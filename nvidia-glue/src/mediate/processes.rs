@@ -28,6 +28,15 @@ pub trait Processes: fmt::Debug + Send + Sync {
     /// Whether a process that was seen before still runs; a reused pid must not be taken for it (keep its pidfd).
     fn is_running(&self, pid: Pid) -> bool;
 
+    /// Whether there is a thread of that id, be it another one than before.
+    fn is_thread_running(&self, thread: i32) -> bool;
+
+    /// Whether two processes have one address space (`kcmp(2)` with `KCMP_VM`): `CLONE_VM`, `vfork`.
+    ///
+    /// # Errors
+    /// When one of them is gone.
+    fn share_memory(&self, one: Pid, other: Pid) -> io::Result<bool>;
+
     /// The process's mappings of `/dev/nvidia-uvm` (`/proc/PID/maps`).
     ///
     /// # Errors
