@@ -33,6 +33,23 @@ pub fn clone_sibling() -> io::Result<Forked> {
     forked(unsafe { libc::syscall(libc::SYS_clone, i64::from(libc::CLONE_PARENT | libc::SIGCHLD), 0, 0, 0, 0) })
 }
 
+/// [`clone_sibling`] of a process that begins its life in this cgroup (a directory of cgroup v2). Kernel 5.7.
+pub fn clone_sibling_into(cgroup: &OwnedFd) -> io::Result<Forked> {
+    require_single_thread()?;
+    // SAFETY: all zeroes is a valid value of this structure of integers.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    // The exit signal stays 0: with CLONE_PARENT it is the caller's own, and clone3 takes no other.
+    arguments.flags = CLONE_INTO_CGROUP | u64::from(libc::CLONE_PARENT.unsigned_abs());
+    arguments.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
+    let size = std::mem::size_of_val(&arguments);
+    // SAFETY: as clone_sibling: a fork, for there is neither CLONE_VM nor a stack; the kernel reads one structure of the
+    // size that is given.
+    forked(unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size) })
+}
+
+/// linux/sched.h; libc has it as an `int`, which cannot hold it.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
 fn forked(pid: i64) -> io::Result<Forked> {
     match i32::try_from(pid) {
         Ok(0) => Ok(Forked::Child),
@@ -151,6 +168,12 @@ pub fn clear_listen_environment() {
 pub(crate) fn close_fd_of(owner: &OwnedFd) {
     // SAFETY: the caller is a forked child that ends without running the owner's destructor or using it again.
     unsafe { libc::close(owner.as_raw_fd()) };
+}
+
+/// Writes to a descriptor of which only the number is known, as far as that goes: last words to whoever still listens.
+pub(crate) fn write_to(fd: i32, bytes: &[u8]) {
+    // SAFETY: the kernel reads as many bytes as the slice has; a number that is not open is an error and no more.
+    unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
 }
 
 /// Registers a descriptor with the tokio runtime that is current.

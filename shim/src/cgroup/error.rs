@@ -49,6 +49,15 @@ pub enum CgroupError {
         #[source]
         source: io::Error,
     },
+    /// A directory could not be made.
+    #[error("cannot make the cgroup {}", path.display())]
+    Make {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// A control file did not take a value.
     #[error("cannot write {value:?} to {}", path.display())]
     Write {

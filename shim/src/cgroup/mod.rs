@@ -1,6 +1,6 @@
 //! A container's cgroup: where it is, what it used, its limits, and ending what runs in it.
 //!
-//! libcontainer creates cgroups; everything after that is done here. Its own manager would replace the device
+//! The systemd driver's cgroups are libcontainer's to make; everything else is done here. Its own manager would replace the device
 //! program on every update and so take the granted GPUs away, and it cannot tell a container's cgroup from the one
 //! that a host process shares with it.
 //!
@@ -11,6 +11,7 @@
 mod error;
 mod files;
 mod freeze;
+mod join;
 mod kill;
 mod locate;
 mod metrics;
@@ -25,6 +26,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::join::takes_no_process;
 pub use self::{
     error::{CgroupError, LocateError},
     locate::{CgroupsPath, Host},
@@ -79,6 +81,14 @@ impl Cgroup {
             Layout::V2 { directory, .. } => (&[][..], Some(directory.as_path())),
         };
         v1.iter().map(|hierarchy| hierarchy.directory.as_path()).chain(v2)
+    }
+
+    /// The scope that holds the container, when systemd makes its cgroup.
+    pub fn systemd_unit(&self) -> Option<&str> {
+        match &self.layout {
+            Layout::V1 { .. } => None,
+            Layout::V2 { systemd_unit, .. } => systemd_unit.as_deref(),
+        }
     }
 
     /// True when nothing of the cgroup is left on the file system.

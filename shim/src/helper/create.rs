@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use libcgroups::common::CgroupConfig;
+use libcgroups::common::{CgroupConfig, create_cgroup_manager};
 use libcontainer::config::{ConfigError, YoukiConfig};
 use libcontainer::container::{Container, ContainerStatus};
 use libcontainer::error::LibcontainerError;
@@ -22,6 +22,7 @@ use serde_json::Value;
 use super::delete;
 use super::device_filter::{self, DeviceFilterError};
 use super::fence::Filter;
+use super::intermediate::{self, Place};
 use super::launch::{Launch, LaunchError, Launched};
 use super::process::{self, AttributeError};
 use super::program::Program;
@@ -30,6 +31,7 @@ use super::rootfs::{self, MountError};
 use super::rules::{self, HostFacts, ProcessNotes, Refused};
 use super::state::{Settings, StateDir, StateError, write_atomically};
 use super::stdio::{Stdio, StdioError};
+use super::worker::chain;
 use super::working_directory;
 use crate::cgroup::{Cgroup, CgroupError, CgroupsPath, Host, LocateError};
 
@@ -92,6 +94,9 @@ pub(crate) enum CreateError {
     /// The cgroup itself.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
+    /// Its limits.
+    #[error("cannot set the container's limits: {0}")]
+    Limits(String),
     /// Somebody else lives there; deleting this container would end them.
     #[error(
         "the cgroup of container {id:?} is in use by process {pid}; end it, or give the container another cgroupsPath"
@@ -221,14 +226,24 @@ fn run(
     let settings =
         Settings { no_new_keyring: create.no_new_keyring, systemd_cgroup: create.systemd_cgroup, init: None };
     state.save(&settings)?;
-    require_empty_cgroup(create, &spec)?;
+    let cgroup = require_empty_cgroup(create, &spec)?;
     // Its presence tells `delete` that the cgroup is this container's to empty.
     let mut kept = YoukiConfig::from_spec(&spec, &create.id).map_err(CreateError::KeepConfig)?;
     kept.hooks = hooks.clone();
     kept.save(state.path()).map_err(CreateError::KeepConfig)?;
 
-    let init =
-        launch(create, spec.clone(), hooks.as_ref(), kept.cgroup_path, state, &mut container, stdio, &notes, private)?;
+    let init = launch(
+        create,
+        spec.clone(),
+        hooks.as_ref(),
+        &kept.cgroup_path,
+        &cgroup,
+        &container,
+        stdio,
+        &notes,
+        state,
+        private,
+    )?;
     if let Some(rdt) = spec.linux().as_ref().and_then(|linux| linux.intel_rdt().as_ref()) {
         let (group, monitoring) = setup_intel_rdt(Some(&create.id), &init.pid, rdt).map_err(CreateError::IntelRdt)?;
         container.set_intel_rdt_dir(group).set_intel_rdt_monitoring_dir(monitoring);
@@ -272,14 +287,31 @@ fn make_working_directory(spec: &Spec) -> Result<(), CreateError> {
 }
 
 /// Refuses a cgroup with somebody in it: they would share this container's limits, and its end.
-fn require_empty_cgroup(create: &Create, spec: &Spec) -> Result<(), CreateError> {
+fn require_empty_cgroup(create: &Create, spec: &Spec) -> Result<Cgroup, CreateError> {
     let path = spec.linux().as_ref().and_then(|linux| linux.cgroups_path().as_deref());
     let path = CgroupsPath::new(path, &create.id, create.systemd_cgroup)?;
     let cgroup = Cgroup::intended(&Host::default(), &path)?;
     match cgroup.pids()?.first() {
         Some(pid) => Err(CreateError::CgroupInUse { id: create.id.clone(), pid: *pid }),
-        None => Ok(()),
+        None => Ok(cgroup),
     }
+}
+
+/// Where init belongs: made, with its limits set, or left to systemd.
+fn make_place<'a>(
+    cgroup: &'a Cgroup,
+    config: &'a CgroupConfig,
+    spec: &Spec,
+) -> Result<(Place<'a>, Vec<OwnedFd>), CreateError> {
+    if cgroup.systemd_unit().is_some() {
+        return Ok((Place::Systemd(config), vec![]));
+    }
+    cgroup.make()?;
+    if let Some(resources) = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref()) {
+        let manager = create_cgroup_manager(config.clone()).map_err(|e| CreateError::Limits(chain(&e)))?;
+        intermediate::limit(&manager, resources).map_err(|e| CreateError::Limits(chain(&e)))?;
+    }
+    Ok((Place::Own(cgroup), cgroup.birthplace()?.into_iter().collect()))
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -287,13 +319,20 @@ fn launch(
     create: &Create,
     spec: Spec,
     hooks: Option<&Hooks>,
-    cgroup_path: PathBuf,
-    state: &StateDir,
-    container: &mut Container,
+    cgroup_path: &Path,
+    cgroup: &Cgroup,
+    container: &Container,
     stdio: Stdio,
     notes: &ProcessNotes,
+    state: &StateDir,
     private: &[&OwnedFd],
 ) -> Result<Launched, CreateError> {
+    let cgroup_config = CgroupConfig {
+        cgroup_path: cgroup_path.to_owned(),
+        systemd_cgroup: create.systemd_cgroup,
+        container_name: create.id.clone(),
+    };
+    let (place, birthplaces) = make_place(cgroup, &cgroup_config, &spec)?;
     let process = spec.process().as_ref().ok_or(CreateError::Missing("process"))?;
     let owner = process::stream_owner(&spec, process, create.io_owner);
     stdio.give_to(owner)?;
@@ -309,11 +348,7 @@ fn launch(
         preserve_fds: 0,
         container: Some(container.clone()),
         user_ns_config: UserNamespaceConfig::new(&spec).map_err(CreateError::UserNamespace)?,
-        cgroup_config: CgroupConfig {
-            cgroup_path,
-            systemd_cgroup: create.systemd_cgroup,
-            container_name: create.id.clone(),
-        },
+        cgroup_config: cgroup_config.clone(),
         detached: true,
         executor: Box::new(Program::new(Some(outcome.into()), notes.find_home)),
         no_pivot: create.no_pivot_root,
@@ -326,7 +361,7 @@ fn launch(
     };
     let fence = if create.fence { Filter::fence() } else { None };
     let private = private.iter().copied().chain(stdio.private()).collect();
-    let init = Launch { args: &args, filter: fence.as_ref(), private, hooks }.run()?;
+    let init = Launch { args: &args, filter: fence.as_ref(), private, place, birthplaces, hooks }.run()?;
     stdio.finish(owner, notes.console_size)?;
     Ok(init)
 }

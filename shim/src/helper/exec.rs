@@ -22,6 +22,7 @@ use oci_spec::runtime::{
 use serde_json::Value;
 
 use super::fence::Filter;
+use super::intermediate::Place;
 use super::launch::{Launch, LaunchError, Launched};
 use super::process::{self, AttributeError};
 use super::program::Program;
@@ -29,6 +30,7 @@ use super::protocol::{Exec, FailureKind};
 use super::rules::{self, HostFacts, ProcessNotes, Refused};
 use super::state::{StateDir, StateError};
 use super::stdio::{Stdio, StdioError};
+use crate::cgroup::{Cgroup, CgroupError};
 use crate::sys;
 
 /// Why a process could not be run in a container. None is left.
@@ -89,6 +91,9 @@ pub(crate) enum ExecError {
     /// The process.
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    /// The container's cgroup.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
     /// The cgroups of the container's init.
     #[error("cannot put the process into the container's cgroups")]
     Cgroups(#[source] io::Error),
@@ -282,9 +287,17 @@ fn launch(
     };
     let fence = if exec.fence { Filter::fence() } else { None };
     let private = private.iter().copied().chain(stdio.private()).collect();
-    let process = Launch { args: &args, filter: fence.as_ref(), private, hooks: None }.run()?;
+    let (place, birthplaces) = (Place::Own(&exec.cgroup), birthplaces(&exec.cgroup, target.init)?);
+    let process = Launch { args: &args, filter: fence.as_ref(), private, place, birthplaces, hooks: None }.run()?;
     stdio.finish(owner, notes.console_size)?;
     Ok((process, File::from(OwnedFd::from(outcome))))
+}
+
+/// In the container's cgroup; where the container hands that one down to cgroups of its own, in its init's, as runc.
+fn birthplaces(cgroup: &Cgroup, init: i32) -> Result<Vec<OwnedFd>, ExecError> {
+    let Some(own) = cgroup.birthplace()? else { return Ok(vec![]) };
+    let membership = std::fs::read_to_string(format!("/proc/{init}/cgroup")).map_err(ExecError::Cgroups)?;
+    Ok(std::iter::once(own).chain(cgroup.birthplace_beside(&membership)?).collect())
 }
 
 /// Lets the waiting process execute its program, and reads what libcontainer tells of a failure.

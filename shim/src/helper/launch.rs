@@ -2,7 +2,7 @@
 //!
 //! `libcontainer::process::container_main_process` cannot be used as it is: whatever the worker installs on itself before
 //! would hold for the OCI hooks too, which it also runs itself. So this module forks the intermediate process; that one
-//! installs the filter, and libcontainer goes on from there. The order of messages is libcontainer 0.7.0's, the version
+//! installs the filter and goes on in `intermediate.rs`, and from init on it is libcontainer's. The order of messages is libcontainer 0.7.0's, the version
 //! that `Cargo.toml` pins.
 //!
 //! ```text
@@ -20,14 +20,15 @@ use libcontainer::network::NetworkError;
 use libcontainer::network::network_device::dev_change_net_namespace;
 use libcontainer::process::args::{ContainerArgs, ContainerType};
 use libcontainer::process::channel::{self, ChannelError, InitSender, MainReceiver};
-use libcontainer::process::container_intermediate_process::container_intermediate_process;
 use libcontainer::user_ns::UserNamespaceError;
 use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{Hooks, Linux, LinuxNamespaceType};
 
 use super::fence::Filter;
 use super::hook_namespaces::run_in_namespaces;
+use super::intermediate::{self, Ends, Place};
 use super::seccomp_listener::{self, ListenerError};
+use crate::cgroup::takes_no_process;
 use crate::sys::{self, Forked};
 
 /// Why a process could not be made.
@@ -108,6 +109,10 @@ pub(crate) struct Launch<'a> {
     pub(crate) filter: Option<&'a Filter>,
     /// Descriptors that the container's processes must not hold.
     pub(crate) private: Vec<&'a OwnedFd>,
+    /// Where the process belongs.
+    pub(crate) place: Place<'a>,
+    /// Directories of cgroup v2 in which it can be born, the best first; none where it has to move itself.
+    pub(crate) birthplaces: Vec<OwnedFd>,
     /// The spec's hooks; only those of creation run here.
     pub(crate) hooks: Option<&'a Hooks>,
 }
@@ -127,19 +132,19 @@ impl Launch<'_> {
         let mut to_intermediate = channel::intermediate_channel()?;
         let mut to_init = channel::init_channel()?;
 
-        let intermediate = match sys::clone_sibling().map_err(LaunchError::Fork)? {
+        let intermediate = match self.fork().map_err(LaunchError::Fork)? {
             Forked::Parent { pid } => Pid::from_raw(pid),
             Forked::Child => {
+                let mut ends = Ends {
+                    intermediate: &mut to_intermediate,
+                    init: &mut to_init,
+                    to_main: &mut intermediate_main_sender,
+                    init_to_main: &mut init_main_sender,
+                };
                 let result =
                     self.enter().map_err(|e| format!("cannot install the seccomp filter: {e}")).and_then(|()| {
-                        container_intermediate_process(
-                            self.args,
-                            &mut to_intermediate,
-                            &mut to_init,
-                            &mut intermediate_main_sender,
-                            &mut init_main_sender,
-                        )
-                        .map_err(|e| super::worker::chain(&e))
+                        let made = intermediate::run(self.args, &self.place, &mut ends);
+                        made.map_err(|e| super::worker::chain(&e))
                     });
                 if let Err(message) = result {
                     // The worker sees the channel close if even this fails.
@@ -182,6 +187,17 @@ impl Launch<'_> {
                 Err(error)
             }
         }
+    }
+
+    fn fork(&self) -> std::io::Result<Forked> {
+        let mut last = None;
+        for place in &self.birthplaces {
+            match sys::clone_sibling_into(place) {
+                Err(error) if takes_no_process(&error) => last = Some(error),
+                forked => return forked,
+            }
+        }
+        last.map_or_else(sys::clone_sibling, Err)
     }
 
     /// The first thing that the intermediate process does; what it installs here, the container's init inherits, and so

@@ -18,6 +18,7 @@ mod exec;
 mod fence;
 mod frame;
 mod hook_namespaces;
+mod intermediate;
 mod inventory;
 mod launch;
 mod process;

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cgroup::Cgroup;
+
 /// One operation, executed by a worker of its own. File descriptors travel beside it.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Operation {
@@ -83,6 +85,8 @@ pub struct Exec {
     pub id: String,
     /// As in [`Create`].
     pub runtime_root: PathBuf,
+    /// The container's cgroup, which the process joins.
+    pub cgroup: Cgroup,
     /// The OCI `process` object, JSON.
     pub process: serde_json::Value,
     /// Descriptors that follow.

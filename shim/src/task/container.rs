@@ -266,6 +266,7 @@ impl Container {
         let request = protocol::Exec {
             id: self.fixed.id.clone(),
             runtime_root: self.fixed.runtime_root.clone(),
+            cgroup: self.fixed.cgroup.clone(),
             process: spec,
             stdio: ends.kind,
             io_owner: self.fixed.io_owner,

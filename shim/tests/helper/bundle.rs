@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use egpu_shim::cgroup::{Cgroup, CgroupsPath, Host};
 use egpu_shim::helper::protocol::{Create, Delete, Exec, RootfsMount, Start, StdioKind};
 use egpu_shim::helper::{ContainerProcess, HelperClient, HelperError};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -122,11 +123,19 @@ impl Container<'_> {
         self.bench.client.start(Start { id: self.id.clone(), runtime_root: self.bench.root() }).await
     }
 
+    /// Where its spec wants it.
+    pub fn cgroup(&self) -> Cgroup {
+        let spec: Value = serde_json::from_slice(&std::fs::read(self.bundle.join("config.json")).unwrap()).unwrap();
+        let path = spec.pointer("/linux/cgroupsPath").and_then(Value::as_str).map(Path::new);
+        Cgroup::intended(&Host::default(), &CgroupsPath::new(path, &self.id, false).unwrap()).unwrap()
+    }
+
     pub async fn exec(&self, process: Value, fence: bool) -> Result<(ContainerProcess, File), HelperError> {
         let (output, stdio) = streams();
         let exec = Exec {
             id: self.id.clone(),
             runtime_root: self.bench.root(),
+            cgroup: self.cgroup(),
             process,
             stdio: StdioKind::Streams,
             io_owner: None,

@@ -5,12 +5,14 @@ mod bundle;
 mod probe;
 
 use std::future::Future;
+use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
 
 use bundle::{Bench, process, wait};
 use egpu_shim::helper::protocol::{Delete, FailureKind, StdioKind};
 use egpu_shim::helper::{HelperClient, HelperError, delete, spawn};
+use egpu_shim::sys::{self, Forked};
 use serde_json::json;
 
 type Case = for<'a> fn(&'a Bench) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
@@ -62,6 +64,7 @@ fn main() {
         println!("skipped: making containers needs root");
         return;
     }
+    a_process_is_born_in_a_v2_cgroup();
     let zygote = spawn().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -76,6 +79,37 @@ fn main() {
     });
 }
 
+/// Needs a process with one thread, and is therefore none of the cases. A hybrid host's unified hierarchy will do.
+fn a_process_is_born_in_a_v2_cgroup() {
+    let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
+    let Some(root) = roots.into_iter().find(|root| root.join("cgroup.controllers").exists()) else {
+        println!("skipped: a_process_is_born_in_a_v2_cgroup: no cgroup v2");
+        return;
+    };
+    let name = format!("egpu-test-birth-{}", std::process::id());
+    let directory = root.join(&name);
+    if std::fs::create_dir(&directory).is_err() {
+        println!("skipped: a_process_is_born_in_a_v2_cgroup: no right to make a cgroup");
+        return;
+    }
+    let cgroup = std::fs::File::open(&directory).unwrap().into();
+    // The inner process is a sibling of its maker, and so a child of this one.
+    if let Forked::Child = sys::fork().unwrap() {
+        let born = sys::clone_sibling_into(&cgroup);
+        if let Ok(Forked::Child) = born {
+            let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+            sys::exit_now(i32::from(!text.lines().any(|line| line.starts_with("0::") && line.ends_with(&name))));
+        }
+        sys::exit_now(i32::from(born.is_err()));
+    }
+    for _ in 0..2 {
+        let ended = nix::sys::wait::wait().unwrap();
+        assert!(matches!(ended, nix::sys::wait::WaitStatus::Exited(_, 0)), "{ended:?}");
+    }
+    std::fs::remove_dir(&directory).unwrap();
+    println!("test a_process_is_born_in_a_v2_cgroup ... ok");
+}
+
 async fn a_program_runs_and_its_exit_code_and_output_arrive(bench: &Bench) {
     let container = bench.container(&["sh", "-c", "echo hello $HOME; exit 7"], |_| {});
     assert_eq!(container.run().await.unwrap(), (7, "hello /root\n".into()));
@@ -87,6 +121,9 @@ async fn exec_joins_the_container(bench: &Bench) {
     container.start().await.unwrap();
     let (code, output) = container.sh("cat /proc/1/cmdline | tr '\\0' ' '; exit 3").await;
     assert_eq!((code, output.as_str()), (3, "sleep 1000 "));
+    let (_, joined) = container.sh("cat /proc/self/cgroup").await;
+    assert_eq!(joined, std::fs::read_to_string(format!("/proc/{}/cgroup", init.pid)).unwrap(), "every hierarchy");
+    assert!(joined.contains(&container.id));
     container.delete().await.unwrap();
     assert_eq!(wait(&init), 137);
     container.assert_gone();

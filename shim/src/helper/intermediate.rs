@@ -1,0 +1,187 @@
+//! The process between the worker and init: it enters what init must be born in, makes init, and ends.
+//!
+//! The sequence is that of libcontainer 0.7.0's `container_intermediate_process`, which cannot be used as it is: for every
+//! process it reads the host's cgroup mounts a dozen times over, and it moves the process by its pid, for which the kernel
+//! waits about ten milliseconds (see [`crate::cgroup`]).
+
+use libcgroups::common::{AnyCgroupManager, CgroupConfig, CgroupManager, ControllerOpt, create_cgroup_manager};
+use libcontainer::namespaces::{NamespaceError, Namespaces};
+use libcontainer::process::args::{ContainerArgs, ContainerType};
+use libcontainer::process::channel::{
+    ChannelError, InitReceiver, InitSender, IntermediateReceiver, IntermediateSender, MainSender,
+};
+use libcontainer::process::cpu_affinity::{CPUAffinityError, set_cpuset_affinity_from_string};
+use libcontainer::process::init::container_init_process;
+use libcontainer::syscall::SyscallError;
+use nix_of_libcontainer::unistd::{Gid, Pid, Uid};
+use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType, LinuxResources, Process};
+
+use super::worker::chain;
+use crate::cgroup::{Cgroup, CgroupError};
+use crate::sys::{self, Forked};
+
+/// How a process gets into its container's cgroup.
+pub(crate) enum Place<'a> {
+    /// By itself, on v1; it is born there on v2.
+    Own(&'a Cgroup),
+    /// systemd makes a scope around the process, limits included, and libcontainer asks it to.
+    Systemd(&'a CgroupConfig),
+}
+
+/// Why there is no init.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum IntermediateError {
+    /// The spec.
+    #[error("the OCI spec has no {0}")]
+    Missing(&'static str),
+    /// The other processes.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    /// A namespace.
+    #[error("cannot enter a namespace")]
+    Namespace(#[from] NamespaceError),
+    /// The user, or a limit.
+    #[error("cannot set the process's user or limits")]
+    Attribute(#[from] SyscallError),
+    /// `execCPUAffinity`.
+    #[error("cannot set execCPUAffinity")]
+    Affinity(#[from] CPUAffinityError),
+    /// The cgroup.
+    #[error("cannot enter the container's cgroup")]
+    Cgroup(#[from] CgroupError),
+    /// systemd.
+    #[error("systemd cannot make the container's cgroup: {0}")]
+    Systemd(String),
+    /// init.
+    #[error("cannot fork")]
+    Fork(#[source] std::io::Error),
+    /// The dumpable flag, without which nobody may write id maps.
+    #[error("cannot set the dumpable flag")]
+    Dumpable(#[source] nix::Error),
+}
+
+/// The ends of the three channels that this process, and init after it, use.
+pub(crate) struct Ends<'a> {
+    pub(crate) intermediate: &'a mut (IntermediateSender, IntermediateReceiver),
+    pub(crate) init: &'a mut (InitSender, InitReceiver),
+    pub(crate) to_main: &'a mut MainSender,
+    pub(crate) init_to_main: &'a mut MainSender,
+}
+
+/// Runs it; init tells by itself what goes wrong in it.
+pub(crate) fn run(args: &ContainerArgs, place: &Place<'_>, ends: &mut Ends<'_>) -> Result<(), IntermediateError> {
+    let spec = &args.spec;
+    let linux = spec.linux().as_ref().ok_or(IntermediateError::Missing("linux section"))?;
+    let process = spec.process().as_ref().ok_or(IntermediateError::Missing("process"))?;
+    let namespaces = Namespaces::try_from(linux.namespaces().as_ref())?;
+
+    // Before the user namespace, in which the cgroup's files belong to nobody, and before the cgroup namespace, whose root
+    // is the cgroup at that time.
+    set_affinity(args, process, |affinity| affinity.initial().clone())?;
+    join(place, linux.resources().as_ref(), args)?;
+    set_affinity(args, process, |affinity| affinity.cpu_affinity_final().clone())?;
+
+    if let Some(namespace) = namespaces.get(LinuxNamespaceType::User)? {
+        enter_user_namespace(&namespaces, namespace, ends)?;
+        // As root of the new one: what follows needs its capabilities.
+        args.syscall.create_syscall().set_id(Uid::from_raw(0), Gid::from_raw(0))?;
+    }
+    for limit in process.rlimits().iter().flatten() {
+        args.syscall.create_syscall().set_rlimit(limit)?;
+    }
+    if let Some(namespace) = namespaces.get(LinuxNamespaceType::Time)? {
+        namespaces.unshare_or_setns(namespace)?;
+        let has_offsets = linux.time_offsets().as_ref().is_some_and(|offsets| !offsets.is_empty());
+        if namespace.path().is_none() && has_offsets {
+            dumpable(|| {
+                ends.to_main.time_offset_request()?;
+                ends.intermediate.1.wait_for_time_offsets_ack()
+            })?;
+        }
+    }
+    // Holds for the next process only, which is init.
+    if let Some(namespace) = namespaces.get(LinuxNamespaceType::Pid)? {
+        namespaces.unshare_or_setns(namespace)?;
+    }
+    match sys::clone_sibling().map_err(IntermediateError::Fork)? {
+        Forked::Child => init(args, ends),
+        Forked::Parent { pid } => Ok(ends.to_main.intermediate_ready(Pid::from_raw(pid))?),
+    }
+}
+
+fn set_affinity(
+    args: &ContainerArgs,
+    process: &Process,
+    part: impl Fn(&oci_spec::runtime::ExecCPUAffinity) -> Option<String>,
+) -> Result<(), IntermediateError> {
+    let is_exec = matches!(args.container_type, ContainerType::TenantContainer { .. });
+    match process.exec_cpu_affinity().as_ref().filter(|_| is_exec).and_then(part) {
+        Some(cpus) => Ok(set_cpuset_affinity_from_string(Pid::this(), &cpus)?),
+        None => Ok(()),
+    }
+}
+
+fn join(place: &Place<'_>, resources: Option<&LinuxResources>, args: &ContainerArgs) -> Result<(), IntermediateError> {
+    match place {
+        Place::Own(cgroup) => Ok(cgroup.enter()?),
+        Place::Systemd(config) => {
+            let failed = |error: &dyn std::error::Error| IntermediateError::Systemd(chain(error));
+            let manager = create_cgroup_manager((*config).clone()).map_err(|e| failed(&e))?;
+            manager.add_task(Pid::this()).map_err(|e| failed(&e))?;
+            let is_init = matches!(args.container_type, ContainerType::InitContainer);
+            match resources.filter(|_| is_init) {
+                Some(resources) => limit(&manager, resources).map_err(|e| failed(&e)),
+                None => Ok(()),
+            }
+        }
+    }
+}
+
+/// Sets a new container's limits.
+pub(crate) fn limit(
+    manager: &AnyCgroupManager,
+    resources: &LinuxResources,
+) -> Result<(), <AnyCgroupManager as CgroupManager>::Error> {
+    let options = ControllerOpt { resources, disable_oom_killer: false, oom_score_adj: None, freezer_state: None };
+    manager.apply(&options)
+}
+
+fn enter_user_namespace(
+    namespaces: &Namespaces,
+    namespace: &LinuxNamespace,
+    ends: &mut Ends<'_>,
+) -> Result<(), IntermediateError> {
+    namespaces.unshare_or_setns(namespace)?;
+    if namespace.path().is_some() {
+        return Ok(());
+    }
+    dumpable(|| {
+        ends.to_main.identifier_mapping_request()?;
+        ends.intermediate.1.wait_for_mapping_ack()
+    })
+}
+
+/// The worker may write this process's maps only while it is dumpable.
+fn dumpable(request: impl FnOnce() -> Result<(), ChannelError>) -> Result<(), IntermediateError> {
+    nix::sys::prctl::set_dumpable(true).map_err(IntermediateError::Dumpable)?;
+    request()?;
+    nix::sys::prctl::set_dumpable(false).map_err(IntermediateError::Dumpable)
+}
+
+/// init, until it executes its program or fails.
+fn init(args: &ContainerArgs, ends: &mut Ends<'_>) -> ! {
+    sys::set_name(c"egpu:init");
+    let closed = ends.init.0.close().and_then(|()| ends.intermediate.0.close()).and_then(|()| ends.to_main.close());
+    if closed.is_err() {
+        sys::exit_now(1);
+    }
+    if let Err(error) = container_init_process(args, ends.init_to_main, &mut ends.init.1) {
+        tracing::error!("failed to initialize container process: {error}");
+        // Before its start it tells the worker's sequence of messages; an exec after that, who waits for its outcome.
+        let _ = ends.init_to_main.exec_failed(error.to_string());
+        if let ContainerType::TenantContainer { exec_notify_fd } = args.container_type {
+            sys::write_to(exec_notify_fd, error.to_string().as_bytes());
+        }
+    }
+    sys::exit_now(255)
+}
