@@ -36,7 +36,7 @@ pub(super) struct Cards {
     by_process: HashMap<(Pid, Card), u128>,
 }
 
-fn saturated(bytes: u128) -> Bytes {
+pub(super) fn saturated(bytes: u128) -> Bytes {
     Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
 }
 
@@ -104,23 +104,23 @@ impl Cards {
     }
 
     /// Counts `bytes` more, whether or not they fit.
-    pub(super) fn add(&mut self, process: Pid, card: Card, bytes: u64) {
+    pub(super) fn add(&mut self, process: Pid, card: Card, bytes: u128) {
         let Some(state) = self.cards.get_mut(usize::from(card.0)) else { return };
         if bytes == 0 {
             return;
         }
-        state.used += u128::from(bytes);
+        state.used += bytes;
         state.high_water = state.high_water.max(state.used);
-        *self.by_process.entry((process, card)).or_default() += u128::from(bytes);
+        *self.by_process.entry((process, card)).or_default() += bytes;
     }
 
     /// Counts `bytes` less; they were added before, for the same process.
-    pub(super) fn subtract(&mut self, process: Pid, card: Card, bytes: u64) {
+    pub(super) fn subtract(&mut self, process: Pid, card: Card, bytes: u128) {
         let Some(state) = self.cards.get_mut(usize::from(card.0)) else { return };
-        debug_assert!(state.used >= u128::from(bytes), "more released than was charged");
-        state.used = state.used.saturating_sub(u128::from(bytes));
+        debug_assert!(state.used >= bytes, "more released than was charged");
+        state.used = state.used.saturating_sub(bytes);
         if let Some(used) = self.by_process.get_mut(&(process, card)) {
-            *used = used.saturating_sub(u128::from(bytes));
+            *used = used.saturating_sub(bytes);
             if *used == 0 {
                 self.by_process.remove(&(process, card));
             }

@@ -40,7 +40,7 @@ impl Charges {
                 index
             }
         };
-        cards.add(process, card, bytes.0);
+        cards.add(process, card, bytes.0.into());
         Some(ChargeId(id))
     }
 
@@ -74,7 +74,7 @@ impl Charges {
             return Bytes(0);
         }
         let bytes = charge.bytes;
-        cards.subtract(charge.process, charge.card, bytes);
+        cards.subtract(charge.process, charge.card, bytes.into());
         self.free.push(id.0);
         Bytes(bytes)
     }
@@ -82,8 +82,8 @@ impl Charges {
     /// Makes it `bytes` large.
     pub(super) fn resize(&mut self, cards: &mut Cards, id: ChargeId, bytes: Bytes) {
         if let Some(charge) = self.slots.get_mut(id.0 as usize).filter(|charge| charge.references > 0) {
-            cards.subtract(charge.process, charge.card, charge.bytes);
-            cards.add(charge.process, charge.card, bytes.0);
+            cards.subtract(charge.process, charge.card, charge.bytes.into());
+            cards.add(charge.process, charge.card, bytes.0.into());
             charge.bytes = bytes.0;
         }
     }

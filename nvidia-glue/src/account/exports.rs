@@ -3,7 +3,7 @@
 //! An export is a reference of the file's own: it outlives the exporting client, and travels with the file
 //! (src/nvidia/arch/nvalloc/unix/src/rmobjexportimport.c).
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Bound};
 
 use runtime_config::units::Bytes;
 
@@ -24,9 +24,15 @@ impl Exports {
         self.slots.len()
     }
 
+    /// Every file that something is exported to; not a look at every export.
     pub(super) fn files(&self) -> Vec<ExportFile> {
-        let mut files: Vec<_> = self.slots.keys().map(|&(file, _)| file).collect();
-        files.dedup();
+        let mut files = Vec::new();
+        let mut next = self.slots.keys().next().copied();
+        while let Some((file, _)) = next {
+            files.push(file);
+            let after = (Bound::Excluded((file, u32::MAX)), Bound::Unbounded);
+            next = self.slots.range(after).next().map(|(&key, _)| key);
+        }
         files
     }
 }

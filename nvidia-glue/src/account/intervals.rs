@@ -1,6 +1,6 @@
 //! Ranges of addresses that do not overlap, by owner.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Bound};
 
 /// A range, its last address included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,9 +15,9 @@ impl Span {
         Some(Self { first: start, last: start.checked_add(length.checked_sub(1)?)? })
     }
 
-    /// Bytes; one that covers all of 2^64 has one less.
-    pub(super) const fn length(self) -> u64 {
-        (self.last - self.first).saturating_add(1)
+    /// Bytes.
+    pub(super) fn length(self) -> u128 {
+        u128::from(self.last - self.first) + 1
     }
 
     /// What both cover.
@@ -62,6 +62,23 @@ impl<K: Ord + Copy, V: Copy> Intervals<K, V> {
     /// All ranges of `owner`.
     pub(super) fn of(&self, owner: K) -> impl Iterator<Item = (Span, V)> {
         self.overlapping(owner, Span { first: 0, last: u64::MAX })
+    }
+
+    /// Every owner that has a range; not a look at every range.
+    pub(super) fn owners(&self) -> Vec<K> {
+        let mut owners = Vec::new();
+        let mut next = self.0.keys().next().copied();
+        while let Some((owner, _)) = next {
+            owners.push(owner);
+            let after = (Bound::Excluded((owner, u64::MAX)), Bound::Unbounded);
+            next = self.0.range(after).next().map(|(&key, _)| key);
+        }
+        owners
+    }
+
+    /// Whether cutting `span` out of what `owner` has leaves one range more than there was.
+    pub(super) fn would_split(&self, owner: K, span: Span) -> bool {
+        self.overlapping(owner, span).any(|(whole, _)| whole.first < span.first && span.last < whole.last)
     }
 
     /// Every range.

@@ -35,7 +35,7 @@ mod types;
 mod uvm;
 
 pub use cards::CardUsage;
-pub use managed::{ManagedDrift, ManagedReservation, Mapping, Sync};
+pub use managed::{ManagedDrift, ManagedReservation, ManagedSync, Mapping};
 pub use objects::{Committed, Freed, Placement};
 pub use query::{Counts, ObjectView, ProcessEnd};
 pub use reserve::{Ask, ClientReservation, Hold, NotCommitted, Reservation, WhyNot};

@@ -194,7 +194,9 @@ impl Accounts {
         let added = self.tree.add(name(placement.object), reservation.kind, Some(parent), reservation.charge);
         let Some(index) = added else { return Err(NotCommitted { reservation, why: WhyNot::ClientGone }) };
         client.charged = client.charged.saturating_add(u32::from(reservation.charge.is_some()));
-        for &dependency in placement.dependencies {
+        // The driver lets memory go with its parents only: a dependency that is told by mistake releases no charge.
+        let is_memory = reservation.kind == Kind::Memory && reservation.charge.is_some();
+        for &dependency in placement.dependencies.iter().filter(|_| !is_memory) {
             if let Some(on) = self.tree.find(name(dependency)) {
                 self.tree.depend(index, on);
             }
@@ -256,24 +258,30 @@ impl Accounts {
     }
 
     /// Charges what the driver makes for an object's sake (the context buffers of a channel or its group): `bytes` in all for it, in
-    /// place of what was charged for that before.
+    /// place of what was charged for that before. Memory has no such thing.
     ///
     /// # Errors
-    /// [`Refusal::OverQuota`] when that is too much: it is charged all the same until the object is freed, which the caller must
-    /// see to. Otherwise when the object or the card is not known.
+    /// [`Refusal::OverQuota`] when it has grown and is too much: it is charged all the same until the object is freed, which the
+    /// caller must see to. Otherwise when the object or the card is not known, or not the one that it is charged on already.
     pub fn charge_context(&mut self, object: ObjectName, card: Card, bytes: Bytes) -> Result<(), Refusal> {
         let client = self.clients.get_mut(&object.client).ok_or(Refusal::UnknownClient(object.client))?;
-        let index = self.tree.find(object).ok_or(Refusal::UnknownObject(object))?;
+        let unknown = Refusal::UnknownObject(object);
+        let index = self.tree.find(object).ok_or(unknown)?;
+        let charge = self.tree.get(index).filter(|object| object.kind != Kind::Memory).ok_or(unknown)?.charge;
         self.cards.usage(card)?;
-        match self.tree.get(index).and_then(|object| object.charge) {
-            Some(charge) => self.charges.resize(&mut self.cards, charge, bytes),
-            None => {
-                let charge = self.charges.add(&mut self.cards, client.process, card, bytes);
-                if let Some(charge) = charge {
-                    self.tree.set_charge(index, charge);
-                    client.charged = client.charged.saturating_add(1);
-                }
+        if let Some(charge) = charge {
+            let (charged_on, before) = self.charges.amount(charge).ok_or(unknown)?;
+            if charged_on != card {
+                return Err(Refusal::UnknownCard(card));
             }
+            self.charges.resize(&mut self.cards, charge, bytes);
+            if bytes <= before {
+                return Ok(());
+            }
+        } else {
+            let charge = self.charges.add(&mut self.cards, client.process, card, bytes);
+            self.tree.set_charge(index, charge.ok_or(unknown)?);
+            client.charged = client.charged.saturating_add(1);
         }
         self.cards.excess(card, bytes).map_or(Ok(()), |over| Err(over.into()))
     }

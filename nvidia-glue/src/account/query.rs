@@ -147,7 +147,7 @@ impl Accounts {
         ProcessEnd {
             clients: clients.map(|(&handle, _)| handle).collect(),
             uvm_files: files.map(|(&file, _)| file).collect(),
-            managed: !self.managed.mms_of(process).is_empty(),
+            managed: self.managed.has_ranges(process),
         }
     }
 }

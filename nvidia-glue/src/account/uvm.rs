@@ -3,7 +3,7 @@
 //! A mapping is a reference of the driver's own to the memory: it outlives the RM handle (kernel-open/nvidia-uvm/uvm_map_external.c).
 //! It is per card, replaces what it overlaps on that card, and may be unmapped in part: each part that is left keeps the memory.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use runtime_config::units::Bytes;
 
@@ -22,12 +22,18 @@ pub(super) struct File {
     pub(super) opener: Pid,
     /// `UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE`: managed memory outlives the process that mapped it.
     pub(super) shared: bool,
+    /// Files made by `UVM_MM_INITIALIZE` that keep it.
+    keepers: u32,
 }
 
 /// Every UVM file.
 #[derive(Debug, Default)]
 pub(super) struct UvmFiles {
     pub(super) files: HashMap<UvmFile, File>,
+    /// Which file each file made by `UVM_MM_INITIALIZE` keeps.
+    mm_files: HashMap<UvmFile, UvmFile>,
+    /// Those that have no descriptor any more, but that something else keeps.
+    closed: BTreeSet<UvmFile>,
     /// Last address by first.
     ranges: BTreeMap<(UvmFile, u64), u64>,
     maps: Intervals<(UvmFile, Card), ChargeId>,
@@ -38,11 +44,19 @@ impl UvmFiles {
         self.ranges.len() + self.maps.len()
     }
 
-    /// Every file that has something of a card.
+    /// Every file that maps something.
     pub(super) fn holders(&self) -> Vec<UvmFile> {
-        let mut files: Vec<_> = self.maps.iter().map(|((file, _), ..)| file).collect();
+        let mut files: Vec<_> = self.maps.owners().into_iter().map(|(file, _)| file).collect();
         files.dedup();
         files
+    }
+
+    pub(super) fn is_shared(&self, file: UvmFile) -> bool {
+        self.files.get(&file).is_some_and(|file| file.shared)
+    }
+
+    pub(super) fn any_shared(&self) -> bool {
+        self.files.values().any(|file| file.shared)
     }
 }
 
@@ -57,16 +71,38 @@ impl Accounts {
 
     /// `process` made a UVM address space of `file` (`UVM_INITIALIZE`); `shared`: with the flag for sharing between processes.
     pub fn uvm_file(&mut self, file: UvmFile, process: Pid, shared: bool) {
-        let known = self.uvm.files.entry(file).or_insert(File { opener: process, shared });
-        known.shared |= shared;
+        let new = File { opener: process, shared, keepers: 0 };
+        self.uvm.files.entry(file).or_insert(new).shared |= shared;
+    }
+
+    /// `mm_file` was bound to `file` (`UVM_MM_INITIALIZE`): until it is reported gone itself ([`Accounts::uvm_file_gone`]), `file`
+    /// lives on without a descriptor.
+    pub fn uvm_mm_file(&mut self, mm_file: UvmFile, file: UvmFile) {
+        if let Some(kept) = self.uvm.files.get_mut(&file)
+            && !self.uvm.mm_files.contains_key(&mm_file)
+        {
+            kept.keepers = kept.keepers.saturating_add(1);
+            self.uvm.mm_files.insert(mm_file, file);
+        }
     }
 
     /// Whether one more external range may be created; ask before the driver is asked.
     ///
     /// # Errors
-    /// When there are too many.
+    /// When there are too many references.
     pub fn external_range_fits(&self) -> Result<(), Refusal> {
         self.references_fit(1)
+    }
+
+    /// Whether part of `file` may be unmapped on `card`; ask before the driver is asked. What is cut in two needs room for one more.
+    ///
+    /// # Errors
+    /// When there are too many references.
+    pub fn unmap_fits(&self, file: UvmFile, card: Card, base: u64, length: u64) -> Result<(), Refusal> {
+        match Span::new(base, length) {
+            Some(span) if self.uvm.maps.would_split((file, card), span) => self.references_fit(1),
+            _ => Ok(()),
+        }
     }
 
     /// An external range was created (`UVM_CREATE_EXTERNAL_RANGE`). One that cannot be (empty, or wrapping) is left out.
@@ -129,9 +165,34 @@ impl Accounts {
         self.cut_map(file, card, Span { first: 0, last: u64::MAX })
     }
 
-    /// The last descriptor of `file` is closed: its mappings, and managed memory that has outlived its process, are gone. What that
-    /// released.
+    /// The last descriptor of `file` is closed. Its mappings, and managed memory that has outlived its process, go with it, unless
+    /// something else keeps the file: managed memory that is still mapped, or a file of `UVM_MM_INITIALIZE`; then they go with that.
+    /// What that released of the mappings' charges.
     pub fn uvm_file_gone(&mut self, file: UvmFile) -> Bytes {
+        if let Some(kept) = self.uvm.mm_files.remove(&file).and_then(|kept| self.uvm.files.get_mut(&kept)) {
+            kept.keepers = kept.keepers.saturating_sub(1);
+        }
+        self.uvm.closed.insert(file);
+        self.drop_closed_files()
+    }
+
+    /// Drops the files that are closed and that nothing keeps.
+    pub(super) fn drop_closed_files(&mut self) -> Bytes {
+        if self.uvm.closed.is_empty() {
+            return Bytes(0);
+        }
+        let is_kept =
+            |file: &UvmFile| self.managed.keeps(*file) || self.uvm.files.get(file).is_some_and(|file| file.keepers > 0);
+        let ended: Vec<_> = self.uvm.closed.iter().copied().filter(|file| !is_kept(file)).collect();
+        let mut released = 0_u64;
+        for file in ended {
+            self.uvm.closed.remove(&file);
+            released = released.saturating_add(self.drop_uvm_file(file).0);
+        }
+        Bytes(released)
+    }
+
+    fn drop_uvm_file(&mut self, file: UvmFile) -> Bytes {
         let everything = Span { first: 0, last: u64::MAX };
         let mut released = self.cut_map(file, ELSEWHERE, everything).0;
         for card in self.cards.all() {
@@ -141,6 +202,7 @@ impl Accounts {
             self.uvm.ranges.remove(&key);
         }
         self.uvm.files.remove(&file);
-        Bytes(released.saturating_add(self.drop_zombies(file).0))
+        self.drop_zombies(file);
+        Bytes(released)
     }
 }

@@ -1,0 +1,122 @@
+//! The ranges themselves, and what is counted of them.
+
+use std::{collections::HashMap, hash::Hash};
+
+use super::super::{
+    Mm, UvmFile,
+    intervals::{Cut, Intervals, Span},
+};
+use crate::mediate::Pid;
+
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct Range {
+    pub(super) process: Pid,
+    /// The file that was mapped; `None` when that is not known for sure.
+    pub(super) file: Option<UvmFile>,
+    pub(super) state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// The thread that maps it since this epoch has not been seen again.
+    Pending { thread: i32, epoch: u64 },
+    /// Its `mmap` had returned in this epoch.
+    Settled(u64),
+}
+
+/// All managed memory.
+#[derive(Debug, Default)]
+pub(in super::super) struct Managed {
+    ranges: Intervals<Mm, Range>,
+    /// Where a thread has ranges that are not settled.
+    pending: HashMap<i32, Vec<(Mm, Span)>>,
+    pending_spans: usize,
+    /// How many ranges each file and each process has.
+    by_file: HashMap<Option<UvmFile>, usize>,
+    by_process: HashMap<Pid, usize>,
+    pub(super) reserved: usize,
+    /// Counts the looks at what is mapped.
+    pub(super) epoch: u64,
+    /// Bytes whose process is gone but whose file keeps them.
+    pub(super) zombies: HashMap<Option<UvmFile>, HashMap<Pid, u128>>,
+}
+
+impl Managed {
+    /// How many ranges there are or may come to be.
+    pub(in super::super) fn len(&self) -> usize {
+        self.ranges.len().max(self.pending_spans) + self.reserved
+    }
+
+    /// Whether a range may keep `file` open.
+    pub(in super::super) fn keeps(&self, file: UvmFile) -> bool {
+        self.by_file.contains_key(&Some(file)) || self.by_file.contains_key(&None)
+    }
+
+    pub(in super::super) fn has_ranges(&self, process: Pid) -> bool {
+        self.by_process.contains_key(&process)
+    }
+
+    pub(super) fn of(&self, mm: Mm) -> impl Iterator<Item = (Span, Range)> {
+        self.ranges.of(mm)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Mm, Span, Range)> {
+        self.ranges.iter()
+    }
+
+    /// Adds a range; what it overlaps must have been cut out.
+    pub(super) fn insert(&mut self, mm: Mm, span: Span, range: Range) {
+        self.ranges.insert(mm, span, range);
+        self.count(&range, 1);
+        if let State::Pending { thread, .. } = range.state {
+            self.pending.entry(thread).or_default().push((mm, span));
+            self.pending_spans += 1;
+        }
+    }
+
+    /// Takes out what `span` covers.
+    pub(super) fn cut(&mut self, mm: Mm, span: Span) -> Vec<Cut<Range>> {
+        let cuts = self.ranges.cut(mm, span);
+        for cut in &cuts {
+            self.count(&cut.value, isize::from(cut.remain) - 1);
+        }
+        cuts
+    }
+
+    fn count(&mut self, range: &Range, more: isize) {
+        count(&mut self.by_file, range.file, more);
+        count(&mut self.by_process, range.process, more);
+    }
+
+    pub(super) fn settle(&mut self, thread: i32) {
+        let Some(spans) = self.pending.remove(&thread) else { return };
+        self.pending_spans = self.pending_spans.saturating_sub(spans.len());
+        for (mm, span) in spans {
+            let of_thread = |range: &Range| matches!(range.state, State::Pending { thread: of, .. } if of == thread);
+            let pending = self.ranges.overlapping(mm, span).filter(|(_, range)| of_thread(range));
+            let firsts: Vec<_> = pending.map(|(span, _)| span.first).collect();
+            for first in firsts {
+                if let Some(range) = self.ranges.value_mut(mm, first) {
+                    range.state = State::Settled(self.epoch);
+                }
+            }
+        }
+    }
+
+    pub(super) fn pending_threads(&self) -> Vec<i32> {
+        self.pending.keys().copied().collect()
+    }
+
+    pub(super) fn add_zombie(&mut self, file: Option<UvmFile>, process: Pid, length: u128) {
+        *self.zombies.entry(file).or_default().entry(process).or_default() += length;
+    }
+}
+
+fn count<K: Eq + Hash + Copy>(counts: &mut HashMap<K, usize>, key: K, more: isize) {
+    let count = counts.entry(key).or_default();
+    debug_assert!(count.checked_add_signed(more).is_some(), "more ranges go than there are");
+    *count = count.saturating_add_signed(more);
+    if *count == 0 {
+        counts.remove(&key);
+    }
+}
