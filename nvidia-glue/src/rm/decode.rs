@@ -4,9 +4,10 @@ use super::{
     Abi, Handle, Node, Status,
     classes::{Class, class},
     controls::ControlRow,
-    escapes::{Action, Escape, EscapeLayout},
-    layout::{Descriptor, Pointer},
-    uvm::{UvmCommand, UvmLayout, UvmRule},
+    escapes::{Action, Escape, EscapeLayout, NO_LAYOUT, escape},
+    layout::{Descriptor, Pointer, read_u32, read_u64, write_u32},
+    memory::MemoryRequest,
+    uvm::{NO_UVM_LAYOUT, UVM_DEINITIALIZE, UVM_INITIALIZE, UvmCommand, UvmLayout, UvmRule, uvm_command},
 };
 
 /// A call and the row that describes it.
@@ -21,8 +22,8 @@ pub struct Decoded {
 /// The row of a call, as it is in one release.
 #[derive(Debug, Clone, Copy)]
 pub enum Row {
-    /// Of `/dev/nvidiactl` or `/dev/nvidiaN`.
-    Escape(&'static Escape, &'static EscapeLayout),
+    /// Of `/dev/nvidiactl` or `/dev/nvidiaN`; with the size of this call's struct, or array of structs.
+    Escape(&'static Escape, &'static EscapeLayout, usize),
     /// Of `/dev/nvidia-uvm`.
     Uvm(&'static UvmCommand, &'static UvmLayout),
 }
@@ -31,7 +32,7 @@ impl Row {
     /// NVIDIA's name of the call.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Escape(escape, _) => escape.name,
+            Self::Escape(escape, ..) => escape.name,
             Self::Uvm(command, _) => command.name,
         }
     }
@@ -39,7 +40,7 @@ impl Row {
     /// What is done with it.
     pub fn action(&self) -> Action {
         match self {
-            Self::Escape(escape, _) => escape.action,
+            Self::Escape(escape, ..) => escape.action,
             Self::Uvm(command, _) => match command.rule {
                 UvmRule::Execute => Action::Execute,
                 UvmRule::Continue(reason) => Action::Continue(reason),
@@ -51,7 +52,7 @@ impl Row {
     /// Bytes of its argument struct.
     pub fn size(&self) -> usize {
         match self {
-            Self::Escape(_, layout) => usize::from(layout.size),
+            Self::Escape(_, _, size) => *size,
             Self::Uvm(_, layout) => usize::from(layout.size),
         }
     }
@@ -59,7 +60,7 @@ impl Row {
     /// Where its status is in there; `None`: the errno tells.
     pub fn status_at(&self) -> Option<usize> {
         match self {
-            Self::Escape(_, layout) => layout.status.map(usize::from),
+            Self::Escape(_, layout, _) => layout.status.map(usize::from),
             Self::Uvm(_, layout) => layout.status.map(usize::from),
         }
     }
@@ -68,7 +69,7 @@ impl Row {
     /// them.
     pub fn pointers(&self) -> &'static [Pointer] {
         match self {
-            Self::Escape(_, layout) => layout.pointers,
+            Self::Escape(_, layout, _) => layout.pointers,
             Self::Uvm(..) => &[],
         }
     }
@@ -76,7 +77,7 @@ impl Row {
     /// Descriptors in its argument struct.
     pub fn descriptors(&self) -> &'static [Descriptor] {
         match self {
-            Self::Escape(_, layout) => layout.descriptors,
+            Self::Escape(_, layout, _) => layout.descriptors,
             Self::Uvm(_, layout) => layout.descriptors,
         }
     }
@@ -84,12 +85,12 @@ impl Row {
     /// Puts `status` where the call's status is; `false` when it has none there (fail with an errno then).
     #[must_use]
     pub fn set_status(&self, args: &mut [u8], status: Status) -> bool {
-        self.status_at().is_some_and(|at| super::layout::write_u32(args, at, status.0))
+        self.status_at().is_some_and(|at| write_u32(args, at, status.0))
     }
 
     /// The status that the driver left; `None` when it has none.
     pub fn status(&self, args: &[u8]) -> Option<Status> {
-        self.status_at().and_then(|at| super::layout::read_u32(args, at)).map(Status)
+        self.status_at().and_then(|at| read_u32(args, at)).map(Status)
     }
 }
 
@@ -131,13 +132,25 @@ pub enum Call {
         /// The context DMA.
         context_dma: Handle,
     },
+    /// `NV_ESC_RM_ALLOC_OBJECT`.
+    AllocObject(AllocObject),
+    /// `NV_ESC_RM_IDLE_CHANNELS`.
+    IdleChannels(IdleChannels),
     /// `NV_ESC_EXPORT_TO_DMABUF_FD`.
-    ExportToDmaBuf {
-        /// The client; the handles are in the struct, see [`dma_buf_objects`].
-        client: Handle,
-        /// An existing dma-buf, or negative for a new one, whose number is written here.
-        fd: i32,
+    ExportToDmaBuf(DmaBuf),
+    /// `NV_ESC_CARD_INFO`: the struct is an array of cards, rewritten for the view.
+    CardInfo,
+    /// `NV_ESC_STATUS_CODE` of the card at a PCI address.
+    CardStatus {
+        /// PCI domain.
+        domain: u32,
+        /// PCI bus.
+        bus: u8,
+        /// PCI slot.
+        slot: u8,
     },
+    /// `NV_ESC_ATTACH_GPUS_TO_FD`: the struct is an array of GPU ids (4 bytes, 0: none), all of which must be granted.
+    AttachGpus,
     /// `NV_ESC_REGISTER_FD`: the card's file that it is made on gets the rights of this control file.
     RegisterFd {
         /// The control file's number.
@@ -166,7 +179,7 @@ pub struct Alloc {
     pub class: u32,
     /// Address of the class's parameters; 0: none.
     pub params: u64,
-    /// Their bytes, where the program says so; often 0. What to copy is [`Alloc::params_size`]'s answer.
+    /// Their bytes, where the program says so; often 0. What to copy is [`Alloc::buffer_size`].
     pub said_params_size: u32,
     /// Address of an `RS_ACCESS_MASK` (4 bytes); 0: none.
     pub rights: u64,
@@ -182,9 +195,20 @@ impl Alloc {
     /// Bytes of an `RS_ACCESS_MASK`.
     pub const RIGHTS_SIZE: usize = 4;
 
+    /// More bytes of parameters than any class has.
+    const PARAMS_MOST: usize = 4096;
+
     /// The row of its class.
     pub fn class(&self) -> Option<&'static Class> {
         class(self.class)
+    }
+
+    /// How large the buffer for the parameters must be. As much of it as the caller has is copied in, the rest is zero: the
+    /// driver reads and writes as many bytes as its release has in that class, whatever the caller says, so a shorter buffer
+    /// would be overrun.
+    pub fn buffer_size(&self) -> usize {
+        let said = usize::try_from(self.said_params_size).unwrap_or(usize::MAX).min(Self::PARAMS_MOST);
+        self.class().map_or(Self::PARAMS_MOST, |class| usize::from(class.params_size).max(said))
     }
 }
 
@@ -215,6 +239,8 @@ pub struct Control {
 }
 
 impl Control {
+    /// Offset of `flags`. All of them are for the kernel's own use: write 0 there before the driver sees the call.
+    pub const FLAGS_AT: usize = 12;
     /// Offset of `params`.
     pub const PARAMS_AT: usize = 16;
     /// More bytes than the driver copies (`RMAPI_PARAM_COPY_MAX_PARAMS_SIZE`).
@@ -294,19 +320,6 @@ pub struct VidHeapAlloc {
     pub size_at: usize,
 }
 
-/// What decides how much memory an allocation takes, and of which kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MemoryRequest {
-    /// `NVOS32_ALLOC_FLAGS_*`.
-    pub flags: u32,
-    /// `NVOS32_ATTR_*`.
-    pub attr: u32,
-    /// `NVOS32_ATTR2_*`.
-    pub attr2: u32,
-    /// Bytes asked for.
-    pub size: u64,
-}
-
 /// `NVOS55_PARAMETERS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dup {
@@ -327,6 +340,45 @@ pub struct Dup {
 impl Dup {
     /// Offset of `hObject`, where the driver leaves the handle.
     pub const OBJECT_AT: usize = 8;
+}
+
+/// `NVOS05_PARAMETERS`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AllocObject {
+    /// `hRoot`.
+    pub client: Handle,
+    /// `hObjectParent`.
+    pub parent: Handle,
+    /// `hObjectNew`.
+    pub object: Handle,
+    /// `hClass`.
+    pub class: u32,
+}
+
+/// `NVOS30_PARAMETERS`. The lists behind its pointers name clients too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdleChannels {
+    /// `hClient`.
+    pub client: Handle,
+    /// `hDevice`.
+    pub device: Handle,
+    /// `hChannel`.
+    pub channel: Handle,
+    /// Length of the lists of clients, devices and channels.
+    pub count: u32,
+}
+
+/// `nv_ioctl_export_to_dma_buf_fd_t`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DmaBuf {
+    /// `hClient`.
+    pub client: Handle,
+    /// An existing dma-buf, or negative for a new one, whose number is written here (offset 0).
+    pub fd: i32,
+    /// How many objects this call adds; at most 128.
+    pub objects: u32,
+    /// Where their handles (4 bytes each) are.
+    pub handles_at: usize,
 }
 
 /// `NVOS57_PARAMETERS`.
@@ -461,22 +513,18 @@ pub enum UvmCall {
         range: Range,
     },
     /// `UVM_UNREGISTER_CHANNEL`.
-    UnregisterChannel,
+    UnregisterChannel {
+        /// Its client.
+        client: Handle,
+        /// The channel.
+        channel: Handle,
+    },
     /// `UVM_CREATE_EXTERNAL_RANGE`.
     CreateExternalRange(Range),
     /// `UVM_MAP_EXTERNAL_ALLOCATION`: keeps the memory allocated until unmapped or freed.
-    MapExternal {
-        /// Where.
-        range: Range,
-        /// Offset in the memory.
-        offset: u64,
-        /// Control file of the client that owns the memory.
-        control_fd: i32,
-        /// Its client.
-        client: Handle,
-        /// The memory.
-        memory: Handle,
-    },
+    MapExternal(UvmMemory),
+    /// `UVM_ALLOC_DEVICE_P2P`: like [`UvmCall::MapExternal`], but begins its range itself.
+    DeviceP2p(UvmMemory),
     /// `UVM_UNMAP_EXTERNAL`.
     UnmapExternal {
         /// Where.
@@ -510,6 +558,21 @@ pub struct UvmObject {
     pub client: Handle,
     /// The object.
     pub object: Handle,
+}
+
+/// Memory that UVM is to map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UvmMemory {
+    /// Where.
+    pub range: Range,
+    /// Offset in the memory.
+    pub offset: u64,
+    /// Control file of the client that owns the memory.
+    pub control_fd: i32,
+    /// Its client.
+    pub client: Handle,
+    /// The memory.
+    pub memory: Handle,
 }
 
 /// A range of addresses.
@@ -561,20 +624,300 @@ impl Undecodable {
     }
 }
 
-/// How many bytes of argument a command has, so that they can be copied before [`decode`].
+/// The driver's own type byte (kernel-open/common/inc/nv-ioctl-numbers.h).
+const TYPE_F: u32 = b'F' as u32;
+
+/// `_IOC_NR`, `_IOC_TYPE` and `_IOC_SIZE` of a command (asm-generic/ioctl.h).
+const fn parts(command: u32) -> (u8, u32, usize) {
+    let [number, kind, ..] = command.to_le_bytes();
+    (number, kind as u32, (command >> 16 & 0x3fff) as usize)
+}
+
+/// The row of a command, which also tells how many bytes of argument to copy before [`decode`]: [`Row::size`].
 ///
 /// # Errors
 /// When the driver would not accept the command on that node.
-pub fn args_size(abi: Abi, node: Node, command: u32) -> Result<usize, Undecodable> {
-    let _ = (abi, node);
-    Err(Undecodable::Unknown { command })
+pub fn row(abi: Abi, node: Node, command: u32) -> Result<Row, Undecodable> {
+    if node == Node::Uvm {
+        let row = uvm_command(command).ok_or(Undecodable::Unknown { command })?;
+        return match row.layout(abi) {
+            Some(layout) => Ok(Row::Uvm(row, layout)),
+            None if row.layouts.is_empty() => Ok(Row::Uvm(row, &NO_UVM_LAYOUT)),
+            None => Err(Undecodable::Unknown { command }),
+        };
+    }
+    let (number, kind, size) = parts(command);
+    let row = escape(number).filter(|_| kind == TYPE_F).ok_or(Undecodable::Unknown { command })?;
+    if !row.node.takes(node) {
+        return Err(Undecodable::WrongNode { name: row.name });
+    }
+    if row.layouts.is_empty() {
+        return Ok(Row::Escape(row, &NO_LAYOUT, 0));
+    }
+    let layout = row.layout(abi, size).ok_or(Undecodable::WrongSize { name: row.name, size })?;
+    Ok(Row::Escape(row, layout, size))
 }
 
-/// The call in `args`.
+/// The call in `args`, which must have the bytes that [`row`] asks for.
 ///
 /// # Errors
 /// When the driver would not accept it, or it is serialized.
 pub fn decode(abi: Abi, node: Node, command: u32, args: &[u8]) -> Result<Decoded, Undecodable> {
-    let _ = (abi, node, args);
-    Err(Undecodable::Unknown { command })
+    let row = row(abi, node, command)?;
+    if args.len() < row.size() {
+        return Err(Undecodable::WrongSize { name: row.name(), size: args.len() });
+    }
+    let fields = Fields(args);
+    let call = match row {
+        Row::Escape(escape, layout, _) => escape_call(escape, layout, fields)?,
+        Row::Uvm(command, layout) => uvm_call(command, layout, fields),
+    };
+    Ok(Decoded { row, call })
+}
+
+/// Reads fields of a struct whose length [`decode`] has checked; what is out of reach all the same reads as zero.
+#[derive(Clone, Copy)]
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn u32(self, at: usize) -> u32 {
+        read_u32(self.0, at).unwrap_or(0)
+    }
+
+    fn u64(self, at: usize) -> u64 {
+        read_u64(self.0, at).unwrap_or(0)
+    }
+
+    fn i32(self, at: usize) -> i32 {
+        self.u32(at).cast_signed()
+    }
+
+    fn handle(self, at: usize) -> Handle {
+        Handle(self.u32(at))
+    }
+
+    fn uuid(self, at: usize) -> [u8; 16] {
+        self.0.get(at..at.saturating_add(16)).and_then(|bytes| bytes.try_into().ok()).unwrap_or_default()
+    }
+
+    fn range(self, at: usize) -> Range {
+        Range { base: self.u64(at), length: self.u64(at.saturating_add(8)) }
+    }
+}
+
+/// `NVOS64_FLAGS_FINN_SERIALIZED` and `NVOS54_FLAGS_FINN_SERIALIZED` (nvos.h).
+const ALLOC_SERIALIZED: u32 = 1;
+const CONTROL_SERIALIZED: u32 = 4;
+
+fn escape_call(
+    escape: &'static Escape,
+    layout: &'static EscapeLayout,
+    fields: Fields<'_>,
+) -> Result<Call, Undecodable> {
+    let serialized = |flags: u32, bit: u32| match layout.status {
+        Some(status_at) if flags & bit != 0 => {
+            Err(Undecodable::Serialized { name: escape.name, status_at: usize::from(status_at) })
+        }
+        _ => Ok(()),
+    };
+    let handle = |at| fields.handle(at);
+    Ok(match escape.number {
+        0x27 => Call::AllocMemory(AllocMemory {
+            client: handle(0),
+            parent: handle(4),
+            object: handle(8),
+            class: fields.u32(12),
+            flags: fields.u32(16),
+            address: fields.u64(24),
+            limit: fields.u64(32),
+        }),
+        0x28 => Call::AllocObject(AllocObject {
+            client: handle(0),
+            parent: handle(4),
+            object: handle(8),
+            class: fields.u32(12),
+        }),
+        0x29 => Call::Free(Free { client: handle(0), parent: handle(4), object: handle(8) }),
+        0x2a => {
+            serialized(fields.u32(Control::FLAGS_AT), CONTROL_SERIALIZED)?;
+            Call::Control(Control {
+                client: handle(0),
+                object: handle(4),
+                id: fields.u32(8),
+                params: fields.u64(Control::PARAMS_AT),
+                params_size: fields.u32(24),
+            })
+        }
+        0x2b => {
+            // Only the larger structs have rights and flags; the flags are right before the status in both of them.
+            let larger = layout.size > 32;
+            let flags_at = usize::from(layout.status.unwrap_or_default()).saturating_sub(4);
+            serialized(if larger { fields.u32(flags_at) } else { 0 }, ALLOC_SERIALIZED)?;
+            let said_params_size = match (layout.size, layout.status) {
+                (32, Some(28)) => fields.u32(24),
+                (48, _) => fields.u32(32),
+                _ => 0,
+            };
+            Call::Alloc(Alloc {
+                client: handle(0),
+                parent: handle(4),
+                object: handle(Alloc::OBJECT_AT),
+                class: fields.u32(12),
+                params: fields.u64(Alloc::PARAMS_AT),
+                said_params_size,
+                rights: if larger { fields.u64(Alloc::RIGHTS_AT) } else { 0 },
+            })
+        }
+        0x34 => Call::Dup(Dup {
+            client: handle(0),
+            parent: handle(4),
+            object: handle(Dup::OBJECT_AT),
+            source_client: handle(12),
+            source_object: handle(16),
+            flags: fields.u32(20),
+        }),
+        0x35 => Call::Share(Share { client: handle(0), object: handle(4) }),
+        0x41 => Call::IdleChannels(IdleChannels {
+            client: handle(0),
+            device: handle(4),
+            channel: handle(8),
+            count: fields.u32(12),
+        }),
+        0x4a => Call::VidHeap(VidHeap { client: handle(0), parent: handle(4), function: vid_heap_function(fields) }),
+        0x4e => Call::MapMemory(MapMemory {
+            client: handle(0),
+            device: handle(4),
+            memory: handle(8),
+            offset: fields.u64(16),
+            length: fields.u64(24),
+            flags: fields.u32(44),
+            fd: fields.i32(48),
+        }),
+        0x4f => Call::UnmapMemory(UnmapMemory {
+            client: handle(0),
+            device: handle(4),
+            memory: handle(8),
+            address: fields.u64(16),
+        }),
+        0x54 => Call::AllocContextDma(AllocContextDma {
+            client: handle(0),
+            parent: handle(4),
+            object: handle(8),
+            class: fields.u32(12),
+            memory: handle(24),
+        }),
+        0x57 => Call::MapDma(map_dma(fields)),
+        0x58 => Call::UnmapDma(map_dma(fields)),
+        0x59 => Call::BindContextDma { client: handle(0), channel: handle(4), context_dma: handle(8) },
+        0x5e => Call::UpdateMapping(UpdateMapping {
+            client: handle(0),
+            device: handle(4),
+            memory: handle(8),
+            old_address: fields.u64(16),
+            new_address: fields.u64(24),
+        }),
+        0xc8 => Call::CardInfo,
+        0xc9 => Call::RegisterFd { control_fd: fields.i32(0) },
+        0xce => Call::AllocOsEvent(os_event(fields)),
+        0xcf => Call::FreeOsEvent(os_event(fields)),
+        0xd1 => Call::CardStatus { domain: fields.u32(0), bus: byte(fields, 4), slot: byte(fields, 5) },
+        0xd4 => Call::AttachGpus,
+        0xd9 => Call::ExportToDmaBuf(dma_buf(layout, fields)),
+        _ => Call::Other,
+    })
+}
+
+fn byte(fields: Fields<'_>, at: usize) -> u8 {
+    fields.0.get(at).copied().unwrap_or_default()
+}
+
+fn map_dma(fields: Fields<'_>) -> MapDma {
+    MapDma { client: fields.handle(0), device: fields.handle(4), dma: fields.handle(8), memory: fields.handle(12) }
+}
+
+fn os_event(fields: Fields<'_>) -> OsEvent {
+    OsEvent { client: fields.handle(0), device: fields.handle(4), fd: fields.i32(8) }
+}
+
+fn dma_buf(layout: &EscapeLayout, fields: Fields<'_>) -> DmaBuf {
+    // 570 put the mapping type before the handles, which moved everything behind it by 4 and 8 bytes.
+    let handles_at = if layout.size == 2600 { 32 } else { 36 };
+    DmaBuf { client: fields.handle(4), fd: fields.i32(0), objects: fields.u32(12), handles_at }
+}
+
+/// `NVOS32_FUNCTION_*` and the union of their data (nvos.h).
+fn vid_heap_function(fields: Fields<'_>) -> VidHeapFunction {
+    const ALLOC_SIZE: u32 = 2;
+    const FREE: u32 = 3;
+    const INFO: u32 = 5;
+    const ALLOC_TILED_PITCH_HEIGHT: u32 = 6;
+    const ALLOC_SIZE_RANGE: u32 = 14;
+    const REACQUIRE_COMPR: u32 = 15;
+    const RELEASE_COMPR: u32 = 16;
+    const GET_MEM_ALIGNMENT: u32 = 18;
+
+    let allocation = |attr_at, attr2_at, size_at, least: u64| {
+        let request = MemoryRequest {
+            flags: fields.u32(52),
+            attr: fields.u32(attr_at),
+            attr2: fields.u32(attr2_at),
+            size: fields.u64(size_at).max(least),
+        };
+        VidHeapFunction::Alloc(VidHeapAlloc { memory: fields.handle(44), memory_at: 44, request, size_at })
+    };
+    match fields.u32(8) {
+        ALLOC_SIZE => allocation(56, 144, 88, 0),
+        ALLOC_TILED_PITCH_HEIGHT => {
+            allocation(64, 144, 88, u64::from(fields.u32(56)).saturating_mul(u64::from(fields.u32(60))))
+        }
+        ALLOC_SIZE_RANGE => allocation(56, 136, 80, 0),
+        FREE => VidHeapFunction::Free { memory: fields.handle(44) },
+        INFO => VidHeapFunction::Info,
+        function @ (REACQUIRE_COMPR | RELEASE_COMPR | GET_MEM_ALIGNMENT) => VidHeapFunction::Other(function),
+        function => VidHeapFunction::Refused(function),
+    }
+}
+
+fn uvm_call(command: &'static UvmCommand, layout: &'static UvmLayout, fields: Fields<'_>) -> Call {
+    let object = |uuid_at, fd_at: usize| UvmObject {
+        uuid: fields.uuid(uuid_at),
+        control_fd: fields.i32(fd_at),
+        client: fields.handle(fd_at.saturating_add(4)),
+        object: fields.handle(fd_at.saturating_add(8)),
+    };
+    // Of a memory, the descriptor, client and handle are the last fields but the status.
+    let memory = || {
+        let fd_at = layout.descriptors.first().map_or(0, |descriptor| usize::from(descriptor.at));
+        UvmMemory {
+            range: fields.range(0),
+            offset: fields.u64(16),
+            control_fd: fields.i32(fd_at),
+            client: fields.handle(fd_at.saturating_add(4)),
+            memory: fields.handle(fd_at.saturating_add(8)),
+        }
+    };
+    Call::Uvm(match command.command {
+        25 => UvmCall::RegisterGpuVaSpace(object(0, 16)),
+        26 => UvmCall::UnregisterGpuVaSpace { uuid: fields.uuid(0) },
+        27 => UvmCall::RegisterChannel { object: object(0, 16), range: fields.range(32) },
+        28 => {
+            let at = if layout.size == 28 { 16 } else { 0 };
+            UvmCall::UnregisterChannel { client: fields.handle(at), channel: fields.handle(at.saturating_add(4)) }
+        }
+        33 => UvmCall::MapExternal(memory()),
+        34 => UvmCall::Free { base: fields.u64(0) },
+        37 => UvmCall::RegisterGpu(object(0, 24)),
+        38 => UvmCall::UnregisterGpu { uuid: fields.uuid(0) },
+        66 => UvmCall::UnmapExternal { range: fields.range(0), uuid: fields.uuid(16) },
+        68 => UvmCall::SemaphorePool(fields.range(0)),
+        72 => UvmCall::ValidateVaRange(fields.range(0)),
+        73 => UvmCall::CreateExternalRange(fields.range(0)),
+        75 => UvmCall::MmInitialize { uvm_fd: fields.i32(0) },
+        78 => UvmCall::DeviceP2p(memory()),
+        42..=47 | 51 | 65 | 71 | 74 | 80 => UvmCall::Ranged(fields.range(0)),
+        31 => UvmCall::Ranged(fields.range(8)),
+        UVM_INITIALIZE => UvmCall::Initialize { flags: fields.u64(0) },
+        UVM_DEINITIALIZE => UvmCall::Deinitialize,
+        _ => UvmCall::Other,
+    })
 }

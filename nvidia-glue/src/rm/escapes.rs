@@ -148,6 +148,9 @@ const fn layout(size: u16, status: Option<u16>) -> EscapeLayout {
     EscapeLayout { releases: Releases::ALL, size, array: false, status, pointers: &[], descriptors: &[] }
 }
 
+/// Of an escape that has none: always refused.
+pub(super) static NO_LAYOUT: EscapeLayout = layout(0, None);
+
 impl EscapeLayout {
     const fn in_releases(mut self, releases: Releases) -> Self {
         self.releases = releases;
@@ -324,9 +327,9 @@ pub const ESCAPES: &[Escape] = &[
     rm(
         "NV_ESC_RM_GET_EVENT_DATA",
         0x52,
-        Action::Refuse(Status::NOT_SUPPORTED, "placeholder"),
-        &[],
-        "reads an event; harmless alone",
+        Action::Continue("takes the next event off the caller's own file"),
+        &[layout(16, Some(12))],
+        "reads an event",
     )
     .on(OnNode::Either)
     .other_types(OtherTypes::Allowed),
@@ -381,19 +384,15 @@ pub const ESCAPES: &[Escape] = &[
     os(
         "NV_ESC_REGISTER_FD",
         0xc9,
-        Action::Continue("gives a card's file the rights of a control file, both of them the caller's own already"),
+        Action::Execute,
         &[layout(4, None).with_descriptors(&[descriptor(0, NoFile::Never)])],
-        "ties a card's file to a control file; (0xc9, 4) is DRM's",
-    )
-    .on(OnNode::Card),
-    os(
-        "NV_ESC_ALLOC_OS_EVENT",
-        0xce,
-        Action::Continue("makes one of the caller's own files wake a poll"),
-        &[layout(16, Some(12))],
-        "an event for a client",
-    )
-    .other_types(OtherTypes::Refused),
+        "gives a file the rights of a control file; (0xc9, 4) is DRM's",
+    ),
+    // The descriptor of an OS event is a key beside the client's handle and never looked up, so its number stays as it is.
+    os("NV_ESC_ALLOC_OS_EVENT", 0xce, Action::Execute, &[layout(16, Some(12))], "an event for a client")
+        .other_types(OtherTypes::Refused),
+    os("NV_ESC_FREE_OS_EVENT", 0xcf, Action::Execute, &[layout(16, Some(12))], "ends an event")
+        .other_types(OtherTypes::Refused),
     os(
         "NV_ESC_FREE_OS_EVENT",
         0xcf,
@@ -442,10 +441,13 @@ pub const ESCAPES: &[Escape] = &[
     os(
         "NV_ESC_NUMA_INFO",
         0xd7,
-        Action::Refuse(Status::NOT_SUPPORTED, "tells the card's whole memory, and where the host has put it online"),
-        &[],
+        Action::Continue(
+            "tells where the host has put the memory of a coherent card online, and nothing on other cards",
+        ),
+        &[layout(552, None).in_releases(Releases::before(R535)), layout(560, None).in_releases(Releases::since(R535))],
         "onlined card memory",
-    ),
+    )
+    .on(OnNode::Card),
     os(
         "NV_ESC_SET_NUMA_STATUS",
         0xd8,
@@ -468,7 +470,7 @@ pub const ESCAPES: &[Escape] = &[
         "NV_ESC_WAIT_OPEN_COMPLETE",
         0xda,
         Action::Continue("waits until the file's card is initialised"),
-        &[layout(8, None)],
+        &[layout(8, None).in_releases(Releases::since(R550))],
         "waits for a card's initialisation",
     ),
 ];

@@ -9,11 +9,12 @@ pub mod controls;
 pub mod decode;
 pub mod escapes;
 pub mod layout;
+pub mod memory;
 pub mod status;
 pub mod uvm;
 
 pub use abi::{Abi, DriverRelease, UnknownDriver};
-pub use decode::{Call, Decoded, Undecodable, args_size, decode};
+pub use decode::{Call, Decoded, Row, Undecodable, decode, row};
 pub use status::Status;
 
 use serde::{Deserialize, Serialize};

@@ -1,0 +1,123 @@
+//! How much memory an allocation takes, and of which kind: `NV_MEMORY_ALLOCATION_PARAMS` and what the fields of
+//! `NVOS32_PARAMETERS` have in common with it (src/common/sdk/nvidia/inc/nvos.h).
+
+use super::layout::{read_u32, read_u64};
+
+/// Offset of `size` in `NV_MEMORY_ALLOCATION_PARAMS`, where the driver leaves the size that it has given out.
+pub const SIZE_AT: usize = 64;
+
+const FLAGS_AT: usize = 8;
+const ATTR_AT: usize = 24;
+const ATTR2_AT: usize = 28;
+
+const KIB_64: u64 = 64 << 10;
+const MIB_2: u64 = 2 << 20;
+const MIB_512: u64 = 512 << 20;
+const GIB_256: u64 = 256 << 30;
+
+/// The card's memory is handed out in these pieces (the PMA's granule), whatever the page size.
+pub const GRANULE: u64 = KIB_64;
+
+/// What decides how much memory an allocation takes, and of which kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryRequest {
+    /// `NVOS32_ALLOC_FLAGS_*`.
+    pub flags: u32,
+    /// `NVOS32_ATTR_*`.
+    pub attr: u32,
+    /// `NVOS32_ATTR2_*`.
+    pub attr2: u32,
+    /// Bytes asked for.
+    pub size: u64,
+}
+
+impl MemoryRequest {
+    /// From the parameters of a memory class; `None` when they are too short.
+    pub fn of_params(params: &[u8]) -> Option<Self> {
+        Some(Self {
+            flags: read_u32(params, FLAGS_AT)?,
+            attr: read_u32(params, ATTR_AT)?,
+            attr2: read_u32(params, ATTR2_AT)?,
+            size: read_u64(params, SIZE_AT)?,
+        })
+    }
+
+    /// Whether only addresses are asked for (`NVOS32_ALLOC_FLAGS_VIRTUAL`).
+    pub const fn is_virtual(&self) -> bool {
+        self.flags & 0x0008_0000 != 0
+    }
+
+    /// Whether `NVOS32_ATTR_LOCATION` may end in video memory: `VIDMEM`, or `ANY` for the driver to choose. What is neither
+    /// that nor host memory counts as video memory too.
+    pub const fn may_be_video_memory(&self) -> bool {
+        const PCI: u32 = 1;
+        !self.is_virtual() && (self.attr >> 25) & 3 != PCI
+    }
+
+    /// The page size that the driver will take (`NVOS32_ATTR_PAGE_SIZE`, `NVOS32_ATTR2_PAGE_SIZE_HUGE`).
+    pub const fn page_size(&self) -> u64 {
+        const DEFAULT: u32 = 0;
+        const HUGE: u32 = 3;
+        match ((self.attr >> 23) & 3, (self.attr2 >> 20) & 3) {
+            (DEFAULT, _) if self.size >= MIB_2 => MIB_2,
+            (HUGE, 0 | 1) => MIB_2,
+            (HUGE, 2) => MIB_512,
+            (HUGE, _) => GIB_256,
+            _ => KIB_64,
+        }
+    }
+
+    /// What the allocation will take, for a check before it is executed; the size that the driver returns is what counts
+    /// afterwards. `u64::MAX` for a size that has no multiple.
+    pub const fn rounded_size(&self) -> u64 {
+        match self.size.checked_next_multiple_of(self.page_size()) {
+            Some(rounded) => rounded,
+            None => u64::MAX,
+        }
+    }
+}
+
+/// `deviceId` of `NV0080_ALLOC_PARAMETERS`: the device instance; parameters that are missing mean instance 0.
+pub fn device_instance(params: &[u8]) -> u32 {
+    read_u32(params, 0).unwrap_or(0)
+}
+
+/// `hClientShare`, `hTargetClient` of `NV0080_ALLOC_PARAMETERS`: other clients that a device may name; 0: none.
+pub fn device_other_clients(params: &[u8]) -> [u32; 2] {
+    [read_u32(params, 4).unwrap_or(0), read_u32(params, 8).unwrap_or(0)]
+}
+
+/// `engineType` of `NV_CHANNEL_ALLOC_PARAMS` (`NV2080_ENGINE_TYPE_*`).
+pub fn channel_engine(params: &[u8]) -> Option<u32> {
+    read_u32(params, 128)
+}
+
+/// `engineType` of `NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS`.
+pub fn channel_group_engine(params: &[u8]) -> Option<u32> {
+    read_u32(params, 12)
+}
+
+/// `hParentClient`, `hSrcResource`, `hClass` and `data` of `NV0005_ALLOC_PARAMETERS`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventParams {
+    /// The client whose object is watched; 0: the caller's.
+    pub source_client: u32,
+    /// The object that is watched.
+    pub source: u32,
+    /// Kind of event, [`OS_EVENT`](super::classes::OS_EVENT) or refused.
+    pub class: u32,
+    /// Of an OS event: the descriptor's number, a key that is not looked up.
+    pub data: u64,
+}
+
+impl EventParams {
+    /// From the parameters; `None` when they are too short.
+    pub fn of_params(params: &[u8]) -> Option<Self> {
+        Some(Self {
+            source_client: read_u32(params, 0)?,
+            source: read_u32(params, 4)?,
+            class: read_u32(params, 8)?,
+            data: read_u64(params, 16)?,
+        })
+    }
+}
