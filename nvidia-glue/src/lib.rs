@@ -16,6 +16,7 @@ pub mod rm;
 mod select;
 pub mod spec;
 mod sys;
+pub mod trace;
 pub mod usage;
 
 pub use select::SelectError;
