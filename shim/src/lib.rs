@@ -15,6 +15,7 @@ pub mod helper;
 pub mod info;
 pub mod io;
 pub mod logging;
+pub mod mediator;
 pub mod options;
 pub mod reaper;
 pub mod server;

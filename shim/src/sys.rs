@@ -1,8 +1,20 @@
 //! The shim's only unsafe code: small safe wrappers around calls for which no library has one.
 #![allow(unsafe_code)]
 
+mod process;
+mod seccomp;
+
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+pub use process::{
+    is_there, let_signal_interrupt, pidfd_getfd, pidfd_open, pidfd_open_thread, pidfd_send_signal, share_descriptors,
+    share_memory, share_open_file, signal_own_thread,
+};
+pub use seccomp::{
+    Notification, Response, SeccompInstruction, add_file, install_seccomp_filter, install_seccomp_listener, is_waiting,
+    receive, require_notification_sizes, respond, wake_synchronously,
+};
 
 /// What a process is after [`clone_sibling`] or [`fork`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,26 +119,6 @@ pub(crate) fn received_fd(fd: i32) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// `pidfd_open(2)`.
-pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: takes two integers; a non-negative answer is a new descriptor that is ours.
-    let answer = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    match i32::try_from(answer) {
-        // SAFETY: the kernel has just installed it for us.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// `pidfd_send_signal(2)`; ESRCH when the process has ended and was reaped.
-pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
-    // SAFETY: two integers, a null siginfo (allowed: as kill(2)) and no flags.
-    let answer = unsafe {
-        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, std::ptr::null::<libc::siginfo_t>(), 0)
-    };
-    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 /// A descriptor of a directory through a mount of its own that is read-only, for whoever reaches files through it, and
 /// that is in nobody's tree of mounts. Kernel 5.12; CAP_SYS_ADMIN.
 pub fn read_only_view(directory: &std::ffi::CStr) -> io::Result<OwnedFd> {
@@ -206,20 +198,6 @@ pub(crate) fn pass_descriptors<const COUNT: usize>(command: &mut std::process::C
     };
     // SAFETY: between fork and exec the closure makes system calls only; it neither allocates nor takes a lock.
     unsafe { command.pre_exec(place) };
-}
-
-/// One instruction of a classic BPF program, as `struct sock_filter`.
-pub use libc::sock_filter as SeccompInstruction;
-
-/// Installs a seccomp filter on the calling thread; all that it forks or executes inherits it.
-///
-/// Needs CAP_SYS_ADMIN in the caller's user namespace, or `no_new_privs`.
-pub fn install_seccomp_filter(program: &[SeccompInstruction]) -> io::Result<()> {
-    let len = u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
-    // SAFETY: `program` points at `len` instructions that live through the call; the kernel only reads them.
-    let answer = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
-    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Joins the session keyring of this name, a new one if there is none; all later children share it. Answers to its serial.

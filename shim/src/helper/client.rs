@@ -10,6 +10,7 @@ use tokio::io::unix::AsyncFd;
 use super::frame::{self, FrameError};
 use super::protocol::{Create, Delete, Exec, Failure, FailureKind, Hello, Operation, Reply, Start, StdioKind};
 use super::zygote::Zygote;
+use crate::mediator::Setup;
 use crate::sys;
 
 /// How long an operation may take before its worker is killed. Hooks without a timeout of their own count in.
@@ -18,6 +19,8 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 const EXEC_LIMIT: Duration = Duration::from_secs(60);
 const DELETE_LIMIT: Duration = Duration::from_secs(60);
 const INVENTORY_LIMIT: Duration = Duration::from_secs(30);
+/// The driver may have to wake a card first.
+const MEDIATE_LIMIT: Duration = Duration::from_secs(60);
 
 /// A process that an operation made: a child of the shim, which waits for it.
 #[derive(Debug)]
@@ -118,11 +121,11 @@ impl HelperClient {
 
     /// Mounts the root file system and creates the container; its init then waits for [`start`](Self::start).
     ///
-    /// `stdio`: see [`StdioKind`]. When it fails nothing is left; when the worker was lost, what it may have left has been
+    /// `stdio`: see [`StdioKind`], and [`Create::mediated`] for what follows it. When it fails nothing is left; when the worker was lost, what it may have left has been
     /// deleted as far as possible.
     pub async fn create(&self, create: Create, stdio: Vec<OwnedFd>) -> Result<ContainerProcess, HelperError> {
         let (kind, undo) = (
-            create.stdio,
+            (create.stdio, create.mediated),
             Delete { id: create.id.clone(), runtime_root: create.runtime_root.clone(), bundle: create.bundle.clone() },
         );
         check_stdio("create", kind, &stdio)?;
@@ -141,7 +144,7 @@ impl HelperClient {
 
     /// Runs one more process in a running container; returns once it executes its program.
     pub async fn exec(&self, exec: Exec, stdio: Vec<OwnedFd>) -> Result<ContainerProcess, HelperError> {
-        check_stdio("exec", exec.stdio, &stdio)?;
+        check_stdio("exec", (exec.stdio, exec.mediated), &stdio)?;
         self.process("exec", Operation::Exec(exec), stdio, EXEC_LIMIT).await
     }
 
@@ -157,6 +160,11 @@ impl HelperClient {
             Reply::Inventory(cards) => Ok(*cards),
             _ => Err(unexpected("inventory")),
         }
+    }
+
+    /// Forks a mediator, and returns once it is ready to take listeners. `sockets`: its ends of intake and control.
+    pub async fn mediate(&self, setup: Setup, sockets: Vec<OwnedFd>) -> Result<ContainerProcess, HelperError> {
+        self.process("mediate", Operation::Mediate(Box::new(setup)), sockets, MEDIATE_LIMIT).await
     }
 
     async fn process(
@@ -256,11 +264,16 @@ fn nonblocking(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     sys::async_fd(fd)
 }
 
-fn check_stdio(operation: &'static str, kind: StdioKind, stdio: &[OwnedFd]) -> Result<(), HelperError> {
-    let wanted = match kind {
+fn check_stdio(
+    operation: &'static str,
+    (kind, mediated): (StdioKind, bool),
+    stdio: &[OwnedFd],
+) -> Result<(), HelperError> {
+    let streams = match kind {
         StdioKind::Streams => 3,
         StdioKind::Terminal => 1,
     };
+    let wanted = streams + usize::from(mediated);
     if stdio.len() == wanted {
         return Ok(());
     }

@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use super::delete;
 use super::device_filter::{self, DeviceFilterError};
-use super::fence::Filter;
+use super::fence::{self, Filter};
 use super::intermediate::{self, Place};
 use super::launch::{Launch, LaunchError, Launched};
 use super::process::{self, AttributeError};
@@ -158,7 +158,8 @@ impl Created {
 }
 
 /// Creates the container; on failure nothing of it is left. `private` are the worker's descriptors that init must not hold.
-pub(crate) fn create(create: &Create, fds: Vec<OwnedFd>, private: &[&OwnedFd]) -> Result<Created, CreateError> {
+pub(crate) fn create(create: &Create, mut fds: Vec<OwnedFd>, private: &[&OwnedFd]) -> Result<Created, CreateError> {
+    let intake = fence::take_intake(create.mediated, &mut fds);
     let stdio = Stdio::new(create.stdio, fds)?;
     let config = create.bundle.join("config.json");
     let mut json = read_spec(&config)?;
@@ -166,7 +167,9 @@ pub(crate) fn create(create: &Create, fds: Vec<OwnedFd>, private: &[&OwnedFd]) -
     let created = rootfs::mount_all(&create.rootfs_mounts, &root_of(&create.bundle, &json))
         .map_err(CreateError::from)
         .and_then(|()| complete(create, &config, &mut json))
-        .and_then(|left_out| run(create, json, &state, stdio, private).map(|created| created.told_also(left_out)));
+        .and_then(|left_out| {
+            run(create, json, &state, stdio, intake, private).map(|created| created.told_also(left_out))
+        });
     if created.is_err() {
         let undo =
             Delete { id: create.id.clone(), runtime_root: create.runtime_root.clone(), bundle: create.bundle.clone() };
@@ -209,6 +212,7 @@ fn run(
     mut json: Value,
     state: &StateDir,
     stdio: Stdio,
+    intake: Option<OwnedFd>,
     private: &[&OwnedFd],
 ) -> Result<Created, CreateError> {
     let host = HostFacts::read();
@@ -240,6 +244,7 @@ fn run(
         &cgroup,
         &container,
         stdio,
+        intake,
         &notes,
         state,
         private,
@@ -323,6 +328,7 @@ fn launch(
     cgroup: &Cgroup,
     container: &Container,
     stdio: Stdio,
+    intake: Option<OwnedFd>,
     notes: &ProcessNotes,
     state: &StateDir,
     private: &[&OwnedFd],
@@ -359,9 +365,9 @@ fn launch(
         pid_file: None,
         spec: Rc::new(spec),
     };
-    let fence = if create.fence { Filter::fence() } else { None };
+    let filter = Filter::new(create.fence, intake).map_err(LaunchError::Filter)?;
     let private = private.iter().copied().chain(stdio.private()).collect();
-    let init = Launch { args: &args, filter: fence.as_ref(), private, place, birthplaces, hooks }.run()?;
+    let init = Launch { args: &args, filter: filter.as_ref(), private, place, birthplaces, hooks }.run()?;
     stdio.finish(owner, notes.console_size)?;
     Ok(init)
 }

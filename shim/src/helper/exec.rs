@@ -21,7 +21,7 @@ use oci_spec::runtime::{
 };
 use serde_json::Value;
 
-use super::fence::Filter;
+use super::fence::{self, Filter};
 use super::intermediate::Place;
 use super::launch::{Launch, LaunchError, Launched};
 use super::process::{self, AttributeError};
@@ -134,7 +134,8 @@ struct Target {
 }
 
 /// Runs the process; on failure it is gone. `private` are the worker's descriptors that it must not hold.
-pub(crate) fn exec(exec: &Exec, fds: Vec<OwnedFd>, private: &[&OwnedFd]) -> Result<Executed, ExecError> {
+pub(crate) fn exec(exec: &Exec, mut fds: Vec<OwnedFd>, private: &[&OwnedFd]) -> Result<Executed, ExecError> {
+    let intake = fence::take_intake(exec.mediated, &mut fds);
     let stdio = Stdio::new(exec.stdio, fds)?;
     let target = open(exec)?;
     let mut json = exec.process.clone();
@@ -145,7 +146,7 @@ pub(crate) fn exec(exec: &Exec, fds: Vec<OwnedFd>, private: &[&OwnedFd]) -> Resu
     let spec = describe(&target, process)?;
 
     let socket = target.state.path().join(format!("exec-{}.sock", std::process::id()));
-    let launched = launch(exec, &target, spec, &socket, stdio, &notes, private);
+    let launched = launch(exec, &target, spec, &socket, stdio, intake, &notes, private);
     let started = launched.and_then(|(process, outcome)| {
         match start(&target, &process, &socket, outcome) {
             Ok(()) => Ok(process),
@@ -244,12 +245,14 @@ fn join(namespace: &LinuxNamespace, init: i32) -> Result<LinuxNamespace, oci_spe
     LinuxNamespaceBuilder::default().typ(namespace.typ()).path(format!("/proc/{init}/ns/{name}")).build()
 }
 
+#[allow(clippy::too_many_arguments)]
 fn launch(
     exec: &Exec,
     target: &Target,
     spec: Spec,
     socket: &Path,
     stdio: Stdio,
+    intake: Option<OwnedFd>,
     notes: &ProcessNotes,
     private: &[&OwnedFd],
 ) -> Result<(Launched, File), ExecError> {
@@ -285,10 +288,10 @@ fn launch(
         pid_file: None,
         spec: Rc::new(spec),
     };
-    let fence = if exec.fence { Filter::fence() } else { None };
+    let filter = Filter::new(exec.fence, intake).map_err(LaunchError::Filter)?;
     let private = private.iter().copied().chain(stdio.private()).collect();
     let (place, birthplaces) = (Place::Own(&exec.cgroup), birthplaces(&exec.cgroup, target.init)?);
-    let process = Launch { args: &args, filter: fence.as_ref(), private, place, birthplaces, hooks: None }.run()?;
+    let process = Launch { args: &args, filter: filter.as_ref(), private, place, birthplaces, hooks: None }.run()?;
     stdio.finish(owner, notes.console_size)?;
     Ok((process, File::from(OwnedFd::from(outcome))))
 }

@@ -1,27 +1,66 @@
 //! The filter that a container's processes get on top of their own seccomp profile.
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 
 use nvidia_glue::fence::{Action, Arch, program};
 
+use super::frame::{self, FrameError};
 use crate::sys::{self, SeccompInstruction};
 
-/// A program ready to be installed.
+/// Why the filter is not in force.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FilterError {
+    /// NVIDIA has no driver for it.
+    #[error("driver calls cannot be mediated on this machine: NVIDIA has no driver for it")]
+    Machine,
+    /// The kernel.
+    #[error("cannot install the seccomp filter")]
+    Install(#[source] io::Error),
+    /// The mediator.
+    #[error("cannot hand the driver calls over to the mediator; it may have ended")]
+    HandOver(#[source] FrameError),
+}
+
+/// A program ready to be installed, and who is told of the calls that it stops.
 #[derive(Debug)]
-pub(crate) struct Filter(Vec<SeccompInstruction>);
+pub(crate) struct Filter {
+    program: Vec<SeccompInstruction>,
+    /// The mediator's intake; `None`: nobody, the calls fail.
+    intake: Option<OwnedFd>,
+}
 
 impl Filter {
-    /// The fence of containers that were granted no GPU: the driver's calls answer as if there were no driver.
-    /// `None` on machines for which NVIDIA has none.
-    pub(crate) fn fence() -> Option<Self> {
-        let instructions = program(Arch::native()?, Action::NOT_A_DRIVER);
-        Some(Self(
-            instructions.into_iter().map(|i| SeccompInstruction { code: i.code, jt: i.jt, jf: i.jf, k: i.k }).collect(),
-        ))
+    /// For a container whose driver calls are mediated (`intake`), that was granted no GPU (`fence`: the driver's calls answer
+    /// as if there were no driver), or that has whole cards and needs none.
+    pub(crate) fn new(fence: bool, intake: Option<OwnedFd>) -> Result<Option<Self>, FilterError> {
+        let action = match (&intake, fence) {
+            (Some(_), _) => Action::UserNotification,
+            (None, true) => Action::NOT_A_DRIVER,
+            (None, false) => return Ok(None),
+        };
+        let Some(arch) = Arch::native() else {
+            return if intake.is_some() { Err(FilterError::Machine) } else { Ok(None) };
+        };
+        let instructions = program(arch, action).into_iter();
+        let program = instructions.map(|i| SeccompInstruction { code: i.code, jt: i.jt, jf: i.jf, k: i.k }).collect();
+        Ok(Some(Self { program, intake }))
     }
 
-    /// Installs it on the calling process. Needs CAP_SYS_ADMIN: before any capability is dropped.
-    pub(crate) fn install(&self) -> io::Result<()> {
-        sys::install_seccomp_filter(&self.0)
+    /// Installs it on the calling process, a forked child whose copy of the intake this closes. Needs CAP_SYS_ADMIN: before
+    /// any capability is dropped.
+    pub(crate) fn install(&self) -> Result<(), FilterError> {
+        let Some(intake) = &self.intake else {
+            return sys::install_seccomp_filter(&self.program).map_err(FilterError::Install);
+        };
+        let listener = sys::install_seccomp_listener(&self.program).map_err(FilterError::Install)?;
+        frame::send(intake.as_fd(), &listener, &[]).map_err(FilterError::HandOver)?;
+        sys::close_fd_of(intake);
+        Ok(())
     }
+}
+
+/// Takes the intake off the descriptors that came beside an operation.
+pub(crate) fn take_intake(mediated: bool, fds: &mut Vec<OwnedFd>) -> Option<OwnedFd> {
+    if mediated { fds.pop() } else { None }
 }

@@ -24,7 +24,7 @@ use libcontainer::user_ns::UserNamespaceError;
 use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{Hooks, Linux, LinuxNamespaceType};
 
-use super::fence::Filter;
+use super::fence::{Filter, FilterError};
 use super::hook_namespaces::run_in_namespaces;
 use super::intermediate::{self, Ends, Place};
 use super::seccomp_listener::{self, ListenerError};
@@ -69,6 +69,9 @@ pub(crate) enum LaunchError {
     /// The container's network namespace.
     #[error("cannot open the container's network namespace")]
     NetworkNamespace(#[source] std::io::Error),
+    /// The filter.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
     /// The profile's seccomp listener.
     #[error(transparent)]
     Listener(#[from] ListenerError),
@@ -141,11 +144,10 @@ impl Launch<'_> {
                     to_main: &mut intermediate_main_sender,
                     init_to_main: &mut init_main_sender,
                 };
-                let result =
-                    self.enter().map_err(|e| format!("cannot install the seccomp filter: {e}")).and_then(|()| {
-                        let made = intermediate::run(self.args, &self.place, &mut ends);
-                        made.map_err(|e| super::worker::chain(&e))
-                    });
+                let result = self.enter().map_err(|e| super::worker::chain(&e)).and_then(|()| {
+                    let made = intermediate::run(self.args, &self.place, &mut ends);
+                    made.map_err(|e| super::worker::chain(&e))
+                });
                 if let Err(message) = result {
                     // The worker sees the channel close if even this fails.
                     let _ = intermediate_main_sender.send_error(message);
@@ -201,9 +203,8 @@ impl Launch<'_> {
     }
 
     /// The first thing that the intermediate process does; what it installs here, the container's init inherits, and so
-    /// does all that init ever forks. The notify filter of a GPU quota belongs here too: its listener goes from here to
-    /// the worker, which hands it to the mediator.
-    fn enter(&self) -> std::io::Result<()> {
+    /// does all that init ever forks.
+    fn enter(&self) -> Result<(), FilterError> {
         for fd in &self.private {
             sys::close_fd_of(fd);
         }

@@ -16,7 +16,7 @@ mod details;
 mod device_filter;
 mod exec;
 mod fence;
-mod frame;
+pub(crate) mod frame;
 mod hook_namespaces;
 mod intermediate;
 mod inventory;

@@ -19,6 +19,9 @@ pub enum Operation {
     Delete(Delete),
     /// Asks the driver for the node's cards (NVML is never loaded into the shim).
     Inventory,
+    /// Becomes the mediator of a container: the answer comes when it is ready, and the worker lives on. Two descriptors
+    /// follow: the receiving end of its intake, its control socket.
+    Mediate(Box<crate::mediator::Setup>),
 }
 
 /// How a process gets its standard streams; the descriptors travel beside the operation in the order of the fields.
@@ -43,6 +46,9 @@ pub struct Create {
     pub rootfs_mounts: Vec<RootfsMount>,
     /// Descriptors that follow.
     pub stdio: StdioKind,
+    /// The container's driver calls are mediated: after stdio's comes the descriptor of the mediator's intake.
+    #[serde(default)]
+    pub mediated: bool,
     /// Use systemd for cgroups (`SystemdCgroup` of the runtime options).
     pub systemd_cgroup: bool,
     /// `NoPivotRoot` of the runtime options.
@@ -92,6 +98,9 @@ pub struct Exec {
     /// Descriptors that follow.
     pub stdio: StdioKind,
     /// As in [`Create`].
+    #[serde(default)]
+    pub mediated: bool,
+    /// As in [`Create`].
     pub io_owner: Option<(u32, u32)>,
     /// As in [`Create`].
     pub fence: bool,
@@ -118,7 +127,7 @@ pub(crate) struct Hello {
 /// A worker's answer, its second and last frame.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    /// To `Create` and `Exec`: the process, a child of the shim; a pidfd of it travels beside.
+    /// To `Create`, `Exec` and `Mediate`: the process, a child of the shim; a pidfd of it travels beside.
     Process {
         /// Its pid in the shim's namespace.
         pid: i32,

@@ -6,7 +6,7 @@ use super::details::Details;
 use super::launch::Launched;
 use super::protocol::{Failure, FailureKind, Hello, Operation, Reply};
 use super::{create, delete, exec, frame, inventory, start};
-use crate::sys;
+use crate::{mediator, sys};
 
 /// What an operation hands back: the reply, and a descriptor beside it.
 struct Answer {
@@ -36,12 +36,17 @@ fn serve(shim: i32, operation: OwnedFd, fds: Vec<OwnedFd>, reply: &OwnedFd) -> R
     sys::reset_signals().map_err(internal)?;
     // A hook may end without reading its state. What a container executes starts with the default again.
     sys::ignore_broken_pipes(true);
-    let details = Details::capture().map_err(internal)?;
     let pid = nix::unistd::getpid().as_raw();
     let own = sys::pidfd_open(pid).map_err(internal)?;
     frame::send_value(reply, &Hello { pid }, &[own.as_fd()])?;
     drop(own);
-    let answer = match frame::unpack::<Operation>(operation) {
+    let operation = match frame::unpack::<Operation>(operation) {
+        // It lives on, and logs in its own way.
+        Ok(Operation::Mediate(setup)) => return mediate(shim, *setup, fds, reply, pid),
+        operation => operation,
+    };
+    let details = Details::capture().map_err(internal)?;
+    let answer = match operation {
         Ok(operation) => perform(&operation, fds, reply).unwrap_or_else(|failure| tell(failure, &details)),
         Err(e) => Reply::Failed(Failure { kind: FailureKind::Invalid, message: chain(&e) }).into(),
     };
@@ -71,6 +76,32 @@ fn perform(operation: &Operation, fds: Vec<OwnedFd>, reply: &OwnedFd) -> Result<
             Ok(cards) => Ok(Reply::Inventory(Box::new(cards)).into()),
             Err(e) => Err(failure(e.kind(), &e)),
         },
+        Operation::Mediate(_) => {
+            Err(Failure { kind: FailureKind::Internal, message: "a mediator is no operation that ends".to_owned() })
+        }
+    }
+}
+
+/// Begins to mediate, says so, and goes on until the shim ends it.
+fn mediate(
+    shim: i32,
+    setup: mediator::Setup,
+    fds: Vec<OwnedFd>,
+    reply: &OwnedFd,
+    pid: i32,
+) -> Result<(), frame::FrameError> {
+    let own = sys::pidfd_open(pid).map_err(frame::FrameError::Socket)?;
+    match mediator::begin(shim, setup, fds) {
+        Ok(ready) => {
+            frame::send_value(reply, &Reply::Process { pid, warnings: vec![] }, &[own.as_fd()])?;
+            drop(own);
+            sys::close_fd_of(reply);
+            ready.run()
+        }
+        Err(error) => {
+            let failure = failure(FailureKind::Internal, &error);
+            frame::send_value(reply, &Reply::Failed(failure), &[])
+        }
     }
 }
 

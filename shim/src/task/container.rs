@@ -269,6 +269,7 @@ impl Container {
             cgroup: self.fixed.cgroup.clone(),
             process: spec,
             stdio: ends.kind,
+            mediated: false,
             io_owner: self.fixed.io_owner,
             fence: self.fixed.fence,
         };

@@ -116,6 +116,7 @@ impl Plan {
             runtime_root: self.note.runtime_root.clone(),
             rootfs_mounts: self.mounts.iter().map(rootfs_mount).collect(),
             stdio: ends.kind,
+            mediated: false,
             systemd_cgroup: self.options.systemd_cgroup,
             no_pivot_root: self.options.no_pivot_root,
             no_new_keyring: self.options.no_new_keyring,

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use egpu_shim::cgroup::{Cgroup, CgroupsPath, Host};
 use egpu_shim::helper::protocol::{Create, Delete, Exec, RootfsMount, Start, StdioKind};
 use egpu_shim::helper::{ContainerProcess, HelperClient, HelperError};
+use egpu_shim::mediator::message::{FromMediator, ToMediator};
+use egpu_shim::mediator::{MediatedDriver, Setup};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -82,6 +84,7 @@ impl Bench {
                 options: vec!["rbind".into(), "rprivate".into()],
             }],
             stdio: StdioKind::Streams,
+            mediated: false,
             systemd_cgroup: false,
             no_pivot_root: false,
             no_new_keyring: true,
@@ -89,7 +92,7 @@ impl Bench {
             injection: None,
             fence: false,
         };
-        Container { bench: self, id, bundle, create: Some(create), output: None }
+        Container { bench: self, id, bundle, create: Some(create), output: None, mediator: None }
     }
 }
 
@@ -101,6 +104,8 @@ pub struct Container<'a> {
     create: Option<Create>,
     /// Reading end of stdout and stderr.
     output: Option<File>,
+    /// Its driver calls are mediated.
+    mediator: Option<Mediator>,
 }
 
 impl Container<'_> {
@@ -109,8 +114,20 @@ impl Container<'_> {
         self
     }
 
+    /// Has its driver calls mediated.
+    pub fn mediated(mut self, mediator: &Mediator) -> Self {
+        self.mediator = Some(mediator.clone());
+        self.create.as_mut().unwrap().mediated = true;
+        self
+    }
+
+    fn intake(&self) -> Option<OwnedFd> {
+        self.mediator.as_ref().map(|mediator| mediator.intake.try_clone().unwrap())
+    }
+
     pub async fn create(&mut self) -> Result<ContainerProcess, HelperError> {
-        let (output, stdio) = streams();
+        let (output, mut stdio) = streams();
+        stdio.extend(self.intake());
         self.output = Some(output);
         self.create_on(stdio).await
     }
@@ -131,13 +148,15 @@ impl Container<'_> {
     }
 
     pub async fn exec(&self, process: Value, fence: bool) -> Result<(ContainerProcess, File), HelperError> {
-        let (output, stdio) = streams();
+        let (output, mut stdio) = streams();
+        stdio.extend(self.intake());
         let exec = Exec {
             id: self.id.clone(),
             runtime_root: self.bench.root(),
             cgroup: self.cgroup(),
             process,
             stdio: StdioKind::Streams,
+            mediated: self.mediator.is_some(),
             io_owner: None,
             fence,
         };
@@ -181,6 +200,63 @@ impl Container<'_> {
             let left = hierarchy.unwrap().path().join("egpu-tests").join(&self.id);
             assert!(!left.exists(), "a cgroup is left: {}", left.display());
         }
+    }
+}
+
+/// A mediator that plays two cards.
+#[derive(Clone)]
+pub struct Mediator {
+    pub process: std::rc::Rc<ContainerProcess>,
+    intake: std::rc::Rc<OwnedFd>,
+    control: std::rc::Rc<OwnedFd>,
+}
+
+impl Mediator {
+    pub async fn start(bench: &Bench) -> Self {
+        let pair = || {
+            use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap()
+        };
+        let ((intake, intake_end), (control, control_end)) = (pair(), pair());
+        let setup = setup(bench);
+        let process = bench.client.mediate(setup, vec![intake_end, control_end]).await.unwrap();
+        Self { process: process.into(), intake: intake.into(), control: control.into() }
+    }
+
+    /// One message to it, as JSON.
+    pub fn tell(&self, message: &ToMediator) {
+        nix::unistd::write(&*self.control, &serde_json::to_vec(message).unwrap()).unwrap();
+    }
+
+    /// Its next message.
+    pub fn hear(&self) -> FromMediator {
+        let mut text = [0u8; 4096];
+        let length = nix::unistd::read(&*self.control, &mut text).unwrap();
+        serde_json::from_slice(&text[..length]).unwrap()
+    }
+
+    /// Closes what a shim has of it; its exit code.
+    pub fn close(self) -> i32 {
+        drop((self.intake, self.control));
+        wait(&self.process)
+    }
+
+    pub fn end(self) {
+        let _ = egpu_shim::sys::pidfd_send_signal(self.process.pidfd.as_fd(), libc::SIGKILL);
+        assert_eq!(wait(&self.process), 137);
+    }
+}
+
+pub fn setup(bench: &Bench) -> Setup {
+    Setup {
+        driver: MediatedDriver::Simulated { state_dir: bench.directory.path().join("state") },
+        release: "580.159.04".to_owned(),
+        pass_unknown_driver: false,
+        cards: vec![],
+        over_memory: runtime_config::request::OverMemory::Deny,
+        reconcile_period_ms: 50,
+        usage_file: bench.directory.path().join("usage"),
+        cgroups: vec![],
     }
 }
 

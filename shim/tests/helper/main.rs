@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, unreachable_pub)]
 
 mod bundle;
+mod mediation;
 mod probe;
 
 use std::future::Future;
@@ -17,21 +18,22 @@ use serde_json::json;
 
 type Case = for<'a> fn(&'a Bench) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
+#[macro_export]
 macro_rules! cases {
     ($($name:ident),* $(,)?) => {
-        [$((stringify!($name), (|bench| Box::pin($name(bench))) as Case)),*]
+        [$((stringify!($name), (|bench| Box::pin($name(bench))) as $crate::Case)),*]
     };
 }
 
 fn main() {
     // Cargo's runners ask harnesses for a list.
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.first().is_some_and(|first| first == "ioctl") {
-        probe::ioctl();
+    if probe::run(&arguments) {
         return;
     }
     let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
-    let cases = cases![
+    let mut cases = mediation::cases();
+    cases.extend(cases![
         // Each is one line of its own.
         a_program_runs_and_its_exit_code_and_output_arrive,
         exec_joins_the_container,
@@ -53,7 +55,7 @@ fn main() {
         deleting_works_without_a_zygote,
         no_spec_makes_a_worker_die,
         a_hundred_starts_leave_no_descriptor_and_no_child,
-    ];
+    ]);
     if arguments.iter().any(|argument| argument == "--list") {
         for (name, _) in cases {
             println!("{name}: test");

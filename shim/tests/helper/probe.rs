@@ -3,12 +3,101 @@
 
 use nix::errno::Errno;
 
-/// A driver call (`NV_ESC_RM_ALLOC`) on a descriptor that is not open: the kernel answers EBADF, a filter its own errno.
-pub fn ioctl() {
+/// Runs what the first argument names. `false`: it names nothing.
+pub fn run(arguments: &[String]) -> bool {
+    match arguments.first().map(String::as_str) {
+        Some("ioctl") => ioctl(),
+        Some("storm") => storm(),
+        Some("listener") => listener(),
+        Some("forks") => forks(),
+        Some("time") => time(),
+        _ => return false,
+    }
+    true
+}
+
+fn call() -> Errno {
     const RM_ALLOC: u64 = 0xc030_462b;
     // SAFETY: the descriptor is not open, so no driver looks at the argument.
     let answer = unsafe { libc::ioctl(-1, RM_ALLOC as _, 0) };
-    println!("{:?}", if answer == -1 { Errno::last() } else { Errno::UnknownErrno });
+    if answer == -1 { Errno::last() } else { Errno::UnknownErrno }
+}
+
+extern "C" fn ignore(_: i32) {}
+
+/// Driver calls while a signal with a handler arrives every 10 us, as Go's runtime preempts its threads.
+fn storm() {
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static SENT: AtomicU64 = AtomicU64::new(0);
+    const STORM: u64 = 2000;
+    let action = SigAction::new(SigHandler::Handler(ignore), SaFlags::SA_RESTART, SigSet::empty());
+    // SAFETY: the handler does nothing.
+    unsafe { sigaction(Signal::SIGURG, &action) }.unwrap();
+    let (process, thread) = (nix::unistd::getpid().as_raw(), nix::unistd::gettid().as_raw());
+    std::thread::spawn(move || {
+        while SENT.load(Ordering::Relaxed) < STORM {
+            // SAFETY: integers only.
+            unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGURG) };
+            SENT.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(std::time::Duration::from_micros(10));
+        }
+    });
+    let mut answers = std::collections::BTreeMap::<String, u64>::new();
+    while SENT.load(Ordering::Relaxed) < STORM {
+        *answers.entry(format!("{:?}", call())).or_default() += 1;
+    }
+    println!("{:?}", answers.keys().collect::<Vec<_>>());
+}
+
+/// A listener of its own, then a filter of its own that refuses `getppid`.
+fn listener() {
+    use egpu_shim::sys::{SeccompInstruction, install_seccomp_filter, install_seccomp_listener};
+    let instruction = |code, jt, jf, k| SeccompInstruction { code, jt, jf, k };
+    let load = instruction(0x20, 0, 0, 0);
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let getppid = instruction(0x15, 0, 1, libc::SYS_getppid as u32);
+    let allow = instruction(0x06, 0, 0, 0x7fff_0000);
+    let refuse = instruction(0x06, 0, 0, 0x0005_0000 | 13);
+    nix::sys::prctl::set_no_new_privs().unwrap();
+    let own = install_seccomp_listener(&[load, getppid, instruction(0x06, 0, 0, 0x7fc0_0000), allow]);
+    let own = own.map_or_else(|error| Errno::from_raw(error.raw_os_error().unwrap()), |_| Errno::UnknownErrno);
+    install_seccomp_filter(&[load, getppid, refuse, allow]).unwrap();
+    // SAFETY: no arguments.
+    let refused = unsafe { libc::syscall(libc::SYS_getppid) };
+    println!("{own:?} {refused} {:?}", call());
+}
+
+/// Many processes that all call at once.
+fn forks() {
+    let children: Vec<_> = (0..32)
+        .map(|_| {
+            std::process::Command::new("/probe").arg("ioctl").stdout(std::process::Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    let answers: Vec<String> = children
+        .into_iter()
+        .map(|child| String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap())
+        .collect();
+    assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
+    print!("{} {}", answers.len(), answers[0]);
+}
+
+/// What a call costs; for people.
+fn time() {
+    for _ in 0..1000 {
+        call();
+    }
+    let begin = std::time::Instant::now();
+    for _ in 0..20_000 {
+        call();
+    }
+    println!("{:?} a call", begin.elapsed() / 20_000);
+}
+
+/// A driver call (`NV_ESC_RM_ALLOC`) on a descriptor that is not open: the kernel answers EBADF, a filter its own errno.
+fn ioctl() {
+    println!("{:?}", call());
 }
 
 /// A descriptor that came over a socket.

@@ -1,0 +1,297 @@
+//! The thread whose call is handled: its memory, its descriptors, who it is.
+//!
+//! What is opened of a thread is kept, since a program makes its calls from few threads, and opening costs more than the rest.
+//! A thread's number may go to another when it ends, so what is kept is used only while its pidfd says that the thread is
+//! there: the number then cannot be another's, and the notification, which came before that look, is this thread's.
+//!
+//! A kept `/proc/TID/mem` is of the memory that the thread had when it was opened. After `execve(2)` that memory is gone, reads
+//! find nothing, and the file is opened again. (Where somebody still has the old memory, a child made with `CLONE_VM` and not
+//! as a thread, a program that made driver calls both before and after its exec is served from there; it is its own.)
+
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    fs::{self, File, OpenOptions},
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::FileExt,
+    },
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use nvidia_glue::mediate::{Caller, CallerError, Pid};
+
+use super::processes::{Process, ProcessTable};
+use crate::{sync::lock, sys};
+
+/// More threads than this are not kept; beyond, those that have ended are let go of first.
+const MOST_KEPT: usize = 4096;
+
+/// What is kept of a calling thread.
+#[derive(Debug)]
+struct Thread {
+    tid: i32,
+    process: Arc<Process>,
+    memory: File,
+    /// Of the thread itself; `None` on kernels before 6.9.
+    pidfd: Option<OwnedFd>,
+}
+
+impl Thread {
+    /// Whether the thread that this is of is there.
+    fn is_there(&self) -> bool {
+        match &self.pidfd {
+            Some(pidfd) => sys::is_there(pidfd.as_fd()),
+            // Only the first thread's number is the process's.
+            None => self.tid == self.process.pid && sys::is_there(self.process.pidfd.as_fd()),
+        }
+    }
+}
+
+/// All calling threads of the container.
+#[derive(Debug)]
+pub(super) struct Threads {
+    processes: Arc<ProcessTable>,
+    kept: Mutex<HashMap<i32, Arc<Thread>>>,
+    /// The kernel knows pidfds of threads.
+    has_thread_pidfds: AtomicBool,
+    /// Calls of threads with a table of their own, which cannot be reached on this kernel.
+    pub(super) unreachable: AtomicU64,
+}
+
+/// Told of a process whose number another has now, before that one's first call is handled.
+pub(super) type Gone<'a> = &'a dyn Fn(&Arc<Process>);
+
+impl Threads {
+    pub(super) fn new(processes: Arc<ProcessTable>) -> Self {
+        Self {
+            processes,
+            kept: Mutex::default(),
+            has_thread_pidfds: AtomicBool::new(true),
+            unreachable: AtomicU64::new(0),
+        }
+    }
+
+    /// The caller of a notification that `listener` has just received.
+    pub(super) fn caller<'a>(
+        &'a self,
+        listener: BorrowedFd<'a>,
+        notification: &sys::Notification,
+        gone: Gone<'a>,
+    ) -> Result<Calling<'a>, CallerError> {
+        let (id, tid) = (notification.id, notification.tid);
+        let kept = lock(&self.kept).get(&tid).cloned();
+        let thread = match kept.filter(|thread| thread.is_there()) {
+            Some(thread) => thread,
+            None => self.open(listener, id, tid, gone)?,
+        };
+        Ok(Calling { threads: self, listener, id, thread: RefCell::new(thread), gone })
+    }
+
+    fn open(&self, listener: BorrowedFd<'_>, id: u64, tid: i32, gone: Gone<'_>) -> Result<Arc<Thread>, CallerError> {
+        if tid == 0 {
+            // A process that somebody outside this pid namespace has put under the filter.
+            return Err(CallerError::Other(io::ErrorKind::NotFound.into()));
+        }
+        let opened = self.open_now(tid, gone);
+        // While it waits, its number is its own: then all that was opened is of it.
+        if !sys::is_waiting(listener, id) {
+            return Err(CallerError::Gone);
+        }
+        let thread = Arc::new(opened.map_err(CallerError::Other)?);
+        let mut kept = lock(&self.kept);
+        if kept.len() >= MOST_KEPT {
+            kept.retain(|_, thread| thread.is_there());
+        }
+        if kept.len() < MOST_KEPT {
+            kept.insert(tid, Arc::clone(&thread));
+        }
+        Ok(thread)
+    }
+
+    fn open_now(&self, tid: i32, gone: Gone<'_>) -> io::Result<Thread> {
+        let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{tid}/mem"))?;
+        let status = fs::read_to_string(format!("/proc/{tid}/status"))?;
+        let (pid, pid_in_container) =
+            numbers(&status).ok_or_else(|| io::Error::other("/proc/TID/status is not understood"))?;
+        let pidfd = self.thread_pidfd(tid)?;
+        let process = self.processes.enter(pid, pid_in_container, gone)?;
+        Ok(Thread { tid, process, memory, pidfd })
+    }
+
+    fn thread_pidfd(&self, tid: i32) -> io::Result<Option<OwnedFd>> {
+        if !self.has_thread_pidfds.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        match sys::pidfd_open_thread(tid) {
+            Ok(pidfd) => Ok(Some(pidfd)),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                self.has_thread_pidfds.store(false, Ordering::Relaxed);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lets go of what is kept of a process that has ended.
+    pub(super) fn forget(&self, process: &Arc<Process>) {
+        lock(&self.kept).retain(|_, thread| !Arc::ptr_eq(&thread.process, process));
+    }
+}
+
+/// The process's number here and in its own namespace, from `/proc/TID/status`. `NStgid` lists it from this procfs's
+/// namespace inwards.
+fn numbers(status: &str) -> Option<(i32, i32)> {
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let pid = field("Tgid")?.trim().parse().ok()?;
+    let innermost = field("NStgid").and_then(|list| list.split_ascii_whitespace().last()?.parse().ok());
+    Some((pid, innermost.unwrap_or(pid)))
+}
+
+/// A thread that waits for its answer.
+pub(super) struct Calling<'a> {
+    threads: &'a Threads,
+    listener: BorrowedFd<'a>,
+    id: u64,
+    thread: RefCell<Arc<Thread>>,
+    gone: Gone<'a>,
+}
+
+impl Calling<'_> {
+    fn kept(&self) -> Arc<Thread> {
+        Arc::clone(&self.thread.borrow())
+    }
+
+    /// The thread has executed another program since it was first seen, or it is gone.
+    fn open_again(&self) -> Result<Arc<Thread>, CallerError> {
+        let thread = self.threads.open(self.listener, self.id, self.kept().tid, self.gone)?;
+        self.thread.replace(Arc::clone(&thread));
+        Ok(thread)
+    }
+
+    fn require_waiting<T>(&self, result: T) -> Result<T, CallerError> {
+        if self.is_waiting() { Ok(result) } else { Err(CallerError::Gone) }
+    }
+
+    /// Moves bytes by `call` (memory, bytes done) until it says 0 or fails; how many.
+    fn transfer(
+        &self,
+        length: usize,
+        mut call: impl FnMut(&File, usize) -> io::Result<usize>,
+    ) -> Result<usize, CallerError> {
+        let mut thread = self.kept();
+        let (mut done, mut is_fresh) = (0, false);
+        while done < length {
+            match call(&thread.memory, done) {
+                Ok(0) if is_fresh => break,
+                // The memory that was opened is gone.
+                Ok(0) => (thread, is_fresh) = (self.open_again()?, true),
+                Ok(moved) => done += moved,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Not mapped, or not so that this may be done with it.
+                Err(_) => break,
+            }
+        }
+        self.require_waiting(done)
+    }
+}
+
+fn at(address: u64, done: usize) -> u64 {
+    address.wrapping_add(done as u64)
+}
+
+impl Caller for Calling<'_> {
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), CallerError> {
+        let length = bytes.len();
+        if self.read_up_to(address, bytes)? == length { Ok(()) } else { Err(CallerError::Fault { address }) }
+    }
+
+    fn read_up_to(&self, address: u64, bytes: &mut [u8]) -> Result<usize, CallerError> {
+        let length = bytes.len();
+        self.transfer(length, |memory, done| {
+            let rest = bytes.get_mut(done..).unwrap_or_default();
+            memory.read_at(rest, at(address, done))
+        })
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), CallerError> {
+        let written = self.transfer(bytes.len(), |memory, done| {
+            memory.write_at(bytes.get(done..).unwrap_or_default(), at(address, done))
+        })?;
+        if written == bytes.len() { Ok(()) } else { Err(CallerError::Fault { address }) }
+    }
+
+    fn file(&self, fd: i32) -> Result<File, CallerError> {
+        let thread = self.kept();
+        let found = match &thread.pidfd {
+            Some(pidfd) => sys::pidfd_getfd(pidfd.as_fd(), fd),
+            None => {
+                let (tid, pid) = (thread.tid, thread.process.pid);
+                if tid != pid && !sys::share_descriptors(tid, pid).unwrap_or(false) {
+                    self.require_waiting(())?;
+                    self.threads.unreachable.fetch_add(1, Ordering::Relaxed);
+                    return Err(CallerError::Other(io::Error::new(
+                        io::ErrorKind::Unsupported,
+                        "the thread has descriptors of its own, which needs Linux 6.9",
+                    )));
+                }
+                sys::pidfd_getfd(thread.process.pidfd.as_fd(), fd)
+            }
+        };
+        self.require_waiting(())?;
+        found.map(File::from).map_err(|error| match error.raw_os_error() {
+            Some(libc::EBADF) => CallerError::BadDescriptor { fd },
+            Some(libc::ESRCH) => CallerError::Gone,
+            _ => CallerError::Other(error),
+        })
+    }
+
+    fn install(&self, file: &File) -> Result<i32, CallerError> {
+        sys::add_file(self.listener, self.id, file.as_fd(), None).map_err(gone_or_other)
+    }
+
+    fn replace(&self, fd: i32, file: &File) -> Result<(), CallerError> {
+        sys::add_file(self.listener, self.id, file.as_fd(), Some(fd)).map(drop).map_err(gone_or_other)
+    }
+
+    fn pid(&self) -> Result<Pid, CallerError> {
+        Ok(Pid(self.thread.borrow().process.pid))
+    }
+
+    fn thread(&self) -> i32 {
+        self.thread.borrow().tid
+    }
+
+    fn pid_in_container(&self) -> Result<i32, CallerError> {
+        Ok(self.thread.borrow().process.pid_in_container)
+    }
+
+    fn is_waiting(&self) -> bool {
+        sys::is_waiting(self.listener, self.id)
+    }
+}
+
+fn gone_or_other(error: io::Error) -> CallerError {
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => CallerError::Gone,
+        _ => CallerError::Other(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_from_the_innermost_namespace() {
+        let status =
+            "Name:\ta) Tgid:\t1\nTgid:\t4711\nNgid:\t0\nPid:\t4712\nNStgid:\t4711\t23\t7\nNSpid:\t4712\t24\t8\n";
+        assert_eq!(numbers(status), Some((4711, 7)));
+        assert_eq!(numbers("Tgid:\t4711\nPid:\t4711\n"), Some((4711, 4711)));
+        assert_eq!(numbers("Pid:\t1\n"), None);
+    }
+}

@@ -1,0 +1,208 @@
+//! The shim's side of a mediator.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nvidia_glue::ledger;
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::watch,
+    time::timeout,
+};
+
+use super::{
+    message::{self, FromMediator, ToMediator},
+    setup::Setup,
+};
+use crate::{
+    helper::{HelperClient, HelperError},
+    reaper::{Exit, Reaper},
+    sys,
+};
+
+/// For a mediator that was killed to be gone: the driver takes back all that the container had meanwhile.
+const END_LIMIT: Duration = Duration::from_secs(10);
+/// For calls that are being handled to come to their end before a pause.
+const PAUSE_LIMIT: Duration = Duration::from_secs(3);
+
+/// Why a mediator could not be had, or does not do as it is told.
+#[derive(Debug, thiserror::Error)]
+pub enum MediatorError {
+    /// Its sockets.
+    #[error("cannot make the mediator's sockets")]
+    Sockets(#[source] io::Error),
+    /// It did not begin.
+    #[error("the container's driver calls cannot be mediated")]
+    Begin(#[source] HelperError),
+    /// It is gone already.
+    #[error("the mediator {pid} has ended")]
+    Ended {
+        /// Its pid.
+        pid: i32,
+    },
+    /// Its socket.
+    #[error("cannot talk to the mediator {pid}")]
+    Talk {
+        /// Its pid.
+        pid: i32,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It is stuck, most likely in the driver.
+    #[error(
+        "the mediator {pid} has not ended {seconds} s after SIGKILL; what the container had of its cards may still be held"
+    )]
+    Unkillable {
+        /// Its pid.
+        pid: i32,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+}
+
+/// A container's mediator. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct Mediator {
+    process: ledger::Process,
+    pidfd: OwnedFd,
+    /// Listeners go in here.
+    intake: OwnedFd,
+    control: AsyncFd<OwnedFd>,
+    exit: watch::Receiver<Option<Exit>>,
+    /// Its end is no news any more.
+    is_ending: AtomicBool,
+    /// Whether nothing is being handled since the last [`ToMediator::Pause`]; told by whoever reads the messages.
+    paused: watch::Sender<Option<bool>>,
+}
+
+impl Mediator {
+    /// Has the helper fork one; returns once it is ready.
+    pub async fn start(helper: &HelperClient, reaper: &Arc<Reaper>, setup: Setup) -> Result<Arc<Self>, MediatorError> {
+        let pair = || {
+            let made = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
+            made.map_err(|error| MediatorError::Sockets(error.into()))
+        };
+        let ((intake, intake_end), (control, control_end)) = (pair()?, pair()?);
+        let expectation = reaper.expect();
+        let child = helper.mediate(setup, vec![intake_end, control_end]).await.map_err(MediatorError::Begin)?;
+        let ended = expectation.claim(child.pid);
+        drop(expectation);
+        let process = ledger::Process::of(child.pid).map_err(|_| MediatorError::Ended { pid: child.pid })?;
+        let (tell, exit) = watch::channel(None);
+        tokio::spawn(async move {
+            if let Ok(exit) = ended.await {
+                tell.send_replace(Some(exit));
+            }
+        });
+        nonblocking(&control).map_err(MediatorError::Sockets)?;
+        Ok(Arc::new(Self {
+            process,
+            pidfd: child.pidfd,
+            intake,
+            control: sys::async_fd(control).map_err(MediatorError::Sockets)?,
+            exit,
+            is_ending: AtomicBool::new(false),
+            paused: watch::Sender::new(None),
+        }))
+    }
+
+    /// Which process it is.
+    pub fn process(&self) -> ledger::Process {
+        self.process
+    }
+
+    /// An end of the socket that takes listeners, for the helper.
+    pub fn intake(&self) -> Result<OwnedFd, MediatorError> {
+        self.intake.try_clone().map_err(MediatorError::Sockets)
+    }
+
+    /// Waits for its end; `None` when it was asked for.
+    pub async fn unexpected_end(&self) -> Option<Exit> {
+        let exit = self.wait().await;
+        if self.is_ending.load(Ordering::Relaxed) { None } else { exit }
+    }
+
+    async fn wait(&self) -> Option<Exit> {
+        let mut exit = self.exit.clone();
+        exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit)
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&self) -> bool {
+        self.exit.borrow().is_none()
+    }
+
+    /// Ends it: the driver's clients go with it. Returns once they are gone.
+    pub async fn end(&self) -> Result<(), MediatorError> {
+        self.kill();
+        match timeout(END_LIMIT, self.wait()).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(MediatorError::Unkillable { pid: self.process.pid, seconds: END_LIMIT.as_secs() }),
+        }
+    }
+
+    fn kill(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+        // It may have ended already.
+        let _ = sys::pidfd_send_signal(self.pidfd.as_fd(), libc::SIGKILL);
+    }
+
+    /// The next message, and what came beside it; `None` when there are no more. For one reader, which must not stop:
+    /// [`Mediator::pause`] needs it.
+    pub async fn next(&self) -> Option<(FromMediator, Option<OwnedFd>)> {
+        loop {
+            let received = self.control.async_io(Interest::READABLE, |socket| message::receive(socket.as_fd())).await;
+            match received {
+                Ok(Some((FromMediator::Paused { all }, _))) => {
+                    self.paused.send_replace(Some(all));
+                }
+                Ok(message) => return message,
+                Err(error) => {
+                    tracing::warn!(%error, mediator = self.process.pid, "what the mediator says is not understood");
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Has it finish what it handles, and take up nothing new. `false`: not everything was finished in time.
+    pub async fn pause(&self) -> Result<bool, MediatorError> {
+        self.paused.send_replace(None);
+        let mut paused = self.paused.subscribe();
+        self.tell(ToMediator::Pause).await?;
+        let answer = timeout(PAUSE_LIMIT, paused.wait_for(Option::is_some)).await;
+        Ok(answer.ok().and_then(Result::ok).and_then(|all| *all).unwrap_or(false))
+    }
+
+    /// Has it go on.
+    pub async fn resume(&self) -> Result<(), MediatorError> {
+        self.tell(ToMediator::Resume).await
+    }
+
+    async fn tell(&self, message: ToMediator) -> Result<(), MediatorError> {
+        let talk = |source| MediatorError::Talk { pid: self.process.pid, source };
+        let sent = self.control.async_io(Interest::WRITABLE, |socket| message::send(socket.as_fd(), &message, None));
+        sent.await.map_err(talk)
+    }
+}
+
+impl Drop for Mediator {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn nonblocking(fd: &OwnedFd) -> io::Result<()> {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok(())
+}

@@ -1,0 +1,261 @@
+//! The mediator's main thread: it takes up listeners, hears the shim, sees processes end, and watches over the threads that
+//! handle calls. It never looks into a caller, so nothing that a container does can hold it up.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+        time::TimeSpec,
+        timer::{Expiration, TimerSetTimeFlags},
+        timerfd::{ClockId, TimerFd, TimerFlags},
+    },
+};
+use nvidia_glue::usage::{Usage, UsageFile};
+
+use super::{
+    listener::{Listener, Mediation},
+    message::{FromMediator, ToMediator},
+};
+use crate::helper::frame::{self, FrameError};
+
+const INTAKE: u64 = 0;
+const CONTROL: u64 = 1;
+const WAKE: u64 = 2;
+const PROCESSES: u64 = 3;
+const TIMER: u64 = 4;
+/// Listeners are numbered from here.
+const FIRST_LISTENER: u64 = 16;
+
+/// How often threads are looked after while calls are made. A call that takes longer gets another thread beside it.
+const TICK: Duration = Duration::from_micros(500);
+/// Without a call for so many, there are no more ticks.
+const QUIET_TICKS: u32 = 40;
+/// For calls that are being handled to come to their end before a pause.
+const PAUSE_LIMIT: Duration = Duration::from_secs(2);
+
+/// See the module.
+pub(super) struct Events {
+    mediation: Arc<Mediation>,
+    epoll: Epoll,
+    intake: OwnedFd,
+    timer: TimerFd,
+    listeners: Vec<Watched>,
+    next: u64,
+    ticks: Ticks,
+    /// A pause was asked for then, and is not answered yet.
+    pausing: Option<Instant>,
+    usage: Option<UsageFile>,
+    period: Duration,
+}
+
+struct Watched {
+    number: u64,
+    listener: Arc<Listener>,
+    /// At the last tick.
+    calls: u64,
+    is_over: bool,
+}
+
+#[derive(Default)]
+struct Ticks {
+    are_on: bool,
+    quiet: u32,
+}
+
+impl Events {
+    pub(super) fn new(
+        mediation: Arc<Mediation>,
+        intake: OwnedFd,
+        usage: UsageFile,
+        period: Duration,
+    ) -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
+        let readable = |token| EpollEvent::new(EpollFlags::EPOLLIN, token);
+        epoll.add(&intake, readable(INTAKE))?;
+        epoll.add(mediation.outbox.control(), readable(CONTROL))?;
+        epoll.add(mediation.outbox.waker(), readable(WAKE))?;
+        epoll.add(&mediation.processes.ended().0, readable(PROCESSES))?;
+        epoll.add(&timer, readable(TIMER))?;
+        Ok(Self {
+            mediation,
+            epoll,
+            intake,
+            timer,
+            listeners: Vec::new(),
+            next: FIRST_LISTENER,
+            ticks: Ticks::default(),
+            pausing: None,
+            usage: Some(usage),
+            period,
+        })
+    }
+
+    /// Until the shim closes its end.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        if let Some(usage) = self.usage.take() {
+            let (mediation, period) = (Arc::clone(&self.mediation), self.period);
+            thread::Builder::new().name("accounts".into()).spawn(move || account(&mediation, &usage, period))?;
+        }
+        let mut events = [EpollEvent::empty(); 32];
+        loop {
+            let ready = match self.epoll.wait(&mut events, EpollTimeout::NONE) {
+                Ok(ready) => ready,
+                Err(Errno::EINTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            for event in events.iter().take(ready) {
+                match event.data() {
+                    INTAKE => self.take_in()?,
+                    CONTROL if !self.hear(event.events())? => return Ok(()),
+                    CONTROL => {}
+                    WAKE => self.mediation.outbox.woken(),
+                    PROCESSES => {
+                        for process in self.mediation.processes.take_ended()? {
+                            self.mediation.process_ended(&process);
+                        }
+                    }
+                    TIMER => self.tick()?,
+                    listener => self.hung_up(listener)?,
+                }
+            }
+            self.keep_ticking()?;
+            self.answer_pause();
+            self.speak()?;
+        }
+    }
+
+    /// A listener has come, or the last who could send one is gone.
+    fn take_in(&mut self) -> io::Result<()> {
+        let fd = match frame::receive(self.intake.as_fd()) {
+            Ok((fd, _)) => fd,
+            Err(FrameError::Closed) => {
+                self.epoll.delete(&self.intake)?;
+                return Ok(());
+            }
+            Err(error) => return Err(io::Error::other(error)),
+        };
+        let listener = Listener::start(fd, Arc::clone(&self.mediation))?;
+        let number = self.next;
+        self.next += 1;
+        // Without events it tells of the end only: nobody has the filter any more.
+        self.epoll.add(listener.fd(), EpollEvent::new(EpollFlags::empty(), number))?;
+        self.listeners.push(Watched { number, listener, calls: 0, is_over: false });
+        Ok(())
+    }
+
+    /// `false`: the shim has closed the socket.
+    fn hear(&mut self, events: EpollFlags) -> io::Result<bool> {
+        if !events.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR) {
+            return Ok(true);
+        }
+        match self.mediation.outbox.receive() {
+            Ok(Some(ToMediator::Pause)) => {
+                self.mediation.set_paused(true);
+                self.pausing = Some(Instant::now());
+                self.listeners.iter().for_each(|watched| watched.listener.interrupt());
+                Ok(true)
+            }
+            Ok(Some(ToMediator::Resume)) => {
+                self.mediation.set_paused(false);
+                self.pausing = None;
+                Ok(true)
+            }
+            Ok(None) => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn hung_up(&mut self, number: u64) -> io::Result<()> {
+        if let Some(watched) = self.listeners.iter_mut().find(|watched| watched.number == number) {
+            self.epoll.delete(watched.listener.fd())?;
+            watched.is_over = true;
+            watched.listener.end();
+        }
+        self.listeners.retain(|watched| !(watched.is_over && watched.listener.end()));
+        Ok(())
+    }
+
+    fn tick(&mut self) -> io::Result<()> {
+        // Only that it has expired is of interest.
+        let _ = nix::unistd::read(&self.timer, &mut [0u8; 8]);
+        self.listeners.retain(|watched| !(watched.is_over && watched.listener.end()));
+        let mut is_quiet = true;
+        for watched in &mut self.listeners {
+            let calls = watched.listener.calls();
+            if calls == watched.calls && !self.mediation.is_paused() {
+                watched.listener.relieve()?;
+            }
+            is_quiet &= calls == watched.calls && !watched.listener.is_busy() && !watched.is_over;
+            watched.calls = calls;
+        }
+        if self.pausing.is_some() {
+            self.listeners.iter().for_each(|watched| watched.listener.interrupt());
+        }
+        self.ticks.quiet = if is_quiet && self.pausing.is_none() { self.ticks.quiet + 1 } else { 0 };
+        Ok(())
+    }
+
+    fn keep_ticking(&mut self) -> io::Result<()> {
+        let is_needed = self.pausing.is_some() || self.listeners.iter().any(|watched| watched.is_over);
+        if self.ticks.are_on && self.ticks.quiet >= QUIET_TICKS && !is_needed {
+            self.mediation.is_active.store(false, Ordering::Relaxed);
+            self.timer.unset()?;
+            self.ticks.are_on = false;
+        } else if !self.ticks.are_on && (is_needed || self.mediation.is_active.load(Ordering::Relaxed)) {
+            let every = Expiration::Interval(TimeSpec::from_duration(TICK));
+            self.timer.set(every, TimerSetTimeFlags::empty())?;
+            self.ticks = Ticks { are_on: true, quiet: 0 };
+        }
+        Ok(())
+    }
+
+    fn answer_pause(&mut self) {
+        let Some(since) = self.pausing else { return };
+        let all = self.listeners.iter().all(|watched| watched.listener.is_at_rest());
+        if all || since.elapsed() >= PAUSE_LIMIT {
+            self.pausing = None;
+            self.mediation.outbox.put(FromMediator::Paused { all }, None);
+        }
+    }
+
+    fn speak(&mut self) -> io::Result<()> {
+        let mut wanted = EpollFlags::EPOLLIN;
+        if !self.mediation.outbox.flush()? {
+            wanted |= EpollFlags::EPOLLOUT;
+        }
+        self.epoll.modify(self.mediation.outbox.control(), &mut EpollEvent::new(wanted, CONTROL))?;
+        Ok(())
+    }
+}
+
+/// The thread that compares and tells, period by period. It may have to wait for a process of the container's.
+fn account(mediation: &Mediation, file: &UsageFile, period: Duration) {
+    let mut last = Usage::default();
+    let mut had_processes = false;
+    loop {
+        thread::sleep(period);
+        let has_processes = !mediation.processes.known().is_empty();
+        if has_processes || had_processes {
+            // What it finds it has told the observer.
+            mediation.session.reconcile();
+        }
+        had_processes = has_processes;
+        let usage = mediation.session.usage();
+        if usage != last {
+            match file.write(&usage) {
+                Ok(()) => last = usage,
+                Err(error) => tracing::warn!(%error, "the usage of the container cannot be told"),
+            }
+        }
+    }
+}

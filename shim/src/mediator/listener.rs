@@ -1,0 +1,310 @@
+//! One listener: the notifications of a container's init, or of one exec, and of all that they fork.
+//!
+//! One thread receives and handles, one call after the other. When it stays in one call (the driver is slow, or the caller's
+//! memory blocks), the main thread starts another, up to [`MOST_THREADS`]; whoever comes back and finds a thread that
+//! receives, ends.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nvidia_glue::{
+    driver::DeviceFile,
+    fence::{Arch, NotifiedCall},
+    mediate::{Answer, CallerError, Pid, Session, Stopped},
+};
+
+use super::{
+    caller::Threads,
+    outbox::Outbox,
+    processes::{Process, ProcessTable},
+};
+use crate::{
+    sync::lock,
+    sys::{self, Notification, Response},
+};
+
+/// Takes a thread out of a call that it waits in.
+pub(super) const INTERRUPT: i32 = libc::SIGUSR1;
+/// The most threads of one listener: as many of its callers may block for ever before the others stand still, too.
+const MOST_THREADS: usize = 8;
+const STACK: usize = 256 << 10;
+
+/// What all listeners of the container share.
+#[derive(Debug)]
+pub(super) struct Mediation {
+    pub(super) session: Session,
+    pub(super) processes: Arc<ProcessTable>,
+    pub(super) threads: Threads,
+    pub(super) outbox: Arc<Outbox>,
+    /// Calls are being handled, or were a moment ago.
+    pub(super) is_active: AtomicBool,
+    paused: Mutex<bool>,
+    resumed: Condvar,
+    /// Open for as long as the process lives.
+    _cards: Vec<DeviceFile>,
+}
+
+impl Mediation {
+    pub(super) fn new(
+        session: Session,
+        processes: Arc<ProcessTable>,
+        outbox: Arc<Outbox>,
+        cards: Vec<DeviceFile>,
+    ) -> Self {
+        Self {
+            session,
+            threads: Threads::new(Arc::clone(&processes)),
+            processes,
+            outbox,
+            is_active: AtomicBool::new(false),
+            paused: Mutex::new(false),
+            resumed: Condvar::new(),
+            _cards: cards,
+        }
+    }
+
+    /// The process is gone: whatever lived with it alone goes, too.
+    pub(super) fn process_ended(&self, process: &Arc<Process>) {
+        self.threads.forget(process);
+        self.session.process_ended(Pid(process.pid));
+    }
+
+    pub(super) fn set_paused(&self, paused: bool) {
+        *lock(&self.paused) = paused;
+        self.resumed.notify_all();
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        *lock(&self.paused)
+    }
+
+    fn wait_while_paused(&self) {
+        let paused = lock(&self.paused);
+        drop(self.resumed.wait_while(paused, |paused| *paused).unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Listener {
+    fd: OwnedFd,
+    mediation: Arc<Mediation>,
+    /// Nobody has the filter any more.
+    over: AtomicBool,
+    /// Calls received.
+    calls: AtomicU64,
+    threads: Mutex<ThreadCount>,
+}
+
+#[derive(Debug, Default)]
+struct ThreadCount {
+    /// Thread ids of all.
+    all: Vec<i32>,
+    /// Started, and not yet in `all`.
+    starting: usize,
+    /// Those that wait for a call.
+    receiving: usize,
+    /// Those that wait for the end of a pause; they count as receiving.
+    parked: usize,
+}
+
+impl Listener {
+    /// Takes the listener and starts its first thread.
+    pub(super) fn start(fd: OwnedFd, mediation: Arc<Mediation>) -> io::Result<Arc<Self>> {
+        // Kernels before 6.6 do not know how.
+        let _ = sys::wake_synchronously(fd.as_fd());
+        let listener = Arc::new(Self {
+            fd,
+            mediation,
+            over: AtomicBool::new(false),
+            calls: AtomicU64::new(0),
+            threads: Mutex::default(),
+        });
+        listener.add_thread()?;
+        Ok(listener)
+    }
+
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    pub(super) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    fn add_thread(self: &Arc<Self>) -> io::Result<()> {
+        {
+            let mut threads = lock(&self.threads);
+            threads.starting += 1;
+            threads.receiving += 1;
+        }
+        let listener = Arc::clone(self);
+        let started = thread::Builder::new().name("receiver".into()).stack_size(STACK).spawn(move || listener.serve());
+        if let Err(error) = started {
+            let mut threads = lock(&self.threads);
+            threads.starting -= 1;
+            threads.receiving -= 1;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// To be called when no call has been received for a moment: adds a thread if none receives.
+    pub(super) fn relieve(self: &Arc<Self>) -> io::Result<()> {
+        let wanted = {
+            let threads = lock(&self.threads);
+            threads.receiving == 0 && threads.all.len() + threads.starting < MOST_THREADS
+        };
+        if wanted { self.add_thread() } else { Ok(()) }
+    }
+
+    /// Whether a call is being handled, or a thread could still receive one.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let threads = lock(&self.threads);
+        threads.starting == 0 && threads.parked == threads.all.len()
+    }
+
+    /// Whether some call is being handled.
+    pub(super) fn is_busy(&self) -> bool {
+        let threads = lock(&self.threads);
+        threads.all.len() + threads.starting > threads.receiving
+    }
+
+    /// Takes waiting threads out of their wait, so that they see what has changed.
+    pub(super) fn interrupt(&self) {
+        let threads = lock(&self.threads).all.clone();
+        for tid in threads {
+            // It may have ended.
+            let _ = sys::signal_own_thread(tid, INTERRUPT);
+        }
+    }
+
+    /// Nobody has the filter any more: the threads end. `false` as long as one is left; call it again.
+    pub(super) fn end(&self) -> bool {
+        self.over.store(true, Ordering::Release);
+        let threads = lock(&self.threads);
+        if threads.all.is_empty() && threads.starting == 0 {
+            return true;
+        }
+        drop(threads);
+        self.interrupt();
+        false
+    }
+
+    fn serve(&self) {
+        let tid = nix::unistd::gettid().as_raw();
+        {
+            let mut threads = lock(&self.threads);
+            threads.starting -= 1;
+            threads.all.push(tid);
+        }
+        while self.serve_one() {}
+        lock(&self.threads).all.retain(|other| *other != tid);
+    }
+
+    /// Receives and handles one call. `false`: the thread ends; it does not count as receiving any more.
+    fn serve_one(&self) -> bool {
+        if self.mediation.is_paused() {
+            lock(&self.threads).parked += 1;
+            self.mediation.outbox.wake();
+            self.mediation.wait_while_paused();
+            lock(&self.threads).parked -= 1;
+        }
+        let received = if self.over.load(Ordering::Acquire) { None } else { Some(sys::receive(self.fd.as_fd())) };
+        match received {
+            Some(Ok(notification)) => {
+                lock(&self.threads).receiving -= 1;
+                self.calls.fetch_add(1, Ordering::Relaxed);
+                if !self.mediation.is_active.swap(true, Ordering::Relaxed) {
+                    self.mediation.outbox.wake();
+                }
+                self.handle(&notification);
+                let mut threads = lock(&self.threads);
+                if threads.receiving > 0 {
+                    return false;
+                }
+                threads.receiving += 1;
+                true
+            }
+            Some(Err(error)) if error.raw_os_error() == Some(libc::EINTR) => true,
+            Some(Err(error)) if error.raw_os_error() == Some(libc::ENOENT) && !self.is_unused() => true,
+            _ => {
+                lock(&self.threads).receiving -= 1;
+                false
+            }
+        }
+    }
+
+    fn is_unused(&self) -> bool {
+        let mut polled = [PollFd::new(self.fd.as_fd(), PollFlags::empty())];
+        let _ = poll(&mut polled, PollTimeout::ZERO);
+        polled[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
+    }
+
+    fn handle(&self, notification: &Notification) {
+        let Some(response) = self.response(notification) else { return };
+        // ENOENT: the caller was killed. What it had opened closes, and what hung from that goes.
+        let _ = sys::respond(self.fd.as_fd(), notification.id, response);
+    }
+
+    /// `None`: there is nobody to answer, or nobody who shall have one.
+    fn response(&self, notification: &Notification) -> Option<Response> {
+        let Some(stopped) = stopped(notification) else { return Some(Response::Errno(libc::ENOSYS)) };
+        let gone = |process: &Arc<Process>| self.mediation.process_ended(process);
+        let caller = match self.mediation.threads.caller(self.fd.as_fd(), notification, &gone) {
+            Ok(caller) => caller,
+            Err(CallerError::Gone) => return None,
+            Err(_) => return Some(Response::Errno(libc::EIO)),
+        };
+        match self.mediation.session.handle(&caller, &stopped) {
+            Answer::Return(value) => Some(Response::Return(value)),
+            Answer::Errno(errno) => Some(Response::Errno(errno)),
+            Answer::Continue => Some(Response::Continue),
+            Answer::KillCaller => None,
+        }
+    }
+}
+
+/// The call, as far as registers tell; the filter notifies no others.
+fn stopped(notification: &Notification) -> Option<Stopped> {
+    let [first, second, third, fourth, fifth, sixth] = notification.arguments;
+    #[expect(clippy::cast_possible_truncation, reason = "the kernel, too, takes the low half of these")]
+    match Arch::native()?.call(notification.arch, notification.nr)? {
+        NotifiedCall::Ioctl => {
+            Some(Stopped::Ioctl { fd: (first as u32).cast_signed(), command: second as u32, argument: third })
+        }
+        NotifiedCall::Mmap { offset_unit } => Some(Stopped::Mmap {
+            address: first,
+            length: second,
+            flags: fourth as u32,
+            fd: (fifth as u32).cast_signed(),
+            offset: sixth.wrapping_mul(offset_unit),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn registers_become_calls() {
+        let notification = |arch, nr, arguments| Notification { id: 1, tid: 1, nr, arch, arguments };
+        let ioctl = notification(0xc000_003e, 16, [0xffff_ffff_0000_0003, 0xdead_beef_c030_462b, 0x7f00, 0, 0, 0]);
+        assert_eq!(stopped(&ioctl), Some(Stopped::Ioctl { fd: 3, command: 0xc030_462b, argument: 0x7f00 }));
+        let mmap2 = notification(0x4000_0003, 192, [0x1000_0000, 0x20_0000, 3, 0x11, 5, 0x1_0000]);
+        let expected =
+            Stopped::Mmap { address: 0x1000_0000, length: 0x20_0000, flags: 0x11, fd: 5, offset: 0x1000_0000 };
+        assert_eq!(stopped(&mmap2), Some(expected));
+        assert_eq!(stopped(&notification(0xc000_003e, 0, [0; 6])), None);
+    }
+}

@@ -1,0 +1,119 @@
+//! What mediator and shim tell each other over the control socket: one JSON text a datagram, at most one descriptor beside.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
+};
+
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use runtime_config::Bytes;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::sys;
+
+/// The longest text. What one tells is a line or two.
+const LONGEST: usize = 16 << 10;
+
+/// From the shim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToMediator {
+    /// Finish what is being handled, take up nothing new, and say [`FromMediator::Paused`]: the container is about to be
+    /// frozen, and a process that waits for an answer cannot be.
+    Pause,
+    /// Go on.
+    Resume,
+}
+
+/// From the mediator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromMediator {
+    /// Nothing is being handled. `all` is false where some call did not come to its end in time.
+    Paused {
+        /// See above.
+        all: bool,
+    },
+    /// A process asked for more than the container may have, and was refused.
+    Denied {
+        /// Who asked, for how much, of what.
+        excess: Excess,
+        /// Refusals since the last that was told; more than a few a second are not told one by one.
+        untold: u64,
+    },
+    /// A process is to be killed; a pidfd of it travels beside.
+    Kill {
+        /// Its pid in the shim's namespace.
+        pid: i32,
+        /// Its pid in the container.
+        pid_in_container: i32,
+        /// Why.
+        reason: KillReason,
+    },
+    /// For the log.
+    Log {
+        /// Whether somebody should look at it.
+        warning: bool,
+        /// One line.
+        text: String,
+    },
+}
+
+/// Why a process is killed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KillReason {
+    /// It asked for more than its container may have.
+    OverMemory(Excess),
+    /// The container was found to have more than it may.
+    Drift(String),
+}
+
+/// A request for too much memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Excess {
+    /// The process, in the shim's namespace.
+    pub pid: i32,
+    /// `GPU-...`.
+    pub card: String,
+    /// What was asked for.
+    pub asked: Bytes,
+    /// What the container had.
+    pub used: Bytes,
+    /// What it may have.
+    pub limit: Bytes,
+}
+
+/// Sends one message; `WouldBlock` when the socket is full and not blocking.
+pub(super) fn send(socket: BorrowedFd<'_>, message: &impl Serialize, beside: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let text = serde_json::to_vec(message)?;
+    let fds: Vec<RawFd> = beside.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&fds)];
+    let control = if fds.is_empty() { &rights[..0] } else { &rights[..] };
+    sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(&text)], control, MsgFlags::MSG_NOSIGNAL, None)?;
+    Ok(())
+}
+
+/// Receives one message; `None` when the other end is closed.
+pub(super) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+    let mut text = vec![0u8; LONGEST];
+    let mut iov = [IoSliceMut::new(&mut text)];
+    let mut control = nix::cmsg_space!([RawFd; 4]);
+    let message = loop {
+        match recvmsg::<()>(socket.as_raw_fd(), &mut iov, Some(&mut control), MsgFlags::MSG_CMSG_CLOEXEC) {
+            Ok(message) => break message,
+            Err(nix::Error::EINTR) => {}
+            Err(nix::Error::ECONNRESET) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let bytes = message.bytes;
+    let mut fds = Vec::new();
+    for item in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(received) = item {
+            fds.extend(received.into_iter().map(sys::received_fd));
+        }
+    }
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let message = serde_json::from_slice(text.get(..bytes).unwrap_or_default())?;
+    Ok(Some((message, fds.pop())))
+}

@@ -1,0 +1,168 @@
+//! The mediator: one process for each container that shares a card. It executes the container's driver calls.
+//!
+//! ```text
+//!  container ── driver call ──> its filter's listener ──> receiving thread ── Session::handle ──> the driver
+//!     ^                                                        |
+//!     └──────────────── answer ────────────────────────────────┘
+//!  helper ── listeners (of init and of every exec) ──> intake ┐
+//!  shim <── who asked for too much, log ── control ───────────┴── main thread
+//! ```
+//!
+//! It is a process of its own because it reads what hostile programs wrote, because the driver judges each call by the
+//! capabilities of whoever makes it, and because the driver's clients die with it. The zygote forks it before the container
+//! exists; it opens what it needs, gives up its rights for good ([`privileges`]), and only then starts threads. It lives in
+//! the shim's cgroup, not in the container's. Its end, however it comes, is seen by the shim, which then ends the container;
+//! and it ends when the shim does.
+//!
+//! No thread ever holds a lock while it looks into a caller: a page of the container's can be made to block for ever. Such a
+//! thread is lost to its own container only.
+
+mod caller;
+pub mod client;
+mod events;
+mod listener;
+pub mod message;
+mod observer;
+mod outbox;
+mod privileges;
+mod processes;
+mod setup;
+
+use std::{io, os::fd::OwnedFd, sync::Arc};
+
+use nvidia_glue::{
+    driver::{DeviceFile, Driver, NvidiaDriver},
+    mediate::{Session, SessionError},
+    rm::Node,
+    usage::UsageFile,
+};
+
+pub use self::{
+    client::{Mediator, MediatorError},
+    setup::{MediatedCard, MediatedDriver, Setup},
+};
+use self::{
+    events::Events, listener::Mediation, observer::Reporter, outbox::Outbox, privileges::PrivilegeError,
+    processes::ProcessTable,
+};
+use crate::sys;
+
+/// Why a mediator could not begin.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BeginError {
+    /// The descriptors that belong to it.
+    #[error("the mediator wants {wanted} descriptors, got {got}")]
+    Descriptors { wanted: usize, got: usize },
+    /// The kernel.
+    #[error("this kernel's seccomp notifications cannot be used")]
+    Notifications(#[source] io::Error),
+    /// The driver's version.
+    #[error("the driver's version is not understood")]
+    Release(#[source] nvidia_glue::rm::abi::ParseReleaseError),
+    /// The driver.
+    #[error("the driver cannot be used")]
+    Driver(#[source] io::Error),
+    /// A card's node.
+    #[error("the device node of card {uuid} cannot be opened")]
+    Card {
+        uuid: String,
+        #[source]
+        source: io::Error,
+    },
+    /// Where usage is told.
+    #[error("cannot make the usage file {path}")]
+    Usage {
+        path: String,
+        #[source]
+        source: io::Error,
+    },
+    /// Its rights.
+    #[error("the mediator cannot give up its privileges")]
+    Privileges(#[source] PrivilegeError),
+    /// The session.
+    #[error("the container's driver calls cannot be mediated")]
+    Session(#[source] SessionError),
+    /// Its event loop.
+    #[error("the mediator cannot wait for events")]
+    Events(#[source] io::Error),
+}
+
+/// A mediator that is ready to run.
+pub(crate) struct Ready(Events);
+
+/// Opens, gives up rights, prepares the session. `shim` is the parent; `fds`: the receiving end of the intake, and the
+/// control socket.
+pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready, BeginError> {
+    let got = fds.len();
+    let [intake, control] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| BeginError::Descriptors { wanted: 2, got })?;
+    sys::set_name(c"egpu-mediator");
+    sys::require_notification_sizes().map_err(BeginError::Notifications)?;
+    let outbox = Arc::new(Outbox::new(control).map_err(BeginError::Events)?);
+    observer::log_to(&outbox);
+    let usage = UsageFile::create(&setup.usage_file)
+        .map_err(|source| BeginError::Usage { path: setup.usage_file.display().to_string(), source })?;
+    let release = setup.release.parse().map_err(BeginError::Release)?;
+    let driver = open_driver(&setup.driver)?;
+    let cards = open_cards(&*driver, &setup)?;
+    let processes =
+        Arc::new(ProcessTable::new(setup.cgroups.clone(), Arc::clone(&driver)).map_err(BeginError::Events)?);
+
+    privileges::drop_for_good(shim).map_err(BeginError::Privileges)?;
+    sys::let_signal_interrupt(listener::INTERRUPT).map_err(BeginError::Events)?;
+
+    let reporter = Arc::new(Reporter::new(Arc::clone(&outbox), Arc::clone(&processes)));
+    let period = setup.reconcile_period();
+    let session = Session::new(setup.into_session(release, driver, Arc::clone(&processes) as _, reporter as _))
+        .map_err(BeginError::Session)?;
+    let mediation = Arc::new(Mediation::new(session, processes, outbox, cards));
+    Ok(Ready(Events::new(mediation, intake, usage, period).map_err(BeginError::Events)?))
+}
+
+impl Ready {
+    /// Mediates until the shim ends it, or its end of the control socket.
+    pub(crate) fn run(self) -> ! {
+        // Nothing is left to tell anybody: the shim sees the exit.
+        let code = i32::from(self.0.run().is_err());
+        sys::exit_now(code)
+    }
+}
+
+fn open_driver(driver: &MediatedDriver) -> Result<Arc<dyn Driver>, BeginError> {
+    match driver {
+        MediatedDriver::Nvidia { device_root } => {
+            let driver = NvidiaDriver::new(&setup::roots(device_root)).map_err(BeginError::Driver)?;
+            Ok(Arc::new(driver))
+        }
+        MediatedDriver::Simulated { .. } => Ok(Arc::new(Nothing)),
+    }
+}
+
+/// Has no nodes and executes nothing.
+#[derive(Debug)]
+struct Nothing;
+
+impl Driver for Nothing {
+    fn ioctl(&self, _: &DeviceFile, _: nvidia_glue::driver::DriverCall<'_>) -> io::Result<i32> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    fn in_callers_place(&self, _: &DeviceFile, _: nvidia_glue::driver::DriverCall<'_>) -> Option<io::Result<i32>> {
+        None
+    }
+    fn open(&self, node: Node) -> io::Result<DeviceFile> {
+        Ok(DeviceFile { node, file: Arc::new(std::fs::File::open("/dev/null")?) })
+    }
+    fn node_of(&self, _: &std::fs::File) -> io::Result<Option<Node>> {
+        Ok(None)
+    }
+    fn client_exists(&self, _: &nvidia_glue::driver::OwnClient, _: nvidia_glue::rm::Handle) -> io::Result<bool> {
+        Ok(false)
+    }
+}
+
+/// The driver lets a process make objects on a card only while it has the card's node open; these stay open for that.
+fn open_cards(driver: &dyn Driver, setup: &Setup) -> Result<Vec<DeviceFile>, BeginError> {
+    let open = |card: &MediatedCard| {
+        driver.open(Node::Card(card.minor)).map_err(|source| BeginError::Card { uuid: card.uuid.clone(), source })
+    };
+    setup.cards.iter().map(open).collect()
+}

@@ -1,0 +1,167 @@
+//! What a session tells of, on its way to the shim.
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use nvidia_glue::mediate::{Drift, Observer, OverMemoryEvent, Pid, UnknownCall};
+use runtime_config::request::OverMemory;
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::{
+    message::{Excess, FromMediator, KillReason},
+    outbox::Outbox,
+    processes::ProcessTable,
+};
+use crate::sync::lock;
+
+/// Refusals that are told one by one in each [`PERIOD`].
+const TOLD: u32 = 5;
+const PERIOD: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct Reporter {
+    outbox: Arc<Outbox>,
+    processes: Arc<ProcessTable>,
+    denials: Mutex<Limited>,
+}
+
+/// At most [`TOLD`] in a [`PERIOD`].
+#[derive(Debug)]
+struct Limited {
+    since: Instant,
+    told: u32,
+    untold: u64,
+}
+
+impl Limited {
+    /// `None`: not this one. Else how many were left out before it.
+    fn take(&mut self, now: Instant) -> Option<u64> {
+        if now.duration_since(self.since) >= PERIOD {
+            (self.since, self.told) = (now, 0);
+        }
+        if self.told == TOLD {
+            self.untold += 1;
+            return None;
+        }
+        self.told += 1;
+        Some(std::mem::take(&mut self.untold))
+    }
+}
+
+impl Reporter {
+    pub(super) fn new(outbox: Arc<Outbox>, processes: Arc<ProcessTable>) -> Self {
+        Self { outbox, processes, denials: Mutex::new(Limited { since: Instant::now(), told: 0, untold: 0 }) }
+    }
+
+    fn kill(&self, pid: Pid, reason: KillReason) {
+        // One that is gone needs no killing.
+        let Some(process) = self.processes.find(pid) else { return };
+        let pid_in_container = process.pid_in_container;
+        self.outbox.put(FromMediator::Kill { pid: pid.0, pid_in_container, reason }, Some(process));
+    }
+
+    fn log(&self, text: String) {
+        self.outbox.put(FromMediator::Log { warning: true, text }, None);
+    }
+}
+
+impl Observer for Reporter {
+    fn over_memory(&self, event: &OverMemoryEvent) {
+        let excess = Excess {
+            pid: event.pid.0,
+            card: event.card.clone(),
+            asked: event.asked,
+            used: event.used,
+            limit: event.limit,
+        };
+        match event.action {
+            OverMemory::Kill => self.kill(event.pid, KillReason::OverMemory(excess)),
+            OverMemory::Deny => {
+                let told = lock(&self.denials).take(Instant::now());
+                if let Some(untold) = told {
+                    self.outbox.put(FromMediator::Denied { excess, untold }, None);
+                }
+            }
+        }
+    }
+
+    fn new_process(&self, _: Pid) {
+        // Every process is watched from its first call on, before the session sees it.
+    }
+
+    fn unknown_call(&self, call: &UnknownCall) {
+        let verdict = if call.passed { "passed, since it cannot take memory" } else { "refused" };
+        self.log(format!("a driver call that egpu does not know, {}, was {verdict}", call.kind));
+    }
+
+    fn drift(&self, drift: &Drift) {
+        let text = format!("accounts and driver disagree: {:?}", drift.kind);
+        self.log(format!("{text}; processes {:?}", drift.pids));
+        if drift.excess {
+            let pids = if drift.pids.is_empty() { self.processes.known() } else { drift.pids.clone() };
+            for pid in pids {
+                self.kill(pid, KillReason::Drift(text.clone()));
+            }
+        }
+    }
+}
+
+/// Has what libraries log reach the shim's log.
+pub(super) fn log_to(outbox: &Arc<Outbox>) {
+    let lines = Lines(Arc::clone(outbox));
+    // The first to call wins, and nobody else has called: the process was forked for this.
+    let _ = tracing_subscriber::fmt()
+        .with_writer(lines)
+        .with_max_level(tracing::Level::WARN)
+        .with_ansi(false)
+        .with_level(false)
+        .without_time()
+        .try_init();
+    let outbox = Arc::clone(outbox);
+    std::panic::set_hook(Box::new(move |panic| {
+        outbox.put(FromMediator::Log { warning: true, text: format!("the mediator has a defect: {panic}") }, None);
+        let _ = outbox.flush();
+        crate::sys::exit_now(134);
+    }));
+}
+
+#[derive(Debug)]
+struct Lines(Arc<Outbox>);
+
+impl io::Write for &Lines {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        let line = String::from_utf8_lossy(text).trim_end().chars().take(2000).collect();
+        self.0.put(FromMediator::Log { warning: true, text: line }, None);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = &'a Lines;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_refusals_is_told_in_parts() {
+        let start = Instant::now();
+        let mut limited = Limited { since: start, told: 0, untold: 0 };
+        let told = (0..100).filter(|_| limited.take(start).is_some()).count();
+        assert_eq!(told, 5);
+        assert_eq!(limited.take(start + PERIOD), Some(95));
+        assert_eq!(limited.take(start + PERIOD), Some(0));
+    }
+}

@@ -1,0 +1,87 @@
+//! Messages to the shim: queued by any thread, sent by the main one, so that a shim that does not read holds up nobody.
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{Arc, Mutex},
+};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use super::{
+    message::{self, FromMediator, ToMediator},
+    processes::Process,
+};
+use crate::sync::lock;
+
+/// More than this waits only while the shim does not read; then what is not needed is left out.
+const MOST_WAITING: usize = 256;
+
+#[derive(Debug)]
+pub(super) struct Outbox {
+    control: OwnedFd,
+    /// Wakes the main thread.
+    wake: EventFd,
+    queue: Mutex<VecDeque<(FromMediator, Option<Arc<Process>>)>>,
+}
+
+impl Outbox {
+    pub(super) fn new(control: OwnedFd) -> io::Result<Self> {
+        use nix::fcntl::{FcntlArg, OFlag, fcntl};
+        fcntl(&control, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        Ok(Self { control, wake, queue: Mutex::default() })
+    }
+
+    /// Queues a message; a pidfd of `process` travels beside it.
+    pub(super) fn put(&self, message: FromMediator, process: Option<Arc<Process>>) {
+        {
+            let mut queue = lock(&self.queue);
+            let needed = matches!(message, FromMediator::Kill { .. } | FromMediator::Paused { .. });
+            if queue.len() >= MOST_WAITING && !needed {
+                return;
+            }
+            queue.push_back((message, process));
+        }
+        self.wake();
+    }
+
+    /// Wakes the main thread.
+    pub(super) fn wake(&self) {
+        // Full means that it is awake.
+        let _ = self.wake.write(1);
+    }
+
+    /// The main thread is awake.
+    pub(super) fn woken(&self) {
+        let _ = self.wake.read();
+    }
+
+    /// Sends what waits. Whether all of it is gone.
+    pub(super) fn flush(&self) -> io::Result<bool> {
+        loop {
+            // Only the main thread takes from the queue.
+            let Some((message, process)) = lock(&self.queue).front().cloned() else { return Ok(true) };
+            let pidfd = process.as_ref().map(|process| process.pidfd.as_fd());
+            match message::send(self.control.as_fd(), &message, pidfd) {
+                Ok(()) => drop(lock(&self.queue).pop_front()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The shim's next message; `None` when it has closed the socket.
+    pub(super) fn receive(&self) -> io::Result<Option<ToMediator>> {
+        Ok(message::receive(self.control.as_fd())?.map(|(message, _)| message))
+    }
+
+    pub(super) fn control(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+
+    pub(super) fn waker(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}

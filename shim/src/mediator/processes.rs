@@ -1,0 +1,262 @@
+//! The container's processes: those that have made a driver call, and what reconciliation asks about all of them.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nvidia_glue::{
+    driver::Driver,
+    mediate::{Pid, Processes, UvmMapping},
+};
+
+use crate::{sync::lock, sys};
+
+/// A process that has made a driver call.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) pid: i32,
+    pub(super) pid_in_container: i32,
+    pub(super) pidfd: OwnedFd,
+    /// Its name in the epoll set; never used twice, as pids are.
+    token: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct ProcessTable {
+    cgroups: Vec<PathBuf>,
+    driver: Arc<dyn Driver>,
+    /// Ready when one of the processes has ended.
+    ended: Epoll,
+    next_token: AtomicU64,
+    known: Mutex<HashMap<i32, Arc<Process>>>,
+}
+
+impl ProcessTable {
+    pub(super) fn new(cgroups: Vec<PathBuf>, driver: Arc<dyn Driver>) -> io::Result<Self> {
+        let ended = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        Ok(Self { cgroups, driver, ended, next_token: AtomicU64::new(0), known: Mutex::default() })
+    }
+
+    /// The process that has this number now. The caller makes sure that the number cannot go to another meanwhile.
+    ///
+    /// `gone` is called first with one that had the number before.
+    pub(super) fn enter(
+        &self,
+        pid: i32,
+        pid_in_container: i32,
+        gone: impl FnOnce(&Arc<Process>),
+    ) -> io::Result<Arc<Process>> {
+        let known = lock(&self.known).get(&pid).cloned();
+        if let Some(process) = known {
+            if sys::is_there(process.pidfd.as_fd()) {
+                return Ok(process);
+            }
+            self.forget(&process);
+            gone(&process);
+        }
+        let pidfd = sys::pidfd_open(pid)?;
+        let token = self.next_token.fetch_add(1, Ordering::Relaxed);
+        let process = Arc::new(Process { pid, pid_in_container, pidfd, token });
+        let mut table = lock(&self.known);
+        if let Some(other) = table.get(&pid) {
+            // Another thread of the process was faster.
+            return Ok(Arc::clone(other));
+        }
+        self.ended.add(&process.pidfd, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
+        table.insert(pid, Arc::clone(&process));
+        Ok(process)
+    }
+
+    /// The process, if it is known.
+    pub(super) fn find(&self, pid: Pid) -> Option<Arc<Process>> {
+        lock(&self.known).get(&pid.0).cloned()
+    }
+
+    /// All that are known.
+    pub(super) fn known(&self) -> Vec<Pid> {
+        lock(&self.known).keys().copied().map(Pid).collect()
+    }
+
+    /// Ready when [`ProcessTable::take_ended`] has something.
+    pub(super) fn ended(&self) -> &Epoll {
+        &self.ended
+    }
+
+    /// Processes that have ended since the last call.
+    pub(super) fn take_ended(&self) -> io::Result<Vec<Arc<Process>>> {
+        let mut events = [EpollEvent::empty(); 64];
+        let ready = match self.ended.wait(&mut events, 0u8) {
+            Ok(ready) => ready,
+            Err(nix::Error::EINTR) => 0,
+            Err(error) => return Err(error.into()),
+        };
+        let tokens: Vec<u64> = events.iter().take(ready).map(EpollEvent::data).collect();
+        let ended: Vec<Arc<Process>> =
+            lock(&self.known).values().filter(|process| tokens.contains(&process.token)).cloned().collect();
+        for process in &ended {
+            self.forget(process);
+        }
+        Ok(ended)
+    }
+
+    fn forget(&self, process: &Arc<Process>) {
+        let mut known = lock(&self.known);
+        if known.get(&process.pid).is_some_and(|other| Arc::ptr_eq(other, process)) {
+            known.remove(&process.pid);
+            // Closing it would do, once the last owner has let go of it.
+            let _ = self.ended.delete(&process.pidfd);
+        }
+    }
+
+    fn pidfd(&self, pid: Pid) -> io::Result<(Option<Arc<Process>>, Option<OwnedFd>)> {
+        match self.find(pid) {
+            Some(process) => Ok((Some(process), None)),
+            None => Ok((None, Some(sys::pidfd_open(pid.0)?))),
+        }
+    }
+}
+
+impl Processes for ProcessTable {
+    fn pids(&self) -> io::Result<Vec<Pid>> {
+        let mut pids = Vec::new();
+        for cgroup in &self.cgroups {
+            collect_pids(cgroup, &mut pids)?;
+        }
+        pids.extend(self.known().into_iter().map(|pid| pid.0));
+        pids.sort_unstable();
+        pids.dedup();
+        Ok(pids.into_iter().map(Pid).collect())
+    }
+
+    fn is_running(&self, pid: Pid) -> bool {
+        self.find(pid).is_some_and(|process| sys::is_there(process.pidfd.as_fd()))
+    }
+
+    fn is_thread_running(&self, thread: i32) -> bool {
+        Path::new(&format!("/proc/{thread}")).exists()
+    }
+
+    fn share_memory(&self, one: Pid, other: Pid) -> io::Result<bool> {
+        sys::share_memory(one.0, other.0)
+    }
+
+    fn uvm_mappings(&self, pid: Pid) -> io::Result<Vec<UvmMapping>> {
+        Ok(uvm_mappings(&fs::read_to_string(format!("/proc/{}/maps", pid.0))?))
+    }
+
+    fn has_driver_file(&self, pid: Pid) -> io::Result<bool> {
+        if !self.uvm_mappings(pid)?.is_empty() {
+            return Ok(true);
+        }
+        let (process, opened) = self.pidfd(pid)?;
+        let pidfd = process.as_ref().map(|process| process.pidfd.as_fd()).or(opened.as_ref().map(AsFd::as_fd));
+        let Some(pidfd) = pidfd else { return Ok(false) };
+        for fd in descriptors(pid)? {
+            let Ok(file) = sys::pidfd_getfd(pidfd, fd) else { continue };
+            if self.driver.node_of(&File::from(file))?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn has_open_file(&self, pid: Pid, file: &File) -> io::Result<bool> {
+        use std::os::fd::AsRawFd;
+        let own = nix::unistd::getpid().as_raw();
+        for fd in descriptors(pid)? {
+            match sys::share_open_file((own, file.as_raw_fd()), (pid.0, fd)) {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                // Closed meanwhile.
+                Err(error) if error.raw_os_error() == Some(libc::EBADF) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// What lives in a cgroup and below it. One that is not there has nobody.
+fn collect_pids(directory: &Path, pids: &mut Vec<i32>) -> io::Result<()> {
+    match fs::read_to_string(directory.join("cgroup.procs")) {
+        Ok(text) => pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        // Removed between open and read, or a threaded cgroup, whose processes its parent lists.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::EOPNOTSUPP)) => {}
+        Err(error) => return Err(error),
+    }
+    let Ok(entries) = fs::read_dir(directory) else { return Ok(()) };
+    for entry in entries.filter_map(Result::ok) {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            collect_pids(&entry.path(), pids)?;
+        }
+    }
+    Ok(())
+}
+
+/// Descriptors that may be of the driver: links that name a file, not a socket or the like.
+fn descriptors(pid: Pid) -> io::Result<Vec<i32>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{}/fd", pid.0))?.filter_map(Result::ok) {
+        let names_file = fs::read_link(entry.path()).is_ok_and(|target| target.is_absolute());
+        if let Some(fd) = entry.file_name().to_str().and_then(|name| name.parse().ok()).filter(|_| names_file) {
+            found.push(fd);
+        }
+    }
+    Ok(found)
+}
+
+/// The UVM mappings of `/proc/PID/maps`: shared ones that lie at their own offset, as UVM demands and nothing else does, by
+/// whatever name the node goes in the container; and whatever else is mapped of a file of that name.
+fn uvm_mappings(maps: &str) -> Vec<UvmMapping> {
+    maps.lines().filter_map(uvm_mapping).collect()
+}
+
+/// `7f0000200000-7f0000400000 rw-s 7f0000200000 00:06 397    /dev/nvidia-uvm`
+fn uvm_mapping(line: &str) -> Option<UvmMapping> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let number = |text: &str| u64::from_str_radix(text, 16).ok();
+    let (address, end) = (number(start)?, number(end)?);
+    let permissions = fields.next()?;
+    let offset = number(fields.next()?)?;
+    let inode = fields.nth(1)?;
+    let is_shared = permissions.ends_with('s') && inode != "0";
+    let name = fields.next().and_then(|path| path.rsplit('/').next());
+    if !is_shared || (offset != address && name != Some("nvidia-uvm")) {
+        return None;
+    }
+    Some(UvmMapping { address, length: end.checked_sub(address)?, offset, writable: permissions.contains('w') })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uvm_mappings_are_found_by_their_offset_whatever_the_node_is_called() {
+        let maps = "\
+55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0                          [heap]
+7f0000200000-7f0000400000 rw-s 7f0000200000 00:06 397                    /dev/nvidia-uvm
+7f0000600000-7f0000a00000 rw-s 7f0000600000 00:52 12                     /tmp/my node
+7f0001000000-7f0001001000 r--s 00001000 fe:00 77                         /etc/ld.so.cache
+7f0002000000-7f0002001000 rw-s 00000000 00:06 397                        /dev/nvidia-uvm
+7f0003000000-7f0003001000 rw-s 00000000 00:01 5                          /dev/zero (deleted)
+7f0004000000-7f0004001000 rw-p 7f0004000000 fe:00 5                      /private
+nonsense
+7f00-6f00 rw-s 7f00 00:06 397 /dev/nvidia-uvm
+";
+        let found: Vec<(u64, u64)> = uvm_mappings(maps).iter().map(|found| (found.address, found.length)).collect();
+        assert_eq!(found, [(0x7f00_0020_0000, 0x20_0000), (0x7f00_0060_0000, 0x40_0000), (0x7f00_0200_0000, 0x1000)]);
+    }
+}

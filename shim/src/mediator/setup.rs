@@ -1,0 +1,111 @@
+//! What a mediator is told when it begins.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use nvidia_glue::{
+    cards::Roots,
+    driver::Driver,
+    mediate::{GrantedCard, Observer, Processes, SessionSetup},
+    rm::DriverRelease,
+};
+use runtime_config::{
+    Bytes,
+    request::{OverMemory, PciBusId},
+};
+use serde::{Deserialize, Serialize};
+
+/// One container's mediation.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Setup {
+    /// Who executes the calls.
+    pub driver: MediatedDriver,
+    /// The driver's version, `580.159.04`.
+    pub release: String,
+    /// Treat a driver outside the known range like the nearest known one.
+    pub pass_unknown_driver: bool,
+    /// What was granted, in the container's order.
+    pub cards: Vec<MediatedCard>,
+    /// What happens to a process that asks for more.
+    pub over_memory: OverMemory,
+    /// How often accounts are compared with the driver's, milliseconds; at least 1.
+    pub reconcile_period_ms: u64,
+    /// Where usage is told.
+    pub usage_file: PathBuf,
+    /// The container's cgroup directories; they need not exist yet.
+    pub cgroups: Vec<PathBuf>,
+}
+
+/// Who executes the calls.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MediatedDriver {
+    /// NVIDIA's kernel modules.
+    Nvidia {
+        /// Below this is `dev` with their nodes.
+        device_root: PathBuf,
+    },
+    /// None: it is played.
+    Simulated {
+        /// egpu's state directory, in which the simulated nodes are.
+        state_dir: PathBuf,
+    },
+}
+
+/// One card of a grant.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MediatedCard {
+    /// `GPU-...`.
+    pub uuid: String,
+    /// Number of `/dev/nvidiaN`.
+    pub minor: u32,
+    /// PCI address.
+    pub pci: PciBusId,
+    /// Bytes that the container may have.
+    pub limit: Bytes,
+    /// Bytes that the card has.
+    pub total: Bytes,
+    /// `NVIDIA H200`.
+    pub model: String,
+}
+
+impl Setup {
+    pub(super) fn reconcile_period(&self) -> Duration {
+        Duration::from_millis(self.reconcile_period_ms.max(1))
+    }
+
+    pub(super) fn into_session(
+        self,
+        release: DriverRelease,
+        driver: Arc<dyn Driver>,
+        processes: Arc<dyn Processes>,
+        observer: Arc<dyn Observer>,
+    ) -> SessionSetup {
+        let cards = self.cards.into_iter().zip(0..).map(|(card, index)| GrantedCard {
+            index,
+            uuid: card.uuid,
+            minor: card.minor,
+            pci: card.pci,
+            memory_limit: card.limit.floor_to_kib(),
+            total: card.total,
+            model: card.model,
+        });
+        SessionSetup {
+            cards: cards.collect(),
+            release,
+            pass_unknown_driver: self.pass_unknown_driver,
+            driver,
+            over_memory: self.over_memory,
+            processes,
+            observer,
+        }
+    }
+}
+
+/// The host's procfs, with the device nodes of a driver that may be installed elsewhere.
+pub(super) fn roots(device_root: &Path) -> Roots {
+    Roots { dev: device_root.join("dev"), ..Roots::host() }
+}

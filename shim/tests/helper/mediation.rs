@@ -1,0 +1,168 @@
+//! Containers whose driver calls are mediated.
+
+use crate::bundle::{self, Bench, Mediator, process, wait};
+use crate::{Case, cases};
+use egpu_shim::mediator::message::{FromMediator, ToMediator};
+use egpu_shim::sys;
+use std::os::fd::AsFd;
+
+pub fn cases() -> Vec<(&'static str, Case)> {
+    cases![
+        calls_of_init_and_exec_reach_the_mediator,
+        without_its_mediator_no_call_succeeds,
+        a_mediator_has_no_rights_left,
+        a_storm_of_signals_does_not_keep_a_call_from_ending,
+        a_container_cannot_have_a_listener_but_filters,
+        many_processes_call_at_once,
+        hooks_are_not_mediated,
+        what_a_call_costs,
+        a_mediator_lets_go_of_containers_that_end,
+        while_it_is_paused_no_call_is_taken_up,
+        a_mediator_ends_with_the_shims_end_of_its_socket,
+    ]
+    .to_vec()
+}
+
+async fn calls_of_init_and_exec_reach_the_mediator(bench: &Bench) {
+    let mediator = Mediator::start(bench).await;
+    let container = bench.container(&["/probe", "ioctl"], Bench::add_probe).mediated(&mediator);
+    assert_eq!(container.run().await.unwrap(), (0, "ENOTTY\n".into()));
+    let mut container = bench.container(&["sleep", "1000"], Bench::add_probe).mediated(&mediator);
+    let init = container.create().await.unwrap();
+    container.start().await.unwrap();
+    for _ in 0..3 {
+        let (probe, output) = container.exec(process(&["/probe", "ioctl"]), false).await.unwrap();
+        assert_eq!((wait(&probe), bundle::read(output)), (0, "ENOTTY\n".into()));
+    }
+    container.delete().await.unwrap();
+    wait(&init);
+    mediator.end();
+}
+
+async fn without_its_mediator_no_call_succeeds(bench: &Bench) {
+    let mediator = Mediator::start(bench).await;
+    let mut container = bench.container(&["sleep", "1000"], Bench::add_probe).mediated(&mediator);
+    let init = container.create().await.unwrap();
+    container.start().await.unwrap();
+    let line = "while [ ! -e /tmp/go ]; do sleep 0.01; done; /probe ioctl";
+    let (probe, output) = container.exec(process(&["/bin/sh", "-c", line]), false).await.unwrap();
+    mediator.end();
+    std::fs::write(bench.image().join("tmp/go"), "").unwrap();
+    assert_eq!((wait(&probe), bundle::read(output)), (0, "ENOSYS\n".into()));
+    std::fs::remove_file(bench.image().join("tmp/go")).unwrap();
+    let error = container.exec(process(&["true"]), false).await.unwrap_err().to_string();
+    assert!(error.contains("mediator"), "{error}");
+    container.delete().await.unwrap();
+    wait(&init);
+}
+
+async fn a_mediator_has_no_rights_left(bench: &Bench) {
+    let mediator = Mediator::start(bench).await;
+    let status = std::fs::read_to_string(format!("/proc/{}/status", mediator.process.pid)).unwrap();
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t")).unwrap();
+    // CAP_DAC_OVERRIDE and CAP_SYS_PTRACE.
+    for set in ["CapPrm", "CapEff", "CapBnd"] {
+        assert_eq!(u64::from_str_radix(field(set), 16).unwrap(), 1 << 1 | 1 << 19, "{set}");
+    }
+    for set in ["CapInh", "CapAmb"] {
+        assert_eq!(field(set), "0000000000000000", "{set}");
+    }
+    assert_eq!((field("NoNewPrivs"), field("Seccomp"), field("Name")), ("1", "2", "egpu-mediator"));
+    mediator.end();
+}
+
+async fn a_storm_of_signals_does_not_keep_a_call_from_ending(bench: &Bench) {
+    let mediator = Mediator::start(bench).await;
+    let container = bench.container(&["/probe", "storm"], Bench::add_probe).mediated(&mediator);
+    assert_eq!(container.run().await.unwrap(), (0, "[\"ENOTTY\"]\n".into()));
+    mediator.end();
+}
+
+async fn a_container_cannot_have_a_listener_but_filters(bench: &Bench) {
+    let mediator = Mediator::start(bench).await;
+    let container = bench.container(&["/probe", "listener"], Bench::add_probe).mediated(&mediator);
+    assert_eq!(container.run().await.unwrap(), (0, "EBUSY -1 ENOTTY\n".into()));
+    mediator.end();
+}
+
+async fn many_processes_call_at_once(bench: &Bench) {
+    let mediator = Mediator::start(bench).await;
+    let container = bench.container(&["/probe", "forks"], Bench::add_probe).mediated(&mediator);
+    assert_eq!(container.run().await.unwrap(), (0, "32 ENOTTY\n".into()));
+    mediator.end();
+}
+
+async fn hooks_are_not_mediated(bench: &Bench) {
+    let mediator = Mediator::start(bench).await;
+    let probe = std::env::current_exe().unwrap();
+    let log = bench.directory.path().join("hook.log");
+    let line = format!("{} ioctl > {}", probe.display(), log.display());
+    let container = bench
+        .container(&["true"], |spec| {
+            spec["hooks"]["createRuntime"] = serde_json::json!([{"path": "/bin/sh", "args": ["sh", "-c", line]}]);
+        })
+        .mediated(&mediator);
+    assert_eq!(container.run().await.unwrap(), (0, String::new()));
+    assert_eq!(std::fs::read_to_string(log).unwrap(), "EBADF\n");
+    mediator.end();
+}
+
+async fn what_a_call_costs(bench: &Bench) {
+    let mediator = Mediator::start(bench).await;
+    let container = bench.container(&["/probe", "time"], Bench::add_probe).mediated(&mediator);
+    let (code, output) = container.run().await.unwrap();
+    assert_eq!(code, 0);
+    print!("  {output}");
+    mediator.end();
+}
+
+async fn while_it_is_paused_no_call_is_taken_up(bench: &Bench) {
+    let mediator = Mediator::start(bench).await;
+    let mut container = bench.container(&["sleep", "1000"], Bench::add_probe).mediated(&mediator);
+    let init = container.create().await.unwrap();
+    container.start().await.unwrap();
+    for _ in 0..3 {
+        mediator.tell(&ToMediator::Pause);
+        assert_eq!(mediator.hear(), FromMediator::Paused { all: true });
+        let (probe, output) = container.exec(process(&["/probe", "ioctl"]), false).await.unwrap();
+        // It waits in its call: state S or D, and it has no answer.
+        let waits = || {
+            let call = std::fs::read_to_string(format!("/proc/{}/syscall", probe.pid)).unwrap_or_default();
+            call.starts_with(&format!("{} 0xffffffff", libc::SYS_ioctl))
+        };
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !waits() {
+            assert!(std::time::Instant::now() < deadline, "the call does not wait");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        mediator.tell(&ToMediator::Resume);
+        assert_eq!((wait(&probe), bundle::read(output)), (0, "ENOTTY\n".into()));
+    }
+    container.delete().await.unwrap();
+    wait(&init);
+    mediator.end();
+}
+
+async fn a_mediator_ends_with_the_shims_end_of_its_socket(bench: &Bench) {
+    let mediator = Mediator::start(bench).await;
+    assert_eq!(mediator.close(), 0);
+}
+
+async fn a_mediator_lets_go_of_containers_that_end(bench: &Bench) {
+    let mediator = Mediator::start(bench).await;
+    let pid = mediator.process.pid;
+    let count = |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
+    // Main thread and accounts; its three streams, the sockets and what it waits with.
+    let at_rest = || (count("task"), count("fd")) == (2, 12);
+    for _ in 0..5 {
+        let container = bench.container(&["/probe", "forks"], Bench::add_probe).mediated(&mediator);
+        assert_eq!(container.run().await.unwrap(), (0, "32 ENOTTY\n".into()));
+    }
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !at_rest() {
+        assert!(std::time::Instant::now() < deadline, "{} threads, {} files", count("task"), count("fd"));
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(sys::is_there(mediator.process.pidfd.as_fd()));
+    mediator.end();
+}
