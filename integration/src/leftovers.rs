@@ -60,23 +60,22 @@ fn find(node: &Node, ids: &[String]) -> Vec<String> {
             .filter(|path| is_record(path))
             .map(|path| format!("record {}: {}", path.display(), fs::read_to_string(path).unwrap_or_default())),
     );
+    // What the shims wrote down about themselves and their containers, and the runtime's state.
+    for directory in ["shims", "containers", "runtime"] {
+        left.extend(
+            entries(&state.join(directory))
+                .iter()
+                .map(|path| format!("entry {}: {}", path.display(), fs::read_to_string(path).unwrap_or_default())),
+        );
+    }
     for id in ids {
-        let mut files = named(&state, id);
-        // Other nodes' containers may have the same id there.
-        files.extend(runtime_state(node).iter().flat_map(|directory| named(directory, id)));
-        left.extend(files.iter().map(|path| format!("file of {id}: {}", path.display())));
+        left.extend(named(&state, id).iter().map(|path| format!("file of {id}: {}", path.display())));
         let runc = Path::new("/run/containerd/runc").join(node.namespace()).join(id);
         if runc.exists() {
             left.push(format!("runc's state of {id}"));
         }
     }
     left
-}
-
-/// Where the helper keeps the runtime's state of the node's namespace: `/run/egpu/runtime/CONTAINERD/NAMESPACE`.
-fn runtime_state(node: &Node) -> Vec<PathBuf> {
-    let roots = entries(Path::new("/run/egpu/runtime")).into_iter();
-    roots.map(|root| root.join(node.namespace())).filter(|path| path.is_dir()).collect()
 }
 
 /// Records, not the ledger's lock.
@@ -195,10 +194,6 @@ pub(crate) fn remove(node: &Node) {
         let _ = fs::remove_dir_all(Path::new("/run/containerd/runc").join(node.namespace()).join(&id));
     }
     if node.namespace().contains("egpu-it-") {
-        for directory in runtime_state(node) {
-            let _ = fs::remove_dir_all(&directory);
-            let _ = directory.parent().map(fs::remove_dir);
-        }
         let _ = fs::remove_dir(Path::new("/run/containerd/runc").join(node.namespace()));
     }
 }

@@ -18,6 +18,8 @@ pub enum Invocation {
         /// The container's bundle; `None`: the working directory.
         bundle: Option<PathBuf>,
     },
+    /// `sweep`, egpu's own: clean up after every shim of this containerd that is gone.
+    Sweep(Identity),
     /// No action: serve the Task API on the socket inherited as stdin.
     Serve {
         /// The container that the shim was first started for.
@@ -77,6 +79,7 @@ impl Invocation {
         let action = match flags.action.as_str() {
             "start" => "start",
             "delete" => "delete",
+            "sweep" => "sweep",
             "" => "serve",
             other => return Err(ArgsError::UnknownAction { action: other.to_owned() }),
         };
@@ -89,6 +92,7 @@ impl Invocation {
             Identity { id: flags.id, namespace: flags.namespace, address: flags.address, debug: flags.debug };
         match action {
             "start" => Ok(Self::Start(identity)),
+            "sweep" => Ok(Self::Sweep(identity)),
             "delete" => {
                 Ok(Self::Delete { identity, bundle: Some(PathBuf::from(flags.bundle)).filter(|p| p.as_os_str() != "") })
             }
@@ -124,6 +128,7 @@ mod tests {
                 Invocation::Delete { identity: identity(), bundle: Some("/b/c1".into()) },
             ),
             (format!("{common} delete"), Invocation::Delete { identity: identity(), bundle: None }),
+            (format!("{common} sweep"), Invocation::Sweep(identity())),
             (format!("{common} -socket /s"), Invocation::Serve { identity: identity(), socket: "/s".into() }),
         ] {
             assert_eq!(parse(&line).unwrap(), expected, "{line}");

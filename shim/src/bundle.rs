@@ -10,11 +10,12 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::cgroup::{Cgroup, CgroupsPath, LocateError};
+use crate::{
+    cgroup::{Cgroup, CgroupsPath, LocateError},
+    registry::Life,
+};
 
 const NOTE: &str = "egpu.json";
-/// Where libcontainer keeps its state unless the options say otherwise.
-pub const RUNTIME_BASE: &str = "/run/egpu/runtime";
 const SOCKET_NOTE: &str = "address";
 const SPEC: &str = "config.json";
 
@@ -62,6 +63,12 @@ pub struct Note {
     pub namespace: String,
     /// containerd's gRPC address.
     pub containerd: String,
+    /// The bundle.
+    #[serde(default)]
+    pub bundle: PathBuf,
+    /// The shim that creates the container.
+    #[serde(default)]
+    pub shim: Option<Life>,
     /// Where libcontainer keeps the container's state.
     pub runtime_root: PathBuf,
     /// `linux.cgroupsPath` of the spec.
@@ -80,9 +87,14 @@ impl Note {
         CgroupsPath::new(self.cgroups_path.as_deref(), &self.id, self.systemd_cgroup)
     }
 
-    /// Replaces the note as a whole.
-    pub fn write(&self, bundle: &Path) -> Result<(), BundleError> {
-        let path = bundle.join(NOTE);
+    /// Its shim is gone for certain, so that somebody else has to clean up after it.
+    pub fn is_abandoned(&self) -> bool {
+        self.shim.as_ref().is_some_and(Life::is_gone)
+    }
+
+    /// Replaces the note in the bundle as a whole.
+    pub fn write(&self) -> Result<(), BundleError> {
+        let path = self.bundle.join(NOTE);
         let text = serde_json::to_vec(self).map_err(|source| BundleError::Malformed { path: path.clone(), source })?;
         write_whole(&path, &text)
     }
@@ -213,8 +225,10 @@ impl SpecView {
 mod tests {
     use super::*;
 
-    fn note() -> Note {
+    fn note(bundle: &Path) -> Note {
         Note {
+            bundle: bundle.to_owned(),
+            shim: None,
             id: "c1".into(),
             namespace: "k8s.io".into(),
             containerd: "/run/c.sock".into(),
@@ -230,10 +244,11 @@ mod tests {
     fn notes_are_read_as_written() {
         let bundle = tempfile::tempdir().unwrap();
         assert_eq!(Note::read(bundle.path()).unwrap(), None);
-        note().write(bundle.path()).unwrap();
-        assert_eq!(Note::read(bundle.path()).unwrap(), Some(note()));
-        let later = Note { init_pid: Some(42), ..note() };
-        later.write(bundle.path()).unwrap();
+        let first = note(bundle.path());
+        first.write().unwrap();
+        assert_eq!(Note::read(bundle.path()).unwrap(), Some(first.clone()));
+        let later = Note { init_pid: Some(42), ..first };
+        later.write().unwrap();
         assert_eq!(Note::read(bundle.path()).unwrap(), Some(later));
         fs::write(bundle.path().join(NOTE), "{").unwrap();
         assert!(matches!(Note::read(bundle.path()), Err(BundleError::Malformed { .. })));
@@ -241,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_bundle_that_is_gone_is_an_error_that_names_it() {
-        let error = note().write(Path::new("/no/such/bundle")).unwrap_err();
+        let error = note(Path::new("/no/such/bundle")).write().unwrap_err();
         assert_eq!(error.to_string(), "cannot write /no/such/bundle/egpu.json");
         assert!(matches!(SpecView::read(Path::new("/no/such/bundle")), Err(BundleError::Read { .. })));
     }

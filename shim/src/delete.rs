@@ -2,9 +2,7 @@
 //! container of a group. It works from the bundle alone, and finds nothing to do where the shim has done its work.
 
 use std::{
-    fs,
     io::{self, Write},
-    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -20,6 +18,8 @@ use crate::{
     cgroup::CgroupError,
     gpu::{self, GpuError},
     helper::{HelperClient, HelperError, Zygote, protocol},
+    registry::{Claim, Registry, RegistryError, end_remains},
+    task::chain,
 };
 
 /// As the shell tells of SIGKILL, and as containerd's own shim answers.
@@ -31,6 +31,9 @@ pub enum DeleteError {
     /// No working directory and no `-bundle`.
     #[error("the bundle is not known: no -bundle, and no working directory")]
     NoBundle(#[source] io::Error),
+    /// The note outside the bundle.
+    #[error("what is known of the container cannot be looked at")]
+    Registry(#[source] RegistryError),
     /// The note in the bundle.
     #[error("the bundle cannot be used")]
     Bundle(#[source] BundleError),
@@ -58,20 +61,56 @@ pub async fn delete(identity: &Identity, bundle: Option<PathBuf>, zygote: Zygote
         None => std::env::current_dir().map_err(DeleteError::NoBundle)?,
     };
     let helper = HelperClient::new(zygote).map_err(DeleteError::Helper)?;
-    let note = note(identity, &bundle)?;
-    let cleaned = clean(&note, &bundle, &helper).await;
-    remove_dead_socket(identity, &bundle);
-    // The helper ends with its socket. It and its workers are waited for, or whoever adopts them would have to.
-    drop(helper);
-    while !matches!(rustix::process::wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
+    let registry = Registry::of_this_node();
+    // Held until the end: nobody else cleans up after the container meanwhile.
+    let claim = registry.claim(&identity.address, &identity.namespace, &identity.id).map_err(DeleteError::Registry)?;
+    let note = note(identity, &bundle, &registry, claim.as_ref())?;
+    let cleaned = clean(&note, &helper).await;
+    if cleaned.is_ok() {
+        registry.forget(&note.containerd, &note.namespace, &note.id);
+    }
+    drop(claim);
+    remove_dead_sockets(identity, &bundle, &registry);
+    end(helper);
     cleaned?;
     answer(&note)
 }
 
-/// What the shim noted, or, if it died before it could, what it would have noted.
-fn note(identity: &Identity, bundle: &Path) -> Result<Note, DeleteError> {
+/// Runs `sweep`: does what `delete` does for every container of this containerd whose shim is gone, and removes the sockets
+/// of such shims. Goes on where one cannot be cleaned up; the first failure is told.
+pub async fn sweep(identity: &Identity, zygote: Zygote) -> Result<(), DeleteError> {
+    let helper = HelperClient::new(zygote).map_err(DeleteError::Helper)?;
+    let registry = Registry::of_this_node();
+    let mut result = Ok(());
+    for found in registry.abandoned(&identity.address) {
+        let cleaned = match registry.claim(&found.containerd, &found.namespace, &found.id) {
+            // Looked at once more under the lock: the name may be another container's by now.
+            Ok(Some(claim)) if claim.note.is_abandoned() => clean(&claim.note, &helper).await.inspect(|()| {
+                tracing::info!(container = found.id, "cleaned up after a shim that was killed");
+                registry.forget(&found.containerd, &found.namespace, &found.id);
+            }),
+            Ok(_) => Ok(()),
+            Err(error) => Err(DeleteError::Registry(error)),
+        };
+        result = result.and(cleaned);
+    }
+    end(helper);
+    result
+}
+
+/// The helper ends with its socket. It and its workers are waited for, or whoever adopts them would have to.
+fn end(helper: HelperClient) {
+    drop(helper);
+    while !matches!(rustix::process::wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
+}
+
+/// What the shim noted, or, if it died before it could, what it would have noted. containerd may have removed the bundle.
+fn note(identity: &Identity, bundle: &Path, registry: &Registry, claim: Option<&Claim>) -> Result<Note, DeleteError> {
     if let Some(note) = Note::read(bundle).map_err(DeleteError::Bundle)? {
-        return Ok(note);
+        return Ok(Note { bundle: bundle.to_owned(), ..note });
+    }
+    if let Some(claim) = claim {
+        return Ok(claim.note.clone());
     }
     // Without a note nothing was begun; a bundle without a spec is as good as none.
     let spec = SpecView::read(bundle).unwrap_or_default();
@@ -79,7 +118,9 @@ fn note(identity: &Identity, bundle: &Path) -> Result<Note, DeleteError> {
         id: identity.id.clone(),
         namespace: identity.namespace.clone(),
         containerd: identity.address.clone(),
-        runtime_root: bundle::runtime_root(Path::new(bundle::RUNTIME_BASE), &identity.address, &identity.namespace),
+        bundle: bundle.to_owned(),
+        shim: None,
+        runtime_root: bundle::runtime_root(&registry.runtime_base(), &identity.address, &identity.namespace),
         cgroups_path: spec.cgroups_path().map(Path::to_owned),
         systemd_cgroup: false,
         cgroup: None,
@@ -91,12 +132,15 @@ fn note(identity: &Identity, bundle: &Path) -> Result<Note, DeleteError> {
 ///
 /// Without a cgroup in the note the create did not come to its end. The helper's own state then tells whether there is a
 /// cgroup; the path in the spec does not tell whose it is.
-async fn clean(note: &Note, bundle: &Path, helper: &HelperClient) -> Result<(), DeleteError> {
+async fn clean(note: &Note, helper: &HelperClient) -> Result<(), DeleteError> {
+    if let Some(shim) = &note.shim {
+        end_remains(shim);
+    }
     if let Some(cgroup) = &note.cgroup {
         cgroup.kill_all().await.map_err(DeleteError::Cgroup)?;
     }
     let delete =
-        protocol::Delete { id: note.id.clone(), runtime_root: note.runtime_root.clone(), bundle: bundle.to_owned() };
+        protocol::Delete { id: note.id.clone(), runtime_root: note.runtime_root.clone(), bundle: note.bundle.clone() };
     let removed = helper.delete(delete).await.map_err(DeleteError::Remove);
     if let Some(cgroup) = &note.cgroup {
         cgroup.destroy().await.map_err(DeleteError::Cgroup)?;
@@ -104,20 +148,22 @@ async fn clean(note: &Note, bundle: &Path, helper: &HelperClient) -> Result<(), 
     removed?;
     let key =
         ContainerKey { containerd: note.containerd.clone(), namespace: note.namespace.clone(), id: note.id.clone() };
-    gpu::release(&key, bundle, ReleaseReason::Ended).map_err(DeleteError::Gpu)
+    gpu::release(&key, &note.bundle, ReleaseReason::Ended).map_err(DeleteError::Gpu)
 }
 
 /// The socket of a group outlives its members as long as the group's shim does. containerd may have removed the bundle
-/// already; the socket is then looked for where it usually is.
-fn remove_dead_socket(identity: &Identity, bundle: &Path) {
+/// already; the socket is then looked for where it usually is. So is whatever other dead shims of this containerd left.
+fn remove_dead_sockets(identity: &Identity, bundle: &Path, registry: &Registry) {
     let address = bundle::read_socket_address(bundle).unwrap_or_else(|| {
         let spec = SpecView::read(bundle).unwrap_or_default();
         containerd_shim::socket_address(&identity.address, &identity.namespace, spec.group(&identity.id))
     });
-    let path = Path::new(address.strip_prefix("unix://").unwrap_or(&address));
-    let refused = matches!(UnixStream::connect(path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused);
-    if refused && let Err(error) = fs::remove_file(path) {
-        tracing::warn!(%error, socket = %path.display(), "a dead shim's socket could not be removed");
+    match registry.lock() {
+        Ok(locked) => {
+            locked.remove_dead(Path::new(address.strip_prefix("unix://").unwrap_or(&address)));
+            locked.sweep(&identity.address);
+        }
+        Err(error) => tracing::warn!(error = chain(&error), "a dead shim's socket may be left"),
     }
 }
 

@@ -18,6 +18,7 @@ pub mod logging;
 pub mod mediator;
 pub mod options;
 pub mod reaper;
+pub mod registry;
 pub mod server;
 pub mod start;
 mod sync;

@@ -28,9 +28,10 @@ use crate::{
     helper::{HelperClient, Zygote},
     logging,
     reaper::Reaper,
+    registry::Registry,
     start::TTRPC_ADDRESS,
     sys,
-    task::{Context, TaskService},
+    task::{Context, TaskService, chain},
 };
 
 /// A shim that containerd has no use for ends after one to two of these. Between starting a shim and its first request
@@ -94,13 +95,19 @@ pub async fn serve(prepared: Prepared, identity: Identity, socket: PathBuf, zygo
     tokio::spawn(Arc::clone(&events).run(ttrpc_address));
     let zygote_ended = watch_zygote(&zygote, &reaper)?;
     let helper = HelperClient::new(zygote).map_err(ServeError::Helper)?;
-    let context = Arc::new(Context::new(identity.namespace, identity.address, helper, reaper, Arc::clone(&events)));
+    let registry = Registry::of_this_node();
+    let Identity { namespace, address, .. } = identity;
+    let context = Arc::new(Context::new(namespace, address, helper, reaper, Arc::clone(&events), registry.clone()));
     let service = TaskService::new(Arc::clone(&context));
 
     let listener = Listener::try_from(prepared.listener).map_err(ServeError::Socket)?;
     let mut server = Server::new().add_listener(listener).register_service(service.versions());
     server.start().await.map_err(ServeError::Serve)?;
     tracing::debug!(socket = %socket.display(), "serving");
+    let sweeping = tokio::spawn({
+        let (context, socket) = (Arc::clone(&context), socket.clone());
+        async move { context.sweep(&socket).await }
+    });
 
     tokio::select! {
         () = context.shutdown.notified() => tracing::debug!("shutdown was asked for"),
@@ -109,10 +116,17 @@ pub async fn serve(prepared: Prepared, identity: Identity, socket: PathBuf, zygo
         _ = interrupt.recv() => tracing::info!("SIGINT"),
     }
     // First, so that nobody connects any more; containerd starts another shim if it needs one.
-    if let Err(error) = fs::remove_file(&socket) {
-        tracing::warn!(%error, socket = %socket.display(), "the socket could not be removed");
+    match registry.lock() {
+        Ok(locked) => locked.retire(&socket),
+        Err(error) => {
+            tracing::warn!(error = chain(&error), "the socket is removed all the same");
+            // Nobody else has taken it: this process listens there.
+            let _ = fs::remove_file(&socket);
+        }
     }
     events.flush(FLUSH_LIMIT).await;
+    // A shim that lives for milliseconds sweeps all the same; it may be the last on this node for long.
+    let _ = timeout(FLUSH_LIMIT, sweeping).await;
     sleep(LINGER).await;
     zygote_ended.end().await;
     Ok(())

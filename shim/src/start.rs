@@ -10,14 +10,12 @@ use std::{
         unix::{
             ffi::OsStrExt,
             fs::{DirBuilderExt, PermissionsExt},
-            net::{UnixListener, UnixStream},
+            net::UnixListener,
             process::CommandExt,
         },
     },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    thread::sleep,
-    time::Duration,
 };
 
 use rustix::{process::getpid, thread::CoreSchedulingScope};
@@ -27,7 +25,9 @@ use crate::{
     bootstrap::{BootstrapError, StartParams},
     bundle::{self, BundleError, SpecView},
     options::{OptionsError, ParsedOptions},
+    registry::{Registry, is_listened_to},
     sys,
+    task::chain,
 };
 
 /// Where containerd tells its shims to publish events.
@@ -36,9 +36,6 @@ pub const TTRPC_ADDRESS: &str = "TTRPC_ADDRESS";
 const SCHED_CORE: &str = "SCHED_CORE";
 /// As containerd's own limit for what it sends.
 const MAX_INPUT: u64 = 10 << 20;
-/// A socket that does not take connections may be one that is just being made.
-const DIAL_TRIES: u32 = 5;
-const DIAL_PAUSE: Duration = Duration::from_millis(20);
 
 /// Why no shim serves the container.
 #[derive(Debug, thiserror::Error)]
@@ -102,14 +99,10 @@ pub fn start(identity: Identity) -> Result<(), StartError> {
     let socket = socket_path(&params, spec.group(&params.identity.id));
     let address = format!("unix://{}", socket.display());
 
-    match listen(&socket)? {
+    let registry = Registry::of_this_node();
+    match listen(&registry, &socket, &params.identity.address)? {
         Listening::Served => {}
-        Listening::New(listener) => {
-            launch(&params, &socket, listener).inspect_err(|_| {
-                // Nobody serves it. There is no better answer to a failure here than the one that brought us here.
-                let _ = fs::remove_file(&socket);
-            })?;
-        }
+        Listening::New(listener) => launch(&params, &socket, listener).inspect_err(|_| retire(&registry, &socket))?,
     }
     bundle::write_socket_address(&bundle, &address).map_err(StartError::Bundle)?;
     let answer = params.reply.encode(&address).map_err(StartError::Bootstrap)?;
@@ -137,18 +130,28 @@ enum Listening {
     New(UnixListener),
 }
 
-/// Takes the socket, unless a live shim has it. What a dead one has left is replaced.
-fn listen(path: &Path) -> Result<Listening, StartError> {
+/// Takes the socket, unless a live shim has it. What a dead one has left is replaced. A registry that cannot be used (its
+/// disk is full) is no obstacle: it is only needed if the shim is killed.
+fn listen(registry: &Registry, path: &Path, containerd: &str) -> Result<Listening, StartError> {
     let fail = |source| StartError::Listen { path: path.to_owned(), source };
     if let Some(directory) = path.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o711).create(directory).map_err(fail)?;
     }
+    // Under the lock nobody is between making a socket and listening on it: who does not listen is dead.
+    let locked = registry.lock();
+    if is_listened_to(path) {
+        return Ok(Listening::Served);
+    }
+    let failure = match &locked {
+        Ok(locked) => locked.announce(path, containerd).err().map(|error| chain(&error)),
+        Err(error) => Some(chain(error)),
+    };
+    if let Some(error) = failure {
+        tracing::warn!(error, "if the shim is killed, its socket will stay");
+    }
     let listener = match UnixListener::bind(path) {
         Ok(listener) => listener,
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            if is_served(path) {
-                return Ok(Listening::Served);
-            }
             fs::remove_file(path).map_err(fail)?;
             UnixListener::bind(path).map_err(fail)?
         }
@@ -158,14 +161,12 @@ fn listen(path: &Path) -> Result<Listening, StartError> {
     Ok(Listening::New(listener))
 }
 
-/// Whether somebody takes connections there.
-pub fn is_served(path: &Path) -> bool {
-    (0..DIAL_TRIES).any(|attempt| {
-        if attempt > 0 {
-            sleep(DIAL_PAUSE);
-        }
-        UnixStream::connect(path).is_ok()
-    })
+/// Nobody serves it.
+fn retire(registry: &Registry, socket: &Path) {
+    match registry.lock() {
+        Ok(locked) => locked.retire(socket),
+        Err(_) => drop(fs::remove_file(socket)),
+    }
 }
 
 /// Starts the process that serves. It gets the socket as its stdin: it listens already, so nobody has to wait for it.
@@ -303,6 +304,8 @@ mod tests {
     fn a_live_socket_is_left_alone_and_a_dead_one_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("new/s");
+        let registry = Registry::at(directory.path().join("state"));
+        let listen = |path: &Path| listen(&registry, path, "/c.sock");
         let Listening::New(listener) = listen(&path).unwrap() else { panic!("nobody is there") };
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(matches!(listen(&path).unwrap(), Listening::Served));

@@ -1,8 +1,14 @@
 //! The containerd runtime `io.containerd.egpu.v1`: what containerd executes.
 
-use std::{env, error::Error, ffi::OsString, io::Write, process::ExitCode, time::Duration};
+use std::{env, error::Error, ffi::OsString, io::Write, path::Path, process::ExitCode, time::Duration};
 
-use egpu_shim::{args::Invocation, delete::delete, helper, info, logging, server, start::start, task::chain};
+use egpu_shim::{
+    args::Invocation,
+    delete::{delete, sweep},
+    helper, info, logging, server,
+    start::start,
+    task::chain,
+};
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = env::args_os().skip(1).collect();
@@ -21,7 +27,8 @@ fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
         Invocation::Version => Ok(info::print_version()?),
         Invocation::Info => Ok(info::print_info()?),
         Invocation::Start(identity) => {
-            logging::to_stderr(identity.debug);
+            // Not stderr: containerd 1.6 takes all that `start` prints for its answer.
+            logging::to_bundle(Path::new("."), identity.debug);
             Ok(start(identity)?)
         }
         Invocation::Delete { identity, bundle } => {
@@ -29,6 +36,13 @@ fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
             let zygote = helper::spawn()?;
             logging::to_stderr(identity.debug);
             runtime()?.block_on(delete(&identity, bundle, zygote))?;
+            Ok(())
+        }
+        Invocation::Sweep(identity) => {
+            // Before the first thread.
+            let zygote = helper::spawn()?;
+            logging::to_bundle(Path::new("."), identity.debug);
+            runtime()?.block_on(sweep(&identity, zygote))?;
             Ok(())
         }
         Invocation::Serve { identity, socket } => {

@@ -175,7 +175,12 @@ impl Gpu {
 /// # Errors
 /// As there.
 pub fn release(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Result<(), GpuError> {
-    let Some(note) = GrantNote::read(bundle)? else { return Ok(()) };
+    let note = match GrantNote::read(bundle)? {
+        Some(note) => note,
+        None if bundle.exists() => return Ok(()),
+        // containerd has removed the bundle before this could be read.
+        None => GrantNote::new(&Config::load(None).map_err(|source| GpuError::Config(Box::new(source)))?),
+    };
     let (ledger, log) = note.open()?;
     if let Some(record) = ledger.release(key, reason, &log).map_err(|source| GpuError::Release(Box::new(source)))? {
         inject::remove_files(&note.state_dir, &record.grant_id).map_err(|source| GpuError::Inject(Box::new(source)))?;

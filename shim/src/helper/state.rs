@@ -15,6 +15,9 @@ pub(crate) const NOTIFY_SOCKET: &str = "notify.sock";
 /// Our own file beside libcontainer's.
 const SETTINGS: &str = "egpu.json";
 
+/// How often the root may be removed by others while it is being made.
+const ROOT_TRIES: u32 = 100;
+
 /// What `exec` and `delete` need to know of `create`'s options.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Settings {
@@ -70,11 +73,16 @@ impl StateDir {
     /// Makes it. The directory is also the lock: of two creates with one id, one fails here.
     pub(crate) fn create(root: &Path, id: &str) -> Result<Self, StateError> {
         let this = Self::at(root, id)?;
-        fs::DirBuilder::new().recursive(true).mode(0o711).create(root).map_err(file("make", root))?;
-        match fs::DirBuilder::new().mode(0o700).create(&this.path) {
-            Ok(()) => Ok(this),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(StateError::Exists(id.to_owned())),
-            Err(e) => Err(file("make", &this.path)(e)),
+        let mut tries = 0;
+        loop {
+            fs::DirBuilder::new().recursive(true).mode(0o711).create(root).map_err(file("make", root))?;
+            match fs::DirBuilder::new().mode(0o700).create(&this.path) {
+                Ok(()) => return Ok(this),
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Err(StateError::Exists(id.to_owned())),
+                // The end of another container has just removed the empty root.
+                Err(e) if e.kind() == io::ErrorKind::NotFound && tries < ROOT_TRIES => tries += 1,
+                Err(e) => return Err(file("make", &this.path)(e)),
+            }
         }
     }
 
@@ -121,12 +129,19 @@ impl StateDir {
         serde_json::from_slice(&text).map_err(|e| file("read", &path)(e.into()))
     }
 
-    /// Removes it with all that is in it; succeeds when there is none.
+    /// Removes it with all that is in it, and the directories of its namespace and its containerd when it was the last
+    /// there; succeeds when there is none.
     pub(crate) fn remove(&self) -> Result<(), StateError> {
         match fs::remove_dir_all(&self.path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(file("remove", &self.path)(e)),
-            _ => Ok(()),
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(file("remove", &self.path)(e)),
+            _ => {}
         }
+        for empty in self.path.ancestors().skip(1).take(2) {
+            if fs::remove_dir(empty).is_err() {
+                break;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -178,5 +193,18 @@ mod tests {
         state.remove().unwrap();
         state.remove().unwrap();
         assert!(matches!(StateDir::open(&below, "a"), Err(StateError::Unknown(_))));
+    }
+
+    #[test]
+    fn the_last_one_takes_its_directories_along() {
+        let base = tempfile::tempdir().unwrap();
+        let (one, other) = (base.path().join("containerd/one"), base.path().join("containerd/other"));
+        let [a, b, c] = [(&one, "a"), (&one, "b"), (&other, "c")].map(|(root, id)| StateDir::create(root, id).unwrap());
+        a.remove().unwrap();
+        assert!(b.path().exists());
+        b.remove().unwrap();
+        assert!(!one.exists() && c.path().exists());
+        c.remove().unwrap();
+        assert!(!base.path().join("containerd").exists() && base.path().exists());
     }
 }

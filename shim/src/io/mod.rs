@@ -155,9 +155,9 @@ impl ProcessIo {
             self.log_driver = Some(driver);
             return Ok(vec![stdin, ends.stdout, ends.stderr]);
         }
-        let stdout = self.open_output("stdout", stdout)?;
+        let stdout = self.open_output("stdout", stdout).await?;
         let stderr = Target::parse(&stdio.stderr).map_err(|source| IoError::Target { stream: "stderr", source })?;
-        let stderr = self.open_output("stderr", stderr)?;
+        let stderr = self.open_output("stderr", stderr).await?;
         Ok(vec![stdin, stdout, stderr])
     }
 
@@ -175,8 +175,8 @@ impl ProcessIo {
         Ok(theirs.into())
     }
 
-    fn open_output(&mut self, stream: &'static str, target: Target) -> Result<OwnedFd, IoError> {
-        let Some(sink) = open_sink(stream, target)? else { return null(stream) };
+    async fn open_output(&mut self, stream: &'static str, target: Target) -> Result<OwnedFd, IoError> {
+        let Some(sink) = open_sink(stream, target).await? else { return null(stream) };
         let (ours, theirs) = io::pipe().map_err(|source| IoError::Pipe { stream, source })?;
         let ours = pipe::Receiver::from_owned_fd(ours.into()).map_err(|source| IoError::Pipe { stream, source })?;
         self.outputs.spawn(sink.copy_from(stream, ours));
@@ -201,7 +201,7 @@ impl ProcessIo {
                 let sender = pipe::Sender::from_owned_fd(stdout).map_err(|source| IoError::Pipe { stream, source })?;
                 Some(copy::Sink::Pipe(sender))
             }
-            target => open_sink(stream, target)?,
+            target => open_sink(stream, target).await?,
         };
         let (socket, theirs) = terminal::socket_pair().map_err(|source| IoError::Pipe { stream, source })?;
         self.console = Some(Console { socket, input, output });
@@ -261,10 +261,10 @@ fn open_input(path: &str) -> Result<(fifo::Hold, pipe::Receiver), IoError> {
     fifo::open_input(path.as_ref()).map_err(|source| IoError::Open { stream: "stdin", path: path.into(), source })
 }
 
-fn open_sink(stream: &'static str, target: Target) -> Result<Option<copy::Sink>, IoError> {
+async fn open_sink(stream: &'static str, target: Target) -> Result<Option<copy::Sink>, IoError> {
     let opened = match &target {
         Target::None => return Ok(None),
-        Target::Path(path) => fifo::open_output(path),
+        Target::Path(path) => fifo::open_output(path).await,
         Target::File(path) => copy::open_file(path),
         Target::Binary(_) => Err(io::Error::from(io::ErrorKind::Unsupported)),
     };
@@ -326,7 +326,8 @@ mod tests {
         assert_eq!(rest, b"end", "what was written before is delivered");
     }
 
-    #[tokio::test(flavor = "current_thread")]
+    /// The clock does not tick: nobody reads at first.
+    #[tokio::test(flavor = "current_thread", start_paused = true)]
     async fn output_survives_its_reader() {
         let directory = tempfile::tempdir().unwrap();
         let path = fifo(directory.path(), "out");

@@ -408,6 +408,7 @@ impl Container {
         self.fixed.cgroup.destroy().await.map_err(|source| TaskError::Cgroup { action: "remove", source })?;
         let released = context.gpu.release(&self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended).await;
         released.map_err(TaskError::Gpu)?;
+        context.registry.forget(&context.containerd, &context.namespace, &self.fixed.id);
         if let Some(watch) = lock(&self.oom_watch).take() {
             watch.abort();
         }

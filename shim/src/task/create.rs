@@ -48,7 +48,8 @@ pub(super) async fn create(context: Arc<Context>, request: CreateTaskRequest) ->
     let reservation = Reservation::new(&context, &request.id)?;
     let plan = Plan::new(&context, request)?;
     // From here on there is something to clean up, and `delete` must be able to.
-    plan.note.write(&plan.bundle).map_err(TaskError::Bundle)?;
+    until_forgotten(&context, &plan.id).await?;
+    plan.leave_word(&context, plan.note.clone()).await?;
     let created = match plan.prepare(&context).await {
         Ok(prepared) => plan.create(&context, prepared).await,
         Err(error) => Err(error),
@@ -66,6 +67,18 @@ pub(super) async fn create(context: Arc<Context>, request: CreateTaskRequest) ->
     }
 }
 
+/// Somebody may be cleaning up after an earlier container of that name, whose shim was killed; what he removes must not be
+/// the new one's.
+async fn until_forgotten(context: &Context, id: &str) -> Result<(), TaskError> {
+    if !context.registry.knows(&context.containerd, &context.namespace, id) {
+        return Ok(());
+    }
+    let (registry, id) = (context.registry.clone(), id.to_owned());
+    let (containerd, namespace) = (context.containerd.clone(), context.namespace.clone());
+    let claimed = tokio::task::spawn_blocking(move || registry.claim(&containerd, &namespace, &id).map(drop)).await;
+    claimed.map_err(|_| TaskError::Ending)?.map_err(TaskError::Registry)
+}
+
 impl Plan {
     fn new(context: &Context, request: CreateTaskRequest) -> Result<Self, TaskError> {
         let ParsedOptions { options, warnings } =
@@ -75,14 +88,14 @@ impl Plan {
         }
         let bundle = PathBuf::from(&request.bundle);
         let spec = SpecView::read(&bundle).map_err(TaskError::Bundle)?;
-        let base = options.root.as_deref().unwrap_or(Path::new(bundle::RUNTIME_BASE));
-        let runtime_root = bundle::runtime_root(base, &context.containerd, &context.namespace);
-        std::fs::create_dir_all(&runtime_root)
-            .map_err(|source| TaskError::StateDirectory { path: runtime_root.clone(), source })?;
+        let base = options.root.clone().unwrap_or_else(|| context.registry.runtime_base());
+        let runtime_root = bundle::runtime_root(&base, &context.containerd, &context.namespace);
         let note = Note {
             id: request.id.clone(),
             namespace: context.namespace.clone(),
             containerd: context.containerd.clone(),
+            bundle: bundle.clone(),
+            shim: context.life.clone(),
             runtime_root,
             cgroups_path: spec.cgroups_path().map(Path::to_owned),
             systemd_cgroup: options.systemd_cgroup,
@@ -92,6 +105,19 @@ impl Plan {
         let stdio =
             Stdio { stdin: request.stdin, stdout: request.stdout, stderr: request.stderr, terminal: request.terminal };
         Ok(Self { id: request.id, bundle, stdio, mounts: request.rootfs, options, spec, note })
+    }
+
+    /// For `delete`: in the bundle, and where the note outlives the bundle.
+    async fn leave_word(&self, context: &Context, note: Note) -> Result<(), TaskError> {
+        let registry = context.registry.clone();
+        let written = tokio::task::spawn_blocking(move || {
+            if let Err(error) = registry.lock().and_then(|locked| locked.keep(&note)) {
+                // A state directory that is full. The bundle's copy serves as long as there is a bundle.
+                tracing::warn!(container = note.id, error = chain(&error), "the note is in the bundle alone");
+            }
+            note.write().map_err(TaskError::Bundle)
+        });
+        written.await.map_err(|_| TaskError::Ending)?
     }
 
     /// Reserves what the container asks for. The reservation names the cgroup before anything runs in it: who lives there
@@ -137,7 +163,7 @@ impl Plan {
         }
         io.take_terminal(self.spec.console_size()).await.map_err(TaskError::Io)?;
         let cgroup = self.locate(&child)?;
-        self.annotate(&child, &cgroup)?;
+        self.annotate(context, &child, &cgroup).await?;
         context.gpu.bind(&self.id, &self.bundle, child.pid, &cgroup).await.map_err(TaskError::Gpu)?;
 
         let container = Container::new(
@@ -170,9 +196,9 @@ impl Plan {
         })
     }
 
-    fn annotate(&self, child: &ContainerProcess, cgroup: &Cgroup) -> Result<(), TaskError> {
+    async fn annotate(&self, context: &Context, child: &ContainerProcess, cgroup: &Cgroup) -> Result<(), TaskError> {
         let note = Note { cgroup: Some(cgroup.clone()), init_pid: Some(child.pid), ..self.note.clone() };
-        note.write(&self.bundle).map_err(TaskError::Bundle)
+        self.leave_word(context, note).await
     }
 
     fn event(&self, pid: i32) -> TaskCreate {
@@ -211,7 +237,11 @@ impl Plan {
         }
         // Memory that a process may still hold is not granted again: the ledger's own reclaim sees to it later.
         if clean && let Err(error) = context.gpu.release(&self.id, &self.bundle, ReleaseReason::CreateFailed).await {
+            clean = false;
             tracing::error!(container = self.id, error = chain(&error), "a failed create left its grant");
+        }
+        if clean {
+            context.registry.forget(&context.containerd, &context.namespace, &self.id);
         }
     }
 }

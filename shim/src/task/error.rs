@@ -1,6 +1,6 @@
 //! Why a Task call failed, and what containerd is told.
 
-use std::{error::Error, path::PathBuf};
+use std::error::Error;
 
 use ttrpc::{Code, get_status};
 
@@ -12,6 +12,7 @@ use crate::{
     helper::{HelperError, protocol::FailureKind},
     io::IoError,
     options::OptionsError,
+    registry::RegistryError,
 };
 
 /// Why a Task call failed.
@@ -96,15 +97,9 @@ pub enum TaskError {
     /// The bundle.
     #[error("the bundle cannot be used")]
     Bundle(#[source] BundleError),
-    /// A directory of the shim's own.
-    #[error("cannot make the state directory {}", path.display())]
-    StateDirectory {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
+    /// What is known of an earlier container of that name.
+    #[error("what an earlier container of that name left cannot be looked at")]
+    Registry(#[source] RegistryError),
     /// The streams.
     #[error("the standard streams cannot be set up")]
     Io(#[source] IoError),
@@ -215,7 +210,7 @@ impl TaskError {
             Self::Unsupported { .. } => Code::UNIMPLEMENTED,
             Self::Ending => Code::UNAVAILABLE,
             Self::Bundle(_)
-            | Self::StateDirectory { .. }
+            | Self::Registry(_)
             | Self::Io(_)
             | Self::DeleteCommand(_)
             | Self::DeleteCommandFailed { .. }

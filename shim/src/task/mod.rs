@@ -24,7 +24,14 @@ pub use self::{
     error::{TaskError, chain},
     service::TaskService,
 };
-use crate::{events::Events, gpu::Gpu, helper::HelperClient, reaper::Reaper, sync::lock};
+use crate::{
+    events::Events,
+    gpu::Gpu,
+    helper::HelperClient,
+    reaper::Reaper,
+    registry::{Life, Registry},
+    sync::lock,
+};
 
 /// What all containers of a shim share.
 #[derive(Debug)]
@@ -41,6 +48,10 @@ pub struct Context {
     pub events: Arc<Events>,
     /// Grants.
     pub gpu: Gpu,
+    /// What is left if this shim is killed.
+    pub registry: Registry,
+    /// This shim.
+    pub life: Option<Life>,
     /// Told when the shim shall end.
     pub shutdown: Notify,
     containers: Mutex<HashMap<String, Slot>>,
@@ -63,8 +74,11 @@ impl Context {
         helper: HelperClient,
         reaper: Arc<Reaper>,
         events: Arc<Events>,
+        registry: Registry,
     ) -> Self {
         let gpu = Gpu::new(&containerd, &namespace);
+        // Without /proc the containers are not told to be a dead shim's, and are left to `delete`.
+        let life = Life::current().ok();
         Self {
             namespace,
             containerd,
@@ -72,6 +86,8 @@ impl Context {
             reaper,
             events,
             gpu,
+            registry,
+            life,
             shutdown: Notify::new(),
             containers: Mutex::default(),
         }

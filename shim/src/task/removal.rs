@@ -5,10 +5,16 @@
 //! anything) says that it is gone. Delete runs containerd's own `delete` command of this program instead, which brings
 //! a helper of its own.
 
-use std::process::{Command, Stdio};
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+};
 
 use super::{Context, error::TaskError};
-use crate::helper::{HelperError, protocol};
+use crate::{
+    helper::{HelperError, protocol},
+    registry::RegistryError,
+};
 
 impl Context {
     /// Succeeds when nothing is left.
@@ -24,16 +30,39 @@ impl Context {
         }
     }
 
+    /// Cleans up after shims of the same containerd that were killed. Whatever is left is tried again by the next shim.
+    pub async fn sweep(&self, socket: &Path) {
+        let (registry, containerd, socket) = (self.registry.clone(), self.containerd.clone(), socket.to_owned());
+        let looked = tokio::task::spawn_blocking(move || {
+            let locked = registry.lock()?;
+            locked.adopt(&socket, &containerd)?;
+            locked.sweep(&containerd);
+            drop(locked);
+            Ok::<_, RegistryError>(!registry.abandoned(&containerd).is_empty())
+        });
+        match looked.await {
+            Ok(Ok(true)) => {
+                if let Err(error) = self.run(&mut self.own_command("sweep", "-", None)).await {
+                    tracing::warn!(error = super::chain(&error), "what dead shims left is not cleaned up");
+                }
+            }
+            Ok(Err(error)) => tracing::warn!(error = super::chain(&error), "what dead shims left is not known"),
+            Ok(Ok(false)) | Err(_) => {}
+        }
+    }
+
     fn delete_command(&self, delete: &protocol::Delete) -> Command {
+        self.own_command("delete", &delete.id, Some(&delete.bundle))
+    }
+
+    fn own_command(&self, action: &str, id: &str, bundle: Option<&Path>) -> Command {
         // The running program, not what an upgrade may have put in its place.
         let mut command = Command::new("/proc/self/exe");
-        command
-            .args(["-namespace", &self.namespace, "-address", &self.containerd, "-id", &delete.id, "-bundle"])
-            .arg(&delete.bundle)
-            .arg("delete")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        command.args(["-namespace", &self.namespace, "-address", &self.containerd, "-id", id]);
+        if let Some(bundle) = bundle {
+            command.arg("-bundle").arg(bundle);
+        }
+        command.arg(action).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
 

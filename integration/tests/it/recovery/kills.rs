@@ -1,9 +1,6 @@
 //! SIGKILL to shim, helper and containerd: at points of a create and a start that hooks hold open, and at random ones.
 
-use std::{
-    path::PathBuf,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{path::PathBuf, time::Duration};
 
 use integration::{ContainerBuilder, Node, eventually, is_egpu, processes::Process};
 use nix::sys::signal::Signal;
@@ -26,24 +23,21 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::plain("kills::shim_of_a_running_container", shim_of_a_running_container),
         Case::plain("kills::shim_during_an_exec", shim_during_an_exec),
         Case::egpu("kills::helper_of_a_running_container", helper_of_a_running_container),
-        Case::egpu("kills::shim_at_random", |node| at_random(node, Victim::Shim)).needing(random_kills),
-        Case::egpu("kills::helper_at_random", |node| at_random(node, Victim::Helper)).needing(random_kills),
-        Case::egpu("kills::containerd_at_random", |node| at_random(node, Victim::Containerd)).needing(random_kills),
+        Case::egpu("kills::shim_at_random", |node| at_random(node, Victim::Shim)),
+        Case::egpu("kills::shim_at_its_birth", |node| at_random(node, Victim::NewShim)),
+        Case::egpu("kills::shim_and_what_cleans_up_at_random", |node| at_random(node, Victim::EveryShim)),
+        Case::egpu("kills::helper_at_random", |node| at_random(node, Victim::Helper)),
+        Case::egpu("kills::containerd_at_random", |node| at_random(node, Victim::Containerd)),
     ]
-}
-
-/// A search for defects, not a check: a shim that dies between its `start` and containerd's connection leaves its socket,
-/// since containerd does not call `delete` then.
-fn random_kills() -> Result<(), String> {
-    match std::env::var("EGPU_TEST_RANDOM_KILLS").as_deref() {
-        Ok("1") => Ok(()),
-        _ => Err("random instants: set EGPU_TEST_RANDOM_KILLS=1".to_owned()),
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Victim {
     Shim,
+    /// One that has been seen for the first time, so that containerd may not have connected to it yet.
+    NewShim,
+    /// Also those that run `start` or `delete`.
+    EveryShim,
     Helper,
     Containerd,
 }
@@ -53,8 +47,8 @@ impl Victim {
     fn kill(self, node: &Node) {
         match self {
             Self::Containerd => node.stop_containerd(Signal::SIGKILL),
-            // Those that serve. A `start` that is killed leaves its socket to the next `start` of the same container.
-            Self::Shim => node.shims().iter().filter(|shim| serves(shim)).for_each(Process::kill),
+            Self::Shim | Self::NewShim => node.shims().iter().filter(|shim| serves(shim)).for_each(Process::kill),
+            Self::EveryShim => node.shims().iter().for_each(Process::kill),
             Self::Helper => node.helpers().iter().for_each(Process::kill),
         }
     }
@@ -201,17 +195,20 @@ fn helper_of_a_running_container(node: &Node) {
     again(node);
 }
 
-/// Twelve creates and starts, each hit at another instant. The seed is printed; `EGPU_TEST_SEED` repeats a run's choice.
+/// Instants of a run. `EGPU_TEST_ROUNDS` sets another number, for a search.
+const ROUNDS: u64 = 10;
+
+/// Creates and starts, each hit at another instant. The choice is the same in every run; `EGPU_TEST_SEED` makes another.
 fn at_random(node: &Node, victim: Victim) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_nanos();
-    let given = std::env::var("EGPU_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
-    let mut state = given.unwrap_or(u64::try_from(now & 0xffff_ffff).expect("32 bits") | 1);
+    let given = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let mut state = given("EGPU_TEST_SEED").unwrap_or(0x9e37_79b9_7f4a_7c15_u64 ^ victim as u64);
     println!("EGPU_TEST_SEED={state}");
-    for round in 0..12 {
+    for round in 0..given("EGPU_TEST_ROUNDS").unwrap_or(ROUNDS) {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        let delay = Duration::from_micros(state % 120_000);
+        // A create and a start take some 50 ms; a shim is connected to within 5 ms.
+        let delay = Duration::from_micros(state % if victim == Victim::NewShim { 5_000 } else { 90_000 });
         let id = format!("r{round}");
         std::thread::scope(|scope| {
             let creation = scope.spawn(|| {
@@ -219,6 +216,9 @@ fn at_random(node: &Node, victim: Victim) {
                     std::mem::forget(container);
                 }
             });
+            if victim == Victim::NewShim {
+                while !creation.is_finished() && !node.shims().iter().any(serves) {}
+            }
             std::thread::sleep(delay);
             victim.kill(node);
             if victim == Victim::Containerd {
@@ -227,6 +227,7 @@ fn at_random(node: &Node, victim: Victim) {
             creation.join().unwrap();
         });
         clear(node, &id);
+        // Its shim cleans up what nobody was told of.
         let (status, _) = ask(node, &format!("after{round}"))
             .args(&["true"])
             .run()

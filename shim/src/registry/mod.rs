@@ -1,0 +1,433 @@
+//! What a killed shim would leave behind, written down outside the bundle before it comes to be.
+//!
+//! ```text
+//! STATE_DIR/registry.lock        flock: sockets are taken and removed by one process at a time
+//! STATE_DIR/shims/NAME.json      a socket, and the shim that listens there
+//! STATE_DIR/containers/NAME.json a container's note, as in its bundle
+//! STATE_DIR/registry.tmp         one of these files, being written
+//! STATE_DIR/runtime/             libcontainer's state
+//! ```
+//! containerd calls `delete` for a shim that dies while it is connected, but not for one that dies between its `start` and
+//! the connection, and it may remove a bundle before `delete` has read it. So every shim, and every `delete`, looks through
+//! what dead shims of the same containerd left, and finishes it. What of another containerd, of another process id
+//! namespace or of a living shim is there is never touched.
+
+mod life;
+mod remains;
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, ErrorKind},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
+use runtime_config::config::Config;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use sha2::{Digest, Sha256};
+
+pub use self::{life::Life, remains::end as end_remains};
+use crate::bundle::Note;
+
+/// The lock is held for microseconds; whoever waits this long waits for a process that was stopped.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// A cleaning that takes longer has failed in its own way.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(90);
+const LOCK_PAUSE: Duration = Duration::from_millis(1);
+
+/// Why the registry cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} {}", path.display())]
+pub struct RegistryError {
+    /// What was tried.
+    pub action: &'static str,
+    /// On what.
+    pub path: PathBuf,
+    /// Why it failed.
+    #[source]
+    pub source: io::Error,
+}
+
+/// The registry of one state directory.
+#[derive(Debug, Clone)]
+pub struct Registry {
+    state_dir: PathBuf,
+}
+
+/// A socket and who listens there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct ShimEntry {
+    socket: PathBuf,
+    /// containerd's gRPC address.
+    containerd: String,
+    /// The `start` that makes the shim; alive, it may be about to.
+    starter: Life,
+    /// The shim, once it runs.
+    shim: Option<Life>,
+}
+
+impl ShimEntry {
+    /// A shim whose `start` was killed before it could be written down is seen by its socket.
+    fn is_gone(&self) -> bool {
+        self.starter.is_gone() && self.shim.as_ref().is_none_or(Life::is_gone) && !is_listened_to(&self.socket)
+    }
+}
+
+impl Registry {
+    /// That of this node's configuration. A configuration that cannot be read is Create's to complain about.
+    pub fn of_this_node() -> Self {
+        Self::at(Config::load(None).unwrap_or_default().state_dir)
+    }
+
+    /// That in `state_dir`.
+    pub fn at(state_dir: PathBuf) -> Self {
+        Self { state_dir }
+    }
+
+    /// The node's state directory.
+    pub fn state_dir(&self) -> &Path {
+        &self.state_dir
+    }
+
+    /// Where libcontainer keeps its state unless the options say otherwise.
+    pub fn runtime_base(&self) -> PathBuf {
+        self.state_dir.join("runtime")
+    }
+
+    fn shims(&self) -> PathBuf {
+        self.state_dir.join("shims")
+    }
+
+    fn containers(&self) -> PathBuf {
+        self.state_dir.join("containers")
+    }
+
+    /// The right to take, replace and remove sockets.
+    ///
+    /// # Errors
+    /// When the lock's file cannot be made, or somebody holds it for seconds.
+    pub fn lock(&self) -> Result<Locked<'_>, RegistryError> {
+        let path = self.state_dir.join("registry.lock");
+        for (directory, mode) in [(&self.state_dir, 0o711), (&self.shims(), 0o700), (&self.containers(), 0o700)] {
+            let made = DirBuilder::new().recursive(true).mode(mode).create(directory);
+            made.map_err(failed("make the directory", directory))?;
+        }
+        let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let lock = wait_for(opened.map_err(failed("open", &path))?, LOCK_PATIENCE).map_err(failed("lock", &path))?;
+        Ok(Locked { registry: self, _lock: lock })
+    }
+
+    /// The note of a container, and the right to clean up after it: two processes that do so take turns. `None` when there
+    /// is none, or no longer.
+    ///
+    /// # Errors
+    /// When it cannot be read, or somebody else has been cleaning up for a minute.
+    pub fn claim(&self, containerd: &str, namespace: &str, id: &str) -> Result<Option<Claim>, RegistryError> {
+        let path = self.note_path(containerd, namespace, id);
+        let file = match OpenOptions::new().read(true).open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed("open", &path)(error)),
+        };
+        let lock = wait_for(file, CLAIM_PATIENCE).map_err(failed("lock", &path))?;
+        Ok(read(&path)?.map(|note| Claim { note, _lock: lock }))
+    }
+
+    /// Whether there is a note of the container, so that somebody may be cleaning up after an earlier one of that name.
+    pub fn knows(&self, containerd: &str, namespace: &str, id: &str) -> bool {
+        self.note_path(containerd, namespace, id).exists()
+    }
+
+    /// Nothing of the container is left.
+    pub fn forget(&self, containerd: &str, namespace: &str, id: &str) {
+        remove(&self.note_path(containerd, namespace, id));
+    }
+
+    /// Containers of `containerd` whose shims are gone, so that somebody has to clean up after them.
+    pub fn abandoned(&self, containerd: &str) -> Vec<Note> {
+        let notes = entries(&self.containers()).filter_map(|path| read::<Note>(&path).ok().flatten());
+        notes.filter(|note| note.containerd == containerd && note.is_abandoned()).collect()
+    }
+
+    fn note_path(&self, containerd: &str, namespace: &str, id: &str) -> PathBuf {
+        self.containers().join(name(&[containerd, namespace, id]))
+    }
+
+    fn shim_path(&self, socket: &Path) -> PathBuf {
+        self.shims().join(name(&[&socket.to_string_lossy()]))
+    }
+}
+
+/// A container that this process cleans up after; see [`Registry::claim`].
+#[derive(Debug)]
+pub struct Claim {
+    /// What there is to clean up.
+    pub note: Note,
+    _lock: Flock<File>,
+}
+
+/// See [`Registry::lock`].
+#[derive(Debug)]
+pub struct Locked<'r> {
+    registry: &'r Registry,
+    _lock: Flock<File>,
+}
+
+impl Locked<'_> {
+    /// Keeps a container's note until [`Registry::forget`].
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn keep(&self, note: &Note) -> Result<(), RegistryError> {
+        self.write(&self.registry.note_path(&note.containerd, &note.namespace, &note.id), note)
+    }
+
+    /// To be called before the socket is made.
+    ///
+    /// # Errors
+    /// When it cannot be written down.
+    pub fn announce(&self, socket: &Path, containerd: &str) -> Result<(), RegistryError> {
+        let path = self.registry.shim_path(socket);
+        let starter = Life::current().map_err(failed("tell who writes", &path))?;
+        let entry = ShimEntry { socket: socket.to_owned(), containerd: containerd.to_owned(), starter, shim: None };
+        self.write(&path, &entry)
+    }
+
+    /// The calling process is the shim that listens on `socket`.
+    ///
+    /// # Errors
+    /// When it cannot be written down.
+    pub fn adopt(&self, socket: &Path, containerd: &str) -> Result<(), RegistryError> {
+        let path = self.registry.shim_path(socket);
+        let own = Life::current().map_err(failed("tell who writes", &path))?;
+        let starter = read(&path)?.map_or_else(|| own.clone(), |entry: ShimEntry| entry.starter);
+        let (socket, containerd) = (socket.to_owned(), containerd.to_owned());
+        self.write(&path, &ShimEntry { socket, containerd, starter, shim: Some(own) })
+    }
+
+    /// The calling process takes its socket away, as nobody else has.
+    pub fn retire(&self, socket: &Path) {
+        remove(socket);
+        remove(&self.registry.shim_path(socket));
+    }
+
+    /// Removes a socket on which nobody listens.
+    pub fn remove_dead(&self, socket: &Path) {
+        if is_dead_socket(socket) {
+            self.retire(socket);
+        }
+    }
+
+    /// Removes the sockets that dead shims of `containerd` left.
+    pub fn sweep(&self, containerd: &str) {
+        for path in entries(&self.registry.shims()) {
+            let Ok(Some(entry)) = read::<ShimEntry>(&path) else { continue };
+            if entry.containerd == containerd && entry.is_gone() {
+                tracing::info!(socket = %entry.socket.display(), "removed after a shim that was killed");
+                remove(&entry.socket);
+                remove(&path);
+            }
+        }
+    }
+
+    /// Elsewhere and renamed, so that a reader sees the old or the new whole. Who is killed meanwhile leaves a file that the
+    /// next one overwrites.
+    fn write<T: Serialize>(&self, path: &Path, value: &T) -> Result<(), RegistryError> {
+        let beside = self.registry.state_dir.join("registry.tmp");
+        let written = serde_json::to_vec(value)
+            .map_err(io::Error::from)
+            .and_then(|text| fs::write(&beside, text))
+            .and_then(|()| fs::rename(&beside, path));
+        written.map_err(|error| {
+            // It takes up room on a disk that may be full.
+            let _ = fs::remove_file(&beside);
+            failed("write", path)(error)
+        })
+    }
+}
+
+/// Whether somebody takes connections there. Somebody with more to do than he can queue counts.
+pub fn is_listened_to(socket: &Path) -> bool {
+    socket.exists() && !is_dead_socket(socket)
+}
+
+/// Without waiting for room in the listener's queue, which a stopped process may never make.
+fn is_dead_socket(socket: &Path) -> bool {
+    let connect = || {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let client = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(client, &SocketAddrUnix::new(socket)?)
+    };
+    connect() == Err(rustix::io::Errno::CONNREFUSED)
+}
+
+fn wait_for(mut file: File, patience: Duration) -> io::Result<Flock<File>> {
+    let start = Instant::now();
+    loop {
+        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((file, Errno::EWOULDBLOCK | Errno::EINTR)) if start.elapsed() < patience => file,
+            Err((_, Errno::EWOULDBLOCK | Errno::EINTR)) => return Err(ErrorKind::TimedOut.into()),
+            Err((_, error)) => return Err(error.into()),
+        };
+        sleep(LOCK_PAUSE);
+    }
+}
+
+fn name(parts: &[&str]) -> String {
+    // Lengths keep two lists of parts apart that are the same when joined.
+    let hash = parts
+        .iter()
+        .fold(Sha256::new(), |hash, part| hash.chain_update(part.len().to_le_bytes()).chain_update(part.as_bytes()));
+    let hex: String = hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    format!("{hex}.json")
+}
+
+fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let found = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    found.filter(|path| path.extension().is_some_and(|extension| extension == "json"))
+}
+
+/// `None`: there is none.
+fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RegistryError> {
+    match fs::read(path) {
+        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| failed("read", path)(error.into())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("read", path)(error)),
+    }
+}
+
+/// What cannot be removed is only litter.
+fn remove(path: &Path) {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            tracing::warn!(%error, path = %path.display(), "cannot be removed");
+        }
+        _ => {}
+    }
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RegistryError {
+    move |source| RegistryError { action, path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn registry() -> (tempfile::TempDir, Registry) {
+        let directory = tempfile::tempdir().unwrap();
+        let registry = Registry::at(directory.path().join("state"));
+        (directory, registry)
+    }
+
+    fn note(id: &str, shim: Option<Life>) -> Note {
+        Note {
+            id: id.into(),
+            namespace: "ns".into(),
+            containerd: "/c.sock".into(),
+            bundle: "/b".into(),
+            shim,
+            runtime_root: "/r".into(),
+            cgroups_path: None,
+            systemd_cgroup: false,
+            cgroup: None,
+            init_pid: None,
+        }
+    }
+
+    fn rewrite(registry: &Registry, socket: &Path, change: impl FnOnce(&mut ShimEntry)) {
+        let path = registry.shim_path(socket);
+        let mut entry: ShimEntry = read(&path).unwrap().unwrap();
+        change(&mut entry);
+        fs::write(&path, serde_json::to_vec(&entry).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_dead_shims_socket_goes_and_no_others() {
+        let (directory, registry) = registry();
+        let path = |name: &str| directory.path().join(name);
+        let gone = Life::gone_for_tests();
+        let locked = registry.lock().unwrap();
+        let listeners: Vec<UnixListener> = ["starting", "killed", "unwritten", "served", "foreign", "elsewhere"]
+            .into_iter()
+            .map(|name| {
+                let containerd = if name == "foreign" { "/other.sock" } else { "/c.sock" };
+                locked.announce(&path(name), containerd).unwrap();
+                let listener = UnixListener::bind(path(name)).unwrap();
+                if name != "starting" {
+                    let mut starter = gone.clone();
+                    if name == "elsewhere" {
+                        starter = starter.in_another_namespace_for_tests();
+                    }
+                    rewrite(&registry, &path(name), |entry| entry.starter = starter);
+                }
+                listener
+            })
+            .collect();
+        rewrite(&registry, &path("killed"), |entry| entry.shim = Some(gone.clone()));
+        // Only one is still listened to: that of a shim whose `start` was killed at once.
+        for (index, listener) in listeners.into_iter().enumerate() {
+            if index == 3 {
+                std::mem::forget(listener);
+            }
+        }
+        locked.sweep("/c.sock");
+        let mut left: Vec<String> = fs::read_dir(directory.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name != "state")
+            .collect();
+        left.sort();
+        assert_eq!(left, ["elsewhere", "foreign", "served", "starting"]);
+        assert_eq!(entries(&registry.shims()).count(), 4);
+        locked.adopt(&path("served"), "/c.sock").unwrap();
+        locked.retire(&path("served"));
+        assert!(!path("served").exists());
+        assert_eq!(entries(&registry.shims()).count(), 3);
+    }
+
+    #[test]
+    fn notes_are_kept_until_forgotten() {
+        let (_directory, registry) = registry();
+        assert!(registry.claim("/c.sock", "ns", "a").unwrap().is_none());
+        let (lives, dead, untold) = (Life::current().unwrap(), Life::gone_for_tests(), note("c", None));
+        for note in [note("a", Some(lives)), note("b", Some(dead.clone())), untold] {
+            registry.lock().unwrap().keep(&note).unwrap();
+        }
+        let other = Note { containerd: "/other.sock".into(), ..note("d", Some(dead)) };
+        registry.lock().unwrap().keep(&other).unwrap();
+        let abandoned: Vec<String> = registry.abandoned("/c.sock").into_iter().map(|note| note.id).collect();
+        assert_eq!(abandoned, ["b"], "not those of a living shim, of an unknown one, or of another containerd");
+        let claim = registry.claim("/c.sock", "ns", "b").unwrap().unwrap();
+        assert_eq!(claim.note.id, "b");
+        registry.forget("/c.sock", "ns", "b");
+        drop(claim);
+        assert!(registry.claim("/c.sock", "ns", "b").unwrap().is_none());
+        assert_eq!(entries(&registry.containers()).count(), 3);
+    }
+
+    #[test]
+    fn names_tell_containers_apart() {
+        assert_ne!(name(&["a", "bc"]), name(&["ab", "c"]));
+        assert_eq!(name(&["a", "bc"]), name(&["a", "bc"]));
+    }
+
+    #[test]
+    fn a_full_or_forbidden_directory_is_an_error_that_names_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = Registry::at(file.join("state")).lock().unwrap_err();
+        assert!(error.to_string().contains("file/state"), "{error}");
+    }
+}
