@@ -24,6 +24,8 @@ pub use discover::{DiscoverError, cached, discover, processes, refresh};
 pub use nvidia::{DriverError, ProcessMemory};
 pub use resolve::{CardOrMig, ResolveError};
 pub use roots::Roots;
+#[cfg(test)]
+pub(crate) use simulated::inventory as simulated_inventory;
 pub use simulated::{SimulatedError, SimulatedNodes, SimulatedNodesError, make_simulated_nodes};
 
 use runtime_config::{Bytes, request::PciBusId};

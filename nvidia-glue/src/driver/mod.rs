@@ -5,11 +5,13 @@
 mod nvidia;
 mod own_client;
 mod patch;
+mod simulated;
 
 use std::{fmt, fs::File, io, os::fd::AsFd, sync::Arc};
 
 pub use nvidia::NvidiaDriver;
 pub use own_client::{OpenClientError, open_own_client};
+pub use simulated::{SimulatedDriver, SimulatedDriverError};
 
 use crate::{
     rm::{Handle, Node},

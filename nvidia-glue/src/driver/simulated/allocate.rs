@@ -1,0 +1,191 @@
+//! `NV_ESC_RM_ALLOC`: making objects.
+
+use std::sync::Arc;
+
+use super::{
+    bytes::{get, get_u64, put, put_u64},
+    card_memory::GRANULE,
+    classes::{self, Below, Class, Makes},
+    objects::{Client, INVALID_OBJECT_PARENT, Kind, Object, VideoMemory},
+    open_files::FileId,
+    state::State,
+};
+use crate::rm::{Node, Status};
+
+/// What a graphics context takes beside its objects: its buffers for saving the engine's state. What an H200 shows.
+pub(super) const CONTEXT_BUFFERS: u64 = 221 * GRANULE;
+/// `NV2080_ENGINE_TYPE_GRAPHICS`.
+const GRAPHICS: u32 = 1;
+/// `NV_ERR_INVALID_POINTER`: parameters are missing.
+const INVALID_POINTER: Status = Status(0x3d);
+
+/// `NV_MEMORY_ALLOCATION_PARAMS` (src/common/sdk/nvidia/inc/nvos.h): offsets and bits.
+const FLAGS: usize = 8;
+const ATTR: usize = 24;
+const ATTR2: usize = 28;
+const SIZE: usize = 64;
+const ALIGNMENT: usize = 72;
+const OFFSET: usize = 80;
+const LIMIT: usize = 88;
+const FLAG_FIXED_ADDRESS: u32 = 0x10;
+const FLAG_VIRTUAL: u32 = 0x8_0000;
+const HUGE: u64 = 2 << 20;
+const HUGE_512M: u64 = 512 << 20;
+
+/// One allocation as it is asked for.
+#[derive(Debug)]
+pub(super) struct Ask<'a> {
+    pub(super) file: FileId,
+    pub(super) client: u32,
+    pub(super) parent: u32,
+    pub(super) handle: u32,
+    pub(super) class: u32,
+    pub(super) params: Option<&'a mut [u8]>,
+}
+
+/// Allocates, and says the new handle.
+pub(super) fn allocate(state: &mut State, ask: Ask<'_>) -> Result<u32, Status> {
+    let class = classes::find(ask.class).ok_or(Status::INVALID_CLASS)?;
+    if class.makes == Makes::Client {
+        return state.new_client(ask.file, ask.handle);
+    }
+    let client = state.client(ask.file, ask.client)?;
+    check_parent(client, ask.client, ask.parent, class.below)?;
+    let card = client.card_of(ask.parent);
+    let handle = client.new_handle(ask.client, ask.handle)?;
+    let mut none = [];
+    let params = match ask.params {
+        Some(params) if params.len() >= class.params => params,
+        None if class.optional => none.as_mut_slice(),
+        // Shorter than the driver would copy: the rest is not readable.
+        Some(_) | None => return Err(INVALID_POINTER),
+    };
+    let depends_on = depends_on(class, params);
+    for needed in &depends_on {
+        state.client(ask.file, ask.client)?.object(*needed)?;
+    }
+    let kind = make(state, class, card, params)?;
+    let object = Object { parent: ask.parent, class: ask.class, kind, depends_on };
+    state.client(ask.file, ask.client)?.objects.insert(handle, object);
+    Ok(handle)
+}
+
+fn make(state: &mut State, class: Class, card: Option<usize>, params: &mut [u8]) -> Result<Kind, Status> {
+    let on_card = card.ok_or(INVALID_OBJECT_PARENT);
+    Ok(match class.makes {
+        Makes::Refused => return Err(Status::INSUFFICIENT_PERMISSIONS),
+        Makes::Device => Kind::Device { card: device(state, get(params, 0))? },
+        Makes::Subdevice if get(params, 0) != 0 => return Err(Status::INVALID_ARGUMENT),
+        Makes::Subdevice => Kind::Subdevice { card: on_card? },
+        Makes::VideoMemory => Kind::VideoMemory(video_memory(state, on_card?, params)?),
+        Makes::SystemMemory => Kind::SystemMemory { length: system_memory(params)? },
+        Makes::VirtualMemory => Kind::VirtualMemory,
+        Makes::AddressSpace => Kind::AddressSpace,
+        Makes::ChannelGroup => {
+            Kind::ChannelGroup { timeslice_us: 1024, _buffers: context_buffers(state, on_card?, get(params, 12))? }
+        }
+        Makes::Channel => Kind::Channel { disabled: false, scheduled: false, _buffers: None },
+        Makes::ContextShare | Makes::Plain | Makes::Client => Kind::Plain,
+    })
+}
+
+fn check_parent(client: &Client, own: u32, parent: u32, below: Below) -> Result<(), Status> {
+    if parent == own {
+        return if matches!(below, Below::Client | Below::Anything) { Ok(()) } else { Err(INVALID_OBJECT_PARENT) };
+    }
+    let above = client.objects.get(&parent).ok_or(INVALID_OBJECT_PARENT)?;
+    let fits = matches!(
+        (below, &above.kind),
+        (Below::Anything, _)
+            | (Below::Device, Kind::Device { .. })
+            | (Below::Subdevice, Kind::Subdevice { .. })
+            | (Below::DeviceOrSubdevice, Kind::Device { .. } | Kind::Subdevice { .. })
+            | (Below::DeviceOrGroup, Kind::Device { .. } | Kind::ChannelGroup { .. })
+            | (Below::Group, Kind::ChannelGroup { .. })
+            | (Below::Channel, Kind::Channel { .. })
+    );
+    if fits { Ok(()) } else { Err(INVALID_OBJECT_PARENT) }
+}
+
+/// Objects named in parameters without which the new one could not be (`refAddDependant` in the driver).
+fn depends_on(class: Class, params: &[u8]) -> Vec<u32> {
+    let named: &[usize] = match class.makes {
+        // hVASpace.
+        Makes::ChannelGroup => &[8],
+        Makes::ContextShare => &[0],
+        // hContextShare, hVASpace.
+        Makes::Channel => &[24, 28],
+        _ => &[],
+    };
+    named.iter().map(|at| get(params, *at)).filter(|handle| *handle != 0).collect()
+}
+
+/// `NV0080_ALLOC_PARAMETERS.deviceId`: the card, if its node is open (device.c of the driver asks for that).
+fn device(state: &State, instance: u32) -> Result<usize, Status> {
+    let card = usize::try_from(instance).map_err(|_| Status::INVALID_ARGUMENT)?;
+    let place = state.cards.get(card).ok_or(Status::INVALID_ARGUMENT)?;
+    if state.files.has(Node::Card(place.card.minor)) { Ok(card) } else { Err(Status::INSUFFICIENT_PERMISSIONS) }
+}
+
+fn context_buffers(state: &mut State, card: usize, engine: u32) -> Result<Option<Arc<VideoMemory>>, Status> {
+    (engine == GRAPHICS).then(|| state.take(card, CONTEXT_BUFFERS, CONTEXT_BUFFERS)).transpose()
+}
+
+/// Class 0x40 (src/nvidia/src/kernel/mem_mgr/video_mem.c): always memory of the card, in whole pages.
+fn video_memory(state: &mut State, card: usize, params: &mut [u8]) -> Result<Arc<VideoMemory>, Status> {
+    let (flags, attr, attr2) = (get(params, FLAGS), get(params, ATTR), get(params, ATTR2));
+    // LOCATION: 0 is the card.
+    if attr >> 25 & 3 != 0 || flags & FLAG_VIRTUAL != 0 {
+        return Err(Status::INVALID_ARGUMENT);
+    }
+    let asked = get_u64(params, SIZE);
+    let page = page_size(asked, attr, attr2)?;
+    let length = asked.checked_next_multiple_of(page).ok_or(Status::NO_MEMORY)?;
+    // At a fixed address the driver takes whole multiples of the alignment that was asked for.
+    let unit = if flags & FLAG_FIXED_ADDRESS == 0 { page } else { get_u64(params, ALIGNMENT).max(page) };
+    let consumed = length.checked_next_multiple_of(unit).ok_or(Status::NO_MEMORY)?;
+    let memory = state.take(card, length, consumed)?;
+    put_u64(params, SIZE, length);
+    put_u64(params, LIMIT, length - 1);
+    put_u64(params, OFFSET, memory.address);
+    put_u64(params, ALIGNMENT, page);
+    put(params, ATTR, attr & !(3 << 23) | page_attribute(page) << 23);
+    Ok(memory)
+}
+
+/// Size of the pages that an allocation is made of (mem_mgr.c, `_memmgrPickDefaultGpuPageSize`; mem_mgr_gm107.c).
+fn page_size(asked: u64, attr: u32, attr2: u32) -> Result<u64, Status> {
+    if asked == 0 {
+        return Err(Status::INVALID_ARGUMENT);
+    }
+    match (attr >> 23 & 3, attr2 >> 20 & 3) {
+        (0, _) if asked >= HUGE => Ok(HUGE),
+        (0 | 2, _) => Ok(GRANULE),
+        (1, _) => Ok(4096),
+        (_, 0 | 1) => Ok(HUGE),
+        (_, 2) => Ok(HUGE_512M),
+        // 256 GiB: newer cards.
+        _ => Err(Status::INVALID_ARGUMENT),
+    }
+}
+
+/// What `NVOS32_ATTR_PAGE_SIZE` says afterwards.
+const fn page_attribute(page: u64) -> u32 {
+    match page {
+        4096 => 1,
+        GRANULE => 2,
+        _ => 3,
+    }
+}
+
+/// Class 0x3e: the machine's memory, in pages of 4 KiB; never the card's.
+fn system_memory(params: &mut [u8]) -> Result<u64, Status> {
+    let asked = get_u64(params, SIZE);
+    if get(params, ATTR) >> 25 & 3 == 0 || asked == 0 {
+        return Err(Status::INVALID_ARGUMENT);
+    }
+    let length = asked.checked_next_multiple_of(4096).ok_or(Status::NO_MEMORY)?;
+    put_u64(params, SIZE, length);
+    put_u64(params, LIMIT, length - 1);
+    Ok(length)
+}

@@ -1,0 +1,209 @@
+//! `NV_ESC_RM_CONTROL`: the controls that programs use.
+//!
+//! Numbers, structs and sizes: src/common/sdk/nvidia/inc/ctrl/ of 580.
+
+mod export;
+mod gpus;
+mod memory;
+mod scheduling;
+
+use super::{
+    bytes::{get, put},
+    call::Call,
+    objects::{Kind, Object},
+    state::State,
+};
+use crate::rm::Status;
+
+/// `NV_ERR_INVALID_PARAM_STRUCT`: parameters of another size.
+const INVALID_PARAM_STRUCT: Status = Status(0x3a);
+/// `NVOS54_PARAMETERS.params`.
+const PARAMS: usize = 16;
+/// `NVOS54_FLAGS_FINN_SERIALIZED`.
+const SERIALIZED: u32 = 4;
+
+/// Which objects take a control.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum On {
+    Client,
+    Device,
+    Subdevice,
+    Group,
+    Channel,
+    Any,
+}
+
+/// A control that is being executed.
+struct Control<'a, 'b> {
+    call: &'a mut Call<'b>,
+    client: u32,
+    object: u32,
+    /// Of the object that it is for, where that has one.
+    card: Option<usize>,
+}
+
+impl Control<'_, '_> {
+    /// The parameters; as long as the row says.
+    fn params(&mut self) -> &mut [u8] {
+        self.call.args_and_buffer(PARAMS).1.unwrap_or_default()
+    }
+
+    fn card(&self) -> Result<usize, Status> {
+        self.card.ok_or(Status::INVALID_DEVICE)
+    }
+}
+
+type Act = fn(&mut State, &mut Control<'_, '_>) -> Result<(), Status>;
+
+/// One control.
+struct Row {
+    command: u32,
+    on: On,
+    /// Bytes of its parameters; `None`: any number.
+    size: Option<usize>,
+    act: Act,
+}
+
+const fn row(command: u32, on: On, size: usize, act: Act) -> Row {
+    Row { command, on, size: Some(size), act }
+}
+
+/// Controls that succeed and leave their parameters as they are: what they set or ask has no meaning without a card.
+const fn no_effect(command: u32, on: On) -> Row {
+    Row { command, on, size: None, act: |_, _| Ok(()) }
+}
+
+const CONTROLS: &[Row] = &[
+    row(0x201, On::Client, 128, gpus::attached_ids),
+    row(0x202, On::Client, 40, gpus::id_info),
+    row(0x204, On::Client, 4, gpus::device_ids),
+    row(0x205, On::Client, 32, gpus::id_info_v2),
+    row(0x214, On::Client, 384, gpus::probed_ids),
+    row(0x215, On::Client, 132, gpus::attach_ids),
+    row(0x216, On::Client, 128, |_, _| Ok(())),
+    row(0x21b, On::Client, 12, gpus::pci_info),
+    row(0x274, On::Client, 272, gpus::uuid_info),
+    row(0x275, On::Client, 268, gpus::uuid_of_gpu_id),
+    row(0x288, On::Client, 3076, gpus::active_device_ids),
+    row(0x289, On::Client, 4, gpus::attach_id),
+    row(0x290, On::Client, 4, gpus::attach_id),
+    row(0x12b, On::Client, 8348, gpus::p2p_caps),
+    row(0x13a, On::Client, 1352, gpus::p2p_matrix),
+    row(0xd01, On::Client, 12, memory::address_space_type),
+    row(0xd02, On::Client, 16, handle_info),
+    row(0xd04, On::Client, 12, |_, _| Ok(())),
+    row(0xd05, On::Client, 12, child_handle),
+    row(0xd06, On::Client, 16, share_object),
+    row(0xd07, On::Client, 12, memory::are_duplicates),
+    row(0x3d05, On::Client, 24, export::to_fd),
+    row(0x3d06, On::Client, 20, export::from_fd),
+    row(0x3d08, On::Client, 80, export::info),
+    row(0x3d0a, On::Client, 76, export::create),
+    row(0x3d0b, On::Client, 2128, export::objects_to_fd),
+    row(0x3d0c, On::Client, 652, export::objects_from_fd),
+    row(0x2080_0110, On::Subdevice, 132, gpus::name),
+    row(0x2080_0111, On::Subdevice, 64, gpus::short_name),
+    row(0x2080_014a, On::Subdevice, 268, gpus::gid),
+    row(0x2080_018d, On::Subdevice, 3812, memory::pids),
+    row(0x2080_018e, On::Subdevice, 14408, memory::pid_info),
+    row(0x2080_1218, On::Subdevice, 16, memory::context_buffer_size),
+    row(0x2080_1301, On::Subdevice, 16, memory::fb_info_v1),
+    row(0x2080_1303, On::Subdevice, 1028, memory::fb_info),
+    row(0x2080_110b, On::Subdevice, 536, scheduling::disable_channels),
+    row(0x2080_2096, On::Subdevice, 55888, |_, control| {
+        control.params().fill(0);
+        Ok(())
+    }),
+    row(0xa06c_0101, On::Group, 3, scheduling::schedule),
+    row(0xa06c_0103, On::Group, 8, scheduling::set_timeslice),
+    row(0xa06c_0104, On::Group, 8, scheduling::timeslice),
+    row(0xa06c_0105, On::Group, 8, |_, _| Ok(())),
+    row(0xa06f_0103, On::Channel, 3, scheduling::schedule),
+    row(0xa06f_0104, On::Channel, 4, |_, _| Ok(())),
+    row(0xc36f_0108, On::Channel, 4, scheduling::work_submit_token),
+    row(0x503c_0104, On::Any, 32, memory::object_at_0),
+    row(0x503c_0105, On::Any, 4, memory::object_at_0),
+    no_effect(0x2080_0102, On::Subdevice),
+    no_effect(0x2080_0122, On::Subdevice),
+    no_effect(0x2080_1210, On::Subdevice),
+    no_effect(0x2080_1823, On::Subdevice),
+    no_effect(0x2080_2210, On::Subdevice),
+    no_effect(0x2080_220c, On::Subdevice),
+    no_effect(0x0080_1714, On::Device),
+    no_effect(0x00de_0001, On::Any),
+    no_effect(0x208f_1105, On::Any),
+];
+
+/// The 16 bytes of a card's UUID.
+pub(super) fn uuid_bytes(text: &str) -> Vec<u8> {
+    gpus::uuid(text, true)
+}
+
+/// `NVOS54`: hClient, hObject, cmd, flags, params, paramsSize.
+pub(super) fn control(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
+    let (client, object, command) = (get(call.args, 0), get(call.args, 4), get(call.args, 8));
+    let (flags, size) = (get(call.args, 12), get(call.args, 24) as usize);
+    if flags & SERIALIZED != 0 {
+        return Err(Status::INVALID_ARGUMENT);
+    }
+    let owner = match state.client(call.file, client) {
+        Err(super::objects::INVALID_OBJECT_HANDLE) => Err(Status::INVALID_CLIENT),
+        other => other,
+    }?;
+    let target = if object == client { None } else { Some(owner.object(object)?) };
+    let card = owner.card_of(object);
+    let row = CONTROLS.iter().find(|row| row.command == command).ok_or(Status::NOT_SUPPORTED)?;
+    if !takes(row.on, target) {
+        return Err(Status::NOT_SUPPORTED);
+    }
+    let given = call.args_and_buffer(PARAMS).1.map_or(0, |params| params.len());
+    if row.size.is_some_and(|exact| exact != size) {
+        return Err(INVALID_PARAM_STRUCT);
+    }
+    if given < size {
+        return Err(Status::INVALID_ARGUMENT);
+    }
+    (row.act)(state, &mut Control { call, client, object, card })
+}
+
+fn takes(on: On, target: Option<&Object>) -> bool {
+    matches!(
+        (on, target.map(|object| &object.kind)),
+        (On::Any, _)
+            | (On::Client, None)
+            | (On::Device, Some(Kind::Device { .. }))
+            | (On::Subdevice, Some(Kind::Subdevice { .. }))
+            | (On::Group, Some(Kind::ChannelGroup { .. }))
+            | (On::Channel, Some(Kind::Channel { .. }))
+    )
+}
+
+/// `GET_HANDLE_INFO`: hObject, index (1 the parent, 2 the class), result.
+fn handle_info(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    let (file, client) = (control.call.file, control.client);
+    let params = control.params();
+    let object = state.client(file, client)?.object(get(params, 0))?;
+    let result = match get(params, 4) {
+        1 => object.parent,
+        2 => object.class,
+        _ => return Err(Status::INVALID_ARGUMENT),
+    };
+    params.get_mut(8..16).unwrap_or_default().fill(0);
+    put(params, 8, result);
+    Ok(())
+}
+
+/// `GET_CHILD_HANDLE`: hParent, class, the child or 0.
+fn child_handle(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    let (file, client) = (control.call.file, control.client);
+    let params = control.params();
+    let (parent, class) = (get(params, 0), get(params, 4));
+    let objects = &state.client(file, client)?.objects;
+    let child = objects.iter().find(|(_, object)| object.parent == parent && object.class == class);
+    put(params, 8, child.map_or(0, |(handle, _)| *handle));
+    Ok(())
+}
+
+fn share_object(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    memory::object_at_0(state, control)
+}

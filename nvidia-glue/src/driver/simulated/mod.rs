@@ -1,0 +1,152 @@
+//! A resource manager and unified memory without any card: for trying, demonstrating and testing egpu anywhere.
+//!
+//! It has the bytes, sizes, statuses and life times of release 580.159.04 (the version that simulated cards claim): the same
+//! checks of nodes, open files, handles and parents, the same rounding of memory, and the same references that keep memory
+//! after its handle is gone. What it cannot have is a processor: nothing that is submitted runs, mapped memory has no content,
+//! no event comes. What the kernel would do in a caller's own context is done here in its place
+//! ([`Driver::in_callers_place`]).
+//!
+//! A client is owned by the open file that it was made on; when the last descriptor of that is closed, it is freed with all
+//! that hangs on it. Nobody tells a process about that, so it is seen at the next call of any kind, by locks that stay with
+//! open files (`open_files`). Cards' memory is one account for the machine (`card_memory`), so that an oversubscribed card
+//! is full for all its users.
+
+mod allocate;
+mod bytes;
+mod call;
+mod card_memory;
+mod classes;
+mod controls;
+mod duplicate;
+mod escapes;
+mod objects;
+mod open_files;
+mod state;
+#[cfg(test)]
+mod tests;
+mod uvm;
+mod vid_heap;
+
+use std::{
+    collections::HashMap,
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use self::{
+    call::Call,
+    card_memory::CardMemory,
+    open_files::OpenFiles,
+    state::{SimulatedCard, State},
+};
+use super::{DeviceFile, Driver, DriverCall, OwnClient};
+use crate::{
+    cards::{Inventory, SimulatedNodesError, make_simulated_nodes},
+    rm::{Handle, Node},
+};
+
+/// The simulated driver could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulatedDriverError {
+    /// Its nodes.
+    #[error(transparent)]
+    Nodes(#[from] SimulatedNodesError),
+    /// One of its files.
+    #[error("the simulated driver cannot use {}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The driver of simulated cards.
+#[derive(Debug)]
+pub struct SimulatedDriver {
+    /// Device, inode and path of each node.
+    nodes: HashMap<(u64, u64), (Node, PathBuf)>,
+    state: Mutex<State>,
+}
+
+impl SimulatedDriver {
+    /// The driver of the simulated cards of `inventory`, whose nodes (made if need be) and accounts are below `state_dir`.
+    ///
+    /// # Errors
+    /// When the state directory cannot be written.
+    pub fn new(state_dir: &Path, inventory: &Inventory) -> Result<Self, SimulatedDriverError> {
+        let made = make_simulated_nodes(state_dir, inventory)?;
+        let cards = made.cards.into_iter().map(|(minor, path)| (Node::Card(minor), path));
+        let all = cards.chain([(Node::Control, made.control), (Node::Uvm, made.uvm)]);
+        let (mut nodes, mut own) = (HashMap::new(), HashMap::new());
+        for (node, path) in all {
+            let at = |source| SimulatedDriverError::File { path: path.clone(), source };
+            let file = open(&path).map_err(at)?;
+            let metadata = file.metadata().map_err(at)?;
+            own.insert(node, file);
+            nodes.insert((metadata.dev(), metadata.ino()), (node, path));
+        }
+        let directory = state_dir.join("simulated");
+        let memory = |card: &crate::cards::Card| {
+            CardMemory::new(&directory, &card.uuid, card.memory.0)
+                .map_err(|source| SimulatedDriverError::File { path: directory.join(&card.uuid), source })
+        };
+        let cards = inventory
+            .cards
+            .iter()
+            .map(|card| Ok(SimulatedCard::new(card.clone(), memory(card)?)))
+            .collect::<Result<_, SimulatedDriverError>>()?;
+        let state = State::new(cards, OpenFiles::new(own), inventory.driver_version.clone());
+        Ok(Self { nodes, state: Mutex::new(state) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere leaves at worst an object too many.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Driver for SimulatedDriver {
+    fn ioctl(&self, file: &DeviceFile, call: DriverCall<'_>) -> io::Result<i32> {
+        let DriverCall { command, args, buffers, files } = call;
+        let mut state = self.state();
+        let id = state.enter(file)?;
+        let call = Call { file: id, args, buffers, files };
+        match file.node {
+            Node::Uvm => uvm::execute(&mut state, command, call),
+            node => escapes::execute(&mut state, node, command, call),
+        }
+    }
+
+    fn in_callers_place(&self, file: &DeviceFile, call: DriverCall<'_>) -> Option<io::Result<i32>> {
+        Some(self.ioctl(file, call))
+    }
+
+    fn open(&self, node: Node) -> io::Result<DeviceFile> {
+        let path = self.nodes.values().find(|(known, _)| *known == node).map(|(_, path)| path);
+        let path =
+            path.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no simulated card has this minor number"))?;
+        let file = DeviceFile { node, file: Arc::new(open(path)?) };
+        self.state().enter(&file)?;
+        Ok(file)
+    }
+
+    fn node_of(&self, file: &File) -> io::Result<Option<Node>> {
+        let metadata = file.metadata()?;
+        Ok(self.nodes.get(&(metadata.dev(), metadata.ino())).map(|(node, _)| *node))
+    }
+
+    fn client_exists(&self, _: &OwnClient, client: Handle) -> io::Result<bool> {
+        let mut state = self.state();
+        state.free_closed();
+        Ok(state.clients.contains_key(&client.0))
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC).open(path)
+}

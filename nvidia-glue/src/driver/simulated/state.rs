@@ -1,0 +1,136 @@
+//! What the simulated driver knows: cards, open files, clients, address spaces, exports.
+
+use std::{collections::BTreeMap, io, sync::Arc};
+
+use super::{
+    card_memory::{CardMemory, GRANULE},
+    objects::{Client, GENERIC, INVALID_OBJECT_HANDLE, VideoMemory},
+    open_files::{FileId, OpenFiles},
+    uvm::UvmFile,
+};
+use crate::{cards::Card, driver::DeviceFile, rm::Status};
+
+/// Client handles are this and an index (`RS_CLIENT_HANDLE_BASE`).
+const CLIENT_HANDLES: u32 = 0xc1d0_0000;
+
+/// A card, and what is taken of it.
+#[derive(Debug)]
+pub(super) struct SimulatedCard {
+    pub(super) card: Card,
+    pub(super) memory: Arc<CardMemory>,
+    next_address: u64,
+}
+
+impl SimulatedCard {
+    pub(super) fn new(card: Card, memory: CardMemory) -> Self {
+        Self { card, memory: Arc::new(memory), next_address: 0 }
+    }
+
+    /// The driver's number of the card: domain, bus and device, as `gpuId` is made.
+    pub(super) fn gpu_id(&self) -> u32 {
+        let pci = self.card.pci;
+        pci.domain << 16 | u32::from(pci.bus) << 8 | u32::from(pci.device)
+    }
+}
+
+/// What a control file shares with whoever has it: memory that outlives its first owner.
+#[derive(Debug, Default)]
+pub(super) struct Export {
+    pub(super) card: Option<usize>,
+    pub(super) most: u32,
+    pub(super) metadata: Vec<u8>,
+    pub(super) objects: BTreeMap<u32, super::objects::Kind>,
+}
+
+/// The whole state. One lock around it, as the driver has one around its interface.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) cards: Vec<SimulatedCard>,
+    pub(super) files: OpenFiles,
+    pub(super) clients: BTreeMap<u32, Client>,
+    /// Control files by the file that was registered to them, which keeps them open.
+    pub(super) registered: BTreeMap<FileId, FileId>,
+    pub(super) exports: BTreeMap<FileId, Export>,
+    pub(super) uvm: BTreeMap<FileId, UvmFile>,
+    /// What the driver calls its version.
+    pub(super) version: String,
+    next_client: u32,
+}
+
+impl State {
+    pub(super) fn new(cards: Vec<SimulatedCard>, files: OpenFiles, version: String) -> Self {
+        // The driver's handles are the machine's; each process that simulates it starts somewhere else.
+        let next_client = std::process::id() % 0x8000;
+        Self {
+            cards,
+            files,
+            clients: BTreeMap::new(),
+            registered: BTreeMap::new(),
+            exports: BTreeMap::new(),
+            uvm: BTreeMap::new(),
+            version,
+            next_client,
+        }
+    }
+
+    /// Which file this is, after everything that closed files held has been freed.
+    pub(super) fn enter(&mut self, file: &DeviceFile) -> io::Result<FileId> {
+        let id = self.files.identify(file)?;
+        self.free_closed();
+        Ok(id)
+    }
+
+    /// Does what last closes do. They are seen late: at the next call.
+    pub(super) fn free_closed(&mut self) {
+        for closed in self.files.closed() {
+            self.exports.remove(&closed);
+            self.uvm.remove(&closed);
+            self.registered.remove(&closed);
+        }
+        let (files, registered) = (&self.files, &self.registered);
+        let held = |file: &FileId| files.is_known(*file) || registered.values().any(|control| control == file);
+        self.clients.retain(|_, client| held(&client.file));
+    }
+
+    /// The client `handle`, if it may be used through `file`: the one it was allocated on, or one registered to that.
+    pub(super) fn client(&mut self, file: FileId, handle: u32) -> Result<&mut Client, Status> {
+        let control = self.registered.get(&file).copied().unwrap_or(file);
+        let client = self.clients.get_mut(&handle).ok_or(INVALID_OBJECT_HANDLE)?;
+        if client.file == control { Ok(client) } else { Err(Status::INVALID_CLIENT) }
+    }
+
+    /// A new client on `file`; `asked` is its handle, or 0.
+    pub(super) fn new_client(&mut self, file: FileId, asked: u32) -> Result<u32, Status> {
+        let handle = if asked == 0 { self.choose_client_handle()? } else { asked };
+        if self.clients.contains_key(&handle) {
+            return Err(Status::INSERT_DUPLICATE_NAME);
+        }
+        self.clients.insert(handle, Client::new(file));
+        Ok(handle)
+    }
+
+    fn choose_client_handle(&mut self) -> Result<u32, Status> {
+        for _ in 0..=self.clients.len() {
+            self.next_client = self.next_client % 0xf_ffff + 1;
+            let handle = CLIENT_HANDLES | self.next_client;
+            if !self.clients.contains_key(&handle) {
+                return Ok(handle);
+            }
+        }
+        Err(Status::INSUFFICIENT_RESOURCES)
+    }
+
+    /// Takes memory of a card: `length` is what the caller is told, and pieces of it are `consumed` whole.
+    pub(super) fn take(&mut self, card: usize, length: u64, consumed: u64) -> Result<Arc<VideoMemory>, Status> {
+        let place = self.cards.get_mut(card).ok_or(Status::INVALID_DEVICE)?;
+        let consumed = consumed.checked_next_multiple_of(GRANULE).ok_or(Status::NO_MEMORY)?;
+        let piece = place.memory.take(consumed).map_err(|error| {
+            tracing::warn!(%error, card = place.card.uuid, "a simulated card's memory cannot be counted");
+            GENERIC
+        })?;
+        let piece = piece.ok_or(Status::NO_MEMORY)?;
+        let address = place.next_address;
+        place.next_address = place.next_address.wrapping_add(consumed);
+        Ok(Arc::new(VideoMemory { card, length, _piece: piece, address }))
+    }
+}

@@ -1,0 +1,146 @@
+//! What programs ask: cards, names, sizes, processes.
+
+use super::*;
+
+#[test]
+fn cards_are_listed_and_told_apart() {
+    let machine = Machine::new();
+    let program = machine.program();
+    let (_, subdevice) = program.device(1);
+    let card = &inventory().cards[1];
+    let mut ids = vec![0; 128];
+    program.control(program.client, 0x201, &mut ids).unwrap();
+    let id = get(&ids, 4);
+    assert_ne!((get(&ids, 0), id), (id, u32::MAX));
+    assert_eq!(get(&ids, 8), u32::MAX);
+    let mut probed = vec![0; 384];
+    program.control(program.client, 0x214, &mut probed).unwrap();
+    assert_eq!((get(&probed, 4), get(&probed, 128), get(&probed, 256)), (id, u32::MAX, 0));
+    let mut info = vec![0; 32];
+    put(&mut info, 0, id);
+    program.control(program.client, 0x205, &mut info).unwrap();
+    assert_eq!(get(&info, 8), 1);
+    let mut pci = vec![0; 12];
+    put(&mut pci, 0, id);
+    program.control(program.client, 0x21b, &mut pci).unwrap();
+    assert_eq!(get(&pci, 8), u32::from(card.pci.bus));
+    let mut gid = vec![0; 268];
+    program.control(subdevice, 0x2080_014a, &mut gid).unwrap();
+    assert_eq!((get(&gid, 8), &gid[12..52]), (41, card.uuid.as_bytes()));
+    put(&mut gid, 4, 2);
+    program.control(subdevice, 0x2080_014a, &mut gid).unwrap();
+    assert_eq!((get(&gid, 8), &gid[12..28]), (16, super::super::controls::uuid_bytes(&card.uuid).as_slice()));
+    let mut name = vec![0; 132];
+    program.control(subdevice, 0x2080_0110, &mut name).unwrap();
+    assert_eq!(name[4..16], *b"NVIDIA H200\0");
+    let mut uuid = vec![0; 272];
+    uuid[..40].copy_from_slice(card.uuid.as_bytes());
+    program.control(program.client, 0x274, &mut uuid).unwrap();
+    assert_eq!((get(&uuid, 260), get(&uuid, 264)), (id, 1));
+    let mut cards = [0; 144];
+    let call = DriverCall { command: command(0xc8, 144), args: &mut cards, buffers: &mut [], files: &[] };
+    machine.driver.ioctl(&program.control, call).unwrap();
+    assert_eq!((get(&cards, 72 + 16), get(&cards, 72 + 56), get_u64(&cards, 72 + 48)), (id, 1, CARD));
+}
+
+#[test]
+fn memory_is_told_in_kib() {
+    let machine = Machine::new();
+    let program = machine.program();
+    let (device, subdevice) = program.device(0);
+    program.memory(device, 100 * MIB).unwrap();
+    let mut info = vec![0; 1028];
+    put(&mut info, 0, 3);
+    for (place, index) in [0x08, 0x09, 0x16].into_iter().enumerate() {
+        put(&mut info, 4 + place * 8, index);
+    }
+    program.control(subdevice, 0x2080_1303, &mut info).unwrap();
+    let kib = |bytes: u64| u32::try_from(bytes / 1024).unwrap();
+    assert_eq!([get(&info, 8), get(&info, 16), get(&info, 24)], [kib(CARD), kib(CARD), kib(CARD - 100 * MIB)]);
+    put(&mut info, 4, 0xff);
+    assert_eq!(program.control(subdevice, 0x2080_1303, &mut info), Err(Status::INVALID_ARGUMENT));
+    put(&mut info, 0, 129);
+    assert_eq!(program.control(subdevice, 0x2080_1303, &mut info), Err(Status::INVALID_ARGUMENT));
+}
+
+#[test]
+fn processes_are_this_one_with_what_its_objects_hold() {
+    let machine = Machine::new();
+    let program = machine.program();
+    let (device, subdevice) = program.device(0);
+    let (memory, _) = program.memory(device, 100 * MIB).unwrap();
+    program.duplicate(device, program.client, memory).unwrap();
+    let mut pids = vec![0; 3812];
+    put(&mut pids, 4, 0x2080);
+    program.control(subdevice, 0x2080_018d, &mut pids).unwrap();
+    assert_eq!((get(&pids, 8), get(&pids, 12)), (1, std::process::id()));
+    put(&mut pids, 4, 0xcbc0);
+    program.control(subdevice, 0x2080_018d, &mut pids).unwrap();
+    assert_eq!(get(&pids, 8), 0);
+    let mut info = vec![0; 14408];
+    put(&mut info, 0, 2);
+    put(&mut info, 8, std::process::id());
+    put(&mut info, 80, 1);
+    program.control(subdevice, 0x2080_018e, &mut info).unwrap();
+    assert_eq!((get_u64(&info, 8 + 16), get_u64(&info, 80 + 16)), (100 * MIB, 0));
+}
+
+#[test]
+fn channels_are_taken_off_the_card_by_anybody() {
+    let machine = Machine::new();
+    let (program, other) = (machine.program(), machine.program());
+    let (device, _) = program.device(0);
+    let group = program.alloc(device, 0, 0xa06c, Some(&mut vec![0; 20])).unwrap();
+    assert_eq!(program.control(group, 0xa06c_0101, &mut vec![1, 0, 0]), Err(Status::INVALID_STATE), "no channels");
+    let channel = program.alloc(group, 0, 0xc86f, Some(&mut vec![0; 368])).unwrap();
+    let (_, subdevice) = other.device(0);
+    let mut params = vec![0; 536];
+    params[0] = 1;
+    put(&mut params, 4, 1);
+    put(&mut params, 24, program.client);
+    put(&mut params, 280, channel);
+    other.control(subdevice, 0x2080_110b, &mut params).unwrap();
+    let disabled = |machine: &Machine| {
+        let mut state = machine.driver.state();
+        let kind = &state.clients.get_mut(&program.client).unwrap().object(channel).unwrap().kind;
+        matches!(kind, Kind::Channel { disabled: true, .. })
+    };
+    assert!(disabled(&machine));
+    params[0] = 0;
+    other.control(subdevice, 0x2080_110b, &mut params).unwrap();
+    assert!(!disabled(&machine));
+    put(&mut params, 280, 0x777);
+    assert_eq!(other.control(subdevice, 0x2080_110b, &mut params), Err(Status::OBJECT_NOT_FOUND));
+    put(&mut params, 4, 65);
+    assert_eq!(other.control(subdevice, 0x2080_110b, &mut params), Err(Status::INVALID_ARGUMENT));
+}
+
+#[test]
+fn a_control_has_its_object_its_size_and_its_parameters() {
+    let machine = Machine::new();
+    let program = machine.program();
+    let (device, subdevice) = program.device(0);
+    assert_eq!(program.control(program.client, 0x999, &mut vec![0; 4]), Err(Status::NOT_SUPPORTED));
+    assert_eq!(program.control(device, 0x2080_1303, &mut vec![0; 1028]), Err(Status::NOT_SUPPORTED));
+    assert_eq!(program.control(subdevice, 0x2080_1303, &mut vec![0; 1027]), Err(Status(0x3a)));
+    assert_eq!(program.control(0x777, 0x201, &mut vec![0; 128]), Err(Status::OBJECT_NOT_FOUND));
+    let stranger = Program { client: 0xc1d0_0000, ..machine.program() };
+    assert_eq!(stranger.control(0xc1d0_0000, 0x201, &mut vec![0; 128]), Err(Status::INVALID_CLIENT));
+}
+
+#[test]
+fn versions_are_compared() {
+    let machine = Machine::new();
+    let program = machine.program();
+    let ask = |text: &str, query: u32| {
+        let mut args = [0; 72];
+        put(&mut args, 0, query);
+        args[8..8 + text.len()].copy_from_slice(text.as_bytes());
+        let call = DriverCall { command: command(0xd2, 72), args: &mut args, buffers: &mut [], files: &[] };
+        let answer = machine.driver.in_callers_place(&program.control, call).unwrap();
+        (answer.is_ok(), String::from_utf8(args[8..18].to_vec()).unwrap())
+    };
+    assert_eq!(ask("580.159.04", 0), (true, "580.159.04".to_owned()));
+    assert_eq!(ask("575.1", 0), (false, "580.159.04".to_owned()));
+    assert_eq!(ask("", u32::from(b'2')), (true, "580.159.04".to_owned()));
+}
