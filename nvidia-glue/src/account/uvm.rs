@@ -160,6 +160,11 @@ impl Accounts {
         Bytes(released)
     }
 
+    /// Where the external ranges of `file` begin.
+    pub fn external_ranges(&self, file: UvmFile) -> Vec<u64> {
+        self.uvm.ranges.range((file, 0)..=(file, u64::MAX)).map(|(&(_, base), _)| base).collect()
+    }
+
     /// `file` no longer maps anything on `card` (`UVM_UNREGISTER_GPU_VASPACE`, `UVM_UNREGISTER_GPU`). What that released.
     pub fn uvm_card_gone(&mut self, file: UvmFile, card: Card) -> Bytes {
         self.cut_map(file, card, Span { first: 0, last: u64::MAX })

@@ -3,11 +3,33 @@
 //! [`Session::handle`] is the whole way of one call. What it needs of the kernel comes in through [`Caller`] (the thread that
 //! made the call) and [`Driver`](crate::driver::Driver) (who executes it); it holds no lock while it touches the caller's memory.
 
+mod alloc;
+mod call;
 pub mod caller;
+mod control;
+mod export;
+mod grant;
+mod heap;
+mod locks;
+mod maps;
 mod observer;
+mod open_files;
+mod people;
 mod processes;
+mod raw;
+mod reconcile;
+mod refresh;
 mod session;
 mod setup;
+mod size;
+mod topology;
+mod uvm;
+mod view;
+
+use std::time::Duration;
+
+/// How long an exported file may be on its way from one process to another through a socket, when no process has it.
+const TRANSIT: Duration = Duration::from_secs(60);
 
 pub use caller::{Caller, CallerError, Pid};
 pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, UnknownCall, UnknownKind};

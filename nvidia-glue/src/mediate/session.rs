@@ -1,20 +1,68 @@
 //! One container's mediation.
 
-use std::fmt;
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
-use runtime_config::Bytes;
+use runtime_config::{Bytes, request::OverMemory};
 
-use super::{Answer, Caller, Drift, Pid, SessionError, SessionSetup, Stopped};
-use crate::usage::Usage;
+use super::{
+    Answer, Caller, Drift, Observer, OverMemoryEvent, Pid, Processes, SessionError, SessionSetup, Stopped, UnknownCall,
+    UnknownKind,
+    call::{End, Flight, driver_file},
+    grant::Grant,
+    locks::{Locks, lock},
+    open_files::OpenFiles,
+    people::People,
+    topology::Topology,
+};
+use crate::{
+    account::{Accounts, Card, ObjectLimits, OverQuota, Refusal},
+    driver::{Driver, OwnClient, open_own_client},
+    rm::{Abi, Call, Handle, Node, Status, Undecodable, args_size, decode, decode::Decoded, escapes::Action},
+    usage::{CardUsage, ProcessUsage, Usage},
+};
 
 /// One container's mediation. Shared by its listener threads.
 pub struct Session {
-    setup: SessionSetup,
+    pub(super) abi: Abi,
+    pub(super) driver: Arc<dyn Driver>,
+    pub(super) processes: Arc<dyn Processes>,
+    pub(super) observer: Arc<dyn Observer>,
+    over_memory: OverMemory,
+    /// The mediator's own client; its control file is open for as long as the session lives.
+    pub(super) own: OwnClient,
+    pub(super) grant: Grant,
+    pub(super) accounts: Mutex<Accounts>,
+    pub(super) topology: Mutex<Topology>,
+    pub(super) people: Mutex<People>,
+    pub(super) files: Mutex<OpenFiles>,
+    pub(super) locks: Locks,
+    /// Looks at what may be gone, one after the other, and how many there have been.
+    pub(super) refreshing: Mutex<u64>,
+    unknown: Mutex<HashSet<UnknownKind>>,
+    counters: Counters,
 }
+
+#[derive(Debug, Default)]
+struct Counters {
+    calls: AtomicU64,
+    kills: AtomicU64,
+    unknown_passed: AtomicU64,
+    unknown_refused: AtomicU64,
+}
+
+/// More kinds of unknown calls than that are counted, but no longer told one by one.
+const TOLD_UNKNOWN: usize = 256;
 
 impl fmt::Debug for Session {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Session").field("setup", &self.setup).finish_non_exhaustive()
+        formatter.debug_struct("Session").field("grant", &self.grant).finish_non_exhaustive()
     }
 }
 
@@ -29,26 +77,251 @@ impl Session {
     /// # Errors
     /// When the driver is not known, refuses its first calls, or lacks a card.
     pub fn new(setup: SessionSetup) -> Result<Self, SessionError> {
-        Ok(Self { setup })
+        let SessionSetup { cards, release, pass_unknown_driver, driver, over_memory, processes, observer } = setup;
+        let abi = match Abi::of(release) {
+            Ok(abi) => abi,
+            Err(_) if pass_unknown_driver => Abi::nearest(release),
+            Err(error) => return Err(SessionError::Driver(error)),
+        };
+        let own = open_own_client(driver.as_ref(), &abi).map_err(SessionError::Client)?;
+        let limits: Vec<Bytes> = cards.iter().map(|card| card.memory_limit).collect();
+        let grant = Grant::find(driver.as_ref(), abi, &own, cards)?;
+        Ok(Self {
+            abi,
+            driver,
+            processes,
+            observer,
+            over_memory,
+            own,
+            grant,
+            accounts: Mutex::new(Accounts::new(&limits, ObjectLimits::default())),
+            topology: Mutex::default(),
+            people: Mutex::default(),
+            files: Mutex::default(),
+            locks: Locks::default(),
+            refreshing: Mutex::default(),
+            unknown: Mutex::default(),
+            counters: Counters::default(),
+        })
     }
 
     /// The whole way of one call. May block for as long as the caller's memory does; any number of threads may be in it.
-    pub fn handle(&self, _caller: &dyn Caller, _stopped: &Stopped) -> Answer {
-        Answer::Errno(libc::ENOTTY)
+    pub fn handle(&self, caller: &dyn Caller, stopped: &Stopped) -> Answer {
+        self.counters.calls.fetch_add(1, Ordering::Relaxed);
+        lock(&self.accounts).thread_called(caller.thread());
+        let answer = match *stopped {
+            Stopped::Ioctl { fd, command, argument } => self.ioctl(caller, fd, command, argument),
+            Stopped::Mmap { .. } => self.mmap(caller, stopped),
+        };
+        let answer = answer.unwrap_or_else(|end| match end {
+            End::Errno(errno) => Answer::Errno(errno),
+            End::Status(_) => Answer::Errno(libc::EINVAL),
+            End::Kill => Answer::KillCaller,
+        });
+        if answer == Answer::KillCaller {
+            self.counters.kills.fetch_add(1, Ordering::Relaxed);
+        }
+        answer
     }
 
-    /// What only lived with the process is let go of.
-    pub fn process_ended(&self, _pid: Pid) {}
+    /// Who calls; tells the observer of a process that is new.
+    pub(super) fn known_caller(&self, caller: &dyn Caller) -> Result<Pid, End> {
+        let pid = caller.pid()?;
+        if !lock(&self.people).knows(pid) {
+            let pid_in_container = caller.pid_in_container()?;
+            if lock(&self.people).add(pid, pid_in_container) {
+                self.observer.new_process(pid);
+            }
+        }
+        Ok(pid)
+    }
 
-    /// Compares the accounts with what the driver and the processes say, lets go of what is gone, and tells the observer of
-    /// differences.
-    pub fn reconcile(&self) -> Vec<Drift> {
-        Vec::new()
+    fn ioctl(&self, caller: &dyn Caller, fd: i32, command: u32, argument: u64) -> Result<Answer, End> {
+        // Not the driver's file, says a look that another thread of the caller may make wrong by the time that the kernel looks:
+        // so it is never continued.
+        let file = driver_file(self.driver.as_ref(), caller, fd)?.ok_or(End::Errno(libc::ENOTTY))?;
+        let pid = self.known_caller(caller)?;
+        let mut args =
+            vec![0; args_size(self.abi, file.node, command).map_err(|error| self.undecodable(file.node, error))?];
+        if !args.is_empty() {
+            caller.read(argument, &mut args)?;
+        }
+        let Decoded { row, call } =
+            decode(self.abi, file.node, command, &args).map_err(|error| self.undecodable(file.node, error))?;
+        let mut flight = Flight::new(caller, pid, file, (command, argument), (row, call), args);
+        let result = self.act(&mut flight);
+        Ok(result.unwrap_or_else(|end| flight.end(end)))
+    }
+
+    fn act(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        if let Call::Uvm(call) = flight.call {
+            return self.uvm(flight, call);
+        }
+        match flight.row.action() {
+            Action::Refuse(status, _) => Err(End::Status(status)),
+            Action::Continue(_) => self.continue_call(flight),
+            Action::Execute => self.execute(flight),
+        }
+    }
+
+    /// The kernel executes it, or the driver does where it is not in the kernel.
+    pub(super) fn continue_call(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        let descriptors = flight.row.descriptors();
+        // Only a driver outside the kernel looks at these.
+        let named = flight.duplicate_files(self.driver.as_ref(), crate::driver::Holder::Args, descriptors);
+        match flight.execute_in_callers_place(self.driver.as_ref()) {
+            None => Ok(Answer::Continue),
+            Some(_) if named.is_err() => Err(End::Errno(libc::EBADF)),
+            Some(result) => result.and_then(|()| flight.finish()),
+        }
+    }
+
+    fn execute(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        match flight.call {
+            Call::Alloc(alloc) => self.alloc(flight, alloc),
+            Call::Free(free) => self.free(flight, free.client, free.object),
+            Call::Control(control) => self.control(flight, control),
+            Call::VidHeap(heap) => self.vid_heap(flight, heap),
+            Call::Dup(dup) => self.dup(flight, dup),
+            Call::Share(share) => self.share(flight, share),
+            Call::AllocContextDma(alloc) => self.alloc_context_dma(flight, alloc),
+            // A dma-buf outlives the mediator and cannot be taken back: memory behind one would be charged to nobody.
+            Call::ExportToDmaBuf { .. } => Err(End::Status(Status::NOT_SUPPORTED)),
+            Call::MapMemory(map) => self.map_memory(flight, map),
+            Call::UnmapMemory(unmap) => self.on_client(flight, unmap.client),
+            Call::UpdateMapping(update) => self.on_client(flight, update.client),
+            Call::MapDma(map) | Call::UnmapDma(map) => self.on_client(flight, map.client),
+            Call::BindContextDma { client, .. } => self.on_client(flight, client),
+            Call::AllocOsEvent(event) | Call::FreeOsEvent(event) => self.on_client(flight, event.client),
+            // These are made of the caller's own pages and files, which only the kernel finds, and only in the caller's place.
+            Call::AllocMemory(_) | Call::RegisterFd { .. } => Err(End::Status(Status::NOT_SUPPORTED)),
+            Call::Uvm(call) => self.uvm(flight, call),
+            Call::Other => self.other(flight),
+        }
+    }
+
+    /// Executes a call that decides nothing, in a client of the container's.
+    pub(super) fn on_client(&self, flight: &mut Flight<'_>, client: Handle) -> Result<Answer, End> {
+        self.own_client(client)?;
+        self.pass(flight)
+    }
+
+    /// Executes a call as it stands.
+    pub(super) fn pass(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        self.execute_row(flight)?;
+        flight.finish()
+    }
+
+    /// Executes a call with what its row says of pointers and descriptors; the driver's verdict.
+    pub(super) fn execute_row(&self, flight: &mut Flight<'_>) -> Result<Status, End> {
+        let row = flight.row;
+        flight.copy_pointers(crate::driver::Holder::Args, row.pointers())?;
+        flight.duplicate_files(self.driver.as_ref(), crate::driver::Holder::Args, row.descriptors())?;
+        flight.execute(self.driver.as_ref())
+    }
+
+    /// A client that was not made through this session is nobody's business here.
+    pub(super) fn own_client(&self, client: Handle) -> Result<(), End> {
+        if lock(&self.accounts).knows_client(client) { Ok(()) } else { Err(End::Status(Status::INVALID_CLIENT)) }
+    }
+
+    /// Bytes that are no call of the driver's.
+    fn undecodable(&self, node: Node, error: Undecodable) -> End {
+        if let Undecodable::Unknown { command } = error {
+            let kind = match node {
+                Node::Uvm => UnknownKind::Uvm(command),
+                Node::Control | Node::Card(_) => UnknownKind::Escape(command & 0xff),
+            };
+            self.count_unknown(kind, false);
+        }
+        End::Errno(error.errno())
+    }
+
+    /// A call that no table has.
+    pub(super) fn count_unknown(&self, kind: UnknownKind, passed: bool) {
+        let counter = if passed { &self.counters.unknown_passed } else { &self.counters.unknown_refused };
+        counter.fetch_add(1, Ordering::Relaxed);
+        let is_new = {
+            let mut unknown = lock(&self.unknown);
+            unknown.len() < TOLD_UNKNOWN && unknown.insert(kind)
+        };
+        if is_new {
+            self.observer.unknown_call(&UnknownCall { kind, passed });
+        }
+    }
+
+    /// How a call ends that the accounts refuse for good.
+    pub(super) fn refused(&self, pid: Pid, refusal: Refusal) -> End {
+        match refusal {
+            Refusal::OverQuota(over) => self.over_quota(pid, over),
+            refusal => End::Status(refusal.status()),
+        }
+    }
+
+    /// A process asked for more than there is.
+    pub(super) fn over_quota(&self, pid: Pid, over: OverQuota) -> End {
+        lock(&self.accounts).count_denial(over.card);
+        let OverQuota { card, asked, used, limit } = over;
+        let card = self.grant.uuid(card).to_owned();
+        self.observer.over_memory(&OverMemoryEvent { pid, card, asked, used, limit, action: self.over_memory });
+        match self.over_memory {
+            OverMemory::Deny => End::Status(Status::NO_MEMORY),
+            OverMemory::Kill => End::Kill,
+        }
+    }
+
+    /// Asks the accounts; if there is no room, looks for what is gone meanwhile, and asks once more.
+    pub(super) fn reserve<T>(&self, pid: Pid, ask: impl Fn(&mut Accounts) -> Result<T, Refusal>) -> Result<T, End> {
+        let first = ask(&mut lock(&self.accounts));
+        match first {
+            Err(Refusal::OverQuota(_) | Refusal::TooMany { .. }) => {
+                self.refresh();
+                let second = ask(&mut lock(&self.accounts));
+                second.map_err(|refusal| self.refused(pid, refusal))
+            }
+            Err(refusal) => Err(self.refused(pid, refusal)),
+            Ok(reserved) => Ok(reserved),
+        }
     }
 
     /// What the container uses now.
     pub fn usage(&self) -> Usage {
-        Usage::default()
+        let (cards, users) = {
+            let accounts = lock(&self.accounts);
+            (accounts.cards().collect::<Vec<_>>(), accounts.users().collect::<Vec<_>>())
+        };
+        let denials = cards.iter().fold(0_u64, |sum, (_, usage)| sum.saturating_add(usage.denials));
+        let of_card = |(card, usage): (Card, crate::account::CardUsage)| CardUsage {
+            uuid: self.grant.uuid(card).to_owned(),
+            used: usage.used,
+            limit: usage.limit,
+            peak: usage.high_water,
+        };
+        let people = lock(&self.people);
+        let mut processes: Vec<ProcessUsage> = people
+            .pids()
+            .into_iter()
+            .map(|pid| ProcessUsage {
+                pid: pid.0,
+                pid_in_container: people.pid_in_container(pid).unwrap_or(0),
+                cards: users
+                    .iter()
+                    .filter(|(user, ..)| *user == pid)
+                    .map(|(_, card, used)| (self.grant.uuid(*card).to_owned(), *used))
+                    .collect(),
+            })
+            .collect();
+        drop(people);
+        processes.sort_by_key(|process| process.pid);
+        Usage {
+            cards: cards.into_iter().map(of_card).collect(),
+            processes,
+            denials,
+            kills: self.counters.kills.load(Ordering::Relaxed),
+            unknown_passed: self.counters.unknown_passed.load(Ordering::Relaxed),
+            unknown_refused: self.counters.unknown_refused.load(Ordering::Relaxed),
+            calls: self.counters.calls.load(Ordering::Relaxed),
+        }
     }
 
     /// New limits, by card UUID; cards that are not named keep theirs. A limit below what is used refuses what is asked from then
@@ -56,7 +329,22 @@ impl Session {
     ///
     /// # Errors
     /// When a card is none of the container's; then no limit has changed.
-    pub fn set_limits(&self, _limits: &[(String, Bytes)]) -> Result<(), NotGranted> {
+    pub fn set_limits(&self, limits: &[(String, Bytes)]) -> Result<(), NotGranted> {
+        let named = |(uuid, limit): &(String, Bytes)| {
+            self.grant.by_uuid(uuid).map(|card| (card, *limit)).ok_or_else(|| NotGranted(uuid.clone()))
+        };
+        let limits = limits.iter().map(named).collect::<Result<Vec<_>, _>>()?;
+        let mut accounts = lock(&self.accounts);
+        for (card, limit) in limits {
+            // Every card of the grant has an account.
+            let _ = accounts.set_limit(card, limit);
+        }
         Ok(())
+    }
+
+    /// Tells the observer of what was found, and returns it.
+    pub(super) fn told(&self, drifts: Vec<Drift>) -> Vec<Drift> {
+        drifts.iter().for_each(|drift| self.observer.drift(drift));
+        drifts
     }
 }

@@ -9,7 +9,7 @@ use runtime_config::{
 
 use super::{Observer, Processes};
 use crate::{
-    driver::Driver,
+    driver::{Driver, OpenClientError},
     rm::{DriverRelease, Status, UnknownDriver},
 };
 
@@ -58,11 +58,14 @@ pub enum SessionError {
     /// The driver's layouts are not known.
     #[error("the container's driver calls cannot be read")]
     Driver(#[source] UnknownDriver),
-    /// A node of the driver's cannot be opened.
-    #[error("{node} cannot be opened; check that the driver is loaded and that the mediator may open it")]
+    /// The mediator gets no client of its own.
+    #[error("the mediator gets no driver client of its own")]
+    Client(#[source] OpenClientError),
+    /// A card's node cannot be opened.
+    #[error("/dev/nvidia{minor} cannot be opened; check that the driver is loaded and that the mediator may open it")]
     Open {
         /// Which.
-        node: String,
+        minor: u32,
         /// Why.
         #[source]
         source: io::Error,

@@ -1,0 +1,291 @@
+//! One ioctl on its way: private copies of all that it consists of, and where each came from.
+
+use std::{io, sync::Arc};
+
+use super::{Answer, Caller, CallerError, Pid};
+use crate::{
+    driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder},
+    rm::{
+        Call, Status,
+        decode::Row,
+        layout::{Descriptor, Direction, Pointer, read_u64},
+    },
+};
+
+/// Why a call goes no further. What it has done until then must be undone by whoever ends it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// The system call fails with this.
+    Errno(i32),
+    /// The driver's struct gets this status, and the system call succeeds, as with the driver's own refusals.
+    Status(Status),
+    /// The caller is to be killed.
+    Kill,
+}
+
+impl From<CallerError> for End {
+    fn from(error: CallerError) -> Self {
+        Self::Errno(match error {
+            // Nobody hears it.
+            CallerError::Gone => libc::EINTR,
+            CallerError::Fault { .. } => libc::EFAULT,
+            CallerError::BadDescriptor { .. } => libc::EBADF,
+            CallerError::Other(_) => libc::EIO,
+        })
+    }
+}
+
+/// Parameters of an allocation whose size nobody says are read as far as they can be, up to this.
+const UNSIZED_PARAMS: usize = 4096;
+
+/// A call on its way.
+pub(super) struct Flight<'a> {
+    pub(super) caller: &'a dyn Caller,
+    /// Who calls.
+    pub(super) pid: Pid,
+    /// The file that it is made on.
+    pub(super) file: DeviceFile,
+    command: u32,
+    address: u64,
+    pub(super) row: Row,
+    pub(super) call: Call,
+    /// The struct that goes to the driver.
+    pub(super) args: Vec<u8>,
+    original: Vec<u8>,
+    /// What pointers point to; the parameters of an allocation or control are the first.
+    pub(super) buffers: Vec<Buffer>,
+    origins: Vec<Origin>,
+    /// Files that descriptors name.
+    pub(super) files: Vec<FileField>,
+    returned: i32,
+}
+
+/// Where a buffer came from.
+struct Origin {
+    address: u64,
+    original: Vec<u8>,
+    /// How much of it the caller has; the rest is padding.
+    present: usize,
+    direction: Direction,
+}
+
+impl<'a> Flight<'a> {
+    pub(super) fn new(
+        caller: &'a dyn Caller,
+        pid: Pid,
+        file: DeviceFile,
+        (command, address): (u32, u64),
+        (row, call): (Row, Call),
+        args: Vec<u8>,
+    ) -> Self {
+        Self {
+            caller,
+            pid,
+            file,
+            command,
+            address,
+            row,
+            call,
+            original: args.clone(),
+            args,
+            buffers: Vec::new(),
+            origins: Vec::new(),
+            files: Vec::new(),
+            returned: 0,
+        }
+    }
+
+    /// Copies `length` bytes, to which the pointer at `offset` of `holder` points; all must be there.
+    pub(super) fn copy(
+        &mut self,
+        holder: Holder,
+        offset: usize,
+        address: u64,
+        length: usize,
+        direction: Direction,
+    ) -> Result<(), End> {
+        let mut bytes = vec![0; length];
+        if length > 0 {
+            self.caller.read(address, &mut bytes)?;
+        }
+        self.push(holder, offset, bytes, Origin { address, original: Vec::new(), present: length, direction });
+        Ok(())
+    }
+
+    /// Copies what is there of parameters whose size nobody says.
+    pub(super) fn copy_unsized(&mut self, offset: usize, address: u64) -> Result<(), End> {
+        let mut bytes = vec![0; UNSIZED_PARAMS];
+        let present = self.caller.read_up_to(address, &mut bytes)?;
+        if present == 0 {
+            return Err(End::Errno(libc::EFAULT));
+        }
+        // Nothing is left of a copy that came to a gap.
+        bytes.get_mut(present..).unwrap_or_default().fill(0);
+        let origin = Origin { address, original: Vec::new(), present, direction: Direction::InOut };
+        self.push(Holder::Args, offset, bytes, origin);
+        Ok(())
+    }
+
+    fn push(&mut self, holder: Holder, offset: usize, bytes: Vec<u8>, mut origin: Origin) {
+        origin.original.clone_from(&bytes);
+        self.buffers.push(Buffer { holder, offset, bytes });
+        self.origins.push(origin);
+    }
+
+    /// Copies what the pointers of `holder` point to.
+    pub(super) fn copy_pointers(&mut self, holder: Holder, pointers: &[Pointer]) -> Result<(), End> {
+        for pointer in pointers {
+            let bytes = self.bytes(holder).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+            let offset = usize::from(pointer.at);
+            if read_u64(bytes, offset).is_none() {
+                return Err(End::Status(Status::INVALID_ARGUMENT));
+            }
+            let Some(address) = pointer.address(bytes) else { continue };
+            let length = pointer.length.of(bytes).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+            self.copy(holder, offset, address, length, pointer.direction)?;
+        }
+        Ok(())
+    }
+
+    /// Duplicates the files that the descriptors of `holder` name. Only the driver's own files may be named.
+    pub(super) fn duplicate_files(
+        &mut self,
+        driver: &dyn Driver,
+        holder: Holder,
+        descriptors: &[Descriptor],
+    ) -> Result<(), End> {
+        for descriptor in descriptors {
+            let bytes = self.bytes(holder).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+            let Some(number) = descriptor.number(bytes) else { continue };
+            let file = driver_file(driver, self.caller, number)?.ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+            self.files.push(FileField { holder, offset: usize::from(descriptor.at), file });
+        }
+        Ok(())
+    }
+
+    fn bytes(&self, holder: Holder) -> Option<&[u8]> {
+        match holder {
+            Holder::Args => Some(&self.args),
+            Holder::Buffer(index) => self.buffers.get(index).map(|buffer| buffer.bytes.as_slice()),
+        }
+    }
+
+    /// The bytes that a field is in, and its offset there.
+    pub(super) fn field(&self, (holder, at): (Holder, usize)) -> Option<(&[u8], usize)> {
+        self.bytes(holder).map(|bytes| (bytes, at))
+    }
+
+    /// The parameters of an allocation or control; empty when it has none.
+    pub(super) fn params(&self) -> &[u8] {
+        self.buffers.first().map(|buffer| buffer.bytes.as_slice()).unwrap_or_default()
+    }
+
+    /// The same, to be changed.
+    pub(super) fn params_mut(&mut self) -> &mut [u8] {
+        self.buffers.first_mut().map(|buffer| buffer.bytes.as_mut_slice()).unwrap_or_default()
+    }
+
+    fn driver_call(&mut self) -> DriverCall<'_> {
+        DriverCall { command: self.command, args: &mut self.args, buffers: &mut self.buffers, files: &self.files }
+    }
+
+    /// Has the driver execute it on the copies; its verdict.
+    pub(super) fn execute(&mut self, driver: &dyn Driver) -> Result<Status, End> {
+        let file = self.file.clone();
+        self.returned = driver.ioctl(&file, self.driver_call()).map_err(errno)?;
+        Ok(self.row.status(&self.args).unwrap_or(Status::OK))
+    }
+
+    /// Has a driver that is not in the kernel execute a call that the kernel's own executes in the caller's place; `None`: let the
+    /// kernel do it.
+    pub(super) fn execute_in_callers_place(&mut self, driver: &dyn Driver) -> Option<Result<(), End>> {
+        let file = self.file.clone();
+        let result = driver.in_callers_place(&file, self.driver_call())?;
+        Some(result.map(|returned| self.returned = returned).map_err(errno))
+    }
+
+    /// Writes back what has changed: buffers first, then the struct with its status.
+    pub(super) fn finish(&self) -> Result<Answer, End> {
+        if !self.caller.is_waiting() {
+            return Err(CallerError::Gone.into());
+        }
+        for (buffer, origin) in self.buffers.iter().zip(&self.origins) {
+            if origin.direction == Direction::In {
+                continue;
+            }
+            let Some((at, changed)) = changed(&origin.original, &buffer.bytes) else { continue };
+            if at + changed.len() > origin.present {
+                return Err(End::Errno(libc::EFAULT));
+            }
+            self.write(origin.address, at, changed)?;
+        }
+        if let Some((at, changed)) = changed(&self.original, &self.args) {
+            self.write(self.address, at, changed)?;
+        }
+        Ok(Answer::Return(self.returned.into()))
+    }
+
+    fn write(&self, base: u64, at: usize, bytes: &[u8]) -> Result<(), End> {
+        let address = u64::try_from(at).ok().and_then(|at| base.checked_add(at));
+        let address = address.ok_or(End::Errno(libc::EFAULT))?;
+        Ok(self.caller.write(address, bytes)?)
+    }
+
+    /// How the call ends when it goes no further.
+    pub(super) fn end(&self, end: End) -> Answer {
+        let status = match end {
+            End::Errno(errno) => return Answer::Errno(errno),
+            End::Kill => return Answer::KillCaller,
+            End::Status(status) => status,
+        };
+        let Some(at) = self.row.status_at() else { return Answer::Errno(errno_of(status)) };
+        match self.write(self.address, at, &status.0.to_le_bytes()) {
+            Ok(()) => Answer::Return(0),
+            Err(End::Errno(errno)) => Answer::Errno(errno),
+            Err(End::Status(_) | End::Kill) => Answer::Errno(libc::EIO),
+        }
+    }
+}
+
+/// The caller's file of that number, if it is one of the driver's.
+pub(super) fn driver_file(driver: &dyn Driver, caller: &dyn Caller, fd: i32) -> Result<Option<DeviceFile>, End> {
+    let file = caller.file(fd)?;
+    let node = driver.node_of(&file).map_err(errno)?;
+    Ok(node.map(|node| DeviceFile { node, file: Arc::new(file) }))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+pub(super) fn errno(error: io::Error) -> End {
+    End::Errno(error.raw_os_error().unwrap_or(match error.kind() {
+        io::ErrorKind::InvalidInput => libc::EINVAL,
+        _ => libc::EIO,
+    }))
+}
+
+/// For calls whose struct has no status.
+fn errno_of(status: Status) -> i32 {
+    match status {
+        Status::NO_MEMORY => libc::ENOMEM,
+        Status::INSUFFICIENT_PERMISSIONS => libc::EPERM,
+        _ => libc::EINVAL,
+    }
+}
+
+/// The part in which two copies differ, and where it starts.
+fn changed<'a>(before: &[u8], after: &'a [u8]) -> Option<(usize, &'a [u8])> {
+    let first = before.iter().zip(after).position(|(before, after)| before != after)?;
+    let last = before.iter().zip(after).rposition(|(before, after)| before != after)?;
+    Some((first, after.get(first..=last)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_changed_is_written() {
+        assert_eq!(changed(b"abcdef", b"abcdef"), None);
+        assert_eq!(changed(b"abcdef", b"abXdYf"), Some((2, b"XdY".as_slice())));
+        assert_eq!(changed(b"", b""), None);
+    }
+}

@@ -1,0 +1,265 @@
+//! `NV_ESC_RM_CONTROL`.
+
+use super::{
+    Answer, Session, UnknownKind,
+    call::{End, Flight},
+    locks::lock,
+    view::{self, processes::Shown},
+};
+use crate::{
+    account::{Card, ObjectName},
+    driver::Holder,
+    rm::{
+        Handle, Status,
+        controls::{ControlRule, ScheduleKind, ViewKind, rule_of},
+        decode::Control,
+        layout::read_u32,
+    },
+};
+
+impl Session {
+    pub(super) fn control(&self, flight: &mut Flight<'_>, control: Control) -> Result<Answer, End> {
+        self.own_client(control.client)?;
+        let rule = rule_of(control.id);
+        if control.row().is_none() {
+            self.count_unknown(UnknownKind::Control(control.id), !matches!(rule, ControlRule::Refuse(..)));
+        }
+        if let ControlRule::Refuse(status, _) = rule {
+            return Err(End::Status(status));
+        }
+        if control.params_size > Control::PARAMS_MOST {
+            return Err(End::Status(Status::INVALID_ARGUMENT));
+        }
+        let size = usize::try_from(control.params_size).map_err(|_| End::Status(Status::INVALID_ARGUMENT))?;
+        self.copy_params(flight, Control::PARAMS_AT, control.params, size)?;
+        if let Some(row) = control.row().filter(|_| control.params != 0) {
+            flight.copy_pointers(Holder::Buffer(0), row.pointers)?;
+            if !matches!(rule, ControlRule::Export | ControlRule::Import) {
+                flight.duplicate_files(self.driver.as_ref(), Holder::Buffer(0), row.descriptors)?;
+            }
+        }
+        let names = self.grant.names();
+        if NAME_A_CARD.contains(&control.id) && !view::cards::names_granted(flight.params(), 0, names) {
+            return Err(End::Status(Status::INVALID_ARGUMENT));
+        }
+        if ATTACH_CARDS.contains(&control.id) {
+            view::cards::restrict_list(flight.params_mut(), names);
+        }
+        match rule {
+            ControlRule::Pass | ControlRule::Detach => {
+                flight.execute(self.driver.as_ref())?;
+                flight.finish()
+            }
+            ControlRule::View(kind) => self.view(flight, control, kind),
+            ControlRule::Schedule(kind) => self.schedule(flight, kind),
+            ControlRule::Export => self.export(flight, control),
+            ControlRule::Import => self.import(flight, control),
+            ControlRule::Attach => self.attach(flight, control),
+            ControlRule::Share => self.share_control(flight, control),
+            ControlRule::Refuse(status, _) => Err(End::Status(status)),
+        }
+    }
+
+    /// Executes it if it asks about granted cards only, and rewrites the answer.
+    fn view(&self, flight: &mut Flight<'_>, control: Control, kind: ViewKind) -> Result<Answer, End> {
+        let names = self.grant.names();
+        let params = flight.params();
+        let is_granted = match kind {
+            ViewKind::P2pCaps if control.id == P2P_CAPS_MATRIX => view::cards::p2p_matrix_names_granted(params, names),
+            ViewKind::P2pCaps => view::cards::p2p_names_granted(params, names),
+            _ => true,
+        };
+        if !is_granted {
+            return Err(End::Status(Status::INVALID_ARGUMENT));
+        }
+        if kind == ViewKind::PidInfo {
+            return self.pid_info(flight, control);
+        }
+        let status = flight.execute(self.driver.as_ref())?;
+        if status.is_ok() {
+            self.rewrite(flight, control, kind)?;
+        }
+        flight.finish()
+    }
+
+    fn rewrite(&self, flight: &mut Flight<'_>, control: Control, kind: ViewKind) -> Result<(), End> {
+        let names = self.grant.names();
+        match kind {
+            ViewKind::FbInfo | ViewKind::FbInfoV2 | ViewKind::FbRegionInfo => {
+                let card = self.card_of(control.client, control.object).ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
+                let Some(shown) = self.grant.shown(card, &lock(&self.accounts)) else { return Ok(()) };
+                match kind {
+                    ViewKind::FbInfoV2 => view::memory::fb_info_v2(flight.params_mut(), shown),
+                    ViewKind::FbRegionInfo => view::memory::fb_regions(flight.params_mut(), shown),
+                    _ => {
+                        let count = read_u32(flight.params(), 0).unwrap_or(0);
+                        if let Some(list) = flight.buffers.get_mut(1) {
+                            view::memory::fb_info(&mut list.bytes, count, shown);
+                        }
+                    }
+                }
+            }
+            ViewKind::Pids => {
+                let own = self.shown_processes(control);
+                view::processes::pids(flight.params_mut(), mediator_pid(), &own);
+            }
+            ViewKind::UtilSamples => {
+                let own = self.shown_processes(control);
+                // Samples do not tell the processes of one mediator apart.
+                let most = own.iter().max_by_key(|process| process.used).map(|process| process.pid);
+                view::processes::util_samples(flight.params_mut(), mediator_pid(), most);
+            }
+            ViewKind::AttachedIds => view::cards::attached_ids(flight.params_mut(), names),
+            ViewKind::ProbedIds => view::cards::probed_ids(flight.params_mut(), names),
+            ViewKind::DeviceIds => view::cards::device_ids(flight.params_mut(), names),
+            ViewKind::ActiveDeviceIds => view::cards::active_device_ids(flight.params_mut(), names),
+            ViewKind::UuidInfo => {
+                if !view::cards::names_granted(flight.params(), UUID_INFO_GPU_ID, names) {
+                    return Err(End::Status(Status::OBJECT_NOT_FOUND));
+                }
+            }
+            ViewKind::IdInfo
+            | ViewKind::IdInfoV2
+            | ViewKind::PciInfo
+            | ViewKind::UuidFromGpuId
+            | ViewKind::P2pCaps
+            | ViewKind::PidInfo => {}
+        }
+        Ok(())
+    }
+
+    /// Answered from the accounts: the driver knows the mediator only.
+    fn pid_info(&self, flight: &mut Flight<'_>, control: Control) -> Result<Answer, End> {
+        let count = read_u32(flight.params(), 0).unwrap_or(0);
+        if count == 0 || count > view::processes::MOST_PID_INFOS {
+            return Err(End::Status(Status::INVALID_ARGUMENT));
+        }
+        let own = self.shown_processes(control);
+        view::processes::pid_info(flight.params_mut(), &own);
+        let row = flight.row;
+        if !row.set_status(&mut flight.args, Status::OK) {
+            return Err(End::Errno(libc::EINVAL));
+        }
+        flight.finish()
+    }
+
+    /// The container's processes that use the card that a control is made on.
+    fn shown_processes(&self, control: Control) -> Vec<Shown> {
+        self.card_of(control.client, control.object).map(|card| self.processes_on(card)).unwrap_or_default()
+    }
+
+    /// The container's processes that use a card, by their pids in the container.
+    pub(super) fn processes_on(&self, card: Card) -> Vec<Shown> {
+        let users: Vec<_> = lock(&self.accounts).users().filter(|(_, used_card, _)| *used_card == card).collect();
+        let people = lock(&self.people);
+        let shown = |(pid, _, used)| {
+            let pid = u32::try_from(people.pid_in_container(pid)?).ok()?;
+            Some(Shown { pid, used })
+        };
+        let mut shown: Vec<Shown> = users.into_iter().filter_map(shown).collect();
+        shown.sort_by_key(|process| process.pid);
+        shown
+    }
+
+    fn schedule(&self, flight: &mut Flight<'_>, kind: ScheduleKind) -> Result<Answer, End> {
+        if kind == ScheduleKind::DisableChannels {
+            self.channels_are_own(flight.params())?;
+        }
+        flight.execute(self.driver.as_ref())?;
+        flight.finish()
+    }
+
+    /// `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS` names channels by client and handle, and the driver lets anybody stop anybody's.
+    fn channels_are_own(&self, params: &[u8]) -> Result<(), End> {
+        const COUNT: usize = 4;
+        const CLIENTS: usize = 24;
+        const MOST: u32 = 64;
+        let count = read_u32(params, COUNT).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+        if count > MOST {
+            return Err(End::Status(Status::INVALID_ARGUMENT));
+        }
+        let accounts = lock(&self.accounts);
+        for at in (CLIENTS..).step_by(4).take(count as usize) {
+            let client = read_u32(params, at).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+            if !accounts.knows_client(Handle(client)) {
+                return Err(End::Status(Status::INVALID_CLIENT));
+            }
+        }
+        Ok(())
+    }
+
+    /// `NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY` {policy}, `..._SHARE_OBJECT` {object, policy}.
+    fn share_control(&self, flight: &mut Flight<'_>, control: Control) -> Result<Answer, End> {
+        let at = if control.id == SHARE_OBJECT { 4 } else { 0 };
+        self.policy_is_own(flight.params().get(at..).unwrap_or_default())?;
+        flight.execute(self.driver.as_ref())?;
+        flight.finish()
+    }
+
+    /// An object takes memory in, and keeps it until it is freed itself.
+    fn attach(&self, flight: &mut Flight<'_>, control: Control) -> Result<Answer, End> {
+        let memories: Vec<ObjectName> = attached_memories(control, flight.params())
+            .into_iter()
+            .map(|memory| ObjectName::new(control.client, memory))
+            .collect();
+        let object = ObjectName::new(control.client, control.object);
+        self.locks.with(&[super::locks::Name::Client(control.client)], || -> Result<(), End> {
+            let mut holds = Vec::new();
+            for memory in &memories {
+                match lock(&self.accounts).hold(*memory) {
+                    Ok(hold) => holds.push(hold),
+                    Err(refusal) => {
+                        holds.into_iter().for_each(|hold| lock(&self.accounts).release(hold));
+                        return Err(End::Status(refusal.status()));
+                    }
+                }
+            }
+            let status = flight.execute(self.driver.as_ref());
+            // A list may be attached in part.
+            let attached = status.is_ok_and(Status::is_ok) || control.id == FABRIC_ATTACH;
+            let mut accounts = lock(&self.accounts);
+            for hold in holds {
+                let left = if attached { accounts.attach(hold, object).err() } else { Some(hold) };
+                left.into_iter().for_each(|hold| accounts.release(hold));
+            }
+            status.map(|_| ())
+        })?;
+        flight.finish()
+    }
+}
+
+/// Controls whose parameters begin with a card's id (ctrl0000gpu.h, ctrl0000unix.h): `GET_ID_INFO`, `GET_INIT_STATUS`, `GET_ID_INFO_V2`,
+/// `GET_PCI_INFO`, `GET_SVM_SIZE`, `GET_UUID_FROM_GPU_ID`, `MODIFY_DRAIN_STATE`, `QUERY_DRAIN_STATE`, `ASYNC_ATTACH_ID`, `WAIT_ATTACH_ID`,
+/// `OS_GET_GPU_INFO`.
+const NAME_A_CARD: [u32; 11] = [0x202, 0x203, 0x205, 0x21b, 0x240, 0x275, 0x278, 0x279, 0x289, 0x290, 0x3d07];
+/// `NV0000_CTRL_CMD_GPU_ATTACH_IDS`, `NV0000_CTRL_CMD_GPU_DETACH_IDS`.
+const ATTACH_CARDS: [u32; 2] = [0x215, 0x216];
+/// `NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX`.
+const P2P_CAPS_MATRIX: u32 = 0x13a;
+/// `NV00F8_CTRL_CMD_ATTACH_MEM`.
+const FABRIC_ATTACH: u32 = 0x00f8_0103;
+/// `NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT`.
+const SHARE_OBJECT: u32 = 0xd06;
+/// Offset of `gpuId` in `NV0000_CTRL_GPU_GET_UUID_INFO_PARAMS`.
+const UUID_INFO_GPU_ID: usize = 260;
+
+/// What the driver knows the container's processes as.
+pub(super) fn mediator_pid() -> u32 {
+    std::process::id()
+}
+
+/// The memory that an attaching control names.
+fn attached_memories(control: Control, params: &[u8]) -> Vec<Handle> {
+    /// `NV00FD_CTRL_CMD_ATTACH_MEM`, `NV00E0_CTRL_CMD_EXPORT_MEM`.
+    const MULTICAST: u32 = 0x00fd_0102;
+    const EXPORT: u32 = 0x00e0_0101;
+    let at: Vec<usize> = match control.id {
+        // `memInfos`, 64 of 32 bytes each, that begin with the handle.
+        FABRIC_ATTACH => (0..64).map(|index| 32 * index).collect(),
+        MULTICAST => vec![4],
+        // `handles`, 256.
+        EXPORT => (0..256).map(|index| 8 + 4 * index).collect(),
+        _ => Vec::new(),
+    };
+    at.into_iter().filter_map(|at| read_u32(params, at)).filter(|handle| *handle != 0).map(Handle).collect()
+}

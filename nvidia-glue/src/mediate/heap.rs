@@ -1,0 +1,68 @@
+//! The old way to memory: `NV_ESC_RM_VID_HEAP_CONTROL`.
+
+use super::{
+    Answer, Session,
+    alloc::Making,
+    call::{End, Flight},
+    locks::lock,
+    size, view,
+};
+use crate::{
+    driver::Holder,
+    rm::{
+        Status,
+        decode::{VidHeap, VidHeapAlloc, VidHeapFunction},
+    },
+};
+
+/// Offset of `data.Info.size` in `NVOS32_PARAMETERS`: the largest free region.
+const INFO_LARGEST: usize = 56;
+
+impl Session {
+    pub(super) fn vid_heap(&self, flight: &mut Flight<'_>, heap: VidHeap) -> Result<Answer, End> {
+        self.own_client(heap.client)?;
+        let answer = match heap.function {
+            VidHeapFunction::Alloc(alloc) => return self.vid_heap_alloc(flight, heap, alloc),
+            VidHeapFunction::Free { memory } => return self.free(flight, heap.client, memory),
+            VidHeapFunction::Refused(_) => return Err(End::Status(Status::NOT_SUPPORTED)),
+            VidHeapFunction::Info => self.execute_row(flight).map(|_| Some(INFO_LARGEST)),
+            VidHeapFunction::Other(_) => self.execute_row(flight).map(|_| None),
+        };
+        let largest = answer?;
+        self.show_heap(flight, heap, largest);
+        flight.finish()
+    }
+
+    fn vid_heap_alloc(&self, flight: &mut Flight<'_>, heap: VidHeap, alloc: VidHeapAlloc) -> Result<Answer, End> {
+        let memory = if size::takes_video_memory(alloc.request) {
+            let card = self.card_of(heap.client, heap.parent).ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
+            let bytes = size::rounded(alloc.request).ok_or(End::Status(Status::NO_MEMORY))?;
+            Some((card, bytes))
+        } else {
+            None
+        };
+        let making = Making {
+            client: heap.client,
+            parent: heap.parent,
+            handle: (Holder::Args, alloc.memory_at),
+            reservation: self.reserve_memory(flight.pid, heap.client, memory)?,
+            dependencies: &[],
+            size: memory.map(|_| (Holder::Args, alloc.size_at)),
+        };
+        let made = self.make(flight, making, &[])?;
+        self.show_heap(flight, heap, None);
+        match made {
+            Some(made) => self.finish_made(flight, made),
+            None => flight.finish(),
+        }
+    }
+
+    /// Any function may be answered with the card's total and free memory.
+    fn show_heap(&self, flight: &mut Flight<'_>, heap: VidHeap, largest: Option<usize>) {
+        let Some(card) = self.card_of(heap.client, heap.parent) else { return };
+        let shown = self.grant.shown(card, &lock(&self.accounts));
+        if let Some(shown) = shown {
+            view::memory::vid_heap(&mut flight.args, largest, shown);
+        }
+    }
+}

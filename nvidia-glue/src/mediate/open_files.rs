@@ -1,0 +1,140 @@
+//! Open files of the container that stand for something by themselves: UVM address spaces, and files to which objects were exported.
+//!
+//! The driver ties both to the open file, whatever its descriptors' numbers are, and a process may have the same one under several numbers, or
+//! hand it to another process. So a duplicate of each is kept, by which it is known again, until no process has it any more.
+
+use std::{fs::File, io, sync::Arc, time::Instant};
+
+use super::Pid;
+use crate::{
+    account::{ExportFile, UvmFile},
+    driver::{DeviceFile, same_open_file},
+};
+
+/// A UVM file.
+#[derive(Debug, Clone)]
+pub(super) struct KeptUvm {
+    pub(super) id: UvmFile,
+    pub(super) file: DeviceFile,
+    /// Who made the first call on it; most likely to have it still.
+    pub(super) opener: Pid,
+}
+
+/// A file that the container takes for an export, and the one on which the export really is.
+#[derive(Debug, Clone)]
+pub(super) struct Token {
+    pub(super) id: ExportFile,
+    pub(super) token: Arc<File>,
+    /// A control file of the mediator's own: what was exported to it ends with the mediator, wherever the token has gone.
+    pub(super) own: DeviceFile,
+    pub(super) exporter: Pid,
+    /// Since when no process has it. It may be on its way through a socket.
+    pub(super) unheld_since: Option<Instant>,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct OpenFiles {
+    uvm: Vec<KeptUvm>,
+    tokens: Vec<Token>,
+    next: u64,
+}
+
+impl OpenFiles {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// The number of a UVM file; a new one if it was never seen.
+    pub(super) fn uvm(&mut self, file: &DeviceFile, pid: Pid) -> io::Result<UvmFile> {
+        // The newest first: programs do not come back to old ones.
+        for kept in self.uvm.iter().rev() {
+            if same_open_file(&kept.file.file, &file.file)? {
+                return Ok(kept.id);
+            }
+        }
+        let id = UvmFile(self.number());
+        self.uvm.push(KeptUvm { id, file: file.clone(), opener: pid });
+        Ok(id)
+    }
+
+    pub(super) fn knows_uvm(&self, id: UvmFile) -> bool {
+        self.uvm.iter().any(|kept| kept.id == id)
+    }
+
+    pub(super) fn all_uvm(&self) -> Vec<KeptUvm> {
+        self.uvm.clone()
+    }
+
+    pub(super) fn remove_uvm(&mut self, id: UvmFile) {
+        self.uvm.retain(|kept| kept.id != id);
+    }
+
+    /// The export that a file stands for.
+    pub(super) fn token(&self, file: &File) -> io::Result<Option<Token>> {
+        for token in self.tokens.iter().rev() {
+            if same_open_file(&token.token, file)? {
+                return Ok(Some(token.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A file is to stand for what is on `own`.
+    pub(super) fn add_token(&mut self, token: Arc<File>, own: DeviceFile, exporter: Pid) -> Token {
+        let id = ExportFile(self.number());
+        let token = Token { id, token, own, exporter, unheld_since: None };
+        self.tokens.push(token.clone());
+        token
+    }
+
+    pub(super) fn knows_token(&self, id: ExportFile) -> bool {
+        self.tokens.iter().any(|token| token.id == id)
+    }
+
+    pub(super) fn all_tokens(&self) -> Vec<Token> {
+        self.tokens.clone()
+    }
+
+    pub(super) fn set_unheld(&mut self, id: ExportFile, since: Option<Instant>) {
+        if let Some(token) = self.tokens.iter_mut().find(|token| token.id == id) {
+            token.unheld_since = since;
+        }
+    }
+
+    pub(super) fn remove_token(&mut self, id: ExportFile) {
+        self.tokens.retain(|token| token.id != id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rm::Node;
+
+    fn device(file: File) -> DeviceFile {
+        DeviceFile { node: Node::Uvm, file: Arc::new(file) }
+    }
+
+    #[test]
+    fn a_file_is_known_again_by_any_duplicate() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("uvm");
+        let one = File::create(&path).unwrap();
+        let other = File::open(&path).unwrap();
+        let mut files = OpenFiles::default();
+        let first = files.uvm(&device(one.try_clone().unwrap()), Pid(1)).unwrap();
+        assert_ne!(files.uvm(&device(other.try_clone().unwrap()), Pid(1)).unwrap(), first);
+        assert_eq!(files.uvm(&device(one.try_clone().unwrap()), Pid(2)).unwrap(), first);
+        files.remove_uvm(first);
+        assert!(!files.knows_uvm(first));
+        assert_ne!(files.uvm(&device(one.try_clone().unwrap()), Pid(2)).unwrap(), first, "numbers are not used again");
+
+        assert!(files.token(&one).unwrap().is_none());
+        let token = files.add_token(Arc::new(one.try_clone().unwrap()), device(other), Pid(1));
+        assert_eq!(files.token(&one).unwrap().map(|token| token.id), Some(token.id));
+        files.remove_token(token.id);
+        assert!(files.token(&one).unwrap().is_none());
+    }
+}

@@ -1,0 +1,79 @@
+//! The container's processes that have made driver calls.
+
+use std::collections::HashMap;
+
+use super::{Pid, Processes};
+use crate::account::Mm;
+
+/// One process.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known {
+    /// Its pid in the container.
+    pub(super) pid_in_container: i32,
+    /// Its address space; `None` until it matters.
+    memory: Option<Mm>,
+}
+
+/// Every process that has made a call and whose end is not known.
+#[derive(Debug, Default)]
+pub(super) struct People {
+    known: HashMap<Pid, Known>,
+    address_spaces: u64,
+}
+
+impl People {
+    /// Whether the process is known already.
+    pub(super) fn knows(&self, pid: Pid) -> bool {
+        self.known.contains_key(&pid)
+    }
+
+    /// A process made its first call; `false`: it is known already.
+    pub(super) fn add(&mut self, pid: Pid, pid_in_container: i32) -> bool {
+        let known = Known { pid_in_container, memory: None };
+        match self.known.entry(pid) {
+            std::collections::hash_map::Entry::Occupied(_) => false,
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                entry.insert(known);
+                true
+            }
+        }
+    }
+
+    /// It has ended.
+    pub(super) fn remove(&mut self, pid: Pid) {
+        self.known.remove(&pid);
+    }
+
+    pub(super) fn pids(&self) -> Vec<Pid> {
+        self.known.keys().copied().collect()
+    }
+
+    pub(super) fn pid_in_container(&self, pid: Pid) -> Option<i32> {
+        self.known.get(&pid).map(|known| known.pid_in_container)
+    }
+
+    /// The address space of a process, shared with whoever shares it now.
+    pub(super) fn address_space(&mut self, pid: Pid, processes: &dyn Processes) -> Mm {
+        let own = self.known.get(&pid).and_then(|known| known.memory);
+        let shared = |other: &Pid| *other != pid && processes.share_memory(pid, *other).unwrap_or(false);
+        let with_memory = |known: &Known| known.memory;
+        // One that executed a program after it shared (vfork) has an address space of its own from then on.
+        let others: Vec<(Pid, Mm)> =
+            self.known.iter().filter_map(|(other, known)| Some((*other, with_memory(known)?))).collect();
+        let sharers: Vec<Mm> = others.iter().filter(|(other, _)| shared(other)).map(|(_, memory)| *memory).collect();
+        let is_alone_in = |memory: Mm| others.iter().all(|(other, theirs)| *other == pid || *theirs != memory);
+        let memory = match (own, sharers.first()) {
+            (Some(own), _) if sharers.contains(&own) => own,
+            (_, Some(shared)) => *shared,
+            (Some(own), None) if is_alone_in(own) => own,
+            (_, None) => {
+                self.address_spaces += 1;
+                Mm(self.address_spaces)
+            }
+        };
+        if let Some(known) = self.known.get_mut(&pid) {
+            known.memory = Some(memory);
+        }
+        memory
+    }
+}

@@ -1,0 +1,119 @@
+//! On which card a client's devices are.
+//!
+//! Only what memory and channels can hang from is remembered: devices, subdevices and channel groups. What is remembered of an object that
+//! went with another one does no harm: the driver refuses whatever names it, and a handle that is used again is written anew.
+
+use std::collections::HashMap;
+
+use crate::{account::Card, rm::Handle};
+
+/// What an object is, as far as it matters here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Device,
+    Subdevice,
+    /// A channel group; whether its context buffers are charged already.
+    Group {
+        charged: bool,
+    },
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Placed {
+    card: Card,
+    parent: Handle,
+    place: Place,
+}
+
+/// The devices of all clients.
+#[derive(Debug, Default)]
+pub(super) struct Topology {
+    clients: HashMap<Handle, HashMap<Handle, Placed>>,
+}
+
+impl Topology {
+    pub(super) fn add(&mut self, client: Handle, parent: Handle, object: Handle, card: Card, place: Place) {
+        self.clients.entry(client).or_default().insert(object, Placed { card, parent, place });
+    }
+
+    /// The card that an object is on, if it is one that was added.
+    pub(super) fn card_of(&self, client: Handle, object: Handle) -> Option<Card> {
+        self.clients.get(&client)?.get(&object).map(|placed| placed.card)
+    }
+
+    /// A subdevice of the client's on that card.
+    pub(super) fn subdevice(&self, client: Handle, card: Card) -> Option<Handle> {
+        self.find(client, card, Place::Subdevice)
+    }
+
+    /// A device of the client's on that card.
+    pub(super) fn device(&self, client: Handle, card: Card) -> Option<Handle> {
+        self.find(client, card, Place::Device)
+    }
+
+    fn find(&self, client: Handle, card: Card, place: Place) -> Option<Handle> {
+        let mut objects = self.clients.get(&client)?.iter();
+        objects.find(|(_, placed)| placed.card == card && placed.place == place).map(|(handle, _)| *handle)
+    }
+
+    /// Whether the object is a channel group, and whether its buffers are charged already.
+    pub(super) fn group(&self, client: Handle, object: Handle) -> Option<bool> {
+        match self.clients.get(&client)?.get(&object)?.place {
+            Place::Group { charged } => Some(charged),
+            Place::Device | Place::Subdevice => None,
+        }
+    }
+
+    /// The buffers of a channel group are charged from now on.
+    pub(super) fn group_is_charged(&mut self, client: Handle, object: Handle) {
+        if let Some(placed) = self.clients.get_mut(&client).and_then(|objects| objects.get_mut(&object))
+            && placed.place == (Place::Group { charged: false })
+        {
+            placed.place = Place::Group { charged: true };
+        }
+    }
+
+    /// An object was freed, and what hangs from it; the client itself, to forget all of it.
+    pub(super) fn remove(&mut self, client: Handle, object: Handle) {
+        if client == object {
+            self.clients.remove(&client);
+            return;
+        }
+        let Some(objects) = self.clients.get_mut(&client) else { return };
+        if objects.remove(&object).is_none() {
+            return;
+        }
+        // A subdevice or group hangs from a device, nothing from those.
+        objects.retain(|_, placed| placed.parent != object);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: Handle = Handle(1);
+
+    #[test]
+    fn what_hangs_from_a_device_goes_with_it() {
+        let mut topology = Topology::default();
+        let (device, subdevice, group) = (Handle(2), Handle(3), Handle(4));
+        topology.add(CLIENT, CLIENT, device, Card(1), Place::Device);
+        topology.add(CLIENT, device, subdevice, Card(1), Place::Subdevice);
+        topology.add(CLIENT, device, group, Card(1), Place::Group { charged: false });
+        assert_eq!(topology.card_of(CLIENT, group), Some(Card(1)));
+        assert_eq!(topology.subdevice(CLIENT, Card(1)), Some(subdevice));
+        assert_eq!(topology.subdevice(CLIENT, Card(0)), None);
+        assert_eq!(topology.group(CLIENT, group), Some(false));
+        topology.group_is_charged(CLIENT, group);
+        assert_eq!(topology.group(CLIENT, group), Some(true));
+        assert_eq!(topology.group(CLIENT, device), None);
+        topology.remove(CLIENT, device);
+        for object in [device, subdevice, group] {
+            assert_eq!(topology.card_of(CLIENT, object), None);
+        }
+        topology.add(CLIENT, CLIENT, device, Card(0), Place::Device);
+        topology.remove(CLIENT, CLIENT);
+        assert_eq!(topology.device(CLIENT, Card(0)), None);
+    }
+}

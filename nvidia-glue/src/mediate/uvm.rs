@@ -1,0 +1,274 @@
+//! `/dev/nvidia-uvm`: mappings that keep memory allocated, and managed memory.
+
+use runtime_config::Bytes;
+
+use super::{
+    Answer, Caller, Pid, Session, Stopped,
+    call::{End, Flight, driver_file, errno},
+    locks::{Name, lock},
+};
+use crate::{
+    account::{Card, ObjectName, UvmFile},
+    rm::{
+        Handle, Node, Status,
+        decode::{Range, UvmCall},
+        escapes::Action,
+        layout::read_u64,
+    },
+};
+
+/// Bytes of a page on every platform that NVIDIA's driver runs on are a multiple of this.
+const PAGE: u64 = 4096;
+
+impl Session {
+    pub(super) fn uvm(&self, flight: &mut Flight<'_>, call: UvmCall) -> Result<Answer, End> {
+        if let Action::Refuse(status, _) = flight.row.action() {
+            return Err(End::Status(status));
+        }
+        match call {
+            UvmCall::Initialize { .. } => {
+                let file = self.uvm_file(flight)?;
+                // The flag that tells whether managed memory outlives its process may be another one by the time that the
+                // kernel looks, so the worse is taken.
+                lock(&self.accounts).uvm_file(file, flight.pid, true);
+                self.pass_or_continue(flight)
+            }
+            UvmCall::RegisterGpu(object) => {
+                self.grant.by_uuid_bytes(object.uuid).ok_or(End::Status(Status::INVALID_DEVICE))?;
+                self.with_object(flight, object.client)
+            }
+            UvmCall::RegisterGpuVaSpace(object) | UvmCall::RegisterChannel { object, .. } => {
+                self.with_object(flight, object.client)
+            }
+            UvmCall::CreateExternalRange(range) => self.create_range(flight, range),
+            UvmCall::MapExternal { range, client, memory, .. } => {
+                self.map_external(flight, range, ObjectName::new(client, memory))
+            }
+            UvmCall::UnmapExternal { range, uuid } => self.unmap_external(flight, range, uuid),
+            UvmCall::Free { base } => {
+                let file = self.uvm_file(flight)?;
+                self.in_order(flight, file, |flight| {
+                    if flight.execute(self.driver.as_ref())?.is_ok() {
+                        lock(&self.accounts).free_range(file, base);
+                    }
+                    Ok(())
+                })
+            }
+            UvmCall::UnregisterGpu { uuid } | UvmCall::UnregisterGpuVaSpace { uuid } => {
+                if flight.row.action() != Action::Execute {
+                    return self.continue_call(flight);
+                }
+                let file = self.uvm_file(flight)?;
+                let card = self.grant.by_uuid_bytes(uuid);
+                self.in_order(flight, file, |flight| {
+                    let is_ok = self.execute_row(flight)?.is_ok();
+                    if let Some(card) = card.filter(|_| is_ok) {
+                        lock(&self.accounts).uvm_card_gone(file, card);
+                    }
+                    Ok(())
+                })
+            }
+            UvmCall::Deinitialize
+            | UvmCall::MmInitialize { .. }
+            | UvmCall::UnregisterChannel
+            | UvmCall::ValidateVaRange(_)
+            | UvmCall::SemaphorePool(_)
+            | UvmCall::Ranged(_)
+            | UvmCall::Other => self.pass_or_continue(flight),
+        }
+    }
+
+    fn pass_or_continue(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        match flight.row.action() {
+            Action::Execute => self.pass(flight),
+            Action::Continue(_) => self.continue_call(flight),
+            Action::Refuse(status, _) => Err(End::Status(status)),
+        }
+    }
+
+    /// The number of the file that a call is made on.
+    fn uvm_file(&self, flight: &Flight<'_>) -> Result<UvmFile, End> {
+        lock(&self.files).uvm(&flight.file, flight.pid).map_err(errno)
+    }
+
+    /// Does `work` while nobody else works on the file, nor gives it up; then writes back what came of it.
+    fn in_order(
+        &self,
+        flight: &mut Flight<'_>,
+        file: UvmFile,
+        work: impl FnOnce(&mut Flight<'_>) -> Result<(), End>,
+    ) -> Result<Answer, End> {
+        self.in_order_with(flight, file, &[], work)
+    }
+
+    fn in_order_with(
+        &self,
+        flight: &mut Flight<'_>,
+        file: UvmFile,
+        also: &[Name],
+        work: impl FnOnce(&mut Flight<'_>) -> Result<(), End>,
+    ) -> Result<Answer, End> {
+        let names: Vec<Name> = also.iter().copied().chain([Name::Uvm(file)]).collect();
+        self.locks.with(&names, || {
+            // It was given up meanwhile: the process has closed it.
+            let is_known = lock(&self.files).knows_uvm(file);
+            if is_known { work(flight) } else { Err(End::Errno(libc::EBADF)) }
+        })?;
+        flight.finish()
+    }
+
+    /// A call that names an object of a client.
+    fn with_object(&self, flight: &mut Flight<'_>, client: Handle) -> Result<Answer, End> {
+        self.own_client(client)?;
+        let file = self.uvm_file(flight)?;
+        self.in_order_with(flight, file, &[Name::Client(client)], |flight| self.execute_row(flight).map(|_| ()))
+    }
+
+    /// Executed, whatever the table says: the length of a range decides what its end releases.
+    fn create_range(&self, flight: &mut Flight<'_>, range: Range) -> Result<Answer, End> {
+        let file = self.uvm_file(flight)?;
+        self.reserve(flight.pid, |accounts| accounts.external_range_fits())?;
+        self.in_order(flight, file, |flight| {
+            if flight.execute(self.driver.as_ref())?.is_ok() {
+                lock(&self.accounts).external_range(file, range.base, range.length);
+            }
+            Ok(())
+        })
+    }
+
+    fn map_external(&self, flight: &mut Flight<'_>, range: Range, memory: ObjectName) -> Result<Answer, End> {
+        self.own_client(memory.client)?;
+        let file = self.uvm_file(flight)?;
+        let cards = self.mapped_cards(flight);
+        self.in_order_with(flight, file, &[Name::Client(memory.client)], |flight| {
+            let hold = lock(&self.accounts).hold(memory).map_err(|refusal| End::Status(refusal.status()))?;
+            let status = self.execute_row(flight);
+            let mut accounts = lock(&self.accounts);
+            if status.is_ok_and(Status::is_ok) {
+                accounts.map(hold, file, range.base, range.length, &cards);
+            } else {
+                accounts.release(hold);
+            }
+            status.map(|_| ())
+        })
+    }
+
+    /// The cards that `UVM_MAP_EXTERNAL_ALLOCATION_PARAMS` names: entries of 36 bytes that begin with a UUID, and their number right before the
+    /// control file's descriptor.
+    fn mapped_cards(&self, flight: &Flight<'_>) -> Vec<Card> {
+        const ENTRIES: usize = 24;
+        const ENTRY: usize = 36;
+        let Some(count_at) = flight.row.descriptors().first().and_then(|fd| usize::from(fd.at).checked_sub(8)) else {
+            return Vec::new();
+        };
+        let count = read_u64(&flight.args, count_at).and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
+        let entries = flight.args.get(ENTRIES..count_at).unwrap_or_default().chunks_exact(ENTRY).take(count);
+        let uuid = |entry: &[u8]| entry.first_chunk::<16>().copied();
+        let mut cards: Vec<Card> = entries.filter_map(uuid).filter_map(|uuid| self.grant.by_uuid_bytes(uuid)).collect();
+        cards.sort_unstable();
+        cards.dedup();
+        cards
+    }
+
+    fn unmap_external(&self, flight: &mut Flight<'_>, range: Range, uuid: [u8; 16]) -> Result<Answer, End> {
+        let file = self.uvm_file(flight)?;
+        let card = self.grant.by_uuid_bytes(uuid);
+        if let Some(card) = card {
+            self.reserve(flight.pid, |accounts| accounts.unmap_fits(file, card, range.base, range.length))?;
+        }
+        self.in_order(flight, file, |flight| {
+            let is_ok = flight.execute(self.driver.as_ref())?.is_ok();
+            if let Some(card) = card.filter(|_| is_ok) {
+                lock(&self.accounts).unmap(file, card, range.base, range.length);
+            }
+            Ok(())
+        })
+    }
+
+    /// A shared mapping at an offset: managed memory if it is of a UVM file. Charged before the kernel makes it.
+    pub(super) fn mmap(&self, caller: &dyn Caller, stopped: &Stopped) -> Result<Answer, End> {
+        let Stopped::Mmap { address, length, flags, fd, offset } = *stopped else {
+            return Err(End::Errno(libc::EINVAL));
+        };
+        // Whose file it is, another thread may change before the kernel looks; where it goes, nobody. UVM maps managed memory only where
+        // address and offset are the same.
+        let could_be_managed = address == offset || !is_placed(flags);
+        let file = match driver_file(self.driver.as_ref(), caller, fd) {
+            Ok(file) => file,
+            Err(end) if address == offset => return Err(end),
+            // The kernel finds no file either; should it by then, reconciliation finds the mapping.
+            Err(_) => return Ok(Answer::Continue),
+        };
+        let Some(file) = file.filter(|file| file.node == Node::Uvm) else {
+            // A program that maps another file has no reason to choose the offset as the address. One that leaves the address to the
+            // kernel has: what comes of that is left to reconciliation.
+            return if address == offset { Err(End::Errno(libc::EINVAL)) } else { Ok(Answer::Continue) };
+        };
+        if !could_be_managed {
+            return Err(End::Errno(libc::EINVAL));
+        }
+        let pid = self.known_caller(caller)?;
+        let id = lock(&self.files).uvm(&file, pid).map_err(errno)?;
+        let length = length.checked_next_multiple_of(PAGE).ok_or(End::Errno(libc::ENOMEM))?;
+        let memory = lock(&self.people).address_space(pid, self.processes.as_ref());
+        let reserved = self.reserve(pid, |accounts| accounts.reserve_managed(pid, Bytes(length)));
+        let reservation = reserved.map_err(|end| match end {
+            End::Status(_) => End::Errno(libc::ENOMEM),
+            end => end,
+        })?;
+        lock(&self.accounts).commit_managed(reservation, memory, id, caller.thread(), offset);
+        Ok(Answer::Continue)
+    }
+
+    /// Whether some process of the container has that open file; `likely` is asked first.
+    pub(super) fn is_held(&self, file: &std::fs::File, likely: Pid) -> bool {
+        let has = |pid: Pid| self.processes.has_open_file(pid, file);
+        if matches!(has(likely), Ok(true)) {
+            return true;
+        }
+        // When nobody can be asked, it is as if it were held: what is charged stays charged.
+        let Ok(pids) = self.processes.pids() else { return true };
+        pids.into_iter().filter(|pid| *pid != likely).any(|pid| matches!(has(pid), Ok(true)))
+    }
+
+    /// UVM files that no process has any more. Their mappings are ended here, so that it does not matter who may still have such a
+    /// file in a socket; then the file is closed.
+    pub(super) fn drop_unheld_uvm_files(&self, which: impl Fn(UvmFile) -> bool) {
+        for kept in lock(&self.files).all_uvm() {
+            if !which(kept.id) || self.is_held(&kept.file.file, kept.opener) {
+                continue;
+            }
+            self.locks.with(&[Name::Uvm(kept.id)], || {
+                for base in lock(&self.accounts).external_ranges(kept.id) {
+                    if self.free_uvm_range(&kept.file, base) {
+                        lock(&self.accounts).free_range(kept.id, base);
+                    }
+                }
+                lock(&self.files).remove_uvm(kept.id);
+                lock(&self.accounts).uvm_file_gone(kept.id);
+            });
+        }
+    }
+
+    /// `UVM_FREE` on a file of the container's.
+    fn free_uvm_range(&self, file: &crate::driver::DeviceFile, base: u64) -> bool {
+        const UVM_FREE: u32 = 34;
+        let Ok(size) = crate::rm::args_size(self.abi, Node::Uvm, UVM_FREE) else { return false };
+        let mut args = vec![0; size];
+        if !crate::rm::layout::write_u64(&mut args, 0, base) {
+            return false;
+        }
+        let call = crate::driver::DriverCall { command: UVM_FREE, args: &mut args, buffers: &mut [], files: &[] };
+        if self.driver.ioctl(file, call).is_err() {
+            return false;
+        }
+        let row = crate::rm::decode(self.abi, Node::Uvm, UVM_FREE, &args).map(|decoded| decoded.row);
+        row.is_ok_and(|row| row.status(&args).is_none_or(Status::is_ok))
+    }
+}
+
+/// Whether a mapping goes where it is asked to, or nowhere.
+fn is_placed(flags: u32) -> bool {
+    let placed = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
+    flags & placed.cast_unsigned() != 0
+}

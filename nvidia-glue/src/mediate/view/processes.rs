@@ -1,0 +1,205 @@
+//! Whose processes are on a card, and what they use of it.
+
+use runtime_config::Bytes;
+
+use crate::rm::layout::{read_u32, write_u32, write_u64};
+
+/// One of the container's own processes on one card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::mediate) struct Shown {
+    /// Its pid in the container.
+    pub(in crate::mediate) pid: u32,
+    /// What is charged to it.
+    pub(in crate::mediate) used: Bytes,
+}
+
+/// Where the count and the table are in `NV2080_CTRL_GPU_GET_PIDS_PARAMS`.
+const PIDS_COUNT: usize = 8;
+const PIDS: usize = 12;
+
+/// `NV2080_CTRL_CMD_GPU_GET_PIDS`, as the driver answered it to the mediator, which owns every client of the container: `mediator` among
+/// the pids means that the container has what was asked for.
+pub(in crate::mediate) fn pids(params: &mut [u8], mediator: u32, own: &[Shown]) {
+    let Some(count) = read_u32(params, PIDS_COUNT).and_then(|count| usize::try_from(count).ok()) else { return };
+    let Some(table) = params.get_mut(PIDS..) else { return };
+    let count = count.min(table.len() / 4);
+    let is_there = table.chunks_exact(4).take(count).any(|pid| read_u32(pid, 0) == Some(mediator));
+    table.fill(0);
+    let mut shown = 0;
+    if is_there {
+        for (slot, process) in table.chunks_exact_mut(4).zip(own) {
+            let _ = write_u32(slot, 0, process.pid);
+            shown += 1;
+        }
+    }
+    let _ = write_u32(params, PIDS_COUNT, shown);
+}
+
+/// `NV2080_CTRL_GPU_PID_INFO` (ctrl2080gpu.h): pid, index, result, the sizes, the MIG instance.
+const INFO: usize = 72;
+const INFOS: usize = 8;
+const INFO_PID: usize = 0;
+const INFO_RESULT: usize = 8;
+const INFO_DATA: usize = 16;
+const INFO_MIG: usize = 64;
+/// `NV_ERR_OBJECT_NOT_FOUND`.
+const NOT_FOUND: u32 = 0x57;
+
+/// `NV2080_CTRL_CMD_GPU_GET_PID_INFO`, answered without the driver.
+pub(in crate::mediate) fn pid_info(params: &mut [u8], own: &[Shown]) {
+    let Some(count) = read_u32(params, 0).and_then(|count| usize::try_from(count).ok()) else { return };
+    for info in params.get_mut(INFOS..).unwrap_or_default().chunks_exact_mut(INFO).take(count) {
+        let Some(pid) = read_u32(info, INFO_PID) else { continue };
+        if let Some(rest) = info.get_mut(INFO_RESULT..INFO_MIG) {
+            rest.fill(0);
+        }
+        if let Some(mig) = info.get_mut(INFO_MIG..) {
+            mig.fill(0xff);
+        }
+        match own.iter().find(|process| process.pid == pid) {
+            // All of it is private to the process: what is shared within the container is charged to one.
+            Some(process) => {
+                let _ = write_u64(info, INFO_DATA, process.used.0);
+            }
+            None => {
+                let _ = write_u32(info, INFO_RESULT, NOT_FOUND);
+            }
+        }
+    }
+}
+
+/// Most entries of `NV2080_CTRL_CMD_GPU_GET_PID_INFO`.
+pub(in crate::mediate) const MOST_PID_INFOS: u32 = 200;
+
+/// What `NV2080_CTRL_CMD_GPU_GET_PID_INFO` says of the mediator's own pid: memory that its clients own, duplicates not counted twice.
+pub(in crate::mediate) fn owned_by(params: &[u8]) -> Option<Bytes> {
+    use crate::rm::layout::read_u64;
+    if read_u32(params, INFOS + INFO_RESULT)? != 0 {
+        return None;
+    }
+    let private = read_u64(params, INFOS + INFO_DATA)?;
+    let shared_owned = read_u64(params, INFOS + INFO_DATA + 8)?;
+    private.checked_add(shared_owned).map(Bytes)
+}
+
+/// The parameters that ask for the memory of one process, `pid`.
+pub(in crate::mediate) fn ask_owned_by(pid: u32) -> Vec<u8> {
+    let most = usize::try_from(MOST_PID_INFOS).unwrap_or(0);
+    let mut params = vec![0; INFOS + most * INFO];
+    let _ = write_u32(&mut params, 0, 1);
+    let _ = write_u32(&mut params, INFOS + INFO_PID, pid);
+    params
+}
+
+/// Samples of `NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2`; type, size, count and tracker stand before them.
+const SAMPLES: usize = 16;
+const SAMPLE_COUNT: usize = 72;
+/// A sample begins with its time.
+const SAMPLE_HEAD: usize = 8;
+/// `NV2080_GPUMON_PID_INVALID`.
+const NO_PID: u32 = u32::MAX;
+
+/// Bytes of one engine's part of a sample (`NV2080_CTRL_PERF_GPUMON_ENGINE_UTIL_SAMPLE`), by the bytes of a sample: 525 has four engines,
+/// 550 six, 570 a pointer more in each.
+fn engine_size(sample: usize) -> Option<usize> {
+    [(4, 116), (6, 116), (6, 128)]
+        .into_iter()
+        .find(|(count, size)| SAMPLE_HEAD + count * size == sample)
+        .map(|(_, size)| size)
+}
+
+/// Leaves of the utilization samples only those of the container's own processes, which to the driver are the mediator's, and calls them
+/// `pid`. With `None`, or a layout that is not known, nothing is left.
+pub(in crate::mediate) fn util_samples(params: &mut [u8], mediator: u32, pid: Option<u32>) {
+    let Some(samples) = params.get_mut(SAMPLES..) else { return };
+    let size = samples.len() / SAMPLE_COUNT;
+    let (Some(engine), Some(pid)) = (engine_size(size), pid) else { return samples.fill(0) };
+    for sample in samples.chunks_exact_mut(size) {
+        for part in sample.get_mut(SAMPLE_HEAD..).unwrap_or_default().chunks_exact_mut(engine) {
+            let is_own = read_u32(part, 8) == Some(mediator);
+            let utilization = read_u32(part, 0).unwrap_or(0);
+            let scale = read_u32(part, 4).unwrap_or(0);
+            // The name of a virtual machine's process, and a pointer into the kernel, go in any case.
+            part.fill(0);
+            let _ = write_u32(part, 8, if is_own { pid } else { NO_PID });
+            let _ = write_u32(part, 12, NO_PID);
+            if is_own {
+                let _ = write_u32(part, 0, utilization);
+                let _ = write_u32(part, 4, scale);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::rm::layout::read_u64;
+
+    const OWN: [Shown; 2] = [Shown { pid: 1, used: Bytes(5 << 20) }, Shown { pid: 30, used: Bytes(0) }];
+
+    #[test]
+    fn only_own_processes_are_listed_by_their_own_pids() {
+        let ask = |pids: &[u32]| {
+            let mut params = vec![0; PIDS + 4 * 950];
+            let _ = write_u32(&mut params, PIDS_COUNT, u32::try_from(pids.len()).unwrap());
+            for (index, pid) in pids.iter().enumerate() {
+                let _ = write_u32(&mut params, PIDS + 4 * index, *pid);
+            }
+            params
+        };
+        let mut answer = ask(&[4000, 777, 4001]);
+        pids(&mut answer, 777, &OWN);
+        assert_eq!(answer, ask(&[1, 30]));
+        let mut answer = ask(&[4000, 4001]);
+        pids(&mut answer, 777, &OWN);
+        assert_eq!(answer, ask(&[]));
+    }
+
+    #[test]
+    fn what_a_process_uses_is_told_of_own_ones_only() {
+        let mut params = ask_owned_by(1);
+        let _ = write_u32(&mut params, 0, 2);
+        let _ = write_u32(&mut params, INFOS + INFO, 4000);
+        pid_info(&mut params, &OWN);
+        assert_eq!(read_u64(&params, INFOS + INFO_DATA), Some(5 << 20));
+        assert_eq!(read_u32(&params, INFOS + INFO_RESULT), Some(0));
+        assert_eq!(read_u32(&params, INFOS + INFO + INFO_RESULT), Some(NOT_FOUND));
+        assert_eq!(read_u64(&params, INFOS + INFO + INFO_DATA), Some(0));
+        assert_eq!(owned_by(&params), Some(Bytes(5 << 20)));
+    }
+
+    #[test]
+    fn utilization_of_others_is_not_told() {
+        for (engines, size) in [(4, 116), (6, 116), (6, 128)] {
+            let sample = SAMPLE_HEAD + engines * size;
+            let mut params = vec![9; SAMPLES + SAMPLE_COUNT * sample];
+            let mine = SAMPLES + sample + SAMPLE_HEAD + size;
+            let _ = write_u32(&mut params, mine + 8, 777);
+            util_samples(&mut params, 777, Some(30));
+            assert_eq!(read_u32(&params, mine), Some(0x0909_0909));
+            assert_eq!(read_u32(&params, mine + 8), Some(30));
+            let other = SAMPLES + SAMPLE_HEAD;
+            assert_eq!(read_u32(&params, other), Some(0));
+            assert_eq!(read_u32(&params, other + 8), Some(NO_PID));
+            assert!(params[mine + 16..mine + size].iter().all(|byte| *byte == 0));
+        }
+        let mut unknown = vec![9; SAMPLES + SAMPLE_COUNT * 100];
+        util_samples(&mut unknown, 777, Some(30));
+        assert!(unknown[SAMPLES..].iter().all(|byte| *byte == 0));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..500), pid: u32) {
+            let mut copy = bytes.clone();
+            pids(&mut copy, pid, &OWN);
+            pid_info(&mut copy, &OWN);
+            util_samples(&mut copy, pid, Some(pid));
+            owned_by(&copy);
+            prop_assert_eq!(copy.len(), bytes.len());
+        }
+    }
+}
