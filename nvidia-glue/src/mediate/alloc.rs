@@ -5,18 +5,19 @@ use runtime_config::Bytes;
 use super::{
     Answer, Pid, Session, UnknownKind,
     call::{End, Flight},
+    context,
     locks::{Name, lock},
-    size,
     topology::Place,
 };
 use crate::{
-    account::{Ask, Card, Kind, ObjectName, Placement, Reservation, WhyNot},
+    account::{Ask, Card, Hold, Kind, ObjectName, Placement, Reservation, WhyNot},
     driver::{DeviceFile, Holder},
     rm::{
         Handle, Status,
-        classes::{Class, ClassKind},
-        decode::{Alloc, AllocContextDma, Dup, MemoryRequest},
+        classes::{Class, ClassKind, EventKind, OS_EVENT},
+        decode::{Alloc, AllocContextDma, AllocObject, Dup},
         layout::{Direction, read_u32, read_u64},
+        memory::{self, MemoryRequest},
     },
 };
 
@@ -46,23 +47,19 @@ struct Wanted {
     memory: Option<(Card, Bytes)>,
     place: Option<(Card, Place)>,
     dependencies: Vec<Handle>,
+    /// Memory to which it is a reference.
+    references: Vec<Handle>,
 }
 
 impl Session {
     pub(super) fn alloc(&self, flight: &mut Flight<'_>, alloc: Alloc) -> Result<Answer, End> {
-        let Some(class) = alloc.class() else {
-            self.count_unknown(UnknownKind::Class(alloc.class), false);
-            return Err(End::Status(Status::INVALID_CLASS));
-        };
-        if let ClassKind::Answered(status, _) | ClassKind::Refused(status, _) = class.kind {
-            return Err(End::Status(status));
-        }
+        let class = self.known_class(alloc.class)?;
         // The driver believes this size.
-        if alloc.said_params_size > 4096 {
+        if alloc.said_params_size > PARAMS_MOST {
             return Err(End::Status(Status::INVALID_ARGUMENT));
         }
         if alloc.params != 0 {
-            flight.copy_unsized(Alloc::PARAMS_AT, alloc.params)?;
+            flight.copy_unsized(Alloc::PARAMS_AT, alloc.params, alloc.buffer_size())?;
         }
         if alloc.rights != 0 {
             let (at, length) = (Alloc::RIGHTS_AT, Alloc::RIGHTS_SIZE);
@@ -73,6 +70,29 @@ impl Session {
         }
         self.own_client(alloc.client)?;
         self.alloc_object(flight, alloc, class)
+    }
+
+    /// `NV_ESC_RM_ALLOC_OBJECT`: the same, for classes that need no parameters.
+    pub(super) fn alloc_without_params(&self, flight: &mut Flight<'_>, alloc: AllocObject) -> Result<Answer, End> {
+        let AllocObject { client, parent, object, class } = alloc;
+        let known = self.known_class(class)?;
+        if known.kind == ClassKind::Root {
+            return Err(End::Status(Status::INVALID_CLASS));
+        }
+        self.own_client(client)?;
+        let alloc = Alloc { client, parent, object, class, params: 0, said_params_size: 0, rights: 0 };
+        self.alloc_object(flight, alloc, known)
+    }
+
+    fn known_class(&self, class: u32) -> Result<&'static Class, End> {
+        let Some(row) = crate::rm::classes::class(class) else {
+            self.count_unknown(UnknownKind::Class(class), false);
+            return Err(End::Status(Status::INVALID_CLASS));
+        };
+        match row.kind {
+            ClassKind::Answered(status, _) | ClassKind::Refused(status, _) => Err(End::Status(status)),
+            _ => Ok(row),
+        }
     }
 
     /// A new client: the mediator's own to the driver, the caller's to the accounts.
@@ -100,16 +120,25 @@ impl Session {
         let wanted = self.wanted(flight, alloc, class)?;
         let kind = kind_of(class.kind);
         let ask = Ask { client: alloc.client, kind, memory: wanted.memory, process: flight.pid };
-        let reservation = self.reserve(flight.pid, |accounts| accounts.reserve(ask))?;
+        let holds = self.hold_all(alloc.client, &wanted.references)?;
+        let reservation = match self.reserve(flight.pid, |accounts| accounts.reserve(ask)) {
+            Ok(reservation) => reservation,
+            Err(end) => {
+                self.attach_all(holds, None);
+                return Err(end);
+            }
+        };
         let making = Making {
             client: alloc.client,
             parent: alloc.parent,
             handle: (Holder::Args, Alloc::OBJECT_AT),
             reservation,
             dependencies: &wanted.dependencies,
-            size: wanted.memory.map(|_| (Holder::Buffer(0), MEMORY_SIZE)),
+            size: (class.kind == ClassKind::VideoMemory).then_some((Holder::Buffer(0), memory::SIZE_AT)),
         };
-        let Some(made) = self.make(flight, making, &[])? else { return flight.finish() };
+        let made = self.make(flight, making, &[]);
+        self.attach_all(holds, made.as_ref().ok().copied().flatten());
+        let Some(made) = made? else { return flight.finish() };
         if let Some((card, place)) = wanted.place {
             lock(&self.topology).add(made.client, alloc.parent, made.object, card, place);
         }
@@ -126,37 +155,79 @@ impl Session {
         let mut wanted = Wanted::default();
         match class.kind {
             ClassKind::Device => {
-                // Without parameters the driver would choose a card by itself.
-                let instance = read_u32(params, 0).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+                let instance = memory::device_instance(params);
                 let card = self.grant.by_device_instance(instance).ok_or(End::Status(Status::INVALID_DEVICE))?;
-                self.device_clients_are_own(params)?;
+                for client in memory::device_other_clients(params).into_iter().filter(|client| *client != 0) {
+                    self.own_client(Handle(client))?;
+                }
                 wanted.place = Some((card, Place::Device));
             }
             ClassKind::Subdevice => wanted.place = on_card().map(|card| (card, Place::Subdevice)),
+            ClassKind::UserSharedData => wanted.place = on_card().map(|card| (card, Place::SharedData)),
             ClassKind::VideoMemory => {
                 let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
-                let request = memory_request(params).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
-                let bytes = size::rounded(request).ok_or(End::Status(Status::NO_MEMORY))?;
-                wanted.memory = Some((card, bytes));
+                let request = MemoryRequest::of_params(params).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+                wanted.memory = Some((card, Bytes(request.rounded_size())));
             }
             ClassKind::ChannelGroup => {
                 let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
-                wanted.place = Some((card, Place::Group { charged: false }));
+                let engine = memory::channel_group_engine(params).unwrap_or(0);
+                wanted.memory = Some((card, context::expected(engine)));
+                wanted.place = Some((card, Place::Group { is_measured: !context::can_be_measured(engine) }));
                 wanted.dependencies = handles(params, GROUP_DEPENDENCIES);
             }
-            ClassKind::Channel => wanted.dependencies = handles(params, CHANNEL_DEPENDENCIES),
+            ClassKind::Channel => {
+                wanted.dependencies = handles(params, CHANNEL_DEPENDENCIES);
+                // One that is not in a group gets buffers of its own.
+                let is_grouped = lock(&self.topology).group(alloc.client, alloc.parent).is_some();
+                let engine = memory::channel_engine(params).unwrap_or(0);
+                wanted.memory = on_card().filter(|_| !is_grouped).map(|card| (card, context::expected(engine)));
+            }
             ClassKind::ContextShare => wanted.dependencies = handles(params, &[0]),
+            ClassKind::MemoryReference => wanted.references = handles(params, &[0, 4]),
+            ClassKind::Event(EventKind::ByClass | EventKind::OsEvent) => self.event_is_own(params, class)?,
             _ => {}
         }
         Ok(wanted)
     }
 
-    /// `hClientShare` and `hTargetClient` of a device name whose address space it takes.
-    fn device_clients_are_own(&self, params: &[u8]) -> Result<(), End> {
-        for client in handles(params, &[4, 8]) {
-            self.own_client(client)?;
+    /// An event watches an object of the container's, and wakes a file.
+    fn event_is_own(&self, params: &[u8], class: &Class) -> Result<(), End> {
+        let event = memory::EventParams::of_params(params).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+        if class.kind == ClassKind::Event(EventKind::ByClass) && event.class != OS_EVENT {
+            return Err(End::Status(Status::INVALID_CLASS));
+        }
+        if event.source_client != 0 {
+            self.own_client(Handle(event.source_client))?;
         }
         Ok(())
+    }
+
+    /// Holds memory to which an object is about to be a reference.
+    fn hold_all(&self, client: Handle, memories: &[Handle]) -> Result<Vec<Hold>, End> {
+        let mut holds = Vec::new();
+        for memory in memories {
+            match lock(&self.accounts).hold(ObjectName::new(client, *memory)) {
+                Ok(hold) => holds.push(hold),
+                Err(refusal) => {
+                    self.attach_all(holds, None);
+                    return Err(End::Status(refusal.status()));
+                }
+            }
+        }
+        Ok(holds)
+    }
+
+    /// The object that was made holds what was held for it; without one, nothing does.
+    fn attach_all(&self, holds: Vec<Hold>, made: Option<Made>) {
+        let mut accounts = lock(&self.accounts);
+        for hold in holds {
+            let left = match made {
+                Some(made) => accounts.attach(hold, ObjectName::new(made.client, made.object)).err(),
+                None => Some(hold),
+            };
+            left.into_iter().for_each(|hold| accounts.release(hold));
+        }
     }
 
     /// Has the driver make an object, and takes it into the accounts, in one step to whoever else uses the client. `None`: the driver
@@ -273,62 +344,6 @@ impl Session {
         flight.finish()
     }
 
-    /// The context buffers that the driver has made for a channel: charged once for its group, or for the channel that has none.
-    fn charge_context(&self, flight: &Flight<'_>, parent: Handle, channel: Made) -> Result<(), End> {
-        let Made { client, object } = channel;
-        let group = lock(&self.topology).group(client, parent);
-        if group == Some(true) {
-            return Ok(());
-        }
-        let Some(card) = lock(&self.topology).card_of(client, parent) else { return Ok(()) };
-        let Some(bytes) = self.context_size(&flight.file, client, card, object) else { return Ok(()) };
-        let charged = if group.is_some() { parent } else { object };
-        let result = self.locks.with(&[Name::Client(client)], || {
-            let result = lock(&self.accounts).charge_context(ObjectName::new(client, charged), card, bytes);
-            lock(&self.topology).group_is_charged(client, charged);
-            result
-        });
-        result.map_err(|refusal| {
-            self.unmake(&flight.file, channel);
-            if group.is_some() {
-                self.unmake(&flight.file, Made { client, object: charged });
-            }
-            self.refused(flight.pid, refusal)
-        })
-    }
-
-    /// Bytes of a channel's context buffers; `None`: it has none (a copy engine's).
-    fn context_size(&self, file: &DeviceFile, client: Handle, card: Card, channel: Handle) -> Option<Bytes> {
-        /// `NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE`: the channel, then the total.
-        const GET_CONTEXT_SIZE: u32 = 0x2080_1218;
-        let raw = self.raw(file, client);
-        let (subdevice, device) = {
-            let topology = lock(&self.topology);
-            (topology.subdevice(client, card), topology.device(client, card))
-        };
-        let mut params = vec![0; 16];
-        let _ = crate::rm::layout::write_u32(&mut params, 0, channel.0);
-        let ask = |subdevice: Handle| raw.control(subdevice, GET_CONTEXT_SIZE, params.clone()).ok();
-        let answer = match (subdevice, device) {
-            (Some(subdevice), _) => ask(subdevice),
-            // A client that has made none: one for the question.
-            (None, Some(device)) => {
-                let made = raw.alloc(device, Handle::NONE, super::grant::SUBDEVICE, vec![0; 4]).ok();
-                let subdevice = made.filter(|(status, _)| status.is_ok()).map(|(_, handle)| handle);
-                subdevice.and_then(|subdevice| {
-                    let answer = ask(subdevice);
-                    // It goes with the client at the latest.
-                    let _ = raw.free(subdevice);
-                    answer
-                })
-            }
-            (None, None) => None,
-        };
-        let (status, params) = answer?;
-        let bytes = read_u64(&params, 8).filter(|bytes| status.is_ok() && *bytes > 0)?;
-        Some(Bytes(bytes))
-    }
-
     /// Calls of the mediator's own in a client of the container's, on a duplicate of the file that it lives on.
     pub(super) fn raw<'b>(&'b self, file: &'b DeviceFile, client: Handle) -> super::raw::Raw<'b> {
         super::raw::Raw { driver: self.driver.as_ref(), abi: self.abi, file, client }
@@ -351,26 +366,14 @@ impl Session {
     }
 }
 
+/// More bytes of parameters than any class has.
+const PARAMS_MOST: u32 = 4096;
 /// Offset of `NVOS39_PARAMETERS.hObjectNew`.
 const CONTEXT_DMA_OBJECT: usize = 8;
-/// `NV_MEMORY_ALLOCATION_PARAMS` (src/common/sdk/nvidia/inc/nvos.h): flags, attr, attr2, size. The same in every release.
-const MEMORY_FLAGS: usize = 8;
-const MEMORY_ATTR: usize = 24;
-const MEMORY_ATTR2: usize = 28;
-const MEMORY_SIZE: usize = 64;
 /// `hVASpace` of a channel group's parameters.
 const GROUP_DEPENDENCIES: &[usize] = &[8];
 /// `hContextShare`, `hVASpace` and `hUserdMemory[0]` of a channel's parameters.
 const CHANNEL_DEPENDENCIES: &[usize] = &[24, 28, 32];
-
-fn memory_request(params: &[u8]) -> Option<MemoryRequest> {
-    Some(MemoryRequest {
-        flags: read_u32(params, MEMORY_FLAGS)?,
-        attr: read_u32(params, MEMORY_ATTR)?,
-        attr2: read_u32(params, MEMORY_ATTR2)?,
-        size: read_u64(params, MEMORY_SIZE)?,
-    })
-}
 
 /// The handles at these offsets, without those that are null.
 fn handles(params: &[u8], at: &[usize]) -> Vec<Handle> {

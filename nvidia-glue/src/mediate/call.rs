@@ -35,9 +35,6 @@ impl From<CallerError> for End {
     }
 }
 
-/// Parameters of an allocation whose size nobody says are read as far as they can be, up to this.
-const UNSIZED_PARAMS: usize = 4096;
-
 /// A call on its way.
 pub(super) struct Flight<'a> {
     pub(super) caller: &'a dyn Caller,
@@ -112,11 +109,11 @@ impl<'a> Flight<'a> {
         Ok(())
     }
 
-    /// Copies what is there of parameters whose size nobody says.
-    pub(super) fn copy_unsized(&mut self, offset: usize, address: u64) -> Result<(), End> {
-        let mut bytes = vec![0; UNSIZED_PARAMS];
+    /// Copies what is there of parameters that are at most `most` bytes long; nobody says how long they are.
+    pub(super) fn copy_unsized(&mut self, offset: usize, address: u64, most: usize) -> Result<(), End> {
+        let mut bytes = vec![0; most];
         let present = self.caller.read_up_to(address, &mut bytes)?;
-        if present == 0 {
+        if present == 0 && most > 0 {
             return Err(End::Errno(libc::EFAULT));
         }
         // Nothing is left of a copy that came to a gap.

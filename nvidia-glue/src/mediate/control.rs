@@ -7,13 +7,13 @@ use super::{
     view::{self, processes::Shown},
 };
 use crate::{
-    account::{Card, ObjectName},
+    account::Card,
     driver::Holder,
     rm::{
         Handle, Status,
         controls::{ControlRule, ScheduleKind, ViewKind, rule_of},
         decode::Control,
-        layout::read_u32,
+        layout::{read_u32, write_u32},
     },
 };
 
@@ -30,6 +30,8 @@ impl Session {
         if control.params_size > Control::PARAMS_MOST {
             return Err(End::Status(Status::INVALID_ARGUMENT));
         }
+        // All of them are for the kernel's own use.
+        let _ = write_u32(&mut flight.args, Control::FLAGS_AT, 0);
         let size = usize::try_from(control.params_size).map_err(|_| End::Status(Status::INVALID_ARGUMENT))?;
         self.copy_params(flight, Control::PARAMS_AT, control.params, size)?;
         if let Some(row) = control.row().filter(|_| control.params != 0) {
@@ -54,7 +56,8 @@ impl Session {
             ControlRule::Schedule(kind) => self.schedule(flight, kind),
             ControlRule::Export => self.export(flight, control),
             ControlRule::Import => self.import(flight, control),
-            ControlRule::Attach => self.attach(flight, control),
+            // Of classes that are refused.
+            ControlRule::Attach => Err(End::Status(Status::NOT_SUPPORTED)),
             ControlRule::Share => self.share_control(flight, control),
             ControlRule::Refuse(status, _) => Err(End::Status(status)),
         }
@@ -195,37 +198,6 @@ impl Session {
         flight.execute(self.driver.as_ref())?;
         flight.finish()
     }
-
-    /// An object takes memory in, and keeps it until it is freed itself.
-    fn attach(&self, flight: &mut Flight<'_>, control: Control) -> Result<Answer, End> {
-        let memories: Vec<ObjectName> = attached_memories(control, flight.params())
-            .into_iter()
-            .map(|memory| ObjectName::new(control.client, memory))
-            .collect();
-        let object = ObjectName::new(control.client, control.object);
-        self.locks.with(&[super::locks::Name::Client(control.client)], || -> Result<(), End> {
-            let mut holds = Vec::new();
-            for memory in &memories {
-                match lock(&self.accounts).hold(*memory) {
-                    Ok(hold) => holds.push(hold),
-                    Err(refusal) => {
-                        holds.into_iter().for_each(|hold| lock(&self.accounts).release(hold));
-                        return Err(End::Status(refusal.status()));
-                    }
-                }
-            }
-            let status = flight.execute(self.driver.as_ref());
-            // A list may be attached in part.
-            let attached = status.is_ok_and(Status::is_ok) || control.id == FABRIC_ATTACH;
-            let mut accounts = lock(&self.accounts);
-            for hold in holds {
-                let left = if attached { accounts.attach(hold, object).err() } else { Some(hold) };
-                left.into_iter().for_each(|hold| accounts.release(hold));
-            }
-            status.map(|_| ())
-        })?;
-        flight.finish()
-    }
 }
 
 /// Controls whose parameters begin with a card's id (ctrl0000gpu.h, ctrl0000unix.h): `GET_ID_INFO`, `GET_INIT_STATUS`, `GET_ID_INFO_V2`,
@@ -236,8 +208,6 @@ const NAME_A_CARD: [u32; 11] = [0x202, 0x203, 0x205, 0x21b, 0x240, 0x275, 0x278,
 const ATTACH_CARDS: [u32; 2] = [0x215, 0x216];
 /// `NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX`.
 const P2P_CAPS_MATRIX: u32 = 0x13a;
-/// `NV00F8_CTRL_CMD_ATTACH_MEM`.
-const FABRIC_ATTACH: u32 = 0x00f8_0103;
 /// `NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT`.
 const SHARE_OBJECT: u32 = 0xd06;
 /// Offset of `gpuId` in `NV0000_CTRL_GPU_GET_UUID_INFO_PARAMS`.
@@ -246,20 +216,4 @@ const UUID_INFO_GPU_ID: usize = 260;
 /// What the driver knows the container's processes as.
 pub(super) fn mediator_pid() -> u32 {
     std::process::id()
-}
-
-/// The memory that an attaching control names.
-fn attached_memories(control: Control, params: &[u8]) -> Vec<Handle> {
-    /// `NV00FD_CTRL_CMD_ATTACH_MEM`, `NV00E0_CTRL_CMD_EXPORT_MEM`.
-    const MULTICAST: u32 = 0x00fd_0102;
-    const EXPORT: u32 = 0x00e0_0101;
-    let at: Vec<usize> = match control.id {
-        // `memInfos`, 64 of 32 bytes each, that begin with the handle.
-        FABRIC_ATTACH => (0..64).map(|index| 32 * index).collect(),
-        MULTICAST => vec![4],
-        // `handles`, 256.
-        EXPORT => (0..256).map(|index| 8 + 4 * index).collect(),
-        _ => Vec::new(),
-    };
-    at.into_iter().filter_map(|at| read_u32(params, at)).filter(|handle| *handle != 0).map(Handle).collect()
 }

@@ -1,11 +1,13 @@
 //! The old way to memory: `NV_ESC_RM_VID_HEAP_CONTROL`.
 
+use runtime_config::Bytes;
+
 use super::{
     Answer, Session,
     alloc::Making,
     call::{End, Flight},
     locks::lock,
-    size, view,
+    view,
 };
 use crate::{
     driver::Holder,
@@ -34,10 +36,9 @@ impl Session {
     }
 
     fn vid_heap_alloc(&self, flight: &mut Flight<'_>, heap: VidHeap, alloc: VidHeapAlloc) -> Result<Answer, End> {
-        let memory = if size::takes_video_memory(alloc.request) {
+        let memory = if alloc.request.may_be_video_memory() {
             let card = self.card_of(heap.client, heap.parent).ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
-            let bytes = size::rounded(alloc.request).ok_or(End::Status(Status::NO_MEMORY))?;
-            Some((card, bytes))
+            Some((card, Bytes(alloc.request.rounded_size())))
         } else {
             None
         };

@@ -1,32 +1,66 @@
 //! Calls that prepare CPU mappings, let others duplicate, or ask about cards without a client.
 
-use std::{fs::File, sync::Arc};
+use std::{fs::File, io, sync::Arc};
 
 use super::{
-    Answer, Session,
-    call::{End, Flight},
+    Answer, CallerError, Session,
+    call::{End, Flight, errno},
+    locks::lock,
     view,
 };
 use crate::{
-    driver::Holder,
+    driver::{FileField, Holder},
     rm::{
         Status,
-        decode::{MapMemory, Row, Share},
+        decode::{MapMemory, Share},
         layout::{Width, read_number, read_u32},
     },
 };
 
-/// `NV_ESC_CARD_INFO`, `NV_ESC_STATUS_CODE`, `NV_ESC_ATTACH_GPUS_TO_FD`, `NV_ESC_RM_ALLOC_OBJECT`.
-const CARD_INFO: u8 = 0xc8;
-const STATUS_CODE: u8 = 0xd1;
-const ATTACH_GPUS: u8 = 0xd4;
-const ALLOC_OBJECT: u8 = 0x28;
 /// Offset of the policy in `NVOS57_PARAMETERS`.
 const SHARE_POLICY: usize = 8;
+/// The driver's page about a card is 2608 bytes long in 580; nobody needs much more zeros.
+const MOST_ZEROS: u64 = 1 << 16;
+
+/// A file of zeros to be mapped.
+fn zeros(length: u64) -> io::Result<File> {
+    let file = File::from(rustix::fs::memfd_create(c"egpu", rustix::fs::MemfdFlags::CLOEXEC)?);
+    file.set_len(length.next_multiple_of(4096))?;
+    Ok(file)
+}
 
 impl Session {
     pub(super) fn map_memory(&self, flight: &mut Flight<'_>, map: MapMemory) -> Result<Answer, End> {
-        self.on_client(flight, map.client)
+        self.own_client(map.client)?;
+        let is_rewritten = {
+            let topology = lock(&self.topology);
+            let card = topology.card_of(map.client, map.memory);
+            topology.is_shared_data(map.client, map.memory)
+                && card.is_some_and(|card| self.grant.shown(card, &lock(&self.accounts)).is_some())
+        };
+        if is_rewritten { self.map_zeros(flight, map) } else { self.pass(flight) }
+    }
+
+    /// The page on which the driver tells the card's real memory and load cannot be rewritten where it is: the driver prepares the mapping
+    /// on a file of the mediator's own, and the program gets a page of zeros, which to it means that nothing there is valid.
+    fn map_zeros(&self, flight: &mut Flight<'_>, map: MapMemory) -> Result<Answer, End> {
+        let descriptor = flight.row.descriptors().first().map(|fd| usize::from(fd.at));
+        let file = super::call::driver_file(self.driver.as_ref(), flight.caller, map.fd)?;
+        let (Some(offset), Some(file)) = (descriptor, file) else { return Err(End::Status(Status::INVALID_ARGUMENT)) };
+        if map.length > MOST_ZEROS {
+            return Err(End::Status(Status::INVALID_ARGUMENT));
+        }
+        let zeros = zeros(map.length).map_err(errno)?;
+        match flight.caller.replace(map.fd, &zeros) {
+            Ok(()) => {}
+            // A kernel that cannot: the program sees the whole card's numbers there.
+            Err(CallerError::Other(error)) if error.kind() == io::ErrorKind::Unsupported => return self.pass(flight),
+            Err(error) => return Err(error.into()),
+        }
+        let own = self.driver.open(file.node).map_err(errno)?;
+        flight.files.push(FileField { holder: Holder::Args, offset, file: own });
+        flight.execute(self.driver.as_ref())?;
+        flight.finish()
     }
 
     pub(super) fn share(&self, flight: &mut Flight<'_>, share: Share) -> Result<Answer, End> {
@@ -47,32 +81,25 @@ impl Session {
         Ok(())
     }
 
-    /// Calls of which only the number matters.
-    pub(super) fn other(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
-        let Row::Escape(escape, _) = flight.row else { return self.pass(flight) };
-        match escape.number {
-            CARD_INFO => {
-                self.execute_row(flight)?;
-                view::cards::card_info(&mut flight.args, self.grant.names());
-                flight.finish()
-            }
-            STATUS_CODE => {
-                let byte = |at: usize| flight.args.get(at).copied().unwrap_or(u8::MAX);
-                let domain = read_u32(&flight.args, 0).unwrap_or(u32::MAX);
-                self.grant.by_pci(domain, byte(4), byte(5)).ok_or(End::Errno(libc::EINVAL))?;
-                self.pass(flight)
-            }
-            ATTACH_GPUS => {
-                let ids = flight.args.chunks_exact(4).filter(|id| id.iter().any(|byte| *byte != 0));
-                if ids.into_iter().any(|id| !view::cards::names_granted(id, 0, self.grant.names())) {
-                    return Err(End::Errno(libc::EINVAL));
-                }
-                self.pass(flight)
-            }
-            // What no decoder has looked into must not make objects.
-            ALLOC_OBJECT => Err(End::Status(Status::NOT_SUPPORTED)),
-            _ => self.pass(flight),
+    /// The cards of the host, of which the granted ones are shown.
+    pub(super) fn card_info(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        self.execute_row(flight)?;
+        view::cards::card_info(&mut flight.args, self.grant.names());
+        flight.finish()
+    }
+
+    pub(super) fn card_status(&self, flight: &mut Flight<'_>, domain: u32, bus: u8, slot: u8) -> Result<Answer, End> {
+        self.grant.by_pci(domain, bus, slot).ok_or(End::Errno(libc::EINVAL))?;
+        self.pass(flight)
+    }
+
+    /// A list of cards' ids, 0 for none.
+    pub(super) fn attach_gpus(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        let mut ids = flight.args.chunks_exact(4).filter(|id| id.iter().any(|byte| *byte != 0));
+        if !ids.all(|id| view::cards::names_granted(id, 0, self.grant.names())) {
+            return Err(End::Errno(libc::EINVAL));
         }
+        self.pass(flight)
     }
 
     /// The file that a descriptor of the call names; it must be one of the driver's control files.

@@ -6,6 +6,7 @@
 mod alloc;
 mod call;
 pub mod caller;
+mod context;
 mod control;
 mod export;
 mod grant;
@@ -21,7 +22,6 @@ mod reconcile;
 mod refresh;
 mod session;
 mod setup;
-mod size;
 mod topology;
 mod uvm;
 mod view;

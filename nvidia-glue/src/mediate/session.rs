@@ -24,7 +24,7 @@ use super::{
 use crate::{
     account::{Accounts, Card, ObjectLimits, OverQuota, Refusal},
     driver::{Driver, OwnClient, open_own_client},
-    rm::{Abi, Call, Handle, Node, Status, Undecodable, args_size, decode, decode::Decoded, escapes::Action},
+    rm::{Abi, Call, Handle, Node, Status, Undecodable, decode, decode::Decoded, escapes::Action, row},
     usage::{CardUsage, ProcessUsage, Usage},
 };
 
@@ -141,8 +141,8 @@ impl Session {
         // so it is never continued.
         let file = driver_file(self.driver.as_ref(), caller, fd)?.ok_or(End::Errno(libc::ENOTTY))?;
         let pid = self.known_caller(caller)?;
-        let mut args =
-            vec![0; args_size(self.abi, file.node, command).map_err(|error| self.undecodable(file.node, error))?];
+        let row = row(self.abi, file.node, command).map_err(|error| self.undecodable(file.node, error))?;
+        let mut args = vec![0; row.size()];
         if !args.is_empty() {
             caller.read(argument, &mut args)?;
         }
@@ -185,6 +185,11 @@ impl Session {
             Call::Dup(dup) => self.dup(flight, dup),
             Call::Share(share) => self.share(flight, share),
             Call::AllocContextDma(alloc) => self.alloc_context_dma(flight, alloc),
+            Call::AllocObject(alloc) => self.alloc_without_params(flight, alloc),
+            Call::IdleChannels(idle) => self.on_client(flight, idle.client),
+            Call::CardInfo => self.card_info(flight),
+            Call::CardStatus { domain, bus, slot } => self.card_status(flight, domain, bus, slot),
+            Call::AttachGpus => self.attach_gpus(flight),
             // A dma-buf outlives the mediator and cannot be taken back: memory behind one would be charged to nobody.
             Call::ExportToDmaBuf { .. } => Err(End::Status(Status::NOT_SUPPORTED)),
             Call::MapMemory(map) => self.map_memory(flight, map),
@@ -193,10 +198,10 @@ impl Session {
             Call::MapDma(map) | Call::UnmapDma(map) => self.on_client(flight, map.client),
             Call::BindContextDma { client, .. } => self.on_client(flight, client),
             Call::AllocOsEvent(event) | Call::FreeOsEvent(event) => self.on_client(flight, event.client),
-            // These are made of the caller's own pages and files, which only the kernel finds, and only in the caller's place.
-            Call::AllocMemory(_) | Call::RegisterFd { .. } => Err(End::Status(Status::NOT_SUPPORTED)),
+            // It is made of the caller's own pages, which only the kernel finds, and only in the caller's place.
+            Call::AllocMemory(_) => Err(End::Status(Status::NOT_SUPPORTED)),
             Call::Uvm(call) => self.uvm(flight, call),
-            Call::Other => self.other(flight),
+            Call::RegisterFd { .. } | Call::Other => self.pass(flight),
         }
     }
 

@@ -1,7 +1,7 @@
 //! On which card a client's devices are.
 //!
-//! Only what memory and channels can hang from is remembered: devices, subdevices and channel groups. What is remembered of an object that
-//! went with another one does no harm: the driver refuses whatever names it, and a handle that is used again is written anew.
+//! Only what matters to later calls is remembered: devices, subdevices, channel groups, and the driver's page about a card. What is remembered of an object
+//! that went with another one does no harm: the driver refuses whatever names it, and a handle that is used again is written anew.
 
 use std::collections::HashMap;
 
@@ -12,10 +12,12 @@ use crate::{account::Card, rm::Handle};
 pub(super) enum Place {
     Device,
     Subdevice,
-    /// A channel group; whether its context buffers are charged already.
+    /// A channel group; whether the size of its context buffers is known, so that nobody needs to ask for it (again).
     Group {
-        charged: bool,
+        is_measured: bool,
     },
+    /// The page on which the driver tells about the card.
+    SharedData,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -56,21 +58,27 @@ impl Topology {
         objects.find(|(_, placed)| placed.card == card && placed.place == place).map(|(handle, _)| *handle)
     }
 
-    /// Whether the object is a channel group, and whether its buffers are charged already.
+    /// Whether the object is a channel group, and whether its buffers are measured.
     pub(super) fn group(&self, client: Handle, object: Handle) -> Option<bool> {
         match self.clients.get(&client)?.get(&object)?.place {
-            Place::Group { charged } => Some(charged),
-            Place::Device | Place::Subdevice => None,
+            Place::Group { is_measured } => Some(is_measured),
+            _ => None,
         }
     }
 
-    /// The buffers of a channel group are charged from now on.
-    pub(super) fn group_is_charged(&mut self, client: Handle, object: Handle) {
+    /// The buffers of a channel group are measured.
+    pub(super) fn group_is_measured(&mut self, client: Handle, object: Handle) {
         if let Some(placed) = self.clients.get_mut(&client).and_then(|objects| objects.get_mut(&object))
-            && placed.place == (Place::Group { charged: false })
+            && let Place::Group { is_measured } = &mut placed.place
         {
-            placed.place = Place::Group { charged: true };
+            *is_measured = true;
         }
+    }
+
+    /// Whether the object is the driver's page about a card.
+    pub(super) fn is_shared_data(&self, client: Handle, object: Handle) -> bool {
+        let placed = self.clients.get(&client).and_then(|objects| objects.get(&object));
+        placed.is_some_and(|placed| placed.place == Place::SharedData)
     }
 
     /// An object was freed, and what hangs from it; the client itself, to forget all of it.
@@ -83,8 +91,16 @@ impl Topology {
         if objects.remove(&object).is_none() {
             return;
         }
-        // A subdevice or group hangs from a device, nothing from those.
-        objects.retain(|_, placed| placed.parent != object);
+        let mut gone = vec![object];
+        while let Some(parent) = gone.pop() {
+            objects.retain(|handle, placed| {
+                let stays = placed.parent != parent;
+                if !stays {
+                    gone.push(*handle);
+                }
+                stays
+            });
+        }
     }
 }
 
@@ -100,12 +116,12 @@ mod tests {
         let (device, subdevice, group) = (Handle(2), Handle(3), Handle(4));
         topology.add(CLIENT, CLIENT, device, Card(1), Place::Device);
         topology.add(CLIENT, device, subdevice, Card(1), Place::Subdevice);
-        topology.add(CLIENT, device, group, Card(1), Place::Group { charged: false });
+        topology.add(CLIENT, device, group, Card(1), Place::Group { is_measured: false });
         assert_eq!(topology.card_of(CLIENT, group), Some(Card(1)));
         assert_eq!(topology.subdevice(CLIENT, Card(1)), Some(subdevice));
         assert_eq!(topology.subdevice(CLIENT, Card(0)), None);
         assert_eq!(topology.group(CLIENT, group), Some(false));
-        topology.group_is_charged(CLIENT, group);
+        topology.group_is_measured(CLIENT, group);
         assert_eq!(topology.group(CLIENT, group), Some(true));
         assert_eq!(topology.group(CLIENT, device), None);
         topology.remove(CLIENT, device);

@@ -11,7 +11,7 @@ use crate::{
     account::{Card, ObjectName, UvmFile},
     rm::{
         Handle, Node, Status,
-        decode::{Range, UvmCall},
+        decode::{Range, UvmCall, UvmMemory},
         escapes::Action,
         layout::read_u64,
     },
@@ -41,9 +41,8 @@ impl Session {
                 self.with_object(flight, object.client)
             }
             UvmCall::CreateExternalRange(range) => self.create_range(flight, range),
-            UvmCall::MapExternal { range, client, memory, .. } => {
-                self.map_external(flight, range, ObjectName::new(client, memory))
-            }
+            UvmCall::MapExternal(memory) => self.map_external(flight, memory, false),
+            UvmCall::DeviceP2p(memory) => self.map_external(flight, memory, true),
             UvmCall::UnmapExternal { range, uuid } => self.unmap_external(flight, range, uuid),
             UvmCall::Free { base } => {
                 let file = self.uvm_file(flight)?;
@@ -70,7 +69,7 @@ impl Session {
             }
             UvmCall::Deinitialize
             | UvmCall::MmInitialize { .. }
-            | UvmCall::UnregisterChannel
+            | UvmCall::UnregisterChannel { .. }
             | UvmCall::ValidateVaRange(_)
             | UvmCall::SemaphorePool(_)
             | UvmCall::Ranged(_)
@@ -136,15 +135,22 @@ impl Session {
         })
     }
 
-    fn map_external(&self, flight: &mut Flight<'_>, range: Range, memory: ObjectName) -> Result<Answer, End> {
-        self.own_client(memory.client)?;
+    /// Memory is mapped into a range, or into one that the call begins itself.
+    fn map_external(&self, flight: &mut Flight<'_>, map: UvmMemory, begins: bool) -> Result<Answer, End> {
+        let UvmMemory { range, client, memory, .. } = map;
+        let memory = ObjectName::new(client, memory);
+        self.own_client(client)?;
         let file = self.uvm_file(flight)?;
-        let cards = self.mapped_cards(flight);
+        let cards = if begins { Vec::new() } else { self.mapped_cards(flight) };
+        self.reserve(flight.pid, |accounts| accounts.external_range_fits())?;
         self.in_order_with(flight, file, &[Name::Client(memory.client)], |flight| {
             let hold = lock(&self.accounts).hold(memory).map_err(|refusal| End::Status(refusal.status()))?;
             let status = self.execute_row(flight);
             let mut accounts = lock(&self.accounts);
             if status.is_ok_and(Status::is_ok) {
+                if begins {
+                    accounts.external_range(file, range.base, range.length);
+                }
                 accounts.map(hold, file, range.base, range.length, &cards);
             } else {
                 accounts.release(hold);
@@ -253,17 +259,14 @@ impl Session {
     /// `UVM_FREE` on a file of the container's.
     fn free_uvm_range(&self, file: &crate::driver::DeviceFile, base: u64) -> bool {
         const UVM_FREE: u32 = 34;
-        let Ok(size) = crate::rm::args_size(self.abi, Node::Uvm, UVM_FREE) else { return false };
-        let mut args = vec![0; size];
+        let Ok(row) = crate::rm::row(self.abi, Node::Uvm, UVM_FREE) else { return false };
+        let mut args = vec![0; row.size()];
         if !crate::rm::layout::write_u64(&mut args, 0, base) {
             return false;
         }
         let call = crate::driver::DriverCall { command: UVM_FREE, args: &mut args, buffers: &mut [], files: &[] };
-        if self.driver.ioctl(file, call).is_err() {
-            return false;
-        }
-        let row = crate::rm::decode(self.abi, Node::Uvm, UVM_FREE, &args).map(|decoded| decoded.row);
-        row.is_ok_and(|row| row.status(&args).is_none_or(Status::is_ok))
+        let called = self.driver.ioctl(file, call).is_ok();
+        called && row.status(&args).is_none_or(Status::is_ok)
     }
 }
 

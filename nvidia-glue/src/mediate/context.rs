@@ -1,0 +1,93 @@
+//! Memory that the driver takes for a context and that no allocation shows.
+//!
+//! With one CUDA context on an H200 (driver 580.159.04), 9024 KiB of the card are gone beside all allocations: 8256 KiB once its compute
+//! channel group is scheduled, 256 KiB for each of its three groups of copy engines. Of the former, the driver tells 5308 KiB when asked for
+//! the size of a channel's context buffers. So a group is charged when it is made, and what the driver tells corrects that.
+
+use runtime_config::Bytes;
+
+use super::{
+    Session,
+    alloc::Made,
+    call::{End, Flight},
+    grant::SUBDEVICE,
+    locks::{Name, lock},
+};
+use crate::{
+    account::{Card, ObjectName},
+    driver::DeviceFile,
+    rm::{
+        Handle, Status,
+        layout::{read_u64, write_u32},
+    },
+};
+
+/// What a group of a graphics engine takes, before the driver has told; and what it takes beside what the driver tells.
+const GRAPHICS: Bytes = Bytes(8256 * Bytes::KIB);
+const UNTOLD: Bytes = Bytes(2948 * Bytes::KIB);
+/// What a group of another engine takes.
+const OTHER: Bytes = Bytes(256 * Bytes::KIB);
+
+/// `NV2080_ENGINE_TYPE_GR0` to `GR7` (src/common/sdk/nvidia/inc/class/cl2080_notification.h).
+const GRAPHICS_ENGINES: std::ops::RangeInclusive<u32> = 1..=8;
+
+/// Whether the driver can be asked what a group of an engine takes. Asked for another engine it complains in the kernel's log.
+pub(super) fn can_be_measured(engine: u32) -> bool {
+    GRAPHICS_ENGINES.contains(&engine)
+}
+
+/// What a group of an engine is charged when it is made. 0 is an engine that is not chosen yet: it may be any.
+pub(super) fn expected(engine: u32) -> Bytes {
+    if engine == 0 || can_be_measured(engine) { GRAPHICS } else { OTHER }
+}
+
+impl Session {
+    /// The first channel of a group exists: the driver is asked what the group takes.
+    pub(super) fn charge_context(&self, flight: &Flight<'_>, parent: Handle, channel: Made) -> Result<(), End> {
+        let Made { client, object } = channel;
+        let (group, card) = {
+            let topology = lock(&self.topology);
+            (topology.group(client, parent), topology.card_of(client, parent))
+        };
+        let (Some(false), Some(card)) = (group, card) else { return Ok(()) };
+        let Some(bytes) = self.context_size(&flight.file, client, card, object) else { return Ok(()) };
+        let bytes = Bytes(bytes.0.saturating_add(UNTOLD.0));
+        let charged = self.locks.with(&[Name::Client(client)], || {
+            lock(&self.topology).group_is_measured(client, parent);
+            lock(&self.accounts).charge_context(ObjectName::new(client, parent), card, bytes)
+        });
+        charged.map_err(|refusal| {
+            // Its buffers stay until the group goes.
+            self.unmake(&flight.file, channel);
+            self.unmake(&flight.file, Made { client, object: parent });
+            self.refused(flight.pid, refusal)
+        })
+    }
+
+    /// Bytes of the context buffers of a channel's group; `None`: the driver does not tell.
+    fn context_size(&self, file: &DeviceFile, client: Handle, card: Card, channel: Handle) -> Option<Bytes> {
+        let (subdevice, device) = {
+            let topology = lock(&self.topology);
+            (topology.subdevice(client, card), topology.device(client, card))
+        };
+        if let Some(subdevice) = subdevice {
+            return self.ask_context_size(file, client, subdevice, channel);
+        }
+        // A client that has none: one for the question. It goes with the client at the latest.
+        let raw = self.raw(file, client);
+        let made = raw.alloc(device?, Handle::NONE, SUBDEVICE, vec![0; 4]).ok();
+        let (_, subdevice) = made.filter(|(status, _)| status.is_ok())?;
+        let bytes = self.ask_context_size(file, client, subdevice, channel);
+        let _ = raw.free(subdevice);
+        bytes
+    }
+
+    fn ask_context_size(&self, file: &DeviceFile, client: Handle, subdevice: Handle, channel: Handle) -> Option<Bytes> {
+        /// `NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE`: the channel, then the total at 8.
+        const GET_CONTEXT_SIZE: u32 = 0x2080_1218;
+        let mut params = vec![0; 16];
+        let _ = write_u32(&mut params, 0, channel.0);
+        let (status, params) = self.raw(file, client).control(subdevice, GET_CONTEXT_SIZE, params).ok()?;
+        read_u64(&params, 8).filter(|_| Status::is_ok(status)).map(Bytes)
+    }
+}
