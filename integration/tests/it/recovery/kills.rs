@@ -2,7 +2,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use integration::{ContainerBuilder, Node, eventually, is_egpu, processes::Process};
+use integration::{
+    ContainerBuilder, Node, eventually, is_egpu, leftovers::shim_socket, node::shim_directory, processes::Process,
+};
 use nix::sys::signal::Signal;
 
 use crate::case::Case;
@@ -23,6 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::plain("kills::shim_of_a_running_container", shim_of_a_running_container),
         Case::plain("kills::shim_during_an_exec", shim_during_an_exec),
         Case::egpu("kills::helper_of_a_running_container", helper_of_a_running_container),
+        Case::egpu("kills::shim_that_nobody_connected_to", shim_that_nobody_connected_to),
         Case::egpu("kills::shim_at_random", |node| at_random(node, Victim::Shim)),
         Case::egpu("kills::shim_at_its_birth", |node| at_random(node, Victim::NewShim)),
         Case::egpu("kills::shim_and_what_cleans_up_at_random", |node| at_random(node, Victim::EveryShim)),
@@ -165,6 +168,35 @@ fn shim_of_a_running_container(node: &Node) {
     container.forget();
     clear(node, "a");
     again(node);
+}
+
+/// containerd was about to connect: it calls `delete` for no such shim.
+fn shim_that_nobody_connected_to(node: &Node) {
+    let bundle = tempfile::tempdir().unwrap();
+    std::fs::write(bundle.path().join("config.json"), "{}").unwrap();
+    let start = || {
+        let output = std::process::Command::new(shim_directory().join("containerd-shim-egpu-v1"))
+            .args(["-namespace", node.namespace(), "-id", "early", "-address"])
+            .arg(node.socket())
+            .arg("start")
+            .env("EGPU_CONFIG", node.directory().join("egpu.toml"))
+            .env("TTRPC_ADDRESS", format!("{}.ttrpc", node.socket().display()))
+            .current_dir(bundle.path())
+            .stdin(std::process::Stdio::null())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    start();
+    let socket = shim_socket(node, "early");
+    assert!(socket.exists(), "it listens at {}", socket.display());
+    again(node);
+    assert!(socket.exists(), "another shim leaves a living one alone");
+    node.shims().iter().filter(|shim| shim.command.contains("early")).for_each(Process::kill);
+    eventually("it is dead", || node.shims().is_empty().then_some(()));
+    assert!(socket.exists());
+    again(node);
+    assert!(!socket.exists(), "the next shim removes what it left");
 }
 
 fn shim_during_an_exec(node: &Node) {
