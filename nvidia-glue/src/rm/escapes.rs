@@ -393,14 +393,6 @@ pub const ESCAPES: &[Escape] = &[
         .other_types(OtherTypes::Refused),
     os("NV_ESC_FREE_OS_EVENT", 0xcf, Action::Execute, &[layout(16, Some(12))], "ends an event")
         .other_types(OtherTypes::Refused),
-    os(
-        "NV_ESC_FREE_OS_EVENT",
-        0xcf,
-        Action::Continue("ends what NV_ESC_ALLOC_OS_EVENT made on the same file"),
-        &[layout(16, Some(12))],
-        "ends an event",
-    )
-    .other_types(OtherTypes::Refused),
     os("NV_ESC_STATUS_CODE", 0xd1, Action::Execute, &[layout(12, None)], "a card's status, by PCI address")
         .on(OnNode::Control),
     os(

@@ -66,6 +66,15 @@ pub enum Length {
         /// More elements than the driver accepts: the call is refused instead of copied.
         most: u32,
     },
+    /// The square of a 4-byte number in the same struct, times the size of an element.
+    Squared {
+        /// Offset of the number.
+        at: u16,
+        /// Bytes of one element.
+        element: u32,
+        /// A larger number than the driver accepts: the call is refused instead of copied.
+        most: u32,
+    },
 }
 
 /// Who writes what a pointer points to.
@@ -158,14 +167,21 @@ impl Length {
         match *self {
             Self::Fixed(bytes) => usize::try_from(bytes).ok(),
             Self::Counted { at, width, element, most } => {
-                let count = read_number(holder, usize::from(at), width)?;
-                if count > u64::from(most) {
-                    return None;
-                }
-                usize::try_from(count.checked_mul(u64::from(element))?).ok()
+                bytes_of(read_number(holder, usize::from(at), width)?, most, 1, element)
+            }
+            Self::Squared { at, element, most } => {
+                let number = u64::from(read_u32(holder, usize::from(at))?);
+                bytes_of(number, most, number, element)
             }
         }
     }
+}
+
+fn bytes_of(number: u64, most: u32, times: u64, element: u32) -> Option<usize> {
+    if number > u64::from(most) {
+        return None;
+    }
+    usize::try_from(number.checked_mul(times)?.checked_mul(u64::from(element))?).ok()
 }
 
 impl Pointer {

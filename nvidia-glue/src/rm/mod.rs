@@ -39,3 +39,8 @@ pub enum Node {
     /// `/dev/nvidia-uvm`.
     Uvm,
 }
+
+#[cfg(test)]
+mod arbitrary_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,243 @@
+//! The controls of `NV_ESC_RM_CONTROL`.
+//!
+//! **Which are here.** Every control that an open release from 525 to 595 exports (`src/nvidia/generated/g_*_nvoc.c` of 18
+//! releases), and those of the headers whose parameters hold a pointer. A control that none of them has is refused: the open
+//! modules would answer the same, and closed modules might take a pointer from its parameters, which would be an address in
+//! the mediator. The exception are the numbers with bit 15, which the kernel hands to the card's firmware as they are: they
+//! pass, known or not, unless they are in a table.
+//!
+//! **Pointers.** The driver follows pointers in the parameters of some controls. Executed by the mediator, such a pointer must
+//! lead to a private copy. The list of these controls (`pointer_controls.txt`, checked by a test) is the union of
+//! - the cases of `embeddedParamCopyIn()`, src/nvidia/src/kernel/rmapi/embedded_param_copy.c, over its 14 versions from 525 to
+//!   595 (`git rev-parse TAG:PATH` tells them apart);
+//! - the converters of src/nvidia/interface/deprecated/rmapi_deprecated_control.c, over its 6 versions. These copy the whole
+//!   struct whatever size the caller says: hence [`ControlRow::least_params`];
+//! - every control of the headers (src/common/sdk/nvidia/inc/ctrl) with a field of type `NvP64` or `void *`, also in a nested
+//!   struct, in any of the 18 releases.
+//!
+//! One of these is neither described nor refused: `FIFO_DISABLE_CHANNELS`, whose pointer only the kernel may use; it is
+//! [`ScheduleKind::DisableChannels`], and whoever executes it zeroes the field.
+
+mod client;
+mod device;
+mod other;
+mod subdevice;
+
+use super::{
+    Abi, DriverRelease, Status,
+    layout::{Descriptor, Length, Pointer, Releases, Width},
+};
+
+/// One control.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ControlRow {
+    /// Its number.
+    pub id: u32,
+    /// NVIDIA's name.
+    pub name: &'static str,
+    /// What is done with it.
+    pub rule: ControlRule,
+    /// The pointers in its parameters, in the releases of `pointer_releases`; see [`ControlRow::pointers_in`].
+    pub pointers: &'static [Pointer],
+    /// The releases in which its parameters have these pointers.
+    pub pointer_releases: Releases,
+    /// Fewer bytes of parameters than this are refused with [`Status::INVALID_ARGUMENT`]: the driver copies as many whatever
+    /// the caller says.
+    pub least_params: u16,
+    /// The descriptors in its parameters.
+    pub descriptors: &'static [Descriptor],
+    /// Where its parameters name a client, which must be one of the caller's container; 0 there: none.
+    pub clients: &'static [u16],
+    /// Where it is defined, below src/common/sdk/nvidia/inc/ctrl/ unless it says otherwise.
+    pub header: &'static str,
+}
+
+/// What is done with a control.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ControlRule {
+    /// Executed on a copy.
+    Pass,
+    /// Executed, then its answer is rewritten so that it shows the grant.
+    View(ViewKind),
+    /// Decides about scheduling.
+    Schedule(ScheduleKind),
+    /// Gives memory (or another object) out to a file.
+    Export,
+    /// Takes an object in from a file.
+    Import,
+    /// Lets other clients duplicate an object.
+    Share,
+    /// Refused.
+    Refuse(Status, &'static str),
+}
+
+/// Which answer has to be rewritten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ViewKind {
+    /// `NV2080_CTRL_CMD_FB_GET_INFO`: a list behind a pointer.
+    FbInfo,
+    /// `NV2080_CTRL_CMD_FB_GET_INFO_V2`: the list is in the struct.
+    FbInfoV2,
+    /// `NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO`.
+    FbRegionInfo,
+    /// `NV2080_CTRL_CMD_GPU_GET_PIDS`.
+    Pids,
+    /// `NV2080_CTRL_CMD_GPU_GET_PID_INFO`.
+    PidInfo,
+    /// `NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2`.
+    UtilSamples,
+    /// `NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS`.
+    AttachedIds,
+    /// `NV0000_CTRL_CMD_GPU_GET_PROBED_IDS`.
+    ProbedIds,
+    /// `NV0000_CTRL_CMD_GPU_GET_ID_INFO`.
+    IdInfo,
+    /// `NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2`.
+    IdInfoV2,
+    /// `NV0000_CTRL_CMD_GPU_GET_PCI_INFO`.
+    PciInfo,
+    /// `NV0000_CTRL_CMD_GPU_GET_DEVICE_IDS`.
+    DeviceIds,
+    /// `NV0000_CTRL_CMD_GPU_GET_ACTIVE_DEVICE_IDS`.
+    ActiveDeviceIds,
+    /// `NV0000_CTRL_CMD_GPU_GET_UUID_INFO`.
+    UuidInfo,
+    /// `NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID`.
+    UuidFromGpuId,
+    /// `NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS`.
+    P2pCaps,
+    /// `NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2`.
+    P2pCapsV2,
+    /// `NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX`.
+    P2pCapsMatrix,
+    /// `NV2080_CTRL_CMD_GET_P2P_CAPS`.
+    SubdeviceP2pCaps,
+    /// `NV0000_CTRL_CMD_GPU_ATTACH_IDS`: a list of ids, or "all".
+    AttachIds,
+    /// `NV0000_CTRL_CMD_GPU_DETACH_IDS`: a list of ids, or "all".
+    DetachIds,
+    /// `NV0000_CTRL_CMD_GPU_ASYNC_ATTACH_ID`.
+    AsyncAttachId,
+    /// `NV0000_CTRL_CMD_GPU_WAIT_ATTACH_ID`.
+    WaitAttachId,
+    /// `NV0000_CTRL_CMD_GPU_GET_INIT_STATUS`.
+    InitStatus,
+    /// `NV0000_CTRL_CMD_GPU_QUERY_DRAIN_STATE`.
+    DrainState,
+    /// `NV0000_CTRL_CMD_GPU_GET_VIDEO_LINKS`.
+    VideoLinks,
+}
+
+/// Which scheduling decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScheduleKind {
+    /// `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS`. `pRunlistPreemptEvent` (8 bytes at 16) is the kernel's and to be zeroed.
+    DisableChannels,
+    /// `NVA06C_CTRL_CMD_SET_TIMESLICE`.
+    SetTimeslice,
+    /// `NVA06C_CTRL_CMD_GET_TIMESLICE`.
+    GetTimeslice,
+    /// `NVA06C_CTRL_CMD_GPFIFO_SCHEDULE`: of a channel group.
+    ScheduleGroup,
+    /// `NVA06F_CTRL_CMD_GPFIFO_SCHEDULE`: of a channel.
+    ScheduleChannel,
+    /// `NVA06C_CTRL_CMD_PREEMPT`.
+    Preempt,
+    /// `NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE`.
+    PreemptionMode,
+}
+
+impl ControlRow {
+    /// The pointers that its parameters have in a release.
+    pub fn pointers_in(&self, abi: Abi) -> &'static [Pointer] {
+        if self.pointer_releases.contain(abi) { self.pointers } else { &[] }
+    }
+
+    const fn pointing(mut self, least_params: u16, pointers: &'static [Pointer]) -> Self {
+        self.least_params = least_params;
+        self.pointers = pointers;
+        self
+    }
+
+    const fn pointing_since(mut self, release: DriverRelease) -> Self {
+        self.pointer_releases = Releases::since(release);
+        self
+    }
+
+    const fn naming_file(mut self, descriptors: &'static [Descriptor]) -> Self {
+        self.descriptors = descriptors;
+        self
+    }
+
+    const fn naming_client(mut self, clients: &'static [u16]) -> Self {
+        self.clients = clients;
+        self
+    }
+}
+
+const fn row(id: u32, name: &'static str, rule: ControlRule, header: &'static str) -> ControlRow {
+    ControlRow {
+        id,
+        name,
+        rule,
+        pointers: &[],
+        pointer_releases: Releases::ALL,
+        least_params: 0,
+        descriptors: &[],
+        clients: &[],
+        header,
+    }
+}
+
+/// A list of at most 1 MiB (`RMAPI_PARAM_COPY_MAX_PARAMS_SIZE`) whose length is a 4-byte count at `at`.
+const fn counted(at: u16, element: u32) -> Length {
+    Length::Counted { at, width: Width::U32, element, most: (1 << 20) / element }
+}
+
+const R550: DriverRelease = DriverRelease::new(550, 0, 0);
+
+// Reasons that many rows share.
+const CLASS: &str = "of a class that is refused";
+const DRIVER: &str = "the driver's own logs and tests";
+const INTERNAL: &str = "internal to the kernel";
+const MEMORY: &str = "tells of the whole card's memory";
+const OTHERS: &str = "tells of other containers";
+const POINTERS: &str = "its parameters point to memory in ways that are not described here";
+const PRIVILEGED: &str = "for administrators or the kernel: the driver would refuse it, and log that";
+const SCHEDULING: &str = "scheduling is by the grant";
+const SHARED: &str = "changes the card, or the host, for all who use it";
+const VGPU: &str = "virtual GPUs, of the host";
+
+/// The row of a control; `None`: not known. What to do then is what [`rule_of`] says.
+pub fn control(id: u32) -> Option<&'static ControlRow> {
+    let table = match id >> 16 {
+        0x0000 => client::CLIENT,
+        0x0080 => device::DEVICE,
+        0x2080 => subdevice::SUBDEVICE,
+        _ => other::OTHER,
+    };
+    table.binary_search_by_key(&id, |control| control.id).ok().and_then(|at| table.get(at))
+}
+
+/// What is done with a control, known or not.
+pub fn rule_of(id: u32) -> ControlRule {
+    match control(id) {
+        Some(row) => row.rule,
+        None if goes_to_the_firmware(id) => ControlRule::Pass,
+        None => ControlRule::Refuse(Status::NOT_SUPPORTED, "no known release has it"),
+    }
+}
+
+/// Whether the kernel hands a control's parameters to the card's firmware without looking at them (`RM_GSS_LEGACY_MASK`), and
+/// lets anybody ask (`RM_GSS_LEGACY_MASK_PRIVILEGED` clear).
+const fn goes_to_the_firmware(id: u32) -> bool {
+    id & 0xc000 == 0x8000
+}
+
+/// Every known control.
+pub fn controls() -> impl Iterator<Item = &'static ControlRow> {
+    [client::CLIENT, device::DEVICE, subdevice::SUBDEVICE, other::OTHER].into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+use super::*;
+
+/// `src/nvidia` of the releases: see the module's documentation for how the list was made.
+const POINTER_CONTROLS: &str = include_str!("pointer_controls.txt");
+
+#[test]
+fn every_control_with_a_pointer_is_described_or_refused() {
+    let mut seen = 0;
+    for line in POINTER_CONTROLS.lines() {
+        let (id, name) = line.split_once(' ').unwrap();
+        let id = u32::from_str_radix(id.strip_prefix("0x").unwrap(), 16).unwrap();
+        let row = control(id).unwrap_or_else(|| panic!("{line} has no row"));
+        let settled = !row.pointers.is_empty()
+            || matches!(row.rule, ControlRule::Refuse(..))
+            || row.rule == ControlRule::Schedule(ScheduleKind::DisableChannels);
+        assert!(settled, "{name} would follow a pointer of the container's in the mediator");
+        seen += 1;
+    }
+    assert_eq!(seen, 89, "the list is whole");
+}
+
+#[test]
+fn rows_are_in_order_and_of_their_table() {
+    for table in [client::CLIENT, device::DEVICE, subdevice::SUBDEVICE, other::OTHER] {
+        for pair in table.windows(2) {
+            assert!(pair[0].id < pair[1].id, "{:#x} before {:#x}", pair[0].id, pair[1].id);
+        }
+    }
+    for row in controls() {
+        assert_eq!(control(row.id), Some(row), "{:#010x} is found where it is looked up", row.id);
+        assert!(!row.name.is_empty() && !row.header.is_empty(), "{:#010x}", row.id);
+    }
+}
+
+#[test]
+fn names_are_not_given_twice() {
+    // These were renumbered between releases; most of the display's were.
+    const RENUMBERED: [&str; 2] =
+        ["NVB0CC_CTRL_CMD_INTERNAL_ALLOC_PMA_STREAM", "NV2080_CTRL_CMD_RUSD_GET_SUPPORTED_FEATURES"];
+    let mut names: Vec<&str> = controls().map(|row| row.name).collect();
+    names.sort_unstable();
+    for pair in names.windows(2) {
+        let renumbered = pair[0].starts_with("NV0073_") || RENUMBERED.contains(&pair[0]);
+        assert!(pair[0] != pair[1] || renumbered, "{} twice", pair[0]);
+    }
+}
+
+#[test]
+fn fields_lie_within_the_parameters() {
+    for row in controls() {
+        for pointer in row.pointers {
+            let counted_at = match pointer.length {
+                Length::Fixed(_) => 0,
+                Length::Counted { at, .. } | Length::Squared { at, .. } => at,
+            };
+            assert!(counted_at + 4 <= row.least_params, "{}: the count", row.name);
+            // The second list of P2P_CAPS came with a longer struct.
+            assert!(pointer.at + 8 <= row.least_params || row.id == 0x127, "{}: pointer at {}", row.name, pointer.at);
+        }
+        assert!(
+            row.pointers.is_empty() || row.rule != ControlRule::Refuse(Status::NOT_SUPPORTED, POINTERS),
+            "{}",
+            row.name
+        );
+    }
+}
+
+#[test]
+fn what_reveals_or_schedules_never_just_passes() {
+    for (id, rule) in [
+        (0x2080_1301, ControlRule::View(ViewKind::FbInfo)),
+        (0x2080_1303, ControlRule::View(ViewKind::FbInfoV2)),
+        (0x2080_018d, ControlRule::View(ViewKind::Pids)),
+        (0x2080_018e, ControlRule::View(ViewKind::PidInfo)),
+        (0x2080_2096, ControlRule::View(ViewKind::UtilSamples)),
+        (0x0000_0201, ControlRule::View(ViewKind::AttachedIds)),
+        (0x2080_110b, ControlRule::Schedule(ScheduleKind::DisableChannels)),
+        (0xa06c_0103, ControlRule::Schedule(ScheduleKind::SetTimeslice)),
+        (0xa06f_0103, ControlRule::Schedule(ScheduleKind::ScheduleChannel)),
+        (0xc36f_0103, ControlRule::Schedule(ScheduleKind::ScheduleChannel)),
+        (0x0000_0d04, ControlRule::Share),
+        (0x0000_3d05, ControlRule::Export),
+        (0x0000_3d0c, ControlRule::Import),
+    ] {
+        assert_eq!(rule_of(id), rule, "{id:#010x}");
+    }
+    for id in [
+        0x0080_170f_u32,
+        0x2080_111a,
+        0xa06c_0107,
+        0x2080_01a9,
+        0x2080_01ac,
+        0x0000_0b03,
+        0x0000_3d0a,
+        0x0080_1108,
+        0x503c_0106,
+        0xa06c_0201,
+        0x2080_0a61,
+        0xb06f_010d,
+        0x00fd_0102,
+        0x5080_0103,
+    ] {
+        assert!(matches!(rule_of(id), ControlRule::Refuse(..)), "{id:#010x}");
+    }
+}
+
+#[test]
+fn unknown_controls_are_refused_unless_they_go_to_the_firmware() {
+    assert!(matches!(rule_of(0x2080_7f7f), ControlRule::Refuse(Status::NOT_SUPPORTED, _)));
+    assert_eq!(rule_of(0x2080_852e), ControlRule::Pass);
+    assert!(matches!(rule_of(0x2080_e001), ControlRule::Refuse(..)), "administrators' part of the firmware's numbers");
+    assert!(matches!(rule_of(0x2080_a083), ControlRule::Refuse(..)), "has a pointer, so it has a row");
+}
