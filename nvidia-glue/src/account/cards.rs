@@ -42,8 +42,8 @@ pub(super) fn saturated(bytes: u128) -> Bytes {
 
 impl Cards {
     pub(super) fn new(limits: &[Bytes]) -> Self {
-        // The last index names no card (see `uvm::ELSEWHERE`).
-        let cards = limits.iter().take(usize::from(u8::MAX));
+        // More cards than an index can name cannot be asked for.
+        let cards = limits.iter().take(usize::from(u8::MAX) + 1);
         let cards = cards.map(|limit| State { limit: limit.floor_to_kib().0, ..State::default() });
         Self { cards: cards.collect(), by_process: HashMap::new() }
     }

@@ -1,6 +1,9 @@
 //! Ranges of addresses that do not overlap, by owner.
 
-use std::{collections::BTreeMap, ops::Bound};
+use std::{
+    collections::BTreeMap,
+    ops::{Bound, RangeBounds},
+};
 
 /// A range, its last address included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,14 +67,16 @@ impl<K: Ord + Copy, V: Copy> Intervals<K, V> {
         self.overlapping(owner, Span { first: 0, last: u64::MAX })
     }
 
-    /// Every owner that has a range; not a look at every range.
-    pub(super) fn owners(&self) -> Vec<K> {
+    /// The owners within `bounds` that have a range; not a look at every range.
+    pub(super) fn owners(&self, bounds: impl RangeBounds<K>) -> Vec<K> {
         let mut owners = Vec::new();
-        let mut next = self.0.keys().next().copied();
-        while let Some((owner, _)) = next {
+        let mut from = bounds.start_bound().map(|&owner| (owner, 0));
+        while let Some((&(owner, _), _)) = self.0.range((from, Bound::Unbounded)).next() {
+            if !bounds.contains(&owner) {
+                break;
+            }
             owners.push(owner);
-            let after = (Bound::Excluded((owner, u64::MAX)), Bound::Unbounded);
-            next = self.0.range(after).next().map(|(&key, _)| key);
+            from = Bound::Excluded((owner, u64::MAX));
         }
         owners
     }

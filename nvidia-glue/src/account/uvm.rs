@@ -14,9 +14,6 @@ use super::{
 };
 use crate::mediate::Pid;
 
-/// Where a mapping is kept that named no card of the grant: until its range or its file goes.
-const ELSEWHERE: Card = Card(u8::MAX);
-
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) opener: Pid,
@@ -46,7 +43,7 @@ impl UvmFiles {
 
     /// Every file that maps something.
     pub(super) fn holders(&self) -> Vec<UvmFile> {
-        let mut files: Vec<_> = self.maps.owners().into_iter().map(|(file, _)| file).collect();
+        let mut files: Vec<_> = self.maps.owners(..).into_iter().map(|(file, _)| file).collect();
         files.dedup();
         files
     }
@@ -75,12 +72,12 @@ impl Accounts {
         self.uvm.files.entry(file).or_insert(new).shared |= shared;
     }
 
-    /// `mm_file` was bound to `file` (`UVM_MM_INITIALIZE`): until it is reported gone itself ([`Accounts::uvm_file_gone`]), `file`
-    /// lives on without a descriptor.
-    pub fn uvm_mm_file(&mut self, mm_file: UvmFile, file: UvmFile) {
-        if let Some(kept) = self.uvm.files.get_mut(&file)
-            && !self.uvm.mm_files.contains_key(&mm_file)
-        {
+    /// `process` bound `mm_file` to `file` (`UVM_MM_INITIALIZE`): until `mm_file` is reported gone itself
+    /// ([`Accounts::uvm_file_gone`]), `file` lives on without a descriptor.
+    pub fn uvm_mm_file(&mut self, mm_file: UvmFile, file: UvmFile, process: Pid) {
+        if !self.uvm.mm_files.contains_key(&mm_file) {
+            let new = File { opener: process, shared: false, keepers: 0 };
+            let kept = self.uvm.files.entry(file).or_insert(new);
             kept.keepers = kept.keepers.saturating_add(1);
             self.uvm.mm_files.insert(mm_file, file);
         }
@@ -112,15 +109,18 @@ impl Accounts {
         }
     }
 
-    /// What `hold` holds was mapped at `base` of `file` on `cards` (`UVM_MAP_EXTERNAL_ALLOCATION`), in place of what was mapped
-    /// there. What that released.
+    /// What `hold` holds was mapped at `base` of `file` on `cards` (`UVM_MAP_EXTERNAL_ALLOCATION`; at least one, and one that is not of
+    /// the grant counts too), in place of what was mapped there. What that released.
     pub fn map(&mut self, hold: Hold, file: UvmFile, base: u64, length: u64, cards: &[Card]) -> Bytes {
-        // The driver maps nothing of such a length; should it have, it is as long as can be.
+        debug_assert!(!cards.is_empty(), "a mapping is on a card");
+        if cards.is_empty() {
+            // Nobody could say when it goes: it stays charged, and is counted as abandoned.
+            return Bytes(0);
+        }
+        // The driver maps nothing of no length, and nothing that wraps; should it have, it is as long as can be.
         let span = Span::new(base, length).unwrap_or(Span { first: base, last: u64::MAX });
-        let cards = if cards.is_empty() { &[ELSEWHERE] } else { cards };
         let mut released = 0_u64;
         for &card in cards {
-            let card = if self.cards.usage(card).is_ok() { card } else { ELSEWHERE };
             released = released.saturating_add(self.cut_map(file, card, span).0);
             if let Some(charge) = hold.charge {
                 self.charges.hold(charge);
@@ -152,9 +152,13 @@ impl Accounts {
     /// nothing. What that released.
     pub fn free_range(&mut self, file: UvmFile, base: u64) -> Bytes {
         let Some(last) = self.uvm.ranges.remove(&(file, base)) else { return Bytes(0) };
-        let span = Span { first: base, last };
-        let mut released = self.cut_map(file, ELSEWHERE, span).0;
-        for card in self.cards.all() {
+        self.cut_maps(file, Span { first: base, last })
+    }
+
+    /// The same on every card.
+    fn cut_maps(&mut self, file: UvmFile, span: Span) -> Bytes {
+        let mut released = 0_u64;
+        for (file, card) in self.uvm.maps.owners((file, Card(0))..=(file, Card(u8::MAX))) {
             released = released.saturating_add(self.cut_map(file, card, span).0);
         }
         Bytes(released)
@@ -198,16 +202,12 @@ impl Accounts {
     }
 
     fn drop_uvm_file(&mut self, file: UvmFile) -> Bytes {
-        let everything = Span { first: 0, last: u64::MAX };
-        let mut released = self.cut_map(file, ELSEWHERE, everything).0;
-        for card in self.cards.all() {
-            released = released.saturating_add(self.cut_map(file, card, everything).0);
-        }
+        let released = self.cut_maps(file, Span { first: 0, last: u64::MAX });
         while let Some((&key, _)) = self.uvm.ranges.range((file, 0)..=(file, u64::MAX)).next() {
             self.uvm.ranges.remove(&key);
         }
         self.uvm.files.remove(&file);
         self.drop_zombies(file);
-        Bytes(released)
+        released
     }
 }

@@ -37,6 +37,8 @@ pub(in super::super) struct Managed {
     pub(super) reserved: usize,
     /// Counts the looks at what is mapped.
     pub(super) epoch: u64,
+    /// The last look that released something.
+    pub(super) released_in: u64,
     /// Bytes whose process is gone but whose file keeps them.
     pub(super) zombies: HashMap<Option<UvmFile>, HashMap<Pid, u128>>,
 }

@@ -58,9 +58,14 @@ impl Accounts {
                 released += cut.span.length();
             }
         }
+        if released > 0 {
+            self.managed.released_in = self.managed.released_in.max(sync.epoch);
+        }
         let mut found = Vec::new();
         let charged: Vec<_> = self.managed.of(mm).map(|(span, _)| span).collect();
-        for span in gaps(joined(&seen).into_iter(), &charged) {
+        // Overtaken by another look, this one may show what has been unmapped and released since.
+        let overtaken = sync.epoch < self.managed.released_in;
+        for span in gaps(joined(&seen).into_iter(), &charged).into_iter().filter(|_| !overtaken) {
             self.charge_everywhere(process, span.length());
             let state = State::Settled(sync.epoch);
             self.managed.insert(mm, span, Range { process, file: None, state });
@@ -83,6 +88,7 @@ impl Accounts {
             for cut in self.managed.cut(mm, span) {
                 released += self.bury(cut.value, cut.span.length());
             }
+            self.managed.released_in = self.managed.released_in.max(epoch);
         }
         self.drop_closed_files();
         saturated(released)

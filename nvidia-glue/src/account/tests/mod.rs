@@ -1,11 +1,29 @@
 //! What the account must hold to, path by path.
 
+mod managed;
+mod model;
 mod objects;
+mod properties;
+mod quota;
+mod sharing;
+
+/// What the model needs, under the names that it has outside too.
+mod api {
+    pub(super) use super::super::*;
+    pub(super) use crate::{mediate::Pid, rm::Handle};
+    pub(super) use runtime_config::units::Bytes;
+}
 
 use runtime_config::units::Bytes;
 
-use super::{Accounts, Ask, Card, Kind, ObjectLimits, ObjectName, Placement, Refusal};
-use crate::{mediate::Pid, rm::Handle};
+use super::{
+    Accounts, Ask, Card, Counted, ExportFile, Freed, Kind, ManagedDrift, Mapping, Mm, ObjectLimits, ObjectName,
+    OverQuota, Placement, ProcessEnd, Refusal, UvmFile, WhyNot,
+};
+use crate::{
+    mediate::Pid,
+    rm::{Handle, Status},
+};
 
 /// The card of most tests.
 const CARD: Card = Card(0);

@@ -1,0 +1,182 @@
+//! Managed memory: what is mapped, what may be, and what is gone.
+
+use super::*;
+
+const FILE: UvmFile = UvmFile(1);
+const SPACE: Mm = Mm(1);
+const THREAD: i32 = 100;
+const MIB: u64 = 1 << 20;
+
+fn mmap(accounts: &mut Accounts, start: u64, length: u64) -> Result<(), Refusal> {
+    let reservation = accounts.reserve_managed(PROCESS, mib(length))?;
+    accounts.commit_managed(reservation, SPACE, FILE, THREAD, start * MIB);
+    Ok(())
+}
+
+const fn shown(start: u64, length: u64) -> Mapping {
+    Mapping { start: start * MIB, length: length * MIB }
+}
+
+/// A whole look at the only process.
+fn look(accounts: &mut Accounts, seen: &[Mapping]) -> ManagedDrift {
+    let mut sync = accounts.begin_sync();
+    let drift = accounts.set_managed(&mut sync, SPACE, PROCESS, seen);
+    accounts.finish_sync(sync);
+    drift
+}
+
+#[test]
+fn it_is_charged_in_full_on_every_card() {
+    let mut accounts = accounts();
+    accounts.set_limit(Card(1), mib(50)).unwrap();
+    let refusal = accounts.reserve_managed(PROCESS, mib(60)).unwrap_err();
+    assert!(matches!(refusal, Refusal::OverQuota(over) if over.card == Card(1)));
+    assert_eq!(used(&accounts), Bytes(0));
+    mmap(&mut accounts, 10, 50).unwrap();
+    assert_eq!((used(&accounts), accounts.card(Card(1)).unwrap().used), (mib(50), mib(50)));
+    assert_eq!(accounts.used_by(PROCESS, Card(1)), mib(50));
+    let reservation = accounts.reserve_managed(PROCESS, Bytes(0)).unwrap();
+    accounts.cancel_managed(reservation);
+    assert!(mmap(&mut accounts, 100, 1).is_err());
+}
+
+#[test]
+fn what_may_still_come_is_not_missed() {
+    let mut accounts = accounts();
+    mmap(&mut accounts, 10, 50).unwrap();
+    assert_eq!(look(&mut accounts, &[]), ManagedDrift::default());
+    assert_eq!(accounts.pending_threads(), vec![THREAD]);
+    let mut sync = accounts.begin_sync();
+    accounts.thread_called(THREAD);
+    // Read before the thread came back, for all that is known.
+    assert_eq!(accounts.set_managed(&mut sync, SPACE, PROCESS, &[]).released, Bytes(0));
+    accounts.finish_sync(sync);
+    assert_eq!(used(&accounts), mib(50));
+    assert_eq!(look(&mut accounts, &[]).released, mib(50));
+    assert_eq!((used(&accounts), accounts.counts().managed_ranges), (Bytes(0), 0));
+}
+
+#[test]
+fn parts_that_were_unmapped_are_released() {
+    let mut accounts = accounts();
+    mmap(&mut accounts, 10, 50).unwrap();
+    accounts.thread_called(THREAD);
+    assert_eq!(look(&mut accounts, &[shown(40, 20), shown(10, 10)]).released, mib(20));
+    assert_eq!(used(&accounts), mib(30));
+    assert_eq!(look(&mut accounts, &[shown(40, 20), shown(10, 10)]), ManagedDrift::default());
+    assert_eq!(look(&mut accounts, &[shown(45, 5)]).released, mib(25));
+    assert_eq!(used(&accounts), mib(5));
+}
+
+#[test]
+fn a_mapping_at_the_same_address_needs_no_room_of_its_own() {
+    let mut accounts = accounts();
+    mmap(&mut accounts, 10, 50).unwrap();
+    mmap(&mut accounts, 30, 50).unwrap();
+    assert_eq!(used(&accounts), mib(70));
+    accounts.thread_called(THREAD);
+    assert_eq!(look(&mut accounts, &[shown(30, 50)]).released, mib(20));
+}
+
+#[test]
+fn what_was_never_charged_is_found_and_charged() {
+    let mut accounts = accounts();
+    mmap(&mut accounts, 10, 50).unwrap();
+    let drift = look(&mut accounts, &[shown(0, 20), shown(15, 100)]);
+    assert_eq!(drift.found, vec![shown(0, 10), shown(60, 55)]);
+    assert_eq!(used(&accounts), mib(115));
+    accounts.thread_called(THREAD);
+    assert_eq!(look(&mut accounts, &[]).released, mib(115));
+    assert_eq!(used(&accounts), Bytes(0));
+}
+
+#[test]
+fn a_look_that_was_overtaken_finds_nothing() {
+    let mut accounts = accounts();
+    mmap(&mut accounts, 10, 50).unwrap();
+    accounts.thread_called(THREAD);
+    let mut slow = accounts.begin_sync();
+    // The slow one has read that it is mapped; then it is unmapped, and another look tells so.
+    assert_eq!(look(&mut accounts, &[]).released, mib(50));
+    assert_eq!(accounts.set_managed(&mut slow, SPACE, PROCESS, &[shown(10, 50)]).found, vec![]);
+    assert_eq!(used(&accounts), Bytes(0));
+}
+
+#[test]
+fn it_goes_with_its_address_space() {
+    let mut accounts = accounts();
+    mmap(&mut accounts, 10, 50).unwrap();
+    assert!(accounts.process_ended(PROCESS).managed);
+    let mut sync = accounts.begin_sync();
+    accounts.set_managed(&mut sync, Mm(2), Pid(7), &[]);
+    // Dropped: one could not be looked at.
+    drop(sync);
+    assert_eq!(used(&accounts), mib(50));
+    let mut sync = accounts.begin_sync();
+    accounts.set_managed(&mut sync, Mm(2), Pid(7), &[]);
+    let reservation = accounts.reserve_managed(Pid(8), mib(10)).unwrap();
+    accounts.commit_managed(reservation, Mm(3), FILE, 8, 0);
+    assert_eq!(accounts.finish_sync(sync), mib(50));
+    // An address space made since is not gone.
+    assert_eq!(used(&accounts), mib(10));
+}
+
+#[test]
+fn a_file_that_is_mapped_keeps_its_external_mappings() {
+    let mut accounts = accounts();
+    allocate(&mut accounts, 1, mib(10)).unwrap();
+    accounts.uvm_file(FILE, PROCESS, false);
+    let hold = accounts.hold(name(1)).unwrap();
+    accounts.map(hold, FILE, 0, 10, &[CARD]);
+    mmap(&mut accounts, 10, 1).unwrap();
+    accounts.client_gone(CLIENT);
+    assert_eq!(accounts.uvm_file_gone(FILE), Bytes(0));
+    assert_eq!(used(&accounts), mib(11));
+    // Another file's range at its address may never come to be.
+    let reservation = accounts.reserve_managed(PROCESS, mib(1)).unwrap();
+    accounts.commit_managed(reservation, SPACE, UvmFile(2), THREAD, 10 * MIB);
+    assert_eq!(used(&accounts), mib(11));
+    accounts.thread_called(THREAD);
+    look(&mut accounts, &[]);
+    assert_eq!(used(&accounts), Bytes(0));
+}
+
+#[test]
+fn a_shared_file_keeps_what_its_processes_leave() {
+    for (end, expected) in
+        [(Accounts::drop_zombies as fn(&mut Accounts, UvmFile) -> Bytes, mib(50)), (Accounts::uvm_file_gone, Bytes(0))]
+    {
+        let mut accounts = accounts();
+        accounts.uvm_file(FILE, PROCESS, true);
+        mmap(&mut accounts, 10, 50).unwrap();
+        let sync = accounts.begin_sync();
+        assert_eq!(accounts.finish_sync(sync), Bytes(0));
+        assert_eq!(used(&accounts), mib(50));
+        assert_eq!(end(&mut accounts, FILE), expected);
+        assert_eq!(used(&accounts), Bytes(0));
+    }
+}
+
+#[test]
+fn ranges_are_limited_in_number() {
+    let mut accounts = accounts_with(ObjectLimits { managed_ranges: 2, ..ObjectLimits::default() });
+    let first = accounts.reserve_managed(PROCESS, mib(1)).unwrap();
+    mmap(&mut accounts, 10, 1).unwrap();
+    let refusal = Refusal::TooMany { counted: Counted::ManagedRanges, limit: 2 };
+    assert_eq!(accounts.reserve_managed(PROCESS, mib(1)).unwrap_err(), refusal);
+    accounts.cancel_managed(first);
+    // What replaces another range is none more, but who made it is remembered until it has come back.
+    mmap(&mut accounts, 10, 1).unwrap();
+    assert_eq!(mmap(&mut accounts, 10, 1), Err(refusal));
+    accounts.thread_called(THREAD);
+    mmap(&mut accounts, 10, 1).unwrap();
+}
+
+#[test]
+fn what_the_kernel_refuses_is_not_charged() {
+    let mut accounts = accounts();
+    mmap(&mut accounts, u64::MAX / MIB, 2).unwrap();
+    let reservation = accounts.reserve_managed(PROCESS, Bytes(0)).unwrap();
+    accounts.commit_managed(reservation, SPACE, FILE, THREAD, 0);
+    assert_eq!((used(&accounts), accounts.counts().managed_ranges, accounts.abandoned()), (Bytes(0), 0, 0));
+}

@@ -1,0 +1,228 @@
+//! Programs: bytes that say what happens next.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    api::{Accounts, Bytes, Card, ManagedSync, Mapping, ObjectLimits, Reservation},
+    world::{File, PAGE, World},
+};
+
+pub(super) const CARDS: u8 = 2;
+/// A card that the grant does not have; a mapping may be on it all the same.
+pub(super) const FOREIGN: u8 = 9;
+pub(super) const LIMITS: ObjectLimits = ObjectLimits {
+    clients: 5,
+    channel_groups: 4,
+    channels: 4,
+    address_spaces: 4,
+    objects: 40,
+    references: 40,
+    managed_ranges: 12,
+};
+
+/// An allocation that was reserved and not executed yet.
+pub(super) struct Flying {
+    pub(super) reservation: Reservation,
+    pub(super) client: u32,
+    pub(super) card: u8,
+    pub(super) bytes: u64,
+}
+
+pub(super) struct Look {
+    pub(super) sync: ManagedSync,
+    /// Address spaces that existed when it began and were not looked at.
+    pub(super) left: BTreeSet<u64>,
+    /// What was read and not told yet.
+    pub(super) read: Vec<(u64, i32, Vec<Mapping>)>,
+}
+
+pub(super) struct Program<'a> {
+    pub(super) bytes: std::slice::Iter<'a, u8>,
+    pub(super) accounts: Accounts,
+    pub(super) world: World,
+    pub(super) flying: Vec<Flying>,
+    pub(super) looks: Vec<Look>,
+    pub(super) next_process: i32,
+    pub(super) next_mm: u64,
+    /// Something has ended, or was mapped, that the account was not told of.
+    pub(super) behind: bool,
+    /// A handle came again before its end was told: what it named stays charged for longer.
+    pub(super) stale: bool,
+    /// Which file each page was ever mapped of.
+    pub(super) mapped_of: BTreeMap<(u64, u64), usize>,
+    /// fork has copied managed memory.
+    pub(super) copied: bool,
+    /// The account has to assume more than there is for longer: two files were mapped at one address, or a file that is shared by
+    /// a process that has ended.
+    pub(super) mixed: bool,
+    /// A card may be over its limit: that was lowered, or an object could not be freed again.
+    pub(super) may_exceed: [bool; CARDS as usize],
+    pub(super) reported: BTreeSet<usize>,
+}
+
+/// Runs the program that `bytes` spell, and compares the account with the world after each step.
+pub(crate) fn run(bytes: &[u8]) {
+    let limits = [Bytes(40 * PAGE), Bytes(30 * PAGE + 5)];
+    let mut program = Program {
+        bytes: bytes.iter(),
+        accounts: Accounts::new(&limits, LIMITS),
+        world: World::default(),
+        flying: Vec::new(),
+        looks: Vec::new(),
+        next_process: 101,
+        next_mm: 2,
+        behind: false,
+        stale: false,
+        mapped_of: BTreeMap::new(),
+        copied: false,
+        mixed: false,
+        may_exceed: [false; CARDS as usize],
+        reported: BTreeSet::new(),
+    };
+    program.world.processes.insert(100, 1);
+    while let Some(&operation) = program.bytes.next() {
+        program.step(operation);
+        program.check();
+    }
+    program.end();
+}
+
+impl Program<'_> {
+    pub(super) fn byte(&mut self) -> u8 {
+        self.bytes.next().copied().unwrap_or(0)
+    }
+
+    pub(super) fn below(&mut self, count: usize) -> usize {
+        usize::from(self.byte()) % count.max(1)
+    }
+
+    pub(super) fn pick<T: Clone>(&mut self, of: impl IntoIterator<Item = T>) -> Option<T> {
+        let of: Vec<T> = of.into_iter().collect();
+        let index = self.below(of.len());
+        of.get(index).cloned()
+    }
+
+    pub(super) fn handle(&mut self) -> u32 {
+        1 + u32::from(self.byte()) % 16
+    }
+
+    pub(super) fn client(&mut self) -> Option<u32> {
+        let clients: Vec<_> = self.world.clients.keys().copied().collect();
+        self.pick(clients)
+    }
+
+    pub(super) fn object(&mut self) -> Option<(u32, u32)> {
+        let objects: Vec<_> = self.world.objects.iter().map(|object| (object.client, object.handle)).collect();
+        self.pick(objects)
+    }
+
+    pub(super) fn process(&mut self) -> Option<i32> {
+        let processes: Vec<_> = self.world.processes.keys().copied().collect();
+        self.pick(processes)
+    }
+
+    /// A UVM file that some process has open.
+    pub(super) fn uvm(&mut self) -> Option<usize> {
+        let open = |(index, file): (usize, &File)| (!file.holders.is_empty() && file.keeps.is_none()).then_some(index);
+        let files: Vec<_> = self.world.uvm.iter().enumerate().filter_map(open).collect();
+        self.pick(files)
+    }
+
+    pub(super) fn step(&mut self, operation: u8) -> Option<()> {
+        match operation % 38 {
+            0 | 1 => self.new_client(),
+            2 | 3 => self.reserve(),
+            4 | 5 => self.execute(),
+            6..=8 => self.reserve().and_then(|()| self.execute()),
+            9 | 10 => self.make(),
+            11 | 12 => self.free(),
+            13 => self.free_client(),
+            14 | 15 => self.duplicate(),
+            16 => self.export(),
+            17 => self.import(),
+            18 => self.attach(),
+            19 => self.open_uvm(),
+            20 => self.external_range(),
+            21 | 22 => self.map(),
+            23 => self.unmap(),
+            24 => self.free_range(),
+            25 => self.card_gone(),
+            26 => self.fork(),
+            27 => self.exit(),
+            28 => self.pass_files(),
+            29 => self.mmap(),
+            30 | 31 => self.execute_mmap(),
+            32 => self.munmap(),
+            33 => self.context(),
+            34 => self.set_limit(),
+            35 => self.look(),
+            36 => self.tell_look(),
+            _ => self.catch_up(),
+        }
+    }
+
+    /// Compares the account with the world.
+    pub(super) fn check(&mut self) {
+        for card in 0..CARDS {
+            let usage = self.accounts.card(Card(card)).unwrap();
+            let held = self.held(card);
+            assert!(usage.used.0 >= held, "card {card}: {} said, {held} held", usage.used.0);
+            if !self.behind && !self.stale && !self.mixed {
+                assert_eq!(usage.used.0, held, "card {card}");
+            }
+            let by_process: u64 = self.accounts.users().filter(|user| user.1 == Card(card)).map(|user| user.2.0).sum();
+            assert_eq!(by_process, usage.used.0, "the processes' sum");
+            let exceeds = usage.used > usage.limit;
+            assert!(!exceeds || self.may_exceed[usize::from(card)], "card {card} is over its limit");
+            self.may_exceed[usize::from(card)] &= exceeds;
+            assert!(usage.high_water >= usage.used);
+        }
+        assert_eq!(self.accounts.abandoned(), 0);
+        let counts = self.accounts.counts();
+        assert!(counts.objects <= LIMITS.objects && counts.clients <= LIMITS.clients);
+        assert!(counts.channel_groups <= LIMITS.channel_groups && counts.channels <= LIMITS.channels);
+        if !self.behind && !self.stale {
+            assert_eq!(counts.objects as usize, self.world.objects.len() + self.flying.len());
+            assert_eq!(counts.clients as usize, self.world.clients.len());
+        }
+    }
+
+    /// What the driver holds of a card, or is about to.
+    fn held(&self, card: u8) -> u64 {
+        let flying: u64 = self.flying.iter().filter(|flying| flying.card == card).map(|flying| flying.bytes).sum();
+        self.world.allocated(card) + self.world.managed() + flying
+    }
+
+    /// Everything ends, and all ends are told: nothing is left.
+    fn end(mut self) {
+        for flying in std::mem::take(&mut self.flying) {
+            self.accounts.cancel(flying.reservation);
+        }
+        for process in self.world.processes.keys().copied().collect::<Vec<_>>() {
+            self.world.exit(process);
+        }
+        self.behind = true;
+        self.catch_up();
+        self.check();
+        let counts = self.accounts.counts();
+        let none = (0, 0, 0, 0, 0, 0, 0, 0);
+        let objects = (counts.clients, counts.objects, counts.channel_groups, counts.channels, counts.address_spaces);
+        assert_eq!(
+            (
+                objects.0,
+                objects.1,
+                objects.2,
+                objects.3,
+                objects.4,
+                counts.charges,
+                counts.references,
+                counts.managed_ranges
+            ),
+            none
+        );
+        assert_eq!(self.accounts.users().count(), 0);
+        for (card, usage) in self.accounts.cards() {
+            assert_eq!(usage.used, Bytes(0), "{card:?}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What the driver and the kernel hold: lists that are searched from end to end, so that there is little to get wrong.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bytes of a page of the model.
+pub(super) const PAGE: u64 = 1 << 16;
+
+/// A physical allocation.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Memory {
+    pub(super) card: u8,
+    pub(super) bytes: u64,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Object {
+    pub(super) client: u32,
+    pub(super) handle: u32,
+    pub(super) goes_with: Vec<u32>,
+    pub(super) memory: Option<usize>,
+    pub(super) attached: Vec<usize>,
+    pub(super) is_group: bool,
+}
+
+/// An open file description.
+#[derive(Debug, Clone, Default)]
+pub(super) struct File {
+    /// Processes with a descriptor of it.
+    pub(super) holders: BTreeSet<i32>,
+    pub(super) shared: bool,
+    /// The UVM file that it keeps.
+    pub(super) keeps: Option<usize>,
+    pub(super) alive: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Vma {
+    pub(super) file: usize,
+    /// Not a copy that fork made.
+    pub(super) enabled: bool,
+}
+
+/// A `mmap` that was let through and that the kernel has not executed yet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mmap {
+    pub(super) process: i32,
+    pub(super) thread: i32,
+    pub(super) mm: u64,
+    pub(super) file: usize,
+    pub(super) page: u64,
+    pub(super) pages: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct World {
+    pub(super) memory: Vec<Memory>,
+    pub(super) objects: Vec<Object>,
+    /// Client handle -> control file.
+    pub(super) clients: BTreeMap<u32, usize>,
+    pub(super) control: Vec<File>,
+    pub(super) uvm: Vec<File>,
+    pub(super) export: Vec<File>,
+    /// (file, card, page) -> memory.
+    pub(super) maps: BTreeMap<(usize, u8, u64), usize>,
+    /// (file, first page) -> pages.
+    pub(super) ranges: BTreeMap<(usize, u64), u64>,
+    pub(super) exports: BTreeMap<(usize, u32), Option<usize>>,
+    /// Process -> address space.
+    pub(super) processes: BTreeMap<i32, u64>,
+    /// (address space, page).
+    pub(super) vmas: BTreeMap<(u64, u64), Vma>,
+    pub(super) mmaps: Vec<Mmap>,
+    /// Managed pages by the file that keeps them.
+    pub(super) zombies: BTreeMap<usize, u64>,
+}
+
+impl World {
+    pub(super) fn find(&self, client: u32, handle: u32) -> Option<&Object> {
+        self.objects.iter().find(|object| object.client == client && object.handle == handle)
+    }
+
+    pub(super) fn find_mut(&mut self, client: u32, handle: u32) -> Option<&mut Object> {
+        self.objects.iter_mut().find(|object| object.client == client && object.handle == handle)
+    }
+
+    /// Frees an object (a client by its own handle) and what goes with it.
+    pub(super) fn free(&mut self, client: u32, handle: u32) {
+        let mut doomed = BTreeSet::from([handle]);
+        loop {
+            let goes = |object: &&Object| object.goes_with.iter().any(|handle| doomed.contains(handle));
+            let of_client = self.objects.iter().filter(|object| object.client == client);
+            let more: Vec<_> = of_client.filter(goes).map(|object| object.handle).collect();
+            let before = doomed.len();
+            doomed.extend(more);
+            if doomed.len() == before {
+                break;
+            }
+        }
+        self.objects.retain(|object| object.client != client || !doomed.contains(&object.handle));
+        if handle == client {
+            self.clients.remove(&client);
+        }
+    }
+
+    /// Bytes of `card` that objects, mappings and exports hold.
+    pub(super) fn allocated(&self, card: u8) -> u64 {
+        let mut held: BTreeSet<usize> = self.maps.values().copied().collect();
+        held.extend(self.exports.values().flatten());
+        for object in &self.objects {
+            held.extend(object.memory);
+            held.extend(&object.attached);
+        }
+        let of_card = held.into_iter().map(|index| self.memory[index]).filter(|memory| memory.card == card);
+        of_card.map(|memory| memory.bytes).sum()
+    }
+
+    /// Bytes of managed memory, which may be on any card.
+    pub(super) fn managed(&self) -> u64 {
+        let mapped = self.vmas.values().filter(|vma| vma.enabled).count() as u64;
+        (mapped + self.zombies.values().sum::<u64>()) * PAGE
+    }
+
+    /// Forgets what nobody has open any more.
+    pub(super) fn close_unheld(&mut self) {
+        for index in 0..self.control.len() {
+            if self.control[index].alive && self.control[index].holders.is_empty() {
+                self.control[index].alive = false;
+                let clients = self.clients.iter().filter(|(_, file)| **file == index);
+                for client in clients.map(|(&client, _)| client).collect::<Vec<_>>() {
+                    self.free(client, client);
+                }
+            }
+        }
+        for index in 0..self.export.len() {
+            if self.export[index].alive && self.export[index].holders.is_empty() {
+                self.export[index].alive = false;
+                self.exports.retain(|&(file, _), _| file != index);
+            }
+        }
+        // A file that another one keeps was opened before it: the later ones first.
+        for index in (0..self.uvm.len()).rev() {
+            let mapped = self.vmas.values().any(|vma| vma.file == index);
+            let mapped = mapped || self.mmaps.iter().any(|mmap| mmap.file == index);
+            let kept = self.uvm.iter().any(|file| file.alive && file.keeps == Some(index));
+            if self.uvm[index].alive && self.uvm[index].holders.is_empty() && !mapped && !kept {
+                self.uvm[index].alive = false;
+                self.maps.retain(|&(file, ..), _| file != index);
+                self.ranges.retain(|&(file, _), _| file != index);
+                self.zombies.remove(&index);
+            }
+        }
+    }
+
+    /// A process ends: its descriptors are closed, and its address space with the last process that has it.
+    pub(super) fn exit(&mut self, process: i32) {
+        for file in self.control.iter_mut().chain(&mut self.uvm).chain(&mut self.export) {
+            file.holders.remove(&process);
+        }
+        let Some(mm) = self.processes.remove(&process) else { return };
+        if !self.processes.values().any(|&of| of == mm) {
+            let (gone, left) = std::mem::take(&mut self.vmas).into_iter().partition(|&((of, _), _)| of == mm);
+            self.vmas = left;
+            let gone: BTreeMap<(u64, u64), Vma> = gone;
+            for vma in gone.values().filter(|vma| vma.enabled && self.uvm[vma.file].shared) {
+                *self.zombies.entry(vma.file).or_default() += 1;
+            }
+        }
+        self.mmaps.retain(|mmap| mmap.process != process);
+        self.close_unheld();
+    }
+
+    /// What `/proc/PID/maps` shows of UVM files: (first page, pages).
+    pub(super) fn mapped(&self, mm: u64) -> Vec<(u64, u64)> {
+        let mut shown: Vec<(u64, u64)> = Vec::new();
+        let mut last_file = None;
+        for (&(_, page), vma) in self.vmas.range((mm, 0)..=(mm, u64::MAX)) {
+            match shown.last_mut() {
+                Some((first, pages)) if *first + *pages == page && last_file == Some(vma.file) => *pages += 1,
+                _ => shown.push((page, 1)),
+            }
+            last_file = Some(vma.file);
+        }
+        shown
+    }
+}

@@ -1,0 +1,157 @@
+//! References that outlive a handle.
+
+use super::*;
+
+const FILE: UvmFile = UvmFile(1);
+const OTHER: Card = Card(1);
+
+fn map(accounts: &mut Accounts, object: u32, base: u64, length: u64, cards: &[Card]) {
+    let hold = accounts.hold(name(object)).unwrap();
+    accounts.map(hold, FILE, base, length, cards);
+}
+
+/// 10 MiB as object 1, with a range of 100 bytes at 1000.
+fn with_range() -> Accounts {
+    let mut accounts = accounts();
+    allocate(&mut accounts, 1, mib(10)).unwrap();
+    accounts.uvm_file(FILE, PROCESS, false);
+    accounts.external_range(FILE, 1000, 100);
+    accounts
+}
+
+fn free(accounts: &mut Accounts, object: u32) -> Bytes {
+    accounts.free(CLIENT, Handle(object)).unwrap().released
+}
+
+#[test]
+fn a_mapping_keeps_what_was_freed() {
+    for release in [
+        |accounts: &mut Accounts| accounts.free_range(FILE, 1000),
+        |accounts: &mut Accounts| accounts.unmap(FILE, CARD, 1000, 100),
+        |accounts: &mut Accounts| accounts.uvm_card_gone(FILE, CARD),
+        |accounts: &mut Accounts| accounts.uvm_file_gone(FILE),
+    ] {
+        let mut accounts = with_range();
+        map(&mut accounts, 1, 1000, 100, &[CARD]);
+        assert_eq!(free(&mut accounts, 1), Bytes(0));
+        assert_eq!(accounts.client_gone(CLIENT).released, Bytes(0));
+        assert_eq!((used(&accounts), accounts.charged_uvm_files()), (mib(10), vec![FILE]));
+        assert_eq!(release(&mut accounts), mib(10));
+        assert_eq!((used(&accounts), accounts.counts().charges), (Bytes(0), 0));
+    }
+}
+
+#[test]
+fn only_what_is_named_is_unmapped() {
+    let mut accounts = with_range();
+    map(&mut accounts, 1, 1000, 100, &[CARD, OTHER]);
+    free(&mut accounts, 1);
+    assert_eq!(accounts.unmap(UvmFile(2), CARD, 1000, 100), Bytes(0));
+    assert_eq!(accounts.free_range(FILE, 1001), Bytes(0));
+    assert_eq!(accounts.unmap(FILE, CARD, 1000, 100), Bytes(0));
+    assert_eq!(accounts.unmap(FILE, OTHER, 1001, 99), Bytes(0));
+    assert_eq!(accounts.unmap(FILE, OTHER, 1000, 0), Bytes(0));
+    assert_eq!(accounts.unmap(FILE, OTHER, 1000, u64::MAX), Bytes(0));
+    assert_eq!(used(&accounts), mib(10));
+    assert_eq!(accounts.unmap(FILE, OTHER, 0, 1001), mib(10));
+}
+
+#[test]
+fn each_part_that_is_left_keeps_the_whole() {
+    let mut accounts = with_range();
+    map(&mut accounts, 1, 1000, 100, &[CARD]);
+    free(&mut accounts, 1);
+    assert_eq!(accounts.unmap(FILE, CARD, 1040, 20), Bytes(0));
+    assert_eq!(accounts.unmap(FILE, CARD, 1000, 40), Bytes(0));
+    assert_eq!(used(&accounts), mib(10));
+    assert_eq!(accounts.unmap(FILE, CARD, 1060, 40), mib(10));
+}
+
+#[test]
+fn a_mapping_replaces_what_it_covers() {
+    let mut accounts = with_range();
+    allocate(&mut accounts, 2, mib(20)).unwrap();
+    map(&mut accounts, 1, 1000, 100, &[CARD]);
+    map(&mut accounts, 2, 1000, 50, &[CARD]);
+    free(&mut accounts, 2);
+    assert_eq!(free(&mut accounts, 1), Bytes(0));
+    map(&mut accounts, 77, 1050, 50, &[CARD]);
+    assert_eq!(used(&accounts), mib(20));
+    assert_eq!(accounts.free_range(FILE, 1000), mib(20));
+}
+
+#[test]
+fn a_mapping_on_a_card_outside_the_grant_counts_too() {
+    let mut accounts = with_range();
+    map(&mut accounts, 1, 1000, 100, &[Card(40)]);
+    assert_eq!(free(&mut accounts, 1), Bytes(0));
+    allocate(&mut accounts, 2, mib(1)).unwrap();
+    map(&mut accounts, 2, 1000, 100, &[Card(41)]);
+    assert_eq!(used(&accounts), mib(11));
+    assert_eq!(accounts.free_range(FILE, 1000), mib(10));
+}
+
+#[test]
+fn one_hold_is_enough_while_a_call_is_executed() {
+    let mut accounts = with_range();
+    let hold = accounts.hold(name(1)).unwrap();
+    assert_eq!(free(&mut accounts, 1), Bytes(0));
+    assert_eq!(used(&accounts), mib(10));
+    accounts.release(hold);
+    assert_eq!(used(&accounts), Bytes(0));
+}
+
+#[test]
+fn a_file_lives_as_long_as_something_keeps_it() {
+    let mut accounts = with_range();
+    accounts.uvm_mm_file(UvmFile(2), FILE, PROCESS);
+    map(&mut accounts, 1, 1000, 100, &[CARD]);
+    accounts.client_gone(CLIENT);
+    assert_eq!(accounts.uvm_file_gone(FILE), Bytes(0));
+    assert_eq!(used(&accounts), mib(10));
+    assert_eq!(accounts.uvm_file_gone(UvmFile(2)), mib(10));
+    assert_eq!((used(&accounts), accounts.counts().references), (Bytes(0), 0));
+}
+
+#[test]
+fn an_export_travels_and_an_import_is_not_charged_again() {
+    let mut accounts = with_range();
+    let file = ExportFile(5);
+    assert_eq!(accounts.reserve_import(file, 0, CLIENT).unwrap_err(), Refusal::NothingExported { index: 0 });
+    let hold = accounts.hold(name(1)).unwrap();
+    accounts.export(hold, file, 3);
+    assert_eq!(accounts.client_gone(CLIENT).released, Bytes(0));
+    let importer = Handle(0xc1d0_0007);
+    add_client(&mut accounts, importer, Pid(300));
+    let import = accounts.reserve_import(file, 3, importer).unwrap();
+    accounts.commit(import, Placement::under(importer, Handle(9)), Some(mib(50))).unwrap();
+    assert_eq!((used(&accounts), accounts.used_by(PROCESS, CARD)), (mib(10), mib(10)));
+    assert_eq!(accounts.export_files(), vec![file]);
+    assert_eq!(accounts.export_file_gone(file), Bytes(0));
+    assert_eq!(accounts.client_gone(importer).released, mib(10));
+}
+
+#[test]
+fn an_export_replaces_what_was_there() {
+    let mut accounts = with_range();
+    allocate(&mut accounts, 2, mib(20)).unwrap();
+    for object in [1, 2] {
+        let hold = accounts.hold(name(object)).unwrap();
+        accounts.export(hold, ExportFile(5), 0);
+        free(&mut accounts, object);
+    }
+    assert_eq!(used(&accounts), mib(20));
+    accounts.unexport(ExportFile(5), 0);
+    assert_eq!((used(&accounts), accounts.export_files()), (Bytes(0), vec![]));
+}
+
+#[test]
+fn an_attachment_goes_with_its_holder() {
+    let mut accounts = with_range();
+    make(&mut accounts, CLIENT, 7, Kind::Other);
+    let hold = accounts.hold(name(1)).unwrap();
+    let hold = accounts.attach(hold, name(70)).unwrap_err();
+    accounts.attach(hold, name(7)).unwrap();
+    assert_eq!(free(&mut accounts, 1), Bytes(0));
+    assert_eq!(free(&mut accounts, 7), mib(10));
+}
