@@ -73,9 +73,11 @@ pub enum LdCacheError {
 }
 
 /// The largest cache that is read or written. A full desktop's has some 200 KiB.
-pub const LARGEST: usize = 16 << 20;
+pub const LARGEST: usize = 4 << 20;
 /// The most libraries that are read from a cache.
 const MOST_ENTRIES: usize = 1 << 16;
+/// The most names of `glibc-hwcaps` subdirectories; glibc knows four for a machine.
+const MOST_HWCAPS: usize = 64;
 
 const OLD_MAGIC: &[u8] = b"ld.so-1.7.0\0";
 const OLD_HEADER: usize = 16;
@@ -108,7 +110,8 @@ pub fn parse(file: &[u8]) -> Result<Vec<Entry<'_>>, LdCacheError> {
     }
     let table = count.checked_mul(ENTRY).and_then(|length| cache.get(HEADER..HEADER.checked_add(length)?));
     let table = table.ok_or(LdCacheError::Truncated)?;
-    let names = hwcap_names(cache)?;
+    let mut strings = Reader { cache, left: LARGEST };
+    let names = hwcap_names(&mut strings)?;
     table
         .chunks_exact(ENTRY)
         .map(|entry| {
@@ -121,8 +124,8 @@ pub fn parse(file: &[u8]) -> Result<Vec<Entry<'_>>, LdCacheError> {
             };
             Ok(Entry {
                 flags: word(entry, 0)?,
-                name: Cow::Borrowed(string(cache, word(entry, 4)?)?),
-                path: Cow::Borrowed(string(cache, word(entry, 8)?)?),
+                name: Cow::Borrowed(strings.string(word(entry, 4)?, LONGEST_NAME)?),
+                path: Cow::Borrowed(strings.string(word(entry, 8)?, LONGEST_PATH)?),
                 os_version: word(entry, 12)?,
                 hwcap,
             })
@@ -211,7 +214,8 @@ fn new_format(file: &[u8]) -> Result<&[u8], LdCacheError> {
 }
 
 /// The names in the `glibc-hwcaps` section.
-fn hwcap_names(cache: &[u8]) -> Result<Vec<&[u8]>, LdCacheError> {
+fn hwcap_names<'a>(strings: &mut Reader<'a>) -> Result<Vec<&'a [u8]>, LdCacheError> {
+    let cache = strings.cache;
     let at = offset(word(cache, 32)?)?;
     if at == 0 {
         return Ok(Vec::new());
@@ -226,7 +230,10 @@ fn hwcap_names(cache: &[u8]) -> Result<Vec<&[u8]>, LdCacheError> {
         if word(section, 0)? == TAG_GLIBC_HWCAPS {
             let (start, length) = (offset(word(section, 8)?)?, offset(word(section, 12)?)?);
             let list = cache.get(start..).and_then(|rest| rest.get(..length)).ok_or(LdCacheError::Offset)?;
-            return list.chunks_exact(4).map(|name| string(cache, word(name, 0)?)).collect();
+            if list.len() / 4 > MOST_HWCAPS {
+                return Err(LdCacheError::TooLarge);
+            }
+            return list.chunks_exact(4).map(|name| strings.string(word(name, 0)?, LONGEST_NAME)).collect();
         }
     }
     Ok(Vec::new())
@@ -310,14 +317,25 @@ fn word(bytes: &[u8], at: usize) -> Result<u32, LdCacheError> {
     Ok(u32::from_le_bytes(*word))
 }
 
-/// The longest name or path that is believed (`PATH_MAX`): entries may all point to one long string.
-const LONGEST_STRING: usize = 4096;
+/// `NAME_MAX` and `PATH_MAX`: what is longer names no file.
+const LONGEST_NAME: usize = 255;
+const LONGEST_PATH: usize = 4096;
 
-/// The string at an offset, without its end mark.
-fn string(cache: &[u8], at: u32) -> Result<&[u8], LdCacheError> {
-    let rest = cache.get(offset(at)?..).ok_or(LdCacheError::Offset)?;
-    let end = rest.iter().take(LONGEST_STRING).position(|byte| *byte == 0).ok_or(LdCacheError::Offset)?;
-    rest.get(..end).ok_or(LdCacheError::Offset)
+/// Takes strings out of a cache. All entries may point to one long string, so what is taken is bounded as a whole: reading,
+/// sorting and writing cost no more than for an honest file of [`LARGEST`] bytes.
+struct Reader<'a> {
+    cache: &'a [u8],
+    left: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// The string at an offset, without its end mark.
+    fn string(&mut self, at: u32, longest: usize) -> Result<&'a [u8], LdCacheError> {
+        let rest = self.cache.get(offset(at)?..).ok_or(LdCacheError::Offset)?;
+        let end = rest.iter().take(longest + 1).position(|byte| *byte == 0).ok_or(LdCacheError::Offset)?;
+        self.left = self.left.checked_sub(end + 1).ok_or(LdCacheError::TooLarge)?;
+        rest.get(..end).ok_or(LdCacheError::Offset)
+    }
 }
 
 #[cfg(test)]
@@ -395,6 +413,23 @@ mod tests {
     }
 
     /// This machine's own cache, as its ldconfig wrote it, read and written again, is the same to ldconfig.
+    /// As many entries as are read, all with the longest path there is: what reading them costs is bounded before that.
+    #[test]
+    fn many_entries_with_one_long_string_are_refused() {
+        let count = u32::try_from(MOST_ENTRIES).unwrap();
+        let strings = u32::try_from(HEADER + MOST_ENTRIES * ENTRY).unwrap();
+        let mut file = MAGIC.to_vec();
+        file.extend(count.to_le_bytes());
+        file.resize(HEADER, 0);
+        for _ in 0..count {
+            file.extend([0x0303, strings + 4000, strings, 0, 0, 0].into_iter().flat_map(u32::to_le_bytes));
+        }
+        file.extend([b'a'; 4090]);
+        file.push(0);
+        assert!(file.len() < LARGEST);
+        assert_eq!(parse(&file), Err(LdCacheError::TooLarge));
+    }
+
     #[test]
     fn the_hosts_ldconfig_reads_what_is_written() {
         let Ok(file) = std::fs::read("/etc/ld.so.cache") else {

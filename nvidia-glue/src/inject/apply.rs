@@ -36,7 +36,7 @@ pub(super) fn complete(injection: &Injection, path: &Path, spec: &mut Value) -> 
         let copy = host_dir::write_proc(&injection.host_dir, files)?;
         mounts.add(&copy, Path::new("/proc/driver/nvidia"), FileKind::ReadOnly);
     }
-    mounts.finish(spec)?;
+    mounts.finish(spec, &mut warnings)?;
     Ok(warnings)
 }
 

@@ -14,6 +14,7 @@
 
 mod apply;
 mod devices;
+mod exec_edits;
 mod host;
 mod host_dir;
 mod layout;
@@ -33,6 +34,7 @@ use std::{
 use runtime_config::request::DriverCapabilities;
 use serde::{Deserialize, Serialize};
 
+pub use exec_edits::ExecEdits;
 pub use host::DeviceNode;
 pub use host_dir::{remove_files, remove_stale_files};
 pub use plan::{PlanInput, Settings};

@@ -35,14 +35,19 @@ pub(super) struct Mounts<'a> {
     rootfs: &'a Rootfs,
     volumes: Vec<Volume>,
     planned: Vec<Value>,
+    /// What the spec had of the same files.
+    replaced: Vec<Value>,
 }
 
 impl<'a> Mounts<'a> {
     /// Takes from the spec what an earlier application, or CDI, has mounted of the same files.
     pub(super) fn new(injection: &Injection, rootfs: &'a Rootfs, spec: &mut Value) -> Self {
+        let mut replaced = Vec::new();
         if let Some(mounts) = spec.get_mut("mounts").and_then(Value::as_array_mut) {
-            mounts.retain(|mount| !is_ours(injection, mount));
+            let (ours, others) = std::mem::take(mounts).into_iter().partition(|mount| is_ours(injection, mount));
+            (replaced, *mounts) = (ours, others);
         }
+        replaced.retain(|mount| !source(mount).is_some_and(|source| source.starts_with(&injection.host_dir)));
         let text = |mount: &Value, name: &str| mount.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         let volumes = items(spec.get("mounts"))
             .iter()
@@ -55,7 +60,7 @@ impl<'a> Mounts<'a> {
             })
             .filter(|volume| volume.destination != Path::new("/"))
             .collect();
-        Self { rootfs, volumes, planned: Vec::new() }
+        Self { rootfs, volumes, planned: Vec::new(), replaced }
     }
 
     /// Whether the container has its own /proc, on which something can be mounted.
@@ -109,8 +114,20 @@ impl<'a> Mounts<'a> {
         }));
     }
 
-    /// Appends what was planned to the spec: behind the user's mounts, parents before children.
-    pub(super) fn finish(mut self, spec: &mut Value) -> Result<(), InjectError> {
+    /// Appends what was planned to the spec: behind the user's mounts, parents before children. Warns of files of the driver
+    /// that the spec wanted elsewhere than they are now.
+    pub(super) fn finish(mut self, spec: &mut Value, warnings: &mut Vec<String>) -> Result<(), InjectError> {
+        let destination = |mount: &Value| clean(mount["destination"].as_str().unwrap_or_default());
+        for mount in &self.replaced {
+            let wanted = destination(mount);
+            if !self.planned.iter().any(|ours| {
+                self.rootfs.real_path(Path::new(&wanted)) == self.rootfs.real_path(Path::new(&destination(ours)))
+            }) {
+                let file = source(mount).unwrap_or(Path::new("")).display();
+                warnings
+                    .push(format!("{file} is not mounted at {wanted}: the driver's files have places of their own"));
+            }
+        }
         let depth = |mount: &Value| mount["destination"].as_str().unwrap_or_default().matches('/').count();
         self.planned.sort_by_key(depth);
         array(spec, &["mounts"], "mounts")?.append(&mut self.planned);
@@ -118,10 +135,14 @@ impl<'a> Mounts<'a> {
     }
 }
 
+fn source(mount: &Value) -> Option<&Path> {
+    mount.get("source").and_then(Value::as_str).map(Path::new)
+}
+
 /// Whether a mount of the spec has one of our files as its source. Only names that could be are looked at on the host: a
 /// user's source may be on a file server that does not answer.
 fn is_ours(injection: &Injection, mount: &Value) -> bool {
-    let Some(source) = mount.get("source").and_then(Value::as_str).map(Path::new) else { return false };
+    let Some(source) = source(mount) else { return false };
     if !source.is_absolute() {
         return false;
     }

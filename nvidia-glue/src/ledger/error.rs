@@ -137,6 +137,17 @@ pub enum ReleaseError {
         /// Where they are.
         cgroup: PathBuf,
     },
+    /// Whether they do cannot be told, and memory that may be in use is nobody else's.
+    #[error(
+        "the grant of container {container} is kept: it cannot be told whether processes are left in its cgroup {}; \
+         mount its hierarchy again", cgroup.display()
+    )]
+    CannotTell {
+        /// Which.
+        container: Box<ContainerKey>,
+        /// Where they may be.
+        cgroup: PathBuf,
+    },
     /// The state directory.
     #[error("the grant of container {container} cannot be given back")]
     Store {

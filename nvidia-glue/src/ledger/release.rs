@@ -1,6 +1,6 @@
 //! Giving a grant back.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::{
     ContainerKey, Ledger, Record, ReleaseError,
@@ -24,7 +24,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`ReleaseError::StillRunning`] while there are processes in its cgroups: the grant stays and is reclaimed after
-    /// they and the shim have ended. Or when the record cannot be read or removed; a full disk is no obstacle.
+    /// they and the shim have ended; [`ReleaseError::CannotTell`] where that is not known. Or when the record cannot be read or removed; a full disk is no obstacle.
     pub fn release(
         &self,
         container: &ContainerKey,
@@ -34,10 +34,13 @@ impl Ledger {
         let failed = |source| ReleaseError::Store { container: Box::new(container.clone()), source };
         let locked = self.store.lock().map_err(failed)?;
         let Some(record) = self.store.find_record(container).map_err(failed)? else { return Ok(None) };
-        let populated = |cgroup: &&String| self.node.population(Path::new(cgroup)) == Population::Processes;
-        if let Some(cgroup) = record.cgroups.iter().find(populated) {
-            let cgroup = PathBuf::from(cgroup);
-            return Err(ReleaseError::StillRunning { container: Box::new(container.clone()), cgroup });
+        for cgroup in &record.cgroups {
+            let (container, cgroup) = (|| Box::new(container.clone()), PathBuf::from(cgroup));
+            match self.node.population(&cgroup) {
+                Population::Empty => {}
+                Population::Processes => return Err(ReleaseError::StillRunning { container: container(), cgroup }),
+                Population::Unknown => return Err(ReleaseError::CannotTell { container: container(), cgroup }),
+            }
         }
         let mut index = Index::load(&locked).map_err(failed)?;
         index.begin_change(&locked).map_err(failed)?;

@@ -141,6 +141,16 @@ fn a_release_waits_for_the_containers_processes() {
 }
 
 #[test]
+fn a_release_waits_while_it_cannot_be_told_who_is_left() {
+    let bench = Bench::new(1);
+    running(&bench, "a");
+    bench.node.hide("a");
+    let release = || bench.ledger.release(&key("a"), ReleaseReason::Ended, &bench.log);
+    assert!(matches!(release(), Err(ReleaseError::CannotTell { .. })));
+    assert_eq!(bench.ledger.records().unwrap().len(), 1);
+}
+
+#[test]
 fn a_create_that_fails_is_rolled_back_in_the_log() {
     let bench = Bench::new(2);
     bench.admit("a", &request(CardRequest::All, part(1024, ComputeShare::Unlimited))).unwrap();
