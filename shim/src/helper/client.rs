@@ -210,23 +210,43 @@ impl HelperClient {
         drop(beside);
         drop((theirs, packed, fds));
         let ours = nonblocking(ours).map_err(|e| failed(FrameError::Socket(e)))?;
-        let mut worker = None;
-        let answer = tokio::time::timeout(limit, read_answer(operation, &ours, &mut worker)).await;
-        answer.unwrap_or_else(|_| {
-            if let Some(worker) = &worker {
-                // It may have ended in the same instant.
-                let _ = sys::pidfd_send_signal(worker.as_fd(), libc::SIGKILL);
+        let mut seen = Seen::default();
+        let answer = tokio::time::timeout(limit, read_answer(operation, &ours, &mut seen)).await;
+        match answer.unwrap_or(Err(HelperError::Deadline { operation, limit })) {
+            // It has undone what it had begun.
+            Err(HelperError::Failed(failure)) => Err(HelperError::Failed(failure)),
+            Err(lost) => {
+                seen.end();
+                Err(lost)
             }
-            Err(HelperError::Deadline { operation, limit })
-        })
+            answer => answer,
+        }
     }
 }
 
-/// Reads the worker's two frames. `worker` gets its pidfd as soon as it is known.
+/// What is known of an operation before its answer: pidfds.
+#[derive(Debug, Default)]
+struct Seen {
+    worker: Option<OwnedFd>,
+    /// The process that it has made.
+    process: Option<OwnedFd>,
+}
+
+impl Seen {
+    /// For an operation of which nobody knows how far it came.
+    fn end(&self) {
+        for process in self.worker.iter().chain(&self.process) {
+            // It may have ended by itself.
+            let _ = sys::pidfd_send_signal(process.as_fd(), libc::SIGKILL);
+        }
+    }
+}
+
+/// Reads the worker's frames. `seen` gets what it tells as soon as it does.
 async fn read_answer(
     operation: &'static str,
     socket: &AsyncFd<OwnedFd>,
-    worker: &mut Option<OwnedFd>,
+    seen: &mut Seen,
 ) -> Result<(Reply, Option<OwnedFd>), HelperError> {
     let lost = |e: FrameError| match e {
         FrameError::Closed => HelperError::WorkerDied { operation },
@@ -234,11 +254,14 @@ async fn read_answer(
     };
     let (hello, mut fds) = receive(socket).await.map_err(lost)?;
     frame::unpack::<Hello>(hello).map_err(lost)?;
-    *worker = fds.pop();
-    let (reply, mut fds) = receive(socket).await.map_err(lost)?;
-    match frame::unpack::<Reply>(reply).map_err(lost)? {
-        Reply::Failed(failure) => Err(HelperError::Failed(failure)),
-        reply => Ok((reply, fds.pop())),
+    seen.worker = fds.pop();
+    loop {
+        let (reply, mut fds) = receive(socket).await.map_err(lost)?;
+        match frame::unpack::<Reply>(reply).map_err(lost)? {
+            Reply::Launched => seen.process = fds.pop(),
+            Reply::Failed(failure) => return Err(HelperError::Failed(failure)),
+            reply => return Ok((reply, fds.pop())),
+        }
     }
 }
 
@@ -282,4 +305,31 @@ fn check_stdio(
 
 fn unexpected(operation: &'static str) -> HelperError {
     HelperError::Frame { operation, source: FrameError::Foreign("an answer to another question") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// A worker that makes a process and is lost then.
+    #[tokio::test]
+    async fn a_lost_exec_leaves_no_process() {
+        let (shim, zygote) = frame::pair().unwrap();
+        let client = HelperClient::new(Zygote { socket: shim, pid: 1 }).unwrap();
+        let mut process = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
+        let pidfd = sys::pidfd_open(i32::try_from(process.id()).unwrap()).unwrap();
+        let worker = std::thread::spawn(move || {
+            let (_, mut fds) = frame::receive(zygote.as_fd()).unwrap();
+            let reply = fds.remove(0);
+            frame::send_value(&reply, &Hello { pid: 1 }, &[]).unwrap();
+            frame::send_value(&reply, &Reply::Launched, &[pidfd.as_fd()]).unwrap();
+        });
+        let lost = client.call("exec", Operation::Inventory, vec![], EXEC_LIMIT).await.unwrap_err();
+        assert!(matches!(lost, HelperError::WorkerDied { .. }), "{lost}");
+        worker.join().unwrap();
+        let status = std::os::unix::process::ExitStatusExt::signal(&process.wait().unwrap());
+        assert_eq!(status, Some(libc::SIGKILL));
+    }
 }

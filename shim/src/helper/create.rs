@@ -14,7 +14,7 @@ use libcontainer::process::intel_rdt::{IntelRdtError, setup_intel_rdt};
 use libcontainer::syscall::syscall::{SyscallType, create_syscall};
 use libcontainer::user_ns::{UserNamespaceConfig, UserNamespaceError};
 use libcontainer::validator::Validator;
-use nvidia_glue::inject::{InjectError, Injection};
+use nvidia_glue::inject::{ExecEdits, InjectError, Injection};
 use nvidia_glue::ledger::Process;
 use oci_spec::runtime::{Hooks, Spec};
 use serde_json::Value;
@@ -157,8 +157,8 @@ impl Created {
     }
 }
 
-/// Creates the container; on failure nothing of it is left. `private` are the worker's descriptors that init must not hold.
-pub(crate) fn create(create: &Create, mut fds: Vec<OwnedFd>, private: &[&OwnedFd]) -> Result<Created, CreateError> {
+/// Creates the container; on failure nothing of it is left. `reply` is where the shim listens.
+pub(crate) fn create(create: &Create, mut fds: Vec<OwnedFd>, reply: &OwnedFd) -> Result<Created, CreateError> {
     let intake = fence::take_intake(create.mediated, &mut fds);
     let stdio = Stdio::new(create.stdio, fds)?;
     let config = create.bundle.join("config.json");
@@ -167,8 +167,8 @@ pub(crate) fn create(create: &Create, mut fds: Vec<OwnedFd>, private: &[&OwnedFd
     let created = rootfs::mount_all(&create.rootfs_mounts, &root_of(&create.bundle, &json))
         .map_err(CreateError::from)
         .and_then(|()| complete(create, &config, &mut json))
-        .and_then(|left_out| {
-            run(create, json, &state, stdio, intake, private).map(|created| created.told_also(left_out))
+        .and_then(|(left_out, exec_edits)| {
+            run(create, json, exec_edits, &state, stdio, intake, reply).map(|created| created.told_also(left_out))
         });
     if created.is_err() {
         let undo =
@@ -193,8 +193,8 @@ fn root_of(bundle: &Path, spec: &Value) -> PathBuf {
 
 /// Does what of the injection depends on the mounted root file system. What it changes in the spec is also what exec and
 /// containerd read later, so it goes into the bundle.
-fn complete(create: &Create, config: &Path, json: &mut Value) -> Result<Vec<String>, CreateError> {
-    let Some(injection) = &create.injection else { return Ok(vec![]) };
+fn complete(create: &Create, config: &Path, json: &mut Value) -> Result<(Vec<String>, ExecEdits), CreateError> {
+    let Some(injection) = &create.injection else { return Ok(Default::default()) };
     let injection: Injection = serde_json::from_value(injection.clone()).map_err(CreateError::Injection)?;
     let before = json.clone();
     let left_out = injection.complete(&root_of(&create.bundle, json), json).map_err(CreateError::Inject)?;
@@ -204,16 +204,17 @@ fn complete(create: &Create, config: &Path, json: &mut Value) -> Result<Vec<Stri
         let permissions = std::fs::metadata(config).map_err(wrap("read"))?.permissions();
         write_atomically(config, &text, Some(permissions)).map_err(wrap("write"))?;
     }
-    Ok(left_out)
+    Ok((left_out, ExecEdits::between(&before, json)))
 }
 
 fn run(
     create: &Create,
     mut json: Value,
+    exec_edits: ExecEdits,
     state: &StateDir,
     stdio: Stdio,
     intake: Option<OwnedFd>,
-    private: &[&OwnedFd],
+    reply: &OwnedFd,
 ) -> Result<Created, CreateError> {
     let host = HostFacts::read();
     rules::spec(&mut json, create.systemd_cgroup, host)?;
@@ -227,8 +228,12 @@ fn run(
         .map_err(CreateError::Keep)?;
     container.set_systemd(create.systemd_cgroup).set_annotations(spec.annotations().clone());
     container.save().map_err(CreateError::Keep)?;
-    let settings =
-        Settings { no_new_keyring: create.no_new_keyring, systemd_cgroup: create.systemd_cgroup, init: None };
+    let settings = Settings {
+        no_new_keyring: create.no_new_keyring,
+        systemd_cgroup: create.systemd_cgroup,
+        exec_edits,
+        init: None,
+    };
     state.save(&settings)?;
     let cgroup = require_empty_cgroup(create, &spec)?;
     // Its presence tells `delete` that the cgroup is this container's to empty.
@@ -247,7 +252,7 @@ fn run(
         intake,
         &notes,
         state,
-        private,
+        reply,
     )?;
     if let Some(rdt) = spec.linux().as_ref().and_then(|linux| linux.intel_rdt().as_ref()) {
         let (group, monitoring) = setup_intel_rdt(Some(&create.id), &init.pid, rdt).map_err(CreateError::IntelRdt)?;
@@ -331,7 +336,7 @@ fn launch(
     intake: Option<OwnedFd>,
     notes: &ProcessNotes,
     state: &StateDir,
-    private: &[&OwnedFd],
+    reply: &OwnedFd,
 ) -> Result<Launched, CreateError> {
     let cgroup_config = CgroupConfig {
         cgroup_path: cgroup_path.to_owned(),
@@ -366,8 +371,8 @@ fn launch(
         spec: Rc::new(spec),
     };
     let filter = Filter::new(create.fence, intake).map_err(LaunchError::Filter)?;
-    let private = private.iter().copied().chain(stdio.private()).collect();
-    let init = Launch { args: &args, filter: filter.as_ref(), private, place, birthplaces, hooks }.run()?;
+    let private = stdio.private();
+    let init = Launch { args: &args, filter: filter.as_ref(), private, place, birthplaces, reply, hooks }.run()?;
     stdio.finish(owner, notes.console_size)?;
     Ok(init)
 }

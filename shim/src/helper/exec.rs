@@ -15,6 +15,7 @@ use libcontainer::error::LibcontainerError;
 use libcontainer::notify_socket::{NotifyListener, NotifyListenerError, NotifySocket};
 use libcontainer::process::args::{ContainerArgs, ContainerType};
 use libcontainer::syscall::syscall::SyscallType;
+use nvidia_glue::inject::{ExecEdits, InjectError};
 use nvidia_glue::ledger;
 use oci_spec::runtime::{
     Linux, LinuxBuilder, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, Process, Spec,
@@ -73,6 +74,9 @@ pub(crate) enum ExecError {
     /// Asks for what this runtime does otherwise.
     #[error(transparent)]
     Refused(#[from] Refused),
+    /// What the container's grant means for it.
+    #[error("cannot give the process what the container was granted")]
+    Inject(#[source] InjectError),
     /// The spec that the process is run with.
     #[error("cannot describe the process to libcontainer: {0}")]
     Describe(String),
@@ -106,9 +110,11 @@ impl ExecError {
     pub(crate) fn kind(&self) -> FailureKind {
         match self {
             Self::State(StateError::Unknown(_)) => FailureKind::NotFound,
-            Self::State(StateError::Id(_)) | Self::Spec { .. } | Self::Refused(_) | Self::Program(_) => {
-                FailureKind::Invalid
-            }
+            Self::State(StateError::Id(_))
+            | Self::Spec { .. }
+            | Self::Refused(_)
+            | Self::Inject(_)
+            | Self::Program(_) => FailureKind::Invalid,
             Self::Status { .. } => FailureKind::FailedPrecondition,
             _ => FailureKind::Internal,
         }
@@ -131,22 +137,24 @@ struct Target {
     state: StateDir,
     cgroup_path: PathBuf,
     new_keyring: bool,
+    exec_edits: ExecEdits,
 }
 
-/// Runs the process; on failure it is gone. `private` are the worker's descriptors that it must not hold.
-pub(crate) fn exec(exec: &Exec, mut fds: Vec<OwnedFd>, private: &[&OwnedFd]) -> Result<Executed, ExecError> {
+/// Runs the process; on failure it is gone. `reply` is where the shim listens.
+pub(crate) fn exec(exec: &Exec, mut fds: Vec<OwnedFd>, reply: &OwnedFd) -> Result<Executed, ExecError> {
     let intake = fence::take_intake(exec.mediated, &mut fds);
     let stdio = Stdio::new(exec.stdio, fds)?;
     let target = open(exec)?;
     let mut json = exec.process.clone();
     inherit_from_init(&mut json, &target.spec);
+    target.exec_edits.apply(&mut json).map_err(ExecError::Inject)?;
     let notes = rules::process(&mut json, HostFacts::read())?;
     let process: Process =
         serde_json::from_value(json).map_err(|source| ExecError::Spec { what: "the process".to_owned(), source })?;
     let spec = describe(&target, process)?;
 
     let socket = target.state.path().join(format!("exec-{}.sock", std::process::id()));
-    let launched = launch(exec, &target, spec, &socket, stdio, intake, &notes, private);
+    let launched = launch(exec, &target, spec, &socket, stdio, intake, &notes, reply);
     let started = launched.and_then(|(process, outcome)| {
         match start(&target, &process, &socket, outcome) {
             Ok(()) => Ok(process),
@@ -190,6 +198,7 @@ fn open(exec: &Exec) -> Result<Target, ExecError> {
         cgroup_path: config.cgroup_path,
         init_process: settings.init,
         new_keyring: !settings.no_new_keyring,
+        exec_edits: settings.exec_edits,
         container,
         spec,
         state,
@@ -254,7 +263,7 @@ fn launch(
     stdio: Stdio,
     intake: Option<OwnedFd>,
     notes: &ProcessNotes,
-    private: &[&OwnedFd],
+    reply: &OwnedFd,
 ) -> Result<(Launched, File), ExecError> {
     let process = spec.process().as_ref().ok_or_else(|| ExecError::Describe("there is no process".to_owned()))?;
     let owner = process::stream_owner(&target.spec, process, exec.io_owner);
@@ -289,9 +298,10 @@ fn launch(
         spec: Rc::new(spec),
     };
     let filter = Filter::new(exec.fence, intake).map_err(LaunchError::Filter)?;
-    let private = private.iter().copied().chain(stdio.private()).collect();
+    let private = stdio.private();
     let (place, birthplaces) = (Place::Own(&exec.cgroup), birthplaces(&exec.cgroup, target.init)?);
-    let process = Launch { args: &args, filter: filter.as_ref(), private, place, birthplaces, hooks: None }.run()?;
+    let process =
+        Launch { args: &args, filter: filter.as_ref(), private, place, birthplaces, reply, hooks: None }.run()?;
     stdio.finish(owner, notes.console_size)?;
     Ok((process, File::from(OwnedFd::from(outcome))))
 }

@@ -25,8 +25,10 @@ use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{Hooks, Linux, LinuxNamespaceType};
 
 use super::fence::{Filter, FilterError};
+use super::frame;
 use super::hook_namespaces::run_in_namespaces;
 use super::intermediate::{self, Ends, Place};
+use super::protocol::Reply;
 use super::seccomp_listener::{self, ListenerError};
 use crate::cgroup::takes_no_process;
 use crate::sys::{self, Forked};
@@ -116,6 +118,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) place: Place<'a>,
     /// Directories of cgroup v2 in which it can be born, the best first; none where it has to move itself.
     pub(crate) birthplaces: Vec<OwnedFd>,
+    /// Who is told of the process as soon as there is one.
+    pub(crate) reply: &'a OwnedFd,
     /// The spec's hooks; only those of creation run here.
     pub(crate) hooks: Option<&'a Hooks>,
 }
@@ -177,6 +181,10 @@ impl Launch<'_> {
 
         let pid = from_intermediate.wait_for_intermediate_ready()?;
         let pidfd = sys::pidfd_open(pid.as_raw());
+        if let Ok(pidfd) = &pidfd {
+            // A shim that is gone has nobody to end it for: whoever deletes the container does.
+            let _ = frame::send_value(self.reply, &Reply::Launched, &[pidfd.as_fd()]);
+        }
         let result = self.accompany(pid, &mut to_init, &mut from_init);
         match (result, pidfd) {
             (Ok(()), Ok(pidfd)) => Ok(Launched { pid, pidfd }),
@@ -205,7 +213,7 @@ impl Launch<'_> {
     /// The first thing that the intermediate process does; what it installs here, the container's init inherits, and so
     /// does all that init ever forks.
     fn enter(&self) -> Result<(), FilterError> {
-        for fd in &self.private {
+        for fd in self.private.iter().chain(std::iter::once(&self.reply)) {
             sys::close_fd_of(fd);
         }
         match self.filter {

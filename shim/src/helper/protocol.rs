@@ -124,9 +124,12 @@ pub(crate) struct Hello {
     pub(crate) pid: i32,
 }
 
-/// A worker's answer, its second and last frame.
+/// What a worker says after that. All but `Launched` is its answer, and its last frame.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
+    /// To `Create` and `Exec`, and not the last: there is a process now, which may still fail; a pidfd of it travels beside.
+    /// Whoever loses the worker after this has to end it.
+    Launched,
     /// To `Create`, `Exec` and `Mediate`: the process, a child of the shim; a pidfd of it travels beside.
     Process {
         /// Its pid in the shim's namespace.

@@ -12,6 +12,7 @@ use libcontainer::error::LibcontainerError;
 use libcontainer::hooks::{HookError, run_hooks};
 use libcontainer::notify_socket::{NotifyListenerError, NotifySocket};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nvidia_glue::ledger::Process;
 
 use super::program::ABOUT_TO_EXECUTE;
 use super::protocol::{FailureKind, Start};
@@ -137,17 +138,26 @@ fn poststart(container: &Container, state: &StateDir, id: &str) -> Result<(), St
     let hooks = config.hooks.as_ref().and_then(|hooks| hooks.poststart().as_ref());
     let result = run_hooks(hooks, Some(&container.state), Some(container.bundle()), None, None);
     result.map_err(|source| {
-        if let Some(Ok(init)) = container.pid().map(|pid| sys::pidfd_open(pid.as_raw())) {
-            // It may have ended by itself.
-            let _ = sys::pidfd_send_signal(init.as_fd(), libc::SIGKILL);
-        }
+        end_init(state);
         StartError::Poststart { id: id.to_owned(), source }
     })
+}
+
+/// Another process may have its pid by now, if it has ended by itself.
+fn end_init(state: &StateDir) {
+    let Some(init) = state.settings().ok().and_then(|settings| settings.init) else { return };
+    // Opened first: what it is bound to cannot change any more when the pid is found to be init's.
+    let Ok(pidfd) = sys::pidfd_open(init.pid) else { return };
+    if Process::of(init.pid).is_ok_and(|now| now == init) {
+        let _ = sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::helper::state::Settings;
+    use nvidia_glue::inject::ExecEdits;
     use std::io::Write;
 
     fn outcome(written: &[u8]) -> Result<(), String> {
@@ -166,5 +176,24 @@ mod tests {
         assert_eq!(outcome(b"+exec /x: exec format error"), Err("exec /x: exec format error".into()));
         assert_eq!(outcome(b"broken"), Err("broken".into()));
         assert!(outcome(b"").unwrap_err().contains("ended before"));
+    }
+
+    #[test]
+    fn only_init_itself_is_ended() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = StateDir::create(directory.path(), "a").unwrap();
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let process = Process::of(i32::try_from(child.id()).unwrap()).unwrap();
+        let save = |init| {
+            let settings =
+                Settings { no_new_keyring: true, systemd_cgroup: false, exec_edits: ExecEdits::default(), init };
+            state.save(&settings).unwrap();
+        };
+        save(Some(Process { start_time: process.start_time + 1, ..process }));
+        end_init(&state);
+        assert_eq!(child.try_wait().unwrap(), None, "another process with init's pid");
+        save(Some(process));
+        end_init(&state);
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(libc::SIGKILL));
     }
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::sys::stat::Mode;
+use nvidia_glue::inject::ExecEdits;
 use nvidia_glue::ledger::Process;
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,9 @@ pub(crate) struct Settings {
     pub(crate) no_new_keyring: bool,
     /// See [`Create::systemd_cgroup`](super::protocol::Create). libcontainer's own note of it is not written atomically.
     pub(crate) systemd_cgroup: bool,
+    /// What the injection means for execs.
+    #[serde(default)]
+    pub(crate) exec_edits: ExecEdits,
     /// init, once there is one, so that another process which got its pid is not taken for it.
     pub(crate) init: Option<Process>,
 }
@@ -188,7 +192,9 @@ mod tests {
         let below = root.path().join("new");
         let state = StateDir::create(&below, "a").unwrap();
         assert!(matches!(StateDir::create(&below, "a"), Err(StateError::Exists(_))));
-        state.save(&Settings { no_new_keyring: true, systemd_cgroup: false, init: None }).unwrap();
+        let settings =
+            Settings { no_new_keyring: true, systemd_cgroup: false, exec_edits: ExecEdits::default(), init: None };
+        state.save(&settings).unwrap();
         assert!(StateDir::open(&below, "a").unwrap().settings().unwrap().no_new_keyring);
         state.remove().unwrap();
         state.remove().unwrap();

@@ -56,7 +56,7 @@ fn serve(shim: i32, operation: OwnedFd, fds: Vec<OwnedFd>, reply: &OwnedFd) -> R
 
 fn perform(operation: &Operation, fds: Vec<OwnedFd>, reply: &OwnedFd) -> Result<Answer, Failure> {
     match operation {
-        Operation::Create(operation) => match create::create(operation, fds, &[reply]) {
+        Operation::Create(operation) => match create::create(operation, fds, reply) {
             Ok(created) => Ok(process(created.init, created.warnings)),
             Err(e) => Err(failure(e.kind(), &e)),
         },
@@ -64,7 +64,7 @@ fn perform(operation: &Operation, fds: Vec<OwnedFd>, reply: &OwnedFd) -> Result<
             Ok(()) => Ok(Reply::Done.into()),
             Err(e) => Err(failure(e.kind(), &e)),
         },
-        Operation::Exec(operation) => match exec::exec(operation, fds, &[reply]) {
+        Operation::Exec(operation) => match exec::exec(operation, fds, reply) {
             Ok(executed) => Ok(process(executed.process, executed.warnings)),
             Err(e) => Err(failure(e.kind(), &e)),
         },

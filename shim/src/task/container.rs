@@ -14,7 +14,7 @@ use nvidia_glue::ledger::ReleaseReason;
 use protobuf::MessageField;
 use tokio::{
     sync::{Notify, oneshot},
-    task::AbortHandle,
+    task::{AbortHandle, JoinSet},
     time::timeout,
 };
 
@@ -442,11 +442,14 @@ impl Container {
     }
 
     async fn finish_all_io(&self) {
-        let execs: Vec<Arc<Process>> = lock(&self.execs).drain().map(|(_, exec)| exec).collect();
-        for exec in execs {
-            exec.finish_io().await;
-        }
-        self.init.finish_io().await;
+        // Each may take as long as its reader lets it.
+        let mut drains: JoinSet<()> = lock(&self.execs)
+            .drain()
+            .map(|(_, exec)| exec)
+            .chain([Arc::clone(&self.init)])
+            .map(|process| async move { process.finish_io().await })
+            .collect();
+        while drains.join_next().await.is_some() {}
     }
 }
 

@@ -37,6 +37,7 @@ fn main() {
         // Each is one line of its own.
         a_program_runs_and_its_exit_code_and_output_arrive,
         exec_joins_the_container,
+        an_exec_gets_what_a_grant_gave_the_container,
         a_program_that_cannot_be_executed_is_told_in_runcs_words,
         the_fence_holds_for_init_and_exec_only_where_asked,
         hooks_run_in_their_namespaces_and_outside_the_fence,
@@ -126,6 +127,22 @@ async fn exec_joins_the_container(bench: &Bench) {
     let (_, joined) = container.sh("cat /proc/self/cgroup").await;
     assert_eq!(joined, std::fs::read_to_string(format!("/proc/{}/cgroup", init.pid)).unwrap(), "every hierarchy");
     assert!(joined.contains(&container.id));
+    container.delete().await.unwrap();
+    assert_eq!(wait(&init), 137);
+    container.assert_gone();
+}
+
+async fn an_exec_gets_what_a_grant_gave_the_container(bench: &Bench) {
+    let injection = json!({
+        "host_dir": bench.directory.path().join("granted"), "devices": [], "nvidia_majors": [], "files": [],
+        "libraries": [], "proc_driver": null, "additional_gids": [4242], "env": [["GRANTED", "yes"]], "shared": false,
+        "drop_hami": false, "warnings": [],
+    });
+    let mut container = bench.container(&["sleep", "1000"], |_| {}).with(|create| create.injection = Some(injection));
+    let init = container.create().await.unwrap();
+    container.start().await.unwrap();
+    let (_, output) = container.sh("id -G; echo $GRANTED").await;
+    assert_eq!(output, "0 4242\nyes\n");
     container.delete().await.unwrap();
     assert_eq!(wait(&init), 137);
     container.assert_gone();
