@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 mod process;
+mod ptrace;
 mod seccomp;
 
 use std::io;
@@ -11,6 +12,7 @@ pub use process::{
     is_there, let_signal_interrupt, pidfd_getfd, pidfd_open, pidfd_open_thread, pidfd_send_signal, share_descriptors,
     share_memory, share_open_file, signal_own_thread,
 };
+pub use ptrace::{SyscallStop, resume_to_syscall, spawn_traced, syscall_stop};
 pub use seccomp::{
     Notification, Response, SeccompInstruction, add_file, install_seccomp_filter, install_seccomp_listener, is_waiting,
     receive, require_notification_sizes, respond, wake_synchronously,

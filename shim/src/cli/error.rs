@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 use nvidia_glue::{cards::DiscoverError, ledger::StoreError};
 use runtime_config::ConfigError;
 
-use super::exit::Exit;
+use super::{exit::Exit, trace::TraceError};
 
 /// What can keep a command from its work.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +26,8 @@ pub(super) enum CliError {
     Ambiguous { wanted: String, candidates: Vec<String> },
     #[error("cannot write to stdout")]
     Output(#[source] io::Error),
+    #[error(transparent)]
+    Trace(TraceError),
     #[error("cannot write as JSON")]
     Json(#[from] serde_json::Error),
 }
@@ -37,7 +39,7 @@ impl CliError {
             Self::NoSuchContainer { .. } | Self::Ambiguous { .. } => Exit::NotFound,
             // Whoever read the output has seen enough: `egpu ps | head`.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
-            Self::Cards(_) | Self::Ledger { .. } | Self::Output(_) | Self::Json(_) => Exit::Failure,
+            Self::Cards(_) | Self::Ledger { .. } | Self::Output(_) | Self::Json(_) | Self::Trace(_) => Exit::Failure,
         }
     }
 }

@@ -4,18 +4,32 @@ use std::process::ExitCode;
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Exit {
     /// Done.
-    Success = 0,
+    Success,
     /// It could not be done; stderr says why. Of `doctor`: something is in the way of containers with GPUs.
-    Failure = 1,
+    Failure,
     /// The command line is wrong. clap ends with this code, too.
-    Usage = 2,
+    Usage,
     /// The configuration file is wrong or cannot be read.
-    Config = 3,
+    Config,
     /// There is no such container, or more than one.
-    NotFound = 4,
+    NotFound,
+    /// Of `trace`: what the program ended with; 128 and the signal that ended it.
+    Command(u8),
+}
+
+impl Exit {
+    const fn code(self) -> u8 {
+        match self {
+            Self::Success => 0,
+            Self::Failure => 1,
+            Self::Usage => 2,
+            Self::Config => 3,
+            Self::NotFound => 4,
+            Self::Command(code) => code,
+        }
+    }
 }
 
 /// The table for `--help`.
@@ -26,13 +40,14 @@ Exit codes:
   2  the command line is wrong
   3  the configuration file is wrong or cannot be read
   4  there is no such container, or more than one
+  `trace` ends with the traced program's code
 
 Environment:
   EGPU_CONFIG  configuration file, instead of /etc/egpu/config.toml";
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        Self::from(exit as u8)
+        Self::from(exit.code())
     }
 }
 
@@ -43,7 +58,7 @@ mod tests {
     #[test]
     fn every_code_is_documented() {
         for exit in [Exit::Success, Exit::Failure, Exit::Usage, Exit::Config, Exit::NotFound] {
-            assert!(HELP.contains(&format!("\n  {}  ", exit as u8)), "{exit:?}");
+            assert!(HELP.contains(&format!("\n  {}  ", exit.code())), "{exit:?}");
         }
     }
 }

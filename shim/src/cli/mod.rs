@@ -13,6 +13,7 @@ mod output;
 mod ps;
 #[cfg(test)]
 mod test_support;
+mod trace;
 mod usage;
 
 use std::{error::Error, io::Write, path::PathBuf};
@@ -70,6 +71,8 @@ enum Command {
         #[command(flatten)]
         output: Output,
     },
+    /// Run a program and log its driver calls
+    Trace(trace::Arguments),
     /// Print completions for a shell
     Completions {
         /// Which shell
@@ -142,6 +145,7 @@ fn execute(command: Command) -> Result<Exit, CliError> {
             show(output, &checks, || doctor::text(&checks))?;
             Ok(doctor::verdict(&checks))
         }
+        Command::Trace(arguments) => trace::run(&arguments).map_err(CliError::Trace),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "egpu", &mut script);
@@ -191,7 +195,7 @@ mod tests {
     #[test]
     fn only_commands_that_work_are_listed() {
         let names: Vec<_> = Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
-        assert_eq!(names, ["cards", "ps", "inspect", "config", "doctor", "completions"]);
+        assert_eq!(names, ["cards", "ps", "inspect", "config", "doctor", "trace", "completions"]);
     }
 
     #[test]
