@@ -12,10 +12,8 @@ use super::{
 };
 use crate::rm::{Node, Status};
 
-/// What a graphics context takes beside its objects: its buffers for saving the engine's state. What an H200 shows.
-pub(super) const CONTEXT_BUFFERS: u64 = 221 * GRANULE;
 /// `NV2080_ENGINE_TYPE_GRAPHICS`.
-const GRAPHICS: u32 = 1;
+pub(super) const GRAPHICS: u32 = 1;
 /// `NV_ERR_INVALID_POINTER`: parameters are missing.
 const INVALID_POINTER: Status = Status(0x3d);
 
@@ -47,7 +45,7 @@ pub(super) struct Ask<'a> {
 pub(super) fn allocate(state: &mut State, ask: Ask<'_>) -> Result<u32, Status> {
     let class = classes::find(ask.class).ok_or(Status::INVALID_CLASS)?;
     if class.makes == Makes::Client {
-        return state.new_client(ask.file, ask.handle);
+        return state.new_client(ask.file);
     }
     let client = state.client(ask.file, ask.client)?;
     check_parent(client, ask.client, ask.parent, class.below)?;
@@ -81,10 +79,9 @@ fn make(state: &mut State, class: Class, card: Option<usize>, params: &mut [u8])
         Makes::SystemMemory => Kind::SystemMemory { length: system_memory(params)? },
         Makes::VirtualMemory => Kind::VirtualMemory,
         Makes::AddressSpace => Kind::AddressSpace,
-        Makes::ChannelGroup => {
-            Kind::ChannelGroup { timeslice_us: 1024, _buffers: context_buffers(state, on_card?, get(params, 12))? }
-        }
-        Makes::Channel => Kind::Channel { disabled: false, scheduled: false, _buffers: None },
+        Makes::ChannelGroup => Kind::ChannelGroup { engine: get(params, 12), timeslice_us: 1024, buffers: None },
+        // engineType counts where there is no group above.
+        Makes::Channel => Kind::Channel { engine: get(params, 128), disabled: false, scheduled: false, buffers: None },
         Makes::ContextShare | Makes::Plain | Makes::Client => Kind::Plain,
     })
 }
@@ -125,10 +122,6 @@ fn device(state: &State, instance: u32) -> Result<usize, Status> {
     let card = usize::try_from(instance).map_err(|_| Status::INVALID_ARGUMENT)?;
     let place = state.cards.get(card).ok_or(Status::INVALID_ARGUMENT)?;
     if state.files.has(Node::Card(place.card.minor)) { Ok(card) } else { Err(Status::INSUFFICIENT_PERMISSIONS) }
-}
-
-fn context_buffers(state: &mut State, card: usize, engine: u32) -> Result<Option<Arc<VideoMemory>>, Status> {
-    (engine == GRAPHICS).then(|| state.take(card, CONTEXT_BUFFERS, CONTEXT_BUFFERS)).transpose()
 }
 
 /// Class 0x40 (src/nvidia/src/kernel/mem_mgr/video_mem.c): always memory of the card, in whole pages.

@@ -19,6 +19,9 @@ pub(super) fn duplicate(state: &mut State, call: &mut Call<'_>) -> Result<(), St
         return Err(INVALID_OBJECT_HANDLE);
     }
     state.client(call.file, own)?;
+    if get(args, 16) == source {
+        return Err(Status::INVALID_ARGUMENT);
+    }
     let original = state.clients.get(&source).ok_or(INVALID_OBJECT_HANDLE)?.object(get(args, 16))?.clone();
     let client = state.client(call.file, own)?;
     if parent != own {
@@ -33,15 +36,7 @@ pub(super) fn duplicate(state: &mut State, call: &mut Call<'_>) -> Result<(), St
     Ok(())
 }
 
-/// Whether the driver copies such an object (`resCanCopy`): memory, devices and address spaces, not what runs on an engine.
+/// Whether the driver copies such an object (`resCanCopy`): memory and address spaces; neither devices nor what runs on an engine.
 pub(super) const fn may_be_duplicated(kind: &Kind) -> bool {
-    matches!(
-        kind,
-        Kind::VideoMemory(_)
-            | Kind::SystemMemory { .. }
-            | Kind::VirtualMemory
-            | Kind::AddressSpace
-            | Kind::Device { .. }
-            | Kind::Subdevice { .. }
-    )
+    matches!(kind, Kind::VideoMemory(_) | Kind::SystemMemory { .. } | Kind::VirtualMemory | Kind::AddressSpace)
 }

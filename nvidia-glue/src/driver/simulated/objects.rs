@@ -48,15 +48,18 @@ pub(super) enum Kind {
     VirtualMemory,
     AddressSpace,
     ChannelGroup {
+        engine: u32,
         timeslice_us: u64,
-        /// The context buffers of its engine; nothing where it has none.
-        _buffers: Option<Arc<VideoMemory>>,
+        /// The context buffers of its engine, from its first scheduling on.
+        buffers: Option<Arc<VideoMemory>>,
     },
     Channel {
+        engine: u32,
         /// Whether `DISABLE_CHANNELS` has taken it off the card.
         disabled: bool,
         scheduled: bool,
-        _buffers: Option<Arc<VideoMemory>>,
+        /// As a group's, of a channel without one.
+        buffers: Option<Arc<VideoMemory>>,
     },
     /// Everything else: engines on a channel, events, information pages.
     Plain,

@@ -99,12 +99,9 @@ impl State {
         if client.file == control { Ok(client) } else { Err(Status::INVALID_CLIENT) }
     }
 
-    /// A new client on `file`; `asked` is its handle, or 0.
-    pub(super) fn new_client(&mut self, file: FileId, asked: u32) -> Result<u32, Status> {
-        let handle = if asked == 0 { self.choose_client_handle()? } else { asked };
-        if self.clients.contains_key(&handle) {
-            return Err(Status::INSERT_DUPLICATE_NAME);
-        }
+    /// A new client on `file`. Its handle is the driver's choice, whatever was asked for.
+    pub(super) fn new_client(&mut self, file: FileId) -> Result<u32, Status> {
+        let handle = self.choose_client_handle()?;
         self.clients.insert(handle, Client::new(file));
         Ok(handle)
     }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     super::{
-        allocate::CONTEXT_BUFFERS,
+        allocate::GRAPHICS,
         bytes::{get, put, put_u64},
         objects::{Client, GENERIC, Kind, VideoMemory},
         state::State,
@@ -13,6 +13,10 @@ use super::{
 };
 use crate::{driver::Holder, rm::Status};
 
+/// What the driver says that the buffers of a graphics context take. An H200's, whose take more: `scheduling`.
+const TOLD_CONTEXT_BUFFERS: u64 = 5_435_392;
+/// `NV_ERR_INVALID_OBJECT`.
+const INVALID_OBJECT: Status = Status(0x31);
 /// Aperture that a simulated card says it has for the processor (`BAR1`), in KiB.
 const BAR1_KIB: u64 = 256 << 10;
 /// Entries of `NV2080_CTRL_FB_GET_INFO_V2_PARAMS` since 580.
@@ -134,17 +138,22 @@ fn held_by_clients(state: &State, card: usize) -> u64 {
     pieces.values().sum()
 }
 
-/// hChannel, size.
+/// hChannel, size: of the buffers of the whole group that the channel is in, and less than those really take.
 pub(super) fn context_buffer_size(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     let (file, client) = (control.call.file, control.client);
     let params = control.params();
-    match state.client(file, client)?.object(get(params, 0))?.kind {
-        Kind::Channel { .. } => {
-            put_u64(params, 8, CONTEXT_BUFFERS);
-            Ok(())
-        }
-        _ => Err(Status::INVALID_ARGUMENT),
+    let owner = state.client(file, client)?;
+    let channel = owner.object(get(params, 0))?;
+    let engine = match (&channel.kind, owner.objects.get(&channel.parent).map(|above| &above.kind)) {
+        (Kind::Channel { .. }, Some(Kind::ChannelGroup { engine, .. })) => *engine,
+        (Kind::Channel { engine, .. }, _) => *engine,
+        _ => return Err(Status::INVALID_ARGUMENT),
+    };
+    if engine != GRAPHICS {
+        return Err(INVALID_OBJECT);
     }
+    put_u64(params, 8, TOLD_CONTEXT_BUFFERS);
+    Ok(())
 }
 
 /// hObject, mapFlags, 1 for the machine's memory or 2 for a card's.

@@ -5,7 +5,7 @@
 mod export;
 mod gpus;
 mod memory;
-mod scheduling;
+pub(super) mod scheduling;
 
 use super::{
     bytes::{get, put},

@@ -72,6 +72,8 @@ fn a_duplicate_keeps_memory_and_takes_none() {
     assert_eq!(machine.used(0), 10 * MIB);
     program.free(memory).unwrap();
     assert_eq!(machine.used(0), 10 * MIB);
+    assert_eq!(other.duplicate(others_device, program.client, device), Err(Status::INVALID_ARGUMENT));
+    assert_eq!(other.duplicate(others_device, program.client, program.client), Err(Status::INVALID_ARGUMENT));
     other.free(duplicate).unwrap();
     assert_eq!(machine.used(0), 0);
     assert_eq!(other.duplicate(others_device, program.client, memory), Err(Status::OBJECT_NOT_FOUND));

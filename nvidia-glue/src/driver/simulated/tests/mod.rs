@@ -84,7 +84,7 @@ impl Machine {
 fn live(state: &State) -> u64 {
     let of_kind = |kind: &Kind| match kind {
         Kind::VideoMemory(memory) => Some(Arc::clone(memory)),
-        Kind::ChannelGroup { _buffers: buffers, .. } | Kind::Channel { _buffers: buffers, .. } => buffers.clone(),
+        Kind::ChannelGroup { buffers, .. } | Kind::Channel { buffers, .. } => buffers.clone(),
         _ => None,
     };
     let objects = state.clients.values().flat_map(|client| client.objects.values().map(|object| &object.kind));

@@ -1,7 +1,7 @@
 //! Making and freeing objects.
 
 use super::*;
-use crate::driver::simulated::allocate::CONTEXT_BUFFERS;
+use crate::driver::simulated::controls::scheduling::{GRAPHICS_CONTEXT, OTHER_CONTEXT};
 
 #[test]
 fn what_a_cuda_program_makes_at_its_start() {
@@ -21,14 +21,24 @@ fn what_a_cuda_program_makes_at_its_start() {
     let channel = program.alloc(group, 0, 0xc86f, Some(&mut channel_params)).unwrap();
     program.alloc(channel, 0, 0xcbc0, None).unwrap();
     program.alloc(channel, 0, 0xc8b5, Some(&mut vec![0; 8])).unwrap();
-    assert_eq!(machine.used(0), 6 * MIB + CONTEXT_BUFFERS);
-    assert_eq!(machine.used(0), machine.live());
-
+    assert_eq!(machine.used(0), 6 * MIB);
     let mut size = vec![0; 16];
     put(&mut size, 0, channel);
     program.control(subdevice, 0x2080_1218, &mut size).unwrap();
-    assert_eq!(get_u64(&size, 8), CONTEXT_BUFFERS);
-    program.control(group, 0xa06c_0101, &mut vec![1, 0, 0]).unwrap();
+    assert_eq!(get_u64(&size, 8), 5_435_392);
+    let mut copy_params = vec![0; 20];
+    put(&mut copy_params, 12, 9);
+    let copies = program.alloc(device, 0, 0xa06c, Some(&mut copy_params)).unwrap();
+    let copy_channel = program.alloc(copies, 0, 0xc86f, Some(&mut vec![0; 368])).unwrap();
+    put(&mut size, 0, copy_channel);
+    assert_eq!(program.control(subdevice, 0x2080_1218, &mut size), Err(Status(0x31)));
+    for _ in 0..2 {
+        program.control(group, 0xa06c_0101, &mut vec![1, 0, 0]).unwrap();
+        program.control(copies, 0xa06c_0101, &mut vec![1, 0, 0]).unwrap();
+        assert_eq!(machine.used(0), 6 * MIB + GRAPHICS_CONTEXT + OTHER_CONTEXT);
+        assert_eq!(machine.used(0), machine.live());
+    }
+    program.free(copies).unwrap();
     program.control(group, 0xa06c_0103, &mut 2048_u64.to_le_bytes().to_vec()).unwrap();
     let mut timeslice = vec![0; 8];
     program.control(group, 0xa06c_0104, &mut timeslice).unwrap();

@@ -64,6 +64,8 @@ proptest! {
                     let mut params = vec![0; 20];
                     put(&mut params, 12, 1);
                     if let Ok(handle) = program.alloc(device, 0, 0xa06c, Some(&mut params)) {
+                        program.alloc(handle, 0, 0xc86f, Some(&mut vec![0; 368])).unwrap();
+                        let _answer = program.control(handle, 0xa06c_0101, &mut vec![1, 0, 0]);
                         handles.push((handle, 0));
                     }
                 }
