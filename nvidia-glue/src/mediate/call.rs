@@ -130,7 +130,11 @@ impl<'a> Flight<'a> {
     }
 
     /// Copies what the pointers of `holder` point to.
-    pub(super) fn copy_pointers(&mut self, holder: Holder, pointers: &[Pointer]) -> Result<(), End> {
+    pub(super) fn copy_pointers<'p>(
+        &mut self,
+        holder: Holder,
+        pointers: impl IntoIterator<Item = &'p Pointer>,
+    ) -> Result<(), End> {
         for pointer in pointers {
             let bytes = self.bytes(holder).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
             let offset = usize::from(pointer.at);

@@ -13,7 +13,7 @@ use crate::{
         Handle, Status,
         controls::{ControlRule, ScheduleKind, ViewKind, rule_of},
         decode::Control,
-        layout::{read_u32, write_u32},
+        layout::{read_u32, write_u32, write_u64},
     },
 };
 
@@ -35,7 +35,11 @@ impl Session {
         let size = usize::try_from(control.params_size).map_err(|_| End::Status(Status::INVALID_ARGUMENT))?;
         self.copy_params(flight, Control::PARAMS_AT, control.params, size)?;
         if let Some(row) = control.row().filter(|_| control.params != 0) {
-            flight.copy_pointers(Holder::Buffer(0), row.pointers)?;
+            if size < usize::from(row.least_params) {
+                return Err(End::Status(Status::INVALID_ARGUMENT));
+            }
+            flight.copy_pointers(Holder::Buffer(0), row.pointers_in(self.abi))?;
+            self.clients_are_own(flight.params(), row.clients)?;
             if !matches!(rule, ControlRule::Export | ControlRule::Import) {
                 flight.duplicate_files(self.driver.as_ref(), Holder::Buffer(0), row.descriptors)?;
             }
@@ -48,7 +52,7 @@ impl Session {
             view::cards::restrict_list(flight.params_mut(), names);
         }
         match rule {
-            ControlRule::Pass | ControlRule::Detach => {
+            ControlRule::Pass => {
                 flight.execute(self.driver.as_ref())?;
                 flight.finish()
             }
@@ -56,8 +60,6 @@ impl Session {
             ControlRule::Schedule(kind) => self.schedule(flight, kind),
             ControlRule::Export => self.export(flight, control),
             ControlRule::Import => self.import(flight, control),
-            // Of classes that are refused.
-            ControlRule::Attach => Err(End::Status(Status::NOT_SUPPORTED)),
             ControlRule::Share => self.share_control(flight, control),
             ControlRule::Refuse(status, _) => Err(End::Status(status)),
         }
@@ -68,8 +70,8 @@ impl Session {
         let names = self.grant.names();
         let params = flight.params();
         let is_granted = match kind {
-            ViewKind::P2pCaps if control.id == P2P_CAPS_MATRIX => view::cards::p2p_matrix_names_granted(params, names),
-            ViewKind::P2pCaps => view::cards::p2p_names_granted(params, names),
+            ViewKind::P2pCapsMatrix => view::cards::p2p_matrix_names_granted(params, names),
+            ViewKind::P2pCaps | ViewKind::P2pCapsV2 => view::cards::p2p_names_granted(params, names),
             _ => true,
         };
         if !is_granted {
@@ -121,11 +123,22 @@ impl Session {
                     return Err(End::Status(Status::OBJECT_NOT_FOUND));
                 }
             }
+            // Refused before they were executed if they name a card that is not granted.
             ViewKind::IdInfo
             | ViewKind::IdInfoV2
             | ViewKind::PciInfo
             | ViewKind::UuidFromGpuId
             | ViewKind::P2pCaps
+            | ViewKind::P2pCapsV2
+            | ViewKind::P2pCapsMatrix
+            | ViewKind::SubdeviceP2pCaps
+            | ViewKind::AttachIds
+            | ViewKind::DetachIds
+            | ViewKind::AsyncAttachId
+            | ViewKind::WaitAttachId
+            | ViewKind::InitStatus
+            | ViewKind::DrainState
+            | ViewKind::VideoLinks
             | ViewKind::PidInfo => {}
         }
         Ok(())
@@ -164,9 +177,20 @@ impl Session {
         shown
     }
 
+    /// Refuses parameters that name a client of somebody else's.
+    fn clients_are_own(&self, params: &[u8], fields: &[u16]) -> Result<(), End> {
+        let accounts = lock(&self.accounts);
+        let is_own = |at: &u16| {
+            read_u32(params, usize::from(*at)).is_none_or(|client| client == 0 || accounts.knows_client(Handle(client)))
+        };
+        if fields.iter().all(is_own) { Ok(()) } else { Err(End::Status(Status::INVALID_CLIENT)) }
+    }
+
     fn schedule(&self, flight: &mut Flight<'_>, kind: ScheduleKind) -> Result<Answer, End> {
         if kind == ScheduleKind::DisableChannels {
             self.channels_are_own(flight.params())?;
+            // An event of the kernel's, by address.
+            let _ = write_u64(flight.params_mut(), PREEMPT_EVENT, 0);
         }
         flight.execute(self.driver.as_ref())?;
         flight.finish()
@@ -203,13 +227,13 @@ impl Session {
 /// Controls whose parameters begin with a card's id (ctrl0000gpu.h, ctrl0000unix.h): `GET_ID_INFO`, `GET_INIT_STATUS`, `GET_ID_INFO_V2`,
 /// `GET_PCI_INFO`, `GET_SVM_SIZE`, `GET_UUID_FROM_GPU_ID`, `MODIFY_DRAIN_STATE`, `QUERY_DRAIN_STATE`, `ASYNC_ATTACH_ID`, `WAIT_ATTACH_ID`,
 /// `OS_GET_GPU_INFO`.
-const NAME_A_CARD: [u32; 11] = [0x202, 0x203, 0x205, 0x21b, 0x240, 0x275, 0x278, 0x279, 0x289, 0x290, 0x3d07];
+const NAME_A_CARD: [u32; 12] = [0x202, 0x203, 0x205, 0x219, 0x21b, 0x240, 0x275, 0x278, 0x279, 0x289, 0x290, 0x3d07];
 /// `NV0000_CTRL_CMD_GPU_ATTACH_IDS`, `NV0000_CTRL_CMD_GPU_DETACH_IDS`.
 const ATTACH_CARDS: [u32; 2] = [0x215, 0x216];
-/// `NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX`.
-const P2P_CAPS_MATRIX: u32 = 0x13a;
 /// `NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT`.
 const SHARE_OBJECT: u32 = 0xd06;
+/// Offset of `pRunlistPreemptEvent` in `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS`.
+const PREEMPT_EVENT: usize = 16;
 /// Offset of `gpuId` in `NV0000_CTRL_GPU_GET_UUID_INFO_PARAMS`.
 const UUID_INFO_GPU_ID: usize = 260;
 

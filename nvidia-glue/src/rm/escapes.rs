@@ -225,11 +225,7 @@ impl Escape {
 
 /// A list of `numChannels` handles of `NV_ESC_RM_IDLE_CHANNELS`.
 const fn idle_list(at: u16) -> Pointer {
-    Pointer {
-        at,
-        length: Length::Counted { at: 12, width: Width::U32, element: 4, most: 4096 },
-        direction: Direction::In,
-    }
+    Pointer::new(at, Length::Counted { at: 12, width: Width::U32, element: 4, most: 4096 }, Direction::In)
 }
 
 const fn descriptor(at: u16, none: NoFile) -> Descriptor {

@@ -97,6 +97,8 @@ pub struct Pointer {
     pub length: Length,
     /// Who writes there.
     pub direction: Direction,
+    /// The releases whose struct has it.
+    pub releases: Releases,
 }
 
 /// A number in a struct that names one of the caller's open files.
@@ -185,6 +187,18 @@ fn bytes_of(number: u64, most: u32, times: u64, element: u32) -> Option<usize> {
 }
 
 impl Pointer {
+    /// One that every release has.
+    pub const fn new(at: u16, length: Length, direction: Direction) -> Self {
+        Self { at, length, direction, releases: Releases::ALL }
+    }
+
+    /// The same, but of `release` and later.
+    #[must_use]
+    pub const fn since(mut self, release: DriverRelease) -> Self {
+        self.releases = Releases::since(release);
+        self
+    }
+
     /// The address in `holder`; `None` when the holder is too short for the field, or the pointer is null.
     pub fn address(&self, holder: &[u8]) -> Option<u64> {
         read_u64(holder, usize::from(self.at)).filter(|address| *address != 0)

@@ -3,7 +3,7 @@
 use super::{
     ControlRow,
     ControlRule::{Export, Import, Pass, Refuse, Share, View},
-    DRIVER, OTHERS, POINTERS, PRIVILEGED, SHARED, VGPU, ViewKind, counted, row,
+    DRIVER, OTHERS, POINTERS, PRIVILEGED, R550, SHARED, VGPU, ViewKind, counted, row,
 };
 use crate::rm::{
     Status,
@@ -15,9 +15,9 @@ pub(super) const CLIENT: &[ControlRow] = &[
     row(0x00000101, "NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION", Pass, "ctrl0000/ctrl0000system.h").pointing(
         40,
         &[
-            Pointer { at: 8, length: counted(0, 1), direction: Direction::Out },
-            Pointer { at: 16, length: counted(0, 1), direction: Direction::Out },
-            Pointer { at: 24, length: counted(0, 1), direction: Direction::Out },
+            Pointer::new(8, counted(0, 1), Direction::Out),
+            Pointer::new(16, counted(0, 1), Direction::Out),
+            Pointer::new(24, counted(0, 1), Direction::Out),
         ],
     ),
     row(0x00000102, "NV0000_CTRL_CMD_SYSTEM_GET_CPU_INFO", Pass, "ctrl0000/ctrl0000system.h"),
@@ -71,16 +71,8 @@ pub(super) const CLIENT: &[ControlRow] = &[
         .pointing(
             168,
             &[
-                Pointer {
-                    at: 160,
-                    length: Length::Squared { at: 128, element: 4, most: 32 },
-                    direction: Direction::Out,
-                },
-                Pointer {
-                    at: 168,
-                    length: Length::Squared { at: 128, element: 4, most: 32 },
-                    direction: Direction::Out,
-                },
+                Pointer::new(160, Length::Squared { at: 128, element: 4, most: 32 }, Direction::Out),
+                Pointer::new(168, Length::Squared { at: 128, element: 4, most: 32 }, Direction::Out).since(R550),
             ],
         ),
     row(
@@ -195,7 +187,7 @@ pub(super) const CLIENT: &[ControlRow] = &[
     row(0x000001f0, "NV0000_CTRL_CMD_SYSTEM_GET_FEATURES", Pass, "ctrl0000/ctrl0000system.h"),
     row(0x00000201, "NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS", View(ViewKind::AttachedIds), "ctrl0000/ctrl0000gpu.h"),
     row(0x00000202, "NV0000_CTRL_CMD_GPU_GET_ID_INFO", View(ViewKind::IdInfo), "ctrl0000/ctrl0000gpu.h")
-        .pointing(40, &[Pointer { at: 16, length: Length::Fixed(128), direction: Direction::InOut }]),
+        .pointing(40, &[Pointer::new(16, Length::Fixed(128), Direction::InOut)]),
     row(0x00000203, "NV0000_CTRL_CMD_GPU_GET_INIT_STATUS", View(ViewKind::InitStatus), "ctrl0000/ctrl0000gpu.h"),
     row(0x00000204, "NV0000_CTRL_CMD_GPU_GET_DEVICE_IDS", View(ViewKind::DeviceIds), "ctrl0000/ctrl0000gpu.h"),
     row(0x00000205, "NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2", View(ViewKind::IdInfoV2), "ctrl0000/ctrl0000gpu.h"),

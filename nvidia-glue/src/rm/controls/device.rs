@@ -43,7 +43,7 @@ pub(super) const DEVICE: &[ControlRow] = &[
         "ctrl0080/ctrl0080bif.h",
     ),
     row(0x00800201, "NV0080_CTRL_CMD_GPU_GET_CLASSLIST", Pass, "ctrl0080/ctrl0080gpu.h")
-        .pointing(16, &[Pointer { at: 8, length: counted(0, 4), direction: Direction::InOut }]),
+        .pointing(16, &[Pointer::new(8, counted(0, 4), Direction::InOut)]),
     row(0x00800280, "NV0080_CTRL_CMD_GPU_GET_NUM_SUBDEVICES", Pass, "ctrl0080/ctrl0080gpu.h"),
     row(
         0x00800287,
@@ -85,9 +85,9 @@ pub(super) const DEVICE: &[ControlRow] = &[
     ),
     row(0x00800298, "NV0080_CTRL_CMD_GPU_GET_VGPU_HETEROGENEOUS_MODE", Pass, "ctrl0080/ctrl0080gpu.h"),
     row(0x00801102, "NV0080_CTRL_CMD_GR_GET_CAPS", Pass, "ctrl0080/ctrl0080gr.h")
-        .pointing(16, &[Pointer { at: 8, length: counted(0, 1), direction: Direction::Out }]),
+        .pointing(16, &[Pointer::new(8, counted(0, 1), Direction::Out)]),
     row(0x00801104, "NV0080_CTRL_CMD_GR_GET_INFO", Pass, "ctrl0080/ctrl0080gr.h")
-        .pointing(16, &[Pointer { at: 8, length: counted(0, 8), direction: Direction::InOut }]),
+        .pointing(16, &[Pointer::new(8, counted(0, 8), Direction::InOut)]),
     row(0x00801107, "NV0080_CTRL_CMD_GR_GET_TPC_PARTITION_MODE", Pass, "ctrl0080/ctrl0080gr.h"),
     row(
         0x00801108,
@@ -98,7 +98,7 @@ pub(super) const DEVICE: &[ControlRow] = &[
     row(0x00801109, "NV0080_CTRL_CMD_GR_GET_CAPS_V2", Pass, "ctrl0080/ctrl0080gr.h"),
     row(0x00801110, "NV0080_CTRL_CMD_GR_GET_INFO_V2", Pass, "ctrl0080/ctrl0080gr.h"),
     row(0x00801301, "NV0080_CTRL_CMD_FB_GET_CAPS", Pass, "ctrl0080/ctrl0080fb.h")
-        .pointing(16, &[Pointer { at: 8, length: counted(0, 1), direction: Direction::Out }]),
+        .pointing(16, &[Pointer::new(8, counted(0, 1), Direction::Out)]),
     row(0x00801306, "NV0080_CTRL_CMD_FB_GET_COMPBIT_STORE_INFO", Pass, "ctrl0080/ctrl0080fb.h"),
     row(0x00801307, "NV0080_CTRL_CMD_FB_GET_CAPS_V2", Pass, "ctrl0080/ctrl0080fb.h"),
     row(
@@ -108,10 +108,10 @@ pub(super) const DEVICE: &[ControlRow] = &[
         "ctrl0080/ctrl0080fb.h",
     ),
     row(0x00801401, "NV0080_CTRL_CMD_HOST_GET_CAPS", Pass, "ctrl0080/ctrl0080host.h")
-        .pointing(16, &[Pointer { at: 8, length: counted(0, 1), direction: Direction::Out }]),
+        .pointing(16, &[Pointer::new(8, counted(0, 1), Direction::Out)]),
     row(0x00801402, "NV0080_CTRL_CMD_HOST_GET_CAPS_V2", Pass, "ctrl0080/ctrl0080host.h"),
     row(0x00801701, "NV0080_CTRL_CMD_FIFO_GET_CAPS", Pass, "ctrl0080/ctrl0080fifo.h")
-        .pointing(16, &[Pointer { at: 8, length: counted(0, 1), direction: Direction::Out }]),
+        .pointing(16, &[Pointer::new(8, counted(0, 1), Direction::Out)]),
     row(
         0x00801705,
         "NV0080_CTRL_CMD_FIFO_START_SELECTED_CHANNELS",
@@ -121,10 +121,7 @@ pub(super) const DEVICE: &[ControlRow] = &[
     row(0x00801707, "NV0080_CTRL_CMD_FIFO_GET_ENGINE_CONTEXT_PROPERTIES", Pass, "ctrl0080/ctrl0080fifo.h"),
     row(0x0080170d, "NV0080_CTRL_CMD_FIFO_GET_CHANNELLIST", Pass, "ctrl0080/ctrl0080fifo.h").pointing(
         24,
-        &[
-            Pointer { at: 8, length: counted(0, 4), direction: Direction::In },
-            Pointer { at: 16, length: counted(0, 4), direction: Direction::InOut },
-        ],
+        &[Pointer::new(8, counted(0, 4), Direction::In), Pointer::new(16, counted(0, 4), Direction::InOut)],
     ),
     row(0x0080170e, "NV0080_CTRL_CMD_FIFO_GET_LATENCY_BUFFER_SIZE", Pass, "ctrl0080/ctrl0080fifo.h"),
     row(
@@ -193,10 +190,10 @@ pub(super) const DEVICE: &[ControlRow] = &[
         "ctrl0080/ctrl0080perf.h",
     ),
     row(0x00801b01, "NV0080_CTRL_CMD_MSENC_GET_CAPS", Pass, "ctrl0080/ctrl0080msenc.h")
-        .pointing(16, &[Pointer { at: 8, length: counted(0, 1), direction: Direction::Out }]),
+        .pointing(16, &[Pointer::new(8, counted(0, 1), Direction::Out)]),
     row(0x00801b02, "NV0080_CTRL_CMD_MSENC_GET_CAPS_V2", Pass, "ctrl0080/ctrl0080msenc.h"),
     row(0x00801c01, "NV0080_CTRL_CMD_BSP_GET_CAPS", Pass, "ctrl0080/ctrl0080bsp.h")
-        .pointing(24, &[Pointer { at: 8, length: counted(0, 1), direction: Direction::Out }]),
+        .pointing(24, &[Pointer::new(8, counted(0, 1), Direction::Out)]),
     row(0x00801c02, "NV0080_CTRL_CMD_BSP_GET_CAPS_V2", Pass, "ctrl0080/ctrl0080bsp.h"),
     row(
         0x00801e01,

@@ -25,7 +25,7 @@ mod subdevice;
 
 use super::{
     Abi, DriverRelease, Status,
-    layout::{Descriptor, Length, Pointer, Releases, Width},
+    layout::{Descriptor, Length, Pointer, Width},
 };
 
 /// One control.
@@ -37,10 +37,8 @@ pub struct ControlRow {
     pub name: &'static str,
     /// What is done with it.
     pub rule: ControlRule,
-    /// The pointers in its parameters, in the releases of `pointer_releases`; see [`ControlRow::pointers_in`].
+    /// The pointers in its parameters; those of one release: [`ControlRow::pointers_in`].
     pub pointers: &'static [Pointer],
-    /// The releases in which its parameters have these pointers.
-    pub pointer_releases: Releases,
     /// Fewer bytes of parameters than this are refused with [`Status::INVALID_ARGUMENT`]: the driver copies as many whatever
     /// the caller says.
     pub least_params: u16,
@@ -149,18 +147,13 @@ pub enum ScheduleKind {
 
 impl ControlRow {
     /// The pointers that its parameters have in a release.
-    pub fn pointers_in(&self, abi: Abi) -> &'static [Pointer] {
-        if self.pointer_releases.contain(abi) { self.pointers } else { &[] }
+    pub fn pointers_in(&self, abi: Abi) -> impl Iterator<Item = &'static Pointer> {
+        self.pointers.iter().filter(move |pointer| pointer.releases.contain(abi))
     }
 
     const fn pointing(mut self, least_params: u16, pointers: &'static [Pointer]) -> Self {
         self.least_params = least_params;
         self.pointers = pointers;
-        self
-    }
-
-    const fn pointing_since(mut self, release: DriverRelease) -> Self {
-        self.pointer_releases = Releases::since(release);
         self
     }
 
@@ -176,17 +169,7 @@ impl ControlRow {
 }
 
 const fn row(id: u32, name: &'static str, rule: ControlRule, header: &'static str) -> ControlRow {
-    ControlRow {
-        id,
-        name,
-        rule,
-        pointers: &[],
-        pointer_releases: Releases::ALL,
-        least_params: 0,
-        descriptors: &[],
-        clients: &[],
-        header,
-    }
+    ControlRow { id, name, rule, pointers: &[], least_params: 0, descriptors: &[], clients: &[], header }
 }
 
 /// A list of at most 1 MiB (`RMAPI_PARAM_COPY_MAX_PARAMS_SIZE`) whose length is a 4-byte count at `at`.

@@ -43,7 +43,7 @@ pub(super) const OTHER: &[ControlRow] = &[
         "ctrl0041.h",
     ),
     row(0x00410110, "NV0041_CTRL_CMD_GET_SURFACE_INFO", Pass, "ctrl0041.h")
-        .pointing(16, &[Pointer { at: 8, length: counted(0, 8), direction: Direction::InOut }]),
+        .pointing(16, &[Pointer::new(8, counted(0, 8), Direction::InOut)]),
     row(0x00410112, "NV0041_CTRL_CMD_GET_SURFACE_COMPRESSION_COVERAGE", Pass, "ctrl0041.h"),
     row(0x00410114, "NV0041_CTRL_CMD_GET_FBMEM_BUS_ADDR", Refuse(Status::NOT_SUPPORTED, POINTERS), "ctrl0041.h"),
     row(0x00410116, "NV0041_CTRL_CMD_SURFACE_FLUSH_GPU_CACHE", Pass, "ctrl0041.h"),
@@ -1595,9 +1595,9 @@ pub(super) const OTHER: &[ControlRow] = &[
     row(0x83de0313, "NV83DE_CTRL_CMD_DEBUG_SET_NEXT_STOP_TRIGGER_TYPE", Pass, "ctrl83de/ctrl83dedebug.h"),
     row(0x83de0314, "NV83DE_CTRL_CMD_DEBUG_SET_SINGLE_STEP_INTERRUPT_HANDLING", Pass, "ctrl83de/ctrl83dedebug.h"),
     row(0x83de0315, "NV83DE_CTRL_CMD_DEBUG_READ_MEMORY", Pass, "ctrl83de/ctrl83dedebug.h")
-        .pointing(24, &[Pointer { at: 16, length: counted(4, 1), direction: Direction::Out }]),
+        .pointing(24, &[Pointer::new(16, counted(4, 1), Direction::Out)]),
     row(0x83de0316, "NV83DE_CTRL_CMD_DEBUG_WRITE_MEMORY", Pass, "ctrl83de/ctrl83dedebug.h")
-        .pointing(24, &[Pointer { at: 16, length: counted(4, 1), direction: Direction::In }]),
+        .pointing(24, &[Pointer::new(16, counted(4, 1), Direction::In)]),
     row(0x83de0317, "NV83DE_CTRL_CMD_DEBUG_SUSPEND_CONTEXT", Pass, "ctrl83de/ctrl83dedebug.h"),
     row(0x83de0318, "NV83DE_CTRL_CMD_DEBUG_RESUME_CONTEXT", Pass, "ctrl83de/ctrl83dedebug.h"),
     row(
@@ -1622,9 +1622,9 @@ pub(super) const OTHER: &[ControlRow] = &[
     row(0x83de0324, "NV83DE_CTRL_CMD_DEBUG_SET_SINGLE_SM_SKIP_IDLE_WARP_DETECT", Pass, "ctrl83de/ctrl83dedebug.h"),
     row(0x83de0325, "NV83DE_CTRL_CMD_DEBUG_GET_SINGLE_SM_DEBUGGER_STATUS", Pass, "ctrl83de/ctrl83dedebug.h"),
     row(0x83de0326, "NV83DE_CTRL_CMD_DEBUG_READ_BATCH_MEMORY", Pass, "ctrl83de/ctrl83dedebug.h")
-        .pointing(3616, &[Pointer { at: 0, length: counted(8, 1), direction: Direction::Out }]),
+        .pointing(3616, &[Pointer::new(0, counted(8, 1), Direction::Out)]),
     row(0x83de0327, "NV83DE_CTRL_CMD_DEBUG_WRITE_BATCH_MEMORY", Pass, "ctrl83de/ctrl83dedebug.h")
-        .pointing(3616, &[Pointer { at: 0, length: counted(8, 1), direction: Direction::In }]),
+        .pointing(3616, &[Pointer::new(0, counted(8, 1), Direction::In)]),
     row(0x83de0328, "NV83DE_CTRL_CMD_DEBUG_READ_MMU_FAULT_INFO", Pass, "ctrl83de/ctrl83dedebug.h"),
     row(0x83de0329, "NV83DE_CTRL_CMD_DEBUG_SET_DROP_DEFERRED_RC", Pass, "ctrl83de/ctrl83dedebug.h"),
     row(0x83de032a, "NV83DE_CTRL_CMD_DEBUG_SET_MODE_MMU_GCC_DEBUG", Pass, "ctrl83de/ctrl83dedebug.h"),
@@ -2014,8 +2014,7 @@ pub(super) const OTHER: &[ControlRow] = &[
         "ctrla084.h",
     ),
     row(0xa0bc0101, "NVA0BC_CTRL_CMD_NVENC_SW_SESSION_UPDATE_INFO", Pass, "ctrla0bc.h")
-        .pointing(32, &[Pointer { at: 24, length: counted(16, 16), direction: Direction::InOut }])
-        .pointing_since(R550),
+        .pointing(32, &[Pointer::new(24, counted(16, 16), Direction::InOut).since(R550)]),
     row(0xa0bc0102, "NVA0BC_CTRL_CMD_NVENC_SW_SESSION_UPDATE_INFO_V2", Pass, "ctrla0bc.h"),
     row(0xa0bd0101, "NVA0BD_CTRL_CMD_NVFBC_SW_SESSION_UPDATE_INFO", Pass, "ctrla0bd.h"),
     row(0xa16f0101, "NVA16F_CTRL_GET_CLASS_ENGINEID", Pass, "ctrla16f.h"),

@@ -13,7 +13,7 @@ use crate::rm::{
 /// By number.
 pub(super) const SUBDEVICE: &[ControlRow] = &[
     row(0x20800101, "NV2080_CTRL_CMD_GPU_GET_INFO", Pass, "ctrl2080/ctrl2080gpu.h")
-        .pointing(16, &[Pointer { at: 8, length: counted(0, 8), direction: Direction::InOut }]),
+        .pointing(16, &[Pointer::new(8, counted(0, 8), Direction::InOut)]),
     row(0x20800102, "NV2080_CTRL_CMD_GPU_GET_INFO_V2", Pass, "ctrl2080/ctrl2080gpu.h"),
     row(0x20800110, "NV2080_CTRL_CMD_GPU_GET_NAME_STRING", Pass, "ctrl2080/ctrl2080gpu.h"),
     row(0x20800111, "NV2080_CTRL_CMD_GPU_GET_SHORT_NAME_STRING", Pass, "ctrl2080/ctrl2080gpu.h"),
@@ -27,12 +27,12 @@ pub(super) const SUBDEVICE: &[ControlRow] = &[
         "ctrl2080/ctrl2080gpu.h",
     ),
     row(0x20800122, "NV2080_CTRL_CMD_GPU_EXEC_REG_OPS", Pass, "ctrl2080/ctrl2080gpu.h")
-        .pointing(48, &[Pointer { at: 24, length: counted(20, 32), direction: Direction::InOut }])
+        .pointing(48, &[Pointer::new(24, counted(20, 32), Direction::InOut)])
         .naming_client(&[0]),
     row(0x20800123, "NV2080_CTRL_CMD_GPU_GET_ENGINES", Pass, "ctrl2080/ctrl2080gpu.h")
-        .pointing(16, &[Pointer { at: 8, length: counted(0, 4), direction: Direction::InOut }]),
+        .pointing(16, &[Pointer::new(8, counted(0, 4), Direction::InOut)]),
     row(0x20800124, "NV2080_CTRL_CMD_GPU_GET_ENGINE_CLASSLIST", Pass, "ctrl2080/ctrl2080gpu.h")
-        .pointing(16, &[Pointer { at: 8, length: counted(4, 4), direction: Direction::InOut }]),
+        .pointing(16, &[Pointer::new(8, counted(4, 4), Direction::InOut)]),
     row(0x20800125, "NV2080_CTRL_CMD_GPU_GET_ENGINE_FAULT_INFO", Pass, "ctrl2080/ctrl2080gpu.h"),
     row(0x20800128, "NV2080_CTRL_CMD_GPU_QUERY_MODE", Pass, "ctrl2080/ctrl2080gpu.h"),
     row(
@@ -344,7 +344,7 @@ pub(super) const SUBDEVICE: &[ControlRow] = &[
     row(0x20800604, "NV2080_CTRL_CMD_I2C_WRITE_REG", Refuse(Status::NOT_SUPPORTED, SHARED), "ctrl2080/ctrl2080i2c.h"),
     row(0x20800610, "NV2080_CTRL_CMD_I2C_ACCESS", Refuse(Status::NOT_SUPPORTED, POINTERS), "ctrl2080/ctrl2080i2c.h"),
     row(0x20800802, "NV2080_CTRL_CMD_BIOS_GET_INFO", Pass, "ctrl2080/ctrl2080bios.h")
-        .pointing(16, &[Pointer { at: 8, length: counted(0, 8), direction: Direction::InOut }]),
+        .pointing(16, &[Pointer::new(8, counted(0, 8), Direction::InOut)]),
     row(
         0x20800803,
         "NV2080_CTRL_CMD_BIOS_GET_NBSI",
@@ -1661,7 +1661,7 @@ pub(super) const SUBDEVICE: &[ControlRow] = &[
         "ctrl2080/ctrl2080fifo.h",
     ),
     row(0x20801201, "NV2080_CTRL_CMD_GR_GET_INFO", Pass, "ctrl2080/ctrl2080gr.h")
-        .pointing(32, &[Pointer { at: 8, length: counted(0, 8), direction: Direction::InOut }]),
+        .pointing(32, &[Pointer::new(8, counted(0, 8), Direction::InOut)]),
     row(0x20801205, "NV2080_CTRL_CMD_GR_CTXSW_ZCULL_MODE", Pass, "ctrl2080/ctrl2080gr.h").naming_client(&[4]),
     row(0x20801206, "NV2080_CTRL_CMD_GR_GET_ZCULL_INFO", Pass, "ctrl2080/ctrl2080gr.h"),
     row(0x20801207, "NV2080_CTRL_CMD_GR_CTXSW_PM_MODE", Pass, "ctrl2080/ctrl2080gr.h"),
@@ -1771,7 +1771,7 @@ pub(super) const SUBDEVICE: &[ControlRow] = &[
         "ctrl2080/ctrl2080gr.h",
     ),
     row(0x20801301, "NV2080_CTRL_CMD_FB_GET_INFO", View(ViewKind::FbInfo), "ctrl2080/ctrl2080fb.h")
-        .pointing(16, &[Pointer { at: 8, length: counted(0, 8), direction: Direction::InOut }]),
+        .pointing(16, &[Pointer::new(8, counted(0, 8), Direction::InOut)]),
     row(0x20801303, "NV2080_CTRL_CMD_FB_GET_INFO_V2", View(ViewKind::FbInfoV2), "ctrl2080/ctrl2080fb.h"),
     row(
         0x2080130b,
@@ -1982,7 +1982,7 @@ pub(super) const SUBDEVICE: &[ControlRow] = &[
     row(0x2080170f, "NV2080_CTRL_CMD_MC_GET_INTR_CATEGORY_SUBTREE_MAP", Pass, "ctrl2080/ctrl2080mc.h"),
     row(0x20801801, "NV2080_CTRL_CMD_BUS_GET_PCI_INFO", Pass, "ctrl2080/ctrl2080bus.h"),
     row(0x20801802, "NV2080_CTRL_CMD_BUS_GET_INFO", Pass, "ctrl2080/ctrl2080bus.h")
-        .pointing(16, &[Pointer { at: 8, length: counted(0, 8), direction: Direction::InOut }]),
+        .pointing(16, &[Pointer::new(8, counted(0, 8), Direction::InOut)]),
     row(0x20801803, "NV2080_CTRL_CMD_BUS_GET_PCI_BAR_INFO", Pass, "ctrl2080/ctrl2080bus.h"),
     row(
         0x20801804,
@@ -2274,7 +2274,7 @@ pub(super) const SUBDEVICE: &[ControlRow] = &[
         "ctrl2080/ctrl2080lpwr.h",
     ),
     row(0x20802a01, "NV2080_CTRL_CMD_CE_GET_CAPS", Pass, "ctrl2080/ctrl2080ce.h")
-        .pointing(16, &[Pointer { at: 8, length: counted(4, 1), direction: Direction::Out }]),
+        .pointing(16, &[Pointer::new(8, counted(4, 1), Direction::Out)]),
     row(0x20802a02, "NV2080_CTRL_CMD_CE_GET_CE_PCE_MASK", Pass, "ctrl2080/ctrl2080ce.h"),
     row(0x20802a03, "NV2080_CTRL_CMD_CE_GET_CAPS_V2", Pass, "ctrl2080/ctrl2080ce.h"),
     row(
