@@ -25,13 +25,19 @@ BENCH_ARGS ?=
 LIBSECCOMP_LIB_PATH ?= /usr/lib/$(shell uname -m)-linux-gnu
 export LIBSECCOMP_LIB_PATH
 
-.PHONY: build demo test lint deny unit-test integration-test link-test bench gpu-test install uninstall
+# A program for containers of tests, which have no C library: static. With a target of its own, so that what the compiler
+# itself loads is not.
+RM_CLIENT_TARGET := $(shell uname -m)-unknown-linux-gnu
+RM_CLIENT := $(TARGET)/rm-client/$(RM_CLIENT_TARGET)/debug/rm-client
+export EGPU_TEST_RM_CLIENT ?= $(RM_CLIENT)
+
+.PHONY: rm-client build demo test lint deny unit-test integration-test link-test bench gpu-test install uninstall
 
 build:
 	scripts/setup.sh build
 	$(CARGO) build --release --locked --package egpu-shim --bins
 
-demo: build
+demo: build rm-client
 	scripts/setup.sh containerd
 	integration/demo/demo.sh $(RELEASE)
 
@@ -48,7 +54,12 @@ unit-test:
 	$(CARGO) test --workspace --exclude integration --locked --no-fail-fast
 	$(CARGO) test --package integration --lib --locked
 
-integration-test: build
+rm-client:
+	scripts/setup.sh build
+	RUSTFLAGS="-C target-feature=+crt-static -C relocation-model=static" $(CARGO) build --locked --package rm-client --bin rm-client \
+	    --target $(RM_CLIENT_TARGET) --target-dir $(TARGET)/rm-client
+
+integration-test: build rm-client
 	scripts/setup.sh containerd
 	integration/setup-containerd.sh || echo "no second containerd could be had: testing on this machine's own alone" >&2
 	EGPU_TEST_BIN=$(RELEASE) $(CARGO) test --package integration --test it --locked

@@ -27,7 +27,12 @@ pub fn busybox() -> PathBuf {
         .expect("busybox is missing: apt-get install busybox-static")
 }
 
-/// Fills `root` with busybox, its applets as symbolic links, and the directories that mounts need.
+/// The static program that speaks to the driver without CUDA (`integration/rm-client`), where it has been built.
+pub fn rm_client() -> Option<PathBuf> {
+    std::env::var_os("EGPU_TEST_RM_CLIENT").map(PathBuf::from).filter(|path| path.exists())
+}
+
+/// Fills `root` with busybox (and `rm-client`, where it has been built), its applets as symbolic links, and the directories that mounts need.
 pub fn populate(root: &Path) {
     for directory in ["bin", "sbin", "usr", "etc", "proc", "sys", "dev", "tmp", "run", "var", "root", "home"] {
         fs::create_dir_all(root.join(directory)).expect("create a directory of the root file system");
@@ -35,6 +40,9 @@ pub fn populate(root: &Path) {
     let binary = root.join("bin/busybox");
     fs::copy(busybox(), &binary).expect("copy busybox");
     fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).expect("make busybox executable");
+    if let Some(program) = rm_client() {
+        fs::copy(program, root.join("bin/rm-client")).expect("copy rm-client");
+    }
     let applets = Command::new(&binary).arg("--list").output().expect("list busybox's applets").stdout;
     for applet in String::from_utf8_lossy(&applets).lines().filter(|applet| *applet != "busybox") {
         symlink("busybox", root.join("bin").join(applet)).expect("link an applet");

@@ -1,0 +1,87 @@
+//! Memory that travels with a file, and files that travel over a socket.
+
+use std::{
+    fs::File,
+    io::{IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::net::UnixStream,
+    },
+};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+
+use crate::{
+    RmError,
+    bytes::{get, put, words},
+    device::{Allocation, Device},
+    system,
+};
+
+/// `NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD`.
+pub const EXPORT: u32 = 0x3d05;
+/// `NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD`.
+pub const IMPORT: u32 = 0x3d06;
+/// `NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TYPE_RM`.
+const RM_OBJECT: u32 = 1;
+
+/// Exports memory to a control file of its own, which keeps it from then on.
+///
+/// # Errors
+/// What the driver answers.
+pub fn export(device: &Device<'_>, memory: Allocation) -> Result<File, RmError> {
+    let carrier = device.client.nodes.control()?;
+    let mut params = words([RM_OBJECT, device.device, device.device, memory.handle, 0, 0], 24);
+    put(&mut params, 16, carrier.as_raw_fd().cast_unsigned());
+    device.client.control(device.client.handle, EXPORT, &mut params)?;
+    Ok(carrier)
+}
+
+/// A handle of one's own for what `carrier` brings.
+///
+/// # Errors
+/// What the driver answers.
+pub fn import(device: &Device<'_>, carrier: &File) -> Result<u32, RmError> {
+    let number = carrier.as_raw_fd().cast_unsigned();
+    let mut params = words([number, RM_OBJECT, device.device, device.device, 0], 20);
+    device.client.control(device.client.handle, IMPORT, &mut params)?;
+    Ok(get(&params, 16))
+}
+
+/// Sends an open file.
+///
+/// # Errors
+/// The errno.
+pub fn send(socket: &UnixStream, file: &File) -> Result<(), RmError> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let files = [file.as_fd()];
+    ancillary.push(SendAncillaryMessage::ScmRights(&files));
+    let sent = sendmsg(socket, &[IoSlice::new(b"f")], &mut ancillary, SendFlags::empty());
+    sent.map_err(|errno| system("sending a file")(errno.into()))?;
+    Ok(())
+}
+
+/// Receives an open file.
+///
+/// # Errors
+/// The errno; [`RmError::Nonsense`] when the other side has closed without sending one.
+pub fn receive(socket: &UnixStream) -> Result<File, RmError> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+        .map_err(|errno| system("receiving a file")(errno.into()))?;
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut files) = message
+            && let Some(file) = files.next()
+        {
+            return Ok(file.into());
+        }
+    }
+    Err(RmError::Nonsense { what: "no file came".into() })
+}

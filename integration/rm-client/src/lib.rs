@@ -1,0 +1,98 @@
+//! What a program says to NVIDIA's driver to use a card's memory, without CUDA.
+//!
+//! The bytes are those of driver 580 (src/common/sdk/nvidia/inc and kernel-open of its open kernel modules). A [`Client`] is a
+//! root client on an open `/dev/nvidiactl`; a [`Device`] is a card below it; [`uvm::AddressSpace`] is an open
+//! `/dev/nvidia-uvm`. Nothing is checked here that the driver should check: tests use this to say what should be refused.
+
+pub mod attacks;
+pub mod bytes;
+pub mod client;
+pub mod device;
+pub mod exports;
+pub mod files;
+pub mod processes;
+pub mod random;
+pub mod smi;
+pub mod sys;
+pub mod uvm;
+
+pub use client::Client;
+pub use device::{Allocation, Device, Memory};
+
+use std::io;
+
+/// `NV_ERR_NO_MEMORY`.
+pub const NO_MEMORY: u32 = 0x51;
+
+/// What the driver, or whoever stands before it, answers.
+#[derive(Debug, thiserror::Error)]
+pub enum RmError {
+    /// The system call failed.
+    #[error("{what}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// Its errno.
+        #[source]
+        source: io::Error,
+    },
+    /// The call was made, and the driver's status is not 0.
+    #[error("{what}: {}", status_name(*.status))]
+    Refused {
+        /// What was asked.
+        what: String,
+        /// `NV_STATUS`.
+        status: u32,
+    },
+    /// An answer that makes no sense.
+    #[error("{what}")]
+    Nonsense {
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+impl RmError {
+    /// Whether it is the driver's, or the kernel's, "no memory".
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::Refused { status, .. } => *status == NO_MEMORY,
+            Self::System { source, .. } => source.raw_os_error() == Some(libc::ENOMEM),
+            Self::Nonsense { .. } => false,
+        }
+    }
+}
+
+/// For `map_err`: a system call that failed.
+pub fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> RmError {
+    let what = what.into();
+    move |source| RmError::System { what, source }
+}
+
+/// Status 0, or an error.
+///
+/// # Errors
+/// [`RmError::Refused`] for any other.
+pub fn check(what: impl Into<String>, status: u32) -> Result<(), RmError> {
+    if status == 0 { Ok(()) } else { Err(RmError::Refused { what: what.into(), status }) }
+}
+
+/// A status in words (src/common/sdk/nvidia/inc/nvstatuscodes.h).
+pub fn status_name(status: u32) -> String {
+    let name = match status {
+        0x19 => "the handle is taken",
+        0x1a => "insufficient resources",
+        0x1b => "insufficient permissions",
+        0x1e => "invalid address",
+        0x1f => "invalid argument",
+        0x22 => "invalid class",
+        0x23 => "invalid client",
+        0x33 => "invalid object handle",
+        0x36 => "invalid parent",
+        NO_MEMORY => "out of memory",
+        0x56 => "not supported",
+        0x57 => "object not found",
+        _ => return format!("status {status:#x}"),
+    };
+    format!("{name} ({status:#x})")
+}
