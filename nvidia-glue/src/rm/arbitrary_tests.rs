@@ -68,3 +68,21 @@ proptest! {
         }
     }
 }
+
+/// The fuzzer's seeds (fuzz/seeds/decode; fuzz/fuzz_targets/decode.rs says how one is read) are whole calls, and remain so.
+#[test]
+fn seeds_of_the_fuzzer_are_calls() {
+    let mut seen = 0;
+    for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/seeds/decode")).unwrap() {
+        let path = entry.unwrap().path();
+        let input = std::fs::read(&path).unwrap();
+        let (head, args) = input.split_at(8);
+        let node = [Node::Control, Node::Card(0), Node::Uvm][usize::from(head[0])];
+        let abi = Abi::of(DriverRelease::new(u16::from_le_bytes([head[1], head[2]]), u16::from(head[3]), 0)).unwrap();
+        let command = u32::from_le_bytes(head[4..].try_into().unwrap());
+        let decoded = decode(abi, node, command, args).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert_eq!(decoded.row.size(), args.len(), "{}", path.display());
+        seen += 1;
+    }
+    assert!(seen >= 30, "{seen} seeds");
+}

@@ -246,7 +246,8 @@ pub const ESCAPES: &[Escape] = &[
         0x27,
         Action::Continue(
             "pins pages of the caller's own address space, which the kernel finds only in the caller's place; without \
-             CAP_SYS_ADMIN it gives out no video memory for any class",
+             CAP_SYS_ADMIN no class makes it give out video memory (up to driver 580 one aliases what its owner has \
+             exported to an NVLink fabric)",
         ),
         &[layout(56, Some(40)).with_descriptors(&[descriptor(48, NoFile::Negative)])],
         "registers the program's memory",
@@ -376,7 +377,8 @@ pub const ESCAPES: &[Escape] = &[
         &[],
         "diagnostics",
     ),
-    os("NV_ESC_CARD_INFO", 0xc8, Action::Execute, &[layout(72, None).or_array()], "lists the cards").on(OnNode::Either),
+    os("NV_ESC_CARD_INFO", 0xc8, Action::Execute, &[layout(72, None).or_array()], "lists the cards")
+        .on(OnNode::Control),
     os(
         "NV_ESC_REGISTER_FD",
         0xc9,
@@ -397,7 +399,8 @@ pub const ESCAPES: &[Escape] = &[
         Action::Continue("compares a string with the driver's version"),
         &[layout(72, None)],
         "compares versions",
-    ),
+    )
+    .on(OnNode::Control),
     os(
         "NV_ESC_IOCTL_XFER_CMD",
         0xd3,

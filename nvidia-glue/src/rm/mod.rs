@@ -43,4 +43,6 @@ pub enum Node {
 #[cfg(test)]
 mod arbitrary_tests;
 #[cfg(test)]
+mod docs_tests;
+#[cfg(test)]
 mod tests;

@@ -228,7 +228,7 @@ pub const UVM_COMMANDS: &[UvmCommand] = &[
         "UVM_ENABLE_READ_DUPLICATION",
         44,
         UvmRule::Continue(
-            "moves or prepares managed pages, which were charged when they were mapped on every card that is registered",
+            "copies managed pages, which were charged when they were mapped, to each card that is registered",
         ),
         &[layout(24, Some(16))],
     ),
@@ -417,7 +417,7 @@ pub const UVM_COMMANDS: &[UvmCommand] = &[
         "UVM_INITIALIZE",
         0x30000001,
         UvmRule::Continue(
-            "makes an address space on the caller's own file, from the caller's own memory map; nothing of any card is in it yet",
+            "makes an address space on the caller's own file, from the caller's own memory map, with no card in it yet; ordinary pages that its flags let move to a card make way for any allocation",
         ),
         &[layout(16, Some(8))],
     ),
