@@ -21,6 +21,15 @@ pub(super) fn path(state_dir: &Path, grant_id: &str) -> Result<PathBuf, InjectEr
     Ok(state_dir.join(DIRECTORY).join(grant_id))
 }
 
+/// Where the mediator of a grant's container tells what it uses: `<state_dir>/inject/<grant>/usage`. It goes with the grant's
+/// other files.
+///
+/// # Errors
+/// When `grant_id` is none.
+pub fn usage_file(state_dir: &Path, grant_id: &str) -> Result<PathBuf, InjectError> {
+    Ok(path(state_dir, grant_id)?.join("usage"))
+}
+
 /// Removes what [`Injection::complete`](super::Injection::complete) made on the host for a grant. Fine if there is
 /// nothing.
 ///

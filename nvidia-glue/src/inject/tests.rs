@@ -232,6 +232,7 @@ pub(super) fn record(share: Share) -> Record {
         shim: Process { pid: 1, start_time: 1 },
         creators: Vec::new(),
         init: None,
+        mediator: None,
         cgroups: Vec::new(),
         order: 0,
         request: GpuRequest {

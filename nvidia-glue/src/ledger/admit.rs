@@ -161,7 +161,8 @@ impl Ledger {
         Ok(record)
     }
 
-    /// Notes that the container exists: its init, and the cgroup directories in which it really is.
+    /// Notes that the container exists: its init, its mediator if its driver calls are mediated, and the cgroup directories in
+    /// which it really is.
     ///
     /// # Errors
     /// [`BindError`]; the grant is then still pending, and the create must fail and release it.
@@ -169,6 +170,7 @@ impl Ledger {
         &self,
         container: &ContainerKey,
         init: Process,
+        mediator: Option<Process>,
         cgroups: &[PathBuf],
         log: &DecisionLog,
     ) -> Result<Record, BindError> {
@@ -182,12 +184,17 @@ impl Ledger {
         let mut index = Index::load(&locked).map_err(failed)?;
         record.state = GrantState::Bound;
         record.init = Some(init);
+        record.mediator = mediator;
         record.cgroups = strings(cgroups);
         let written = index.begin_change(&locked).and_then(|()| locked.write_record(&record));
         // Its sums are as before; only the directory has another stamp.
         index.save(&locked);
         written.map_err(failed)?;
-        log.write(&[Line::new(Event::Bind, container).field("pid", init.pid).field("grant", &record.grant_id)]);
+        let line = Line::new(Event::Bind, container).field("pid", init.pid).field("grant", &record.grant_id);
+        log.write(&[match mediator {
+            Some(mediator) => line.field("mediator", mediator.pid),
+            None => line,
+        }]);
         Ok(record)
     }
 }
@@ -212,6 +219,7 @@ fn new_record(
         shim: admission.shim,
         creators: admission.creators.to_vec(),
         init: None,
+        mediator: None,
         cgroups: strings(admission.cgroups),
         order: index.next_order(),
         request: admission.request.clone(),

@@ -148,6 +148,16 @@ pub enum ReleaseError {
         /// Where they may be.
         cgroup: PathBuf,
     },
+    /// What the driver gave it is not given back.
+    #[error(
+        "the grant of container {container} is kept: its mediator, process {pid}, which has its memory, was sent SIGKILL and lives still"
+    )]
+    StillMediated {
+        /// Which.
+        container: Box<ContainerKey>,
+        /// Who.
+        pid: i32,
+    },
     /// The state directory.
     #[error("the grant of container {container} cannot be given back")]
     Store {

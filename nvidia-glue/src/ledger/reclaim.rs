@@ -155,12 +155,12 @@ impl Ledger {
                 Population::Unknown => {}
             }
         }
-        // One that left its cgroup is a container's process all the same.
-        if let Some(init) = record.init
-            && self.node.is_alive(init)
-        {
-            self.node.kill(init);
-            fate = Fate::Dying;
+        // One that left its cgroup is a container's process all the same; what the driver gave, the mediator has.
+        for process in [record.init, record.mediator].into_iter().flatten() {
+            if self.node.is_alive(process) {
+                self.node.kill(process);
+                fate = Fate::Dying;
+            }
         }
         fate
     }

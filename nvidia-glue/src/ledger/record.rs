@@ -49,6 +49,10 @@ pub struct Record {
     pub creators: Vec<Process>,
     /// The container's init, once there is one.
     pub init: Option<Process>,
+    /// Who executes the container's driver calls, once the container exists. The driver's memory is this process's: the grant
+    /// stands until it is gone, too.
+    #[serde(default)]
+    pub mediator: Option<Process>,
     /// The container's cgroup directories, absolute: one on v2, one a hierarchy on v1. While pending: those in which
     /// it is going to be created. Written before the container exists, so that whoever finds the record of a shim that
     /// died in the middle of a create knows where to look.
@@ -115,6 +119,8 @@ pub enum Enforcement {
     Mig,
     /// Admission only: the sums are held, the running container is not.
     Admission,
+    /// The mediator, which executes the container's driver calls, holds its memory. Shares of time are held by admission.
+    Mediated,
     /// Nothing is granted that could be held: the container looks at the card (`utility` alone). Its `memory` is 0.
     Monitor,
 }

@@ -23,8 +23,10 @@ impl Ledger {
     /// Gives a container's grant back. `None` when there is none: a second release does nothing.
     ///
     /// # Errors
-    /// [`ReleaseError::StillRunning`] while there are processes in its cgroups: the grant stays and is reclaimed after
-    /// they and the shim have ended; [`ReleaseError::CannotTell`] where that is not known. Or when the record cannot be read or removed; a full disk is no obstacle.
+    /// [`ReleaseError::StillRunning`] while there are processes in its cgroups, [`ReleaseError::StillMediated`] while its
+    /// mediator, which is killed, lives: the grant stays and is reclaimed after they and the shim have ended;
+    /// [`ReleaseError::CannotTell`] where that is not known. Or when the record cannot be read or removed; a full disk is no
+    /// obstacle.
     pub fn release(
         &self,
         container: &ContainerKey,
@@ -41,6 +43,14 @@ impl Ledger {
                 Population::Processes => return Err(ReleaseError::StillRunning { container: container(), cgroup }),
                 Population::Unknown => return Err(ReleaseError::CannotTell { container: container(), cgroup }),
             }
+        }
+        if let Some(mediator) = record.mediator
+            && self.node.is_alive(mediator)
+        {
+            // Its container is gone, and so is what it is there for.
+            self.node.kill(mediator);
+            let container = Box::new(container.clone());
+            return Err(ReleaseError::StillMediated { container, pid: mediator.pid });
         }
         let mut index = Index::load(&locked).map_err(failed)?;
         index.begin_change(&locked).map_err(failed)?;

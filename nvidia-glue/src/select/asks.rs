@@ -101,7 +101,7 @@ impl<'a> Parts<'a> {
             policy: needed_policy(request, compute)?,
             exclusive: false,
             mig_uuid: None,
-            enforcement: Enforcement::Admission,
+            enforcement: Enforcement::Mediated,
         })
     }
 

@@ -12,6 +12,7 @@ mod wire;
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 pub(crate) use document::nearest;
@@ -64,6 +65,12 @@ pub struct Config {
     pub allow_privileged_quota: bool,
     /// Containers without a request get the filter that refuses driver calls.
     pub fence_other_containers: bool,
+    /// What to do about a driver whose calls are not known.
+    pub unknown_driver: UnknownDriver,
+    /// How often what containers are charged is compared with what the driver says.
+    pub reconcile_period: Duration,
+    /// How long a container's OOM script may run; zero: it is not run.
+    pub oom_script_timeout: Duration,
     /// Policy of a card on which nobody has set one.
     pub default_policy: CardPolicy,
     /// Slices of a card, 1 to 20.
@@ -118,6 +125,15 @@ pub enum DriverKind {
     Nvidia,
     /// The simulated cards, whatever the node has.
     Simulated,
+}
+
+/// What containers that share a card may do with a driver outside the known range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnknownDriver {
+    /// Nothing: they are not created.
+    Refuse,
+    /// Use it: their calls are read as those of the nearest known driver.
+    Pass,
 }
 
 /// One `[[driver.simulated]]` table: `count` cards of one kind.
@@ -200,6 +216,9 @@ impl Default for Config {
             allow_isolation_none: false,
             allow_privileged_quota: false,
             fence_other_containers: true,
+            unknown_driver: UnknownDriver::Refuse,
+            reconcile_period: Duration::from_secs(1),
+            oom_script_timeout: Duration::from_secs(10),
             default_policy: CardPolicy::Fixed,
             max_inst: 16,
             device_split_count: 10,

@@ -72,6 +72,7 @@ fn the_example_of_simulated_cards_is_read() {
 fn values_are_read() {
     let config = Config::from_toml(
         "state_dir = '/run/other'\nmax_inst = 20\nmemory_scaling = 1.5\ndefault_policy = 'soft'\n\
+         unknown_driver = 'pass'\nreconcile_period = '250ms'\noom_script_timeout = '1m 30s'\n\
          supported_driver_capabilities = 'compute, utility'\nshare_by_default = true\n\
          [default_share]\nmemory = '8GiB'\ncompute = 'none'\n\
          [hami]\ndefault_memory = '0'\ndefault_compute = 30\n\
@@ -81,6 +82,9 @@ fn values_are_read() {
     .unwrap();
     assert_eq!(config.state_dir, Path::new("/run/other"));
     assert_eq!(config.max_inst, 20);
+    assert_eq!(config.unknown_driver, UnknownDriver::Pass);
+    assert_eq!(config.reconcile_period, Duration::from_millis(250));
+    assert_eq!(config.oom_script_timeout, Duration::from_secs(90));
     assert_eq!(config.memory_scaling.apply(Bytes(1000)), Bytes(1500));
     assert!(config.memory_scaling.oversubscribes());
     assert_eq!(config.default_policy, CardPolicy::Soft);
@@ -117,6 +121,20 @@ fn values_out_of_range_are_refused_with_key_line_value_and_range() {
     let card = "[[driver.simulated]]\nmodel = 'A'\nmemory = '1GiB'\n";
     for (text, error) in [
         ("max_inst = 0".to_owned(), ", line 1: max_inst = 0 is not accepted; it must be a whole number from 1 to 20"),
+        (
+            "unknown_driver = 'ignore'".to_owned(),
+            ", line 1: unknown_driver = \"ignore\" is not accepted; it must be \"refuse\" or \"pass\"",
+        ),
+        (
+            "reconcile_period = '99ms'".to_owned(),
+            ", line 1: reconcile_period = \"99ms\" is not accepted; it must be a time from \"100ms\" to \"1h\"",
+        ),
+        (
+            "oom_script_timeout = '601s'".to_owned(),
+            ", line 1: oom_script_timeout = \"601s\" is not accepted; it must be a time from \"0s\" to \"10m\"",
+        ),
+        ("oom_script_timeout = '-1s'".to_owned(), ", line 1: oom_script_timeout = \"-1s\" is not accepted"),
+        ("oom_script_timeout = '5'".to_owned(), ", line 1: oom_script_timeout = \"5\" is not accepted"),
         ("\nmax_inst = 21".to_owned(), ", line 2: max_inst = 21 is not accepted"),
         ("device_split_count = 0".to_owned(), ", line 1: device_split_count = 0 is"),
         (

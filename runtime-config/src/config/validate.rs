@@ -1,10 +1,15 @@
 //! The ranges of the configuration's values.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use jiff::SignedDuration;
 
 use super::{
     Config, ConfigError, DefaultShare, Driver, DriverKind, HamiDefaults, MemoryScaling, SimulatedCards, SimulatedLink,
-    document::Document, wire,
+    UnknownDriver, document::Document, wire,
 };
 use crate::{
     request::{CardPolicy, ComputeShare, DriverCapabilities, MemoryLimit},
@@ -39,6 +44,19 @@ pub(super) fn validate(file: &wire::File, document: &Document<'_>) -> Result<Con
         allow_isolation_none: file.allow_isolation_none,
         allow_privileged_quota: file.allow_privileged_quota,
         fence_other_containers: file.fence_other_containers,
+        unknown_driver: check.unknown_driver(&file.unknown_driver)?,
+        reconcile_period: check.duration(
+            "reconcile_period",
+            &file.reconcile_period,
+            Duration::from_millis(100),
+            Duration::from_secs(3600),
+        )?,
+        oom_script_timeout: check.duration(
+            "oom_script_timeout",
+            &file.oom_script_timeout,
+            Duration::ZERO,
+            Duration::from_secs(600),
+        )?,
         default_policy: check.policy(&file.default_policy)?,
         max_inst: check.integer("max_inst", file.max_inst, 1, 20)?,
         device_split_count: check.integer("device_split_count", file.device_split_count, 1, 1000)?,
@@ -80,6 +98,25 @@ impl Check<'_> {
         DriverCapabilities::parse_list(value, all).map_err(|_| {
             let accepted = format!("a comma-separated list of {}", all.names());
             self.error("supported_driver_capabilities", &format!("{value:?}"), accepted)
+        })
+    }
+
+    fn unknown_driver(&self, value: &str) -> Result<UnknownDriver, ConfigError> {
+        match value {
+            "refuse" => Ok(UnknownDriver::Refuse),
+            "pass" => Ok(UnknownDriver::Pass),
+            other => Err(self.error("unknown_driver", &format!("{other:?}"), "\"refuse\" or \"pass\"".to_owned())),
+        }
+    }
+
+    /// `"1s"`, `"500ms"`, `"1m 30s"`.
+    fn duration(&self, key: &str, value: &str, least: Duration, most: Duration) -> Result<Duration, ConfigError> {
+        let parsed = value.parse::<SignedDuration>().ok().and_then(|parsed| Duration::try_from(parsed).ok());
+        parsed.filter(|parsed| (least..=most).contains(parsed)).ok_or_else(|| {
+            let shown =
+                |limit: Duration| format!("{:#}", SignedDuration::try_from(limit).unwrap_or(SignedDuration::MAX));
+            let accepted = format!("a time from \"{}\" to \"{}\", such as \"500ms\"", shown(least), shown(most));
+            self.error(key, &format!("{value:?}"), accepted)
         })
     }
 

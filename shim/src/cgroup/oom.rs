@@ -157,7 +157,7 @@ mod tests {
         watch.next().await.unwrap();
         real.wait();
         assert_eq!(files::keyed(&oom_control(&real), "oom_kill"), Some(1));
-        let metrics = real.cgroup.metrics();
+        let metrics = real.cgroup.metrics(0);
         assert_eq!(metrics.type_url, "io.containerd.cgroups.v1.Metrics");
         real.cgroup.remove().await.unwrap();
         while let Some(event) = watch.next().await {

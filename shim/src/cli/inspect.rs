@@ -72,7 +72,8 @@ fn card(grant: &CardGrant) -> String {
         Enforcement::WholeCard => return format!("{} {device}: whole, {}", grant.index, grant.memory),
         Enforcement::Monitor => return format!("{} {device}: looks only", grant.index),
         Enforcement::Mig => "by MIG",
-        Enforcement::Admission => "at admission; the running program is not held to it yet",
+        Enforcement::Admission => "at admission; the running program is not held to it",
+        Enforcement::Mediated => "by its mediator; shares of time at admission",
     };
     let time = match grant.compute {
         ComputeShare::Unlimited => "no limit of time".to_owned(),
@@ -119,7 +120,7 @@ mod tests {
         for line in [
             "container        default/training\n",
             "asked            EGPU=POLICY=0",
-            "3276MiB of memory, 10% of its time, policy fixed, held at admission",
+            "3276MiB of memory, 10% of its time, policy fixed, held by its mediator",
         ] {
             assert!(text.contains(line), "{text}");
         }

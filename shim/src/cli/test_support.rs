@@ -24,7 +24,7 @@ pub(super) fn node() -> Node {
         compute: ComputeShare::Cap { percent: Percent::new(10).unwrap(), lifted_when_alone: false },
         policy: CardPolicy::Fixed,
         exclusive: false,
-        enforcement: Enforcement::Admission,
+        enforcement: Enforcement::Mediated,
     };
     let whole = CardGrant {
         index: 1,
@@ -108,6 +108,7 @@ fn record(id: &str, asked: &str, pid: Option<i32>, grant: CardGrant) -> Record {
         shim: Process { pid: 4000, start_time: 1 },
         creators: Vec::new(),
         init: pid.map(|pid| Process { pid, start_time: 2 }),
+        mediator: None,
         cgroups: vec![format!("/sys/fs/cgroup/{id}")],
         order: 1,
         request: request(asked),

@@ -5,16 +5,20 @@
 //! blocking pool: the shim's one async thread never waits for a disk or a lock.
 
 mod error;
+mod mediation;
 mod note;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
 use nvidia_glue::{
     cards::{self, Inventory},
     decision_log::DecisionLog,
     driver_files,
     inject::{self, Injection, PlanInput, Settings},
-    ledger::{Admission, ContainerKey, Limits, Process, ReleaseReason},
+    ledger::{Admission, ContainerKey, Limits, Process, ReleaseError, ReleaseReason},
     spec,
 };
 use runtime_config::{
@@ -23,9 +27,15 @@ use runtime_config::{
 };
 use serde_json::Value;
 
-pub use self::error::GpuError;
 use self::note::GrantNote;
+pub use self::{
+    error::GpuError,
+    mediation::{ExcessRules, Mediation},
+};
 use crate::{cgroup::Cgroup, helper::HelperClient};
+
+/// For a mediator that was killed to be gone.
+const MEDIATOR_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The grants of one containerd's and namespace's containers.
 #[derive(Debug)]
@@ -41,6 +51,8 @@ pub struct Prepared {
     pub injection: Option<Value>,
     /// Install the static filter in the container and in every exec.
     pub fence: bool,
+    /// Mediate the driver calls of the container and of every exec.
+    pub mediation: Option<Box<Mediation>>,
     /// What holds for every process that is executed in the container.
     pub exec_rules: ExecRules,
 }
@@ -145,14 +157,21 @@ impl Gpu {
     ///
     /// # Errors
     /// When the ledger cannot be written, or the reservation is gone; the create must fail then.
-    pub async fn bind(&self, id: &str, bundle: &Path, init_pid: i32, cgroup: &Cgroup) -> Result<(), GpuError> {
+    pub async fn bind(
+        &self,
+        id: &str,
+        bundle: &Path,
+        init_pid: i32,
+        mediator: Option<Process>,
+        cgroup: &Cgroup,
+    ) -> Result<(), GpuError> {
         let (key, bundle) = (self.key(id), bundle.to_owned());
         let cgroups: Vec<PathBuf> = cgroup.directories().map(Path::to_owned).collect();
         blocking(move || {
             let Some(note) = GrantNote::read(&bundle)? else { return Ok(()) };
             let init = Process::of(init_pid).map_err(|source| GpuError::Process { pid: init_pid, source })?;
             let (ledger, log) = note.open()?;
-            ledger.bind(&key, init, &cgroups, &log).map_err(|source| GpuError::Bind(Box::new(source)))?;
+            ledger.bind(&key, init, mediator, &cgroups, &log).map_err(|source| GpuError::Bind(Box::new(source)))?;
             Ok(())
         })
         .await
@@ -182,7 +201,13 @@ pub fn release(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Resu
         None => GrantNote::new(&Config::load(None).map_err(|source| GpuError::Config(Box::new(source)))?),
     };
     let (ledger, log) = note.open()?;
-    if let Some(record) = ledger.release(key, reason, &log).map_err(|source| GpuError::Release(Box::new(source)))? {
+    let mut released = ledger.release(key, reason, &log);
+    let begin = Instant::now();
+    while matches!(released, Err(ReleaseError::StillMediated { .. })) && begin.elapsed() < MEDIATOR_PATIENCE {
+        std::thread::sleep(MEDIATOR_PATIENCE / 500);
+        released = ledger.release(key, reason, &log);
+    }
+    if let Some(record) = released.map_err(|source| GpuError::Release(Box::new(source)))? {
         inject::remove_files(&note.state_dir, &record.grant_id).map_err(|source| GpuError::Inject(Box::new(source)))?;
     }
     GrantNote::remove(bundle)
@@ -279,10 +304,12 @@ impl Grant {
                 }
                 serde_json::to_value(&injection).map_err(GpuError::Encode)
             });
-        match injection {
-            Ok(injection) => Ok(Prepared {
+        let mediation = mediation::mediation(&self.config, &record, &self.inventory);
+        match injection.and_then(|injection| Ok((injection, mediation?))) {
+            Ok((injection, mediation)) => Ok(Prepared {
                 injection: Some(injection),
                 fence: false,
+                mediation: mediation.map(Box::new),
                 exec_rules: {
                     let shares_card = matches!(record.request.share, Share::Part { .. });
                     let holds = !self.own_user_namespace && !self.config.allow_privileged_quota;

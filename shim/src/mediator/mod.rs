@@ -28,10 +28,10 @@ mod privileges;
 mod processes;
 mod setup;
 
-use std::{io, os::fd::OwnedFd, sync::Arc};
+use std::{io, os::fd::OwnedFd, path::Path, sync::Arc};
 
 use nvidia_glue::{
-    driver::{DeviceFile, Driver, NvidiaDriver},
+    driver::{DeviceFile, Driver, NvidiaDriver, SimulatedDriver},
     mediate::{Session, SessionError},
     rm::Node,
     usage::UsageFile,
@@ -62,6 +62,9 @@ pub(crate) enum BeginError {
     /// The driver.
     #[error("the driver cannot be used")]
     Driver(#[source] io::Error),
+    /// The driver that is played.
+    #[error("the simulated driver cannot be used")]
+    Simulated(#[source] Box<nvidia_glue::driver::SimulatedDriverError>),
     /// A card's node.
     #[error("the device node of card {uuid} cannot be opened")]
     Card {
@@ -99,7 +102,9 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     sys::require_notification_sizes().map_err(BeginError::Notifications)?;
     let outbox = Arc::new(Outbox::new(control).map_err(BeginError::Events)?);
     observer::log_to(&outbox);
-    let usage = UsageFile::create(&setup.usage_file)
+    let parent = setup.usage_file.parent().unwrap_or(Path::new("/"));
+    let usage = std::fs::create_dir_all(parent)
+        .and_then(|()| UsageFile::create(&setup.usage_file))
         .map_err(|source| BeginError::Usage { path: setup.usage_file.display().to_string(), source })?;
     let release = setup.release.parse().map_err(BeginError::Release)?;
     let driver = open_driver(&setup.driver)?;
@@ -133,29 +138,10 @@ fn open_driver(driver: &MediatedDriver) -> Result<Arc<dyn Driver>, BeginError> {
             let driver = NvidiaDriver::new(&setup::roots(device_root)).map_err(BeginError::Driver)?;
             Ok(Arc::new(driver))
         }
-        MediatedDriver::Simulated { .. } => Ok(Arc::new(Nothing)),
-    }
-}
-
-/// Has no nodes and executes nothing.
-#[derive(Debug)]
-struct Nothing;
-
-impl Driver for Nothing {
-    fn ioctl(&self, _: &DeviceFile, _: nvidia_glue::driver::DriverCall<'_>) -> io::Result<i32> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-    fn in_callers_place(&self, _: &DeviceFile, _: nvidia_glue::driver::DriverCall<'_>) -> Option<io::Result<i32>> {
-        None
-    }
-    fn open(&self, node: Node) -> io::Result<DeviceFile> {
-        Ok(DeviceFile { node, file: Arc::new(std::fs::File::open("/dev/null")?) })
-    }
-    fn node_of(&self, _: &std::fs::File) -> io::Result<Option<Node>> {
-        Ok(None)
-    }
-    fn client_exists(&self, _: &nvidia_glue::driver::OwnClient, _: nvidia_glue::rm::Handle) -> io::Result<bool> {
-        Ok(false)
+        MediatedDriver::Simulated { state_dir, inventory } => {
+            let driver = SimulatedDriver::new(state_dir, inventory);
+            Ok(Arc::new(driver.map_err(|source| BeginError::Simulated(Box::new(source)))?))
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use nvidia_glue::{
-    cards::Roots,
+    cards::{Inventory, Roots},
     driver::Driver,
     mediate::{GrantedCard, Observer, Processes, SessionSetup},
     rm::DriverRelease,
@@ -52,6 +52,8 @@ pub enum MediatedDriver {
     Simulated {
         /// egpu's state directory, in which the simulated nodes are.
         state_dir: PathBuf,
+        /// The simulated cards: all of the node's.
+        inventory: Box<Inventory>,
     },
 }
 

@@ -21,14 +21,15 @@ use tokio::{
 use super::{
     Context,
     error::TaskError,
+    mediated::{self, Mediated},
     process::Process,
     state::{Change, State, Use},
 };
 use crate::{
     cgroup::Cgroup,
     gpu::ExecRules,
-    helper::protocol,
-    io::{Owner, ProcessIo},
+    helper::{ContainerProcess, protocol},
+    io::{ChildEnds, Owner, ProcessIo},
     reaper::Exit,
     sync::lock,
 };
@@ -54,6 +55,8 @@ pub(super) struct Fixed {
     pub(super) fence: bool,
     /// What the container's grant means for every exec.
     pub(super) exec_rules: ExecRules,
+    /// Its driver calls are mediated, and those of every exec.
+    pub(super) mediated: Option<Arc<Mediated>>,
     /// The kernel ends all its processes with init.
     pub(super) own_pid_namespace: bool,
 }
@@ -147,6 +150,11 @@ impl Container {
     /// A container that has ended holds no grant, even if nobody deletes it for a long time. What cannot be given back yet,
     /// because something of it still runs, is given back at Delete.
     async fn give_back(&self, context: &Context) {
+        if let Err(error) = self.end_mediation().await {
+            let error = super::error::chain(&error);
+            tracing::warn!(container = self.fixed.id, error, "the grant is kept until Delete");
+            return;
+        }
         let release = context.gpu.release(&self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended);
         match tokio::time::timeout(GIVE_BACK_PATIENCE, release).await {
             Ok(Ok(())) => {}
@@ -155,6 +163,14 @@ impl Container {
                 tracing::warn!(container = self.fixed.id, error, "the grant is kept until Delete");
             }
             Err(_) => tracing::warn!(container = self.fixed.id, "the ledger is busy; the exit is told first"),
+        }
+    }
+
+    /// What the driver has given the container is given back before its grant is.
+    async fn end_mediation(&self) -> Result<(), TaskError> {
+        match &self.fixed.mediated {
+            Some(mediated) => mediated.end().await,
+            None => Ok(()),
         }
     }
 
@@ -263,25 +279,8 @@ impl Container {
         let spec = self.fixed.exec_rules.apply(&exec.spec).map_err(TaskError::Gpu)?;
         let owner = Owner { id: &self.fixed.id, namespace: &context.namespace, reaper: &context.reaper };
         let (mut io, ends) = ProcessIo::open(&exec.stdio, &owner).await.map_err(TaskError::Io)?;
-        let request = protocol::Exec {
-            id: self.fixed.id.clone(),
-            runtime_root: self.fixed.runtime_root.clone(),
-            cgroup: self.fixed.cgroup.clone(),
-            process: spec,
-            stdio: ends.kind,
-            mediated: false,
-            io_owner: self.fixed.io_owner,
-            fence: self.fixed.fence,
-        };
-        let expectation = context.reaper.expect();
-        let child = context
-            .helper
-            .exec(request, ends.descriptors)
-            .await
-            .map_err(|source| TaskError::Helper { operation: "exec", source })?;
+        let (child, exit) = self.make_exec(context, spec, ends).await?;
         let pid = child.pid;
-        let exit = expectation.claim(pid);
-        drop(expectation);
         for warning in &child.warnings {
             tracing::warn!(container = self.fixed.id, exec = exec.exec_id, "{warning}");
         }
@@ -304,8 +303,35 @@ impl Container {
         Ok(pid)
     }
 
+    /// Has the helper make a process in the container; it and its end.
+    pub(super) async fn make_exec(
+        &self,
+        context: &Context,
+        process: serde_json::Value,
+        mut ends: ChildEnds,
+    ) -> Result<(ContainerProcess, oneshot::Receiver<Exit>), TaskError> {
+        let request = protocol::Exec {
+            id: self.fixed.id.clone(),
+            runtime_root: self.fixed.runtime_root.clone(),
+            cgroup: self.fixed.cgroup.clone(),
+            process,
+            stdio: ends.kind,
+            mediated: mediated::beside(self.fixed.mediated.as_deref(), &mut ends.descriptors)?,
+            io_owner: self.fixed.io_owner,
+            fence: self.fixed.fence,
+        };
+        let expectation = context.reaper.expect();
+        let child = context
+            .helper
+            .exec(request, ends.descriptors)
+            .await
+            .map_err(|source| TaskError::Helper { operation: "exec", source })?;
+        let exit = expectation.claim(child.pid);
+        Ok((child, exit))
+    }
+
     /// From the check that init lives until the exec's end was told, init's end is not told.
-    fn exec_slot(self: &Arc<Self>) -> Result<ExecSlot, TaskError> {
+    pub(super) fn exec_slot(self: &Arc<Self>) -> Result<ExecSlot, TaskError> {
         let mut lifecycle = lock(&self.lifecycle);
         if lifecycle.init_ended {
             return Err(TaskError::InitEnded { id: self.fixed.id.clone() });
@@ -325,10 +351,25 @@ impl Container {
         // A frozen process does not die before it is thawed.
         if signal == SIGKILL && self.init.state() == State::Paused {
             self.fixed.cgroup.thaw().await.map_err(|source| TaskError::Cgroup { action: "thaw", source })?;
+            self.resume_mediation().await;
             // It may have ended meanwhile.
             let _ = self.init.change(Change::Resume);
         }
         Ok(())
+    }
+
+    async fn resume_mediation(&self) {
+        if let Some(mediated) = &self.fixed.mediated {
+            mediated.resume(&self.fixed.id).await;
+        }
+    }
+
+    /// SIGKILL to all that is in the container.
+    pub(super) async fn kill_everything(&self) -> Result<(), TaskError> {
+        match self.kill("", SIGKILL, true).await {
+            Err(TaskError::Finished) => Ok(()),
+            killed => killed,
+        }
     }
 
     async fn signal_all(&self, signal: u32) -> Result<(), TaskError> {
@@ -344,7 +385,13 @@ impl Container {
     pub(super) async fn pause(&self, context: &Context) -> Result<(), TaskError> {
         let _operation = self.init.operation.lock().await;
         self.init.check(Change::Pause)?;
-        self.fixed.cgroup.freeze().await.map_err(|source| TaskError::Cgroup { action: "pause", source })?;
+        if let Some(mediated) = &self.fixed.mediated {
+            mediated.pause(&self.fixed.id).await;
+        }
+        if let Err(source) = self.fixed.cgroup.freeze().await {
+            self.resume_mediation().await;
+            return Err(TaskError::Cgroup { action: "pause", source });
+        }
         self.init.change(Change::Pause)?;
         context.events.publish(&TaskPaused { container_id: self.fixed.id.clone(), ..Default::default() });
         Ok(())
@@ -354,6 +401,7 @@ impl Container {
         let _operation = self.init.operation.lock().await;
         self.init.check(Change::Resume)?;
         self.fixed.cgroup.thaw().await.map_err(|source| TaskError::Cgroup { action: "resume", source })?;
+        self.resume_mediation().await;
         self.init.change(Change::Resume)?;
         context.events.publish(&TaskResumed { container_id: self.fixed.id.clone(), ..Default::default() });
         Ok(())
@@ -406,6 +454,7 @@ impl Container {
         };
         context.remove(delete).await?;
         self.fixed.cgroup.destroy().await.map_err(|source| TaskError::Cgroup { action: "remove", source })?;
+        self.end_mediation().await?;
         let released = context.gpu.release(&self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended).await;
         released.map_err(TaskError::Gpu)?;
         context.registry.forget(&context.containerd, &context.namespace, &self.fixed.id);
@@ -455,7 +504,7 @@ impl Container {
 
 /// One exec that runs or is being started.
 #[derive(Debug)]
-struct ExecSlot(Arc<Container>);
+pub(super) struct ExecSlot(Arc<Container>);
 
 impl Drop for ExecSlot {
     fn drop(&mut self) {

@@ -16,6 +16,7 @@ use super::{
     Context,
     container::{Container, Fixed},
     error::{TaskError, chain},
+    mediated::{self, Mediated},
     process::Process,
 };
 use crate::{
@@ -132,9 +133,29 @@ impl Plan {
         context.gpu.prepare(&context.helper, &self.id, &self.bundle, &cgroup).await.map_err(TaskError::Gpu)
     }
 
-    async fn create(&self, context: &Arc<Context>, prepared: Prepared) -> Result<Arc<Container>, TaskError> {
+    /// Its driver calls find their mediator from the first on. When the create fails, that has ended before the grant goes.
+    async fn create(&self, context: &Arc<Context>, mut prepared: Prepared) -> Result<Arc<Container>, TaskError> {
+        let mediated = match prepared.mediation.take() {
+            Some(mediation) => Some(Arc::new(Mediated::start(context, *mediation).await?)),
+            None => None,
+        };
+        let created = self.create_mediated(context, prepared, mediated.clone()).await;
+        if let (Err(_), Some(mediated)) = (&created, &mediated)
+            && let Err(error) = mediated.end().await
+        {
+            tracing::error!(container = self.id, error = chain(&error), "a failed create left its mediator");
+        }
+        created
+    }
+
+    async fn create_mediated(
+        &self,
+        context: &Arc<Context>,
+        prepared: Prepared,
+        mediated: Option<Arc<Mediated>>,
+    ) -> Result<Arc<Container>, TaskError> {
         let owner = Owner { id: &self.id, namespace: &context.namespace, reaper: &context.reaper };
-        let (mut io, ends) = ProcessIo::open(&self.stdio, &owner).await.map_err(TaskError::Io)?;
+        let (mut io, mut ends) = ProcessIo::open(&self.stdio, &owner).await.map_err(TaskError::Io)?;
         let (fence, exec_rules) = (prepared.fence, prepared.exec_rules);
         let request = protocol::Create {
             id: self.id.clone(),
@@ -142,7 +163,7 @@ impl Plan {
             runtime_root: self.note.runtime_root.clone(),
             rootfs_mounts: self.mounts.iter().map(rootfs_mount).collect(),
             stdio: ends.kind,
-            mediated: false,
+            mediated: mediated::beside(mediated.as_deref(), &mut ends.descriptors)?,
             systemd_cgroup: self.options.systemd_cgroup,
             no_pivot_root: self.options.no_pivot_root,
             no_new_keyring: self.options.no_new_keyring,
@@ -164,7 +185,8 @@ impl Plan {
         io.take_terminal(self.spec.console_size()).await.map_err(TaskError::Io)?;
         let cgroup = self.locate(&child)?;
         self.annotate(context, &child, &cgroup).await?;
-        context.gpu.bind(&self.id, &self.bundle, child.pid, &cgroup).await.map_err(TaskError::Gpu)?;
+        let mediator = mediated.as_ref().map(|mediated| mediated.process());
+        context.gpu.bind(&self.id, &self.bundle, child.pid, mediator, &cgroup).await.map_err(TaskError::Gpu)?;
 
         let container = Container::new(
             Fixed {
@@ -175,6 +197,7 @@ impl Plan {
                 io_owner: self.options.io_owner,
                 fence,
                 exec_rules,
+                mediated,
                 own_pid_namespace: self.spec.has_own_pid_namespace(),
             },
             Process::new(String::new(), self.stdio.clone(), self.spec.console_size(), serde_json::Value::Null),
@@ -184,6 +207,7 @@ impl Plan {
         container.watch_memory(context);
         context.events.publish(&self.event(pid));
         container.watch_init(context, exit);
+        container.watch_mediator(context);
         Ok(container)
     }
 

@@ -11,6 +11,7 @@ use crate::{
     gpu::GpuError,
     helper::{HelperError, protocol::FailureKind},
     io::IoError,
+    mediator::MediatorError,
     options::OptionsError,
     registry::RegistryError,
 };
@@ -106,6 +107,9 @@ pub enum TaskError {
     /// The grant.
     #[error("GPU request refused")]
     Gpu(#[source] GpuError),
+    /// The mediator.
+    #[error("the container's GPUs cannot be shared")]
+    Mediator(#[source] MediatorError),
     /// The helper. The words before the cause are those of containerd's own shim, which clients look for.
     #[error("OCI runtime {operation} failed")]
     Helper {
@@ -210,6 +214,7 @@ impl TaskError {
             Self::Unsupported { .. } => Code::UNIMPLEMENTED,
             Self::Ending => Code::UNAVAILABLE,
             Self::Bundle(_)
+            | Self::Mediator(_)
             | Self::Registry(_)
             | Self::Io(_)
             | Self::DeleteCommand(_)

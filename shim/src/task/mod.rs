@@ -6,6 +6,7 @@
 mod container;
 mod create;
 mod error;
+mod mediated;
 mod process;
 mod removal;
 mod service;

@@ -200,7 +200,9 @@ impl Task for TaskService {
 
     async fn stats(&self, _: &TtrpcContext, request: StatsRequest) -> TtrpcResult<StatsResponse> {
         let container = self.0.container(&request.id)?;
-        Ok(StatsResponse { stats: MessageField::some(container.fixed.cgroup.metrics()), ..Default::default() })
+        let oom_kills = container.fixed.mediated.as_ref().map_or(0, |mediated| mediated.init_kills());
+        let metrics = container.fixed.cgroup.metrics(oom_kills);
+        Ok(StatsResponse { stats: MessageField::some(metrics), ..Default::default() })
     }
 
     async fn update(&self, _: &TtrpcContext, request: UpdateTaskRequest) -> TtrpcResult<Empty> {

@@ -12,10 +12,11 @@ use egpu_shim::cgroup::{Cgroup, CgroupsPath, Host};
 use egpu_shim::helper::protocol::{Create, Delete, Exec, RootfsMount, Start, StdioKind};
 use egpu_shim::helper::{ContainerProcess, HelperClient, HelperError};
 use egpu_shim::mediator::message::{FromMediator, ToMediator};
-use egpu_shim::mediator::{MediatedDriver, Setup};
+use egpu_shim::mediator::{MediatedCard, MediatedDriver, Setup};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use runtime_config::Bytes;
 use serde_json::{Value, json};
 
 /// What every test gets: a client and a directory of its own.
@@ -48,6 +49,17 @@ impl Bench {
 
     pub fn image(&self) -> &Path {
         &self.image
+    }
+
+    /// Adds this test's own executable and the simulated driver's nodes to a spec.
+    pub fn add_mediated_probe(&self, spec: &mut Value) {
+        Self::add_probe(spec);
+        let nodes = self.directory.path().join("state/simulated/dev");
+        for node in ["nvidiactl", "nvidia0", "nvidia-uvm"] {
+            spec["mounts"].as_array_mut().unwrap().push(json!({
+                "destination": format!("/dev/{node}"), "type": "bind", "source": nodes.join(node), "options": ["bind"]
+            }));
+        }
     }
 
     /// Adds this test's own executable to a spec, as `/probe` with what it is linked to.
@@ -203,7 +215,7 @@ impl Container<'_> {
     }
 }
 
-/// A mediator that plays two cards.
+/// A mediator that plays a card of 4 GiB, of which the container has 1 GiB.
 #[derive(Clone)]
 pub struct Mediator {
     pub process: std::rc::Rc<ContainerProcess>,
@@ -248,11 +260,25 @@ impl Mediator {
 }
 
 pub fn setup(bench: &Bench) -> Setup {
+    let text = "[driver]\nkind = 'simulated'\n[[driver.simulated]]\nmodel = 'A'\nmemory = '4GiB'\n";
+    let config = runtime_config::Config::from_toml(text, "test").unwrap();
+    let inventory = nvidia_glue::cards::discover(&config).unwrap();
+    let card = &inventory.cards[0];
     Setup {
-        driver: MediatedDriver::Simulated { state_dir: bench.directory.path().join("state") },
+        driver: MediatedDriver::Simulated {
+            state_dir: bench.directory.path().join("state"),
+            inventory: Box::new(inventory.clone()),
+        },
         release: "580.159.04".to_owned(),
         pass_unknown_driver: false,
-        cards: vec![],
+        cards: vec![MediatedCard {
+            uuid: card.uuid.clone(),
+            minor: card.minor,
+            pci: card.pci,
+            limit: Bytes(Bytes::GIB),
+            total: card.memory,
+            model: card.model.clone(),
+        }],
         over_memory: runtime_config::request::OverMemory::Deny,
         reconcile_period_ms: 50,
         usage_file: bench.directory.path().join("usage"),

@@ -99,7 +99,7 @@ fn a_failure_at_any_step_of_admission_is_a_clean_refusal_or_a_grant() {
 
 #[test]
 fn a_kill_at_any_step_of_bind_keeps_the_grant() {
-    let bind = |bench: &Bench| bench.ledger.bind(&key("both"), process(7), &[cgroup("both")], &bench.log).is_ok();
+    let bind = |bench: &Bench| bench.ledger.bind(&key("both"), process(7), None, &[cgroup("both")], &bench.log).is_ok();
     at_every_step(dies, bind, |bench, _| {
         check_consistent(bench);
         assert_eq!(bench.ledger.records().unwrap().len(), 3);

@@ -17,7 +17,7 @@ fn running(bench: &Bench, id: &str) -> Record {
     bench.admit_for(id, &whole(), 200).unwrap();
     bench.node.start(300);
     bench.node.populate(id);
-    bench.ledger.bind(&key(id), process(300), &[cgroup(id)], &bench.log).unwrap()
+    bench.ledger.bind(&key(id), process(300), None, &[cgroup(id)], &bench.log).unwrap()
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn a_bound_grant_knows_its_container() {
     let record = running(&bench, "a");
     assert_eq!((record.state, record.init), (GrantState::Bound, Some(process(300))));
     assert_eq!(bench.ledger.records().unwrap(), [record]);
-    let nobody = bench.ledger.bind(&key("b"), process(300), &[cgroup("b")], &bench.log);
+    let nobody = bench.ledger.bind(&key("b"), process(300), None, &[cgroup("b")], &bench.log);
     assert!(matches!(nobody, Err(BindError::NoGrant { .. })));
 }
 
@@ -49,6 +49,29 @@ fn memory_is_not_granted_again_until_the_container_is_gone() {
     let log = bench.take_log();
     assert!(log[0].starts_with("event=reclaim container=k8s.io/a state=bound shim=200"), "{log:#?}");
     assert!(log[1].starts_with("event=release container=k8s.io/a card=0"), "{log:#?}");
+}
+
+#[test]
+fn a_grant_outlives_its_mediator_not_the_other_way_round() {
+    let bench = Bench::new(1);
+    bench.node.start(200);
+    bench.admit_for("a", &whole(), 200).unwrap();
+    for pid in [300, 301] {
+        bench.node.start(pid);
+    }
+    let record = bench.ledger.bind(&key("a"), process(300), Some(process(301)), &[cgroup("a")], &bench.log).unwrap();
+    assert_eq!(record.mediator, Some(process(301)));
+    bench.node.stop(300);
+    bench.node.survive_kills(true);
+    let release = || bench.ledger.release(&key("a"), ReleaseReason::Ended, &bench.log);
+    assert!(matches!(release(), Err(ReleaseError::StillMediated { pid: 301, .. })));
+    // Without its shim it is killed; until it is gone, its memory is not granted again.
+    assert_eq!(bench.node.killed(), ["301"]);
+    bench.node.stop(200);
+    assert_eq!(bench.admit("b", &whole()).unwrap_err().kind(), AdmitErrorKind::Exhausted);
+    assert!(bench.node.killed().contains(&"301".to_owned()), "{:?}", bench.node.killed());
+    bench.node.stop(301);
+    bench.admit("b", &whole()).unwrap();
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn run(bench: &mut Bench, step: &Step) {
             }
         }
         Step::Bind { id } => {
-            let _ = bench.ledger.bind(&key(&name(*id)), process(400), &[cgroup(&name(*id))], &bench.log);
+            let _ = bench.ledger.bind(&key(&name(*id)), process(400), None, &[cgroup(&name(*id))], &bench.log);
         }
         Step::Release { id, crash_after } => {
             bench.node.empty(&name(*id));

@@ -59,6 +59,7 @@ fn worker() {
                     .bind(
                         &container,
                         Process::current().unwrap(),
+                        None,
                         &[PathBuf::from("/sys/fs/cgroup/pids/egpu-race/x")],
                         &DecisionLog::disabled(),
                     )

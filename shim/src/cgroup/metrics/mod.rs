@@ -22,12 +22,24 @@ impl Cgroup {
     ///
     /// Reads some thirty small files of the kernel; on a host with many cgroups the kernel may take milliseconds to sum
     /// up memory statistics.
-    pub fn metrics(&self) -> Any {
+    ///
+    /// `more_oom_kills`: kills for want of memory that the kernel does not know of, counted with its own.
+    pub fn metrics(&self, more_oom_kills: u64) -> Any {
         match &self.layout {
             Layout::V1 { .. } => {
-                packed("io.containerd.cgroups.v1.Metrics", &v1::metrics(self, Path::new("/proc/partitions")))
+                let mut metrics = v1::metrics(self, Path::new("/proc/partitions"));
+                if more_oom_kills > 0 {
+                    metrics.memory_oom_control.mut_or_insert_default().oom_kill += more_oom_kills;
+                }
+                packed("io.containerd.cgroups.v1.Metrics", &metrics)
             }
-            Layout::V2 { directory, .. } => packed("io.containerd.cgroups.v2.Metrics", &v2::metrics(directory)),
+            Layout::V2 { directory, .. } => {
+                let mut metrics = v2::metrics(directory);
+                if more_oom_kills > 0 {
+                    metrics.memory_events.mut_or_insert_default().oom_kill += more_oom_kills;
+                }
+                packed("io.containerd.cgroups.v2.Metrics", &metrics)
+            }
         }
     }
 }
@@ -136,7 +148,7 @@ mod tests {
         real.wait();
         let decode = |metrics: &Any| cgroups::metrics::Metrics::parse_from_bytes(&metrics.value).unwrap();
         // The process has ended; the figures are those of its end.
-        let metrics = decode(&real.cgroup.metrics());
+        let metrics = decode(&real.cgroup.metrics(0));
         assert!(metrics.cpu.usage.total > 0);
         assert!(metrics.cpu.usage.user > 0 || metrics.cpu.usage.kernel > 0);
         assert_eq!(metrics.cpu.usage.per_cpu.iter().sum::<u64>(), metrics.cpu.usage.total);
@@ -148,9 +160,9 @@ mod tests {
     #[test]
     fn a_cgroup_that_is_gone_has_an_empty_message() {
         let gone = Path::new("/nowhere/at/all");
-        let packed = testing::v2(gone).metrics();
+        let packed = testing::v2(gone).metrics(0);
         assert_eq!((packed.type_url.as_str(), packed.value.len()), ("io.containerd.cgroups.v2.Metrics", 0));
-        let packed = testing::v1(&[(&["memory", "cpu"], gone)]).metrics();
+        let packed = testing::v1(&[(&["memory", "cpu"], gone)]).metrics(0);
         assert_eq!((packed.type_url.as_str(), packed.value.len()), ("io.containerd.cgroups.v1.Metrics", 0));
     }
 
@@ -188,10 +200,10 @@ mod tests {
         fn odd_files_never_fail_the_call(texts in prop::collection::vec("\\PC*|([a-z_]{1,8}[ =:]-?[0-9]{1,25}[\n ]?){0,4}", FILES.len())) {
             let files: Vec<(&str, &str)> = FILES.iter().zip(&texts).map(|(name, text)| (*name, text.as_str())).collect();
             let directory = testing::directory(&files);
-            let packed = testing::v2(directory.path()).metrics();
+            let packed = testing::v2(directory.path()).metrics(0);
             prop_assert!(cgroups_v2::metrics::Metrics::parse_from_bytes(&packed.value).is_ok());
             let all = ["cpu", "cpuacct", "memory", "pids", "blkio", "hugetlb", "rdma"];
-            let packed = testing::v1(&[(&all, directory.path())]).metrics();
+            let packed = testing::v1(&[(&all, directory.path())]).metrics(0);
             prop_assert!(cgroups::metrics::Metrics::parse_from_bytes(&packed.value).is_ok());
         }
     }

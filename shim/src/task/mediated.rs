@@ -1,0 +1,211 @@
+//! A container whose driver calls are mediated: the two live and end together.
+
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use containerd_shim::protos::events::task::TaskOOM;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::{
+    Context,
+    container::Container,
+    error::{TaskError, chain},
+};
+use crate::{
+    gpu::{ExcessRules, Mediation},
+    io::{Owner, ProcessIo, Stdio},
+    mediator::{
+        Mediator,
+        message::{Excess, FromMediator, KillReason},
+    },
+    sys,
+};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Mediated {
+    mediator: Arc<Mediator>,
+    excess: ExcessRules,
+    /// One script at a time; whoever waits for it makes no call meanwhile.
+    script: tokio::sync::Mutex<()>,
+    /// How often init was killed for asking too much.
+    init_kills: AtomicU64,
+}
+
+impl Mediated {
+    /// Starts the mediator.
+    pub(super) async fn start(context: &Context, mediation: Mediation) -> Result<Self, TaskError> {
+        let mediator = Mediator::start(&context.helper, &context.reaper, mediation.setup).await;
+        Ok(Self {
+            mediator: mediator.map_err(TaskError::Mediator)?,
+            excess: mediation.excess,
+            script: tokio::sync::Mutex::default(),
+            init_kills: AtomicU64::new(0),
+        })
+    }
+
+    /// The mediator's pid and start time.
+    pub(super) fn process(&self) -> nvidia_glue::ledger::Process {
+        self.mediator.process()
+    }
+
+    /// For the helper, beside what it makes.
+    pub(super) fn intake(&self) -> Result<OwnedFd, TaskError> {
+        self.mediator.intake().map_err(TaskError::Mediator)
+    }
+
+    /// Ends the mediator: whatever the driver has given the container is given back.
+    pub(super) async fn end(&self) -> Result<(), TaskError> {
+        self.mediator.end().await.map_err(TaskError::Mediator)
+    }
+
+    /// OOM kills of init, for Stats.
+    pub(super) fn init_kills(&self) -> u64 {
+        self.init_kills.load(Ordering::Relaxed)
+    }
+
+    /// Nothing of the container waits for an answer any more: it can be frozen.
+    pub(super) async fn pause(&self, id: &str) {
+        match self.mediator.pause().await {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!(container = id, "a driver call is still being handled; the pause may fail"),
+            Err(error) => tracing::warn!(container = id, error = chain(&error), "driver calls go on during the pause"),
+        }
+    }
+
+    pub(super) async fn resume(&self, id: &str) {
+        if let Err(error) = self.mediator.resume().await {
+            tracing::warn!(container = id, error = chain(&error), "driver calls stand still");
+        }
+    }
+}
+
+impl Container {
+    /// Listens to the mediator until it ends. When that comes unasked, the container ends, too: nobody holds its quota.
+    pub(super) fn watch_mediator(self: &Arc<Self>, context: &Arc<Context>) {
+        let Some(mediated) = &self.fixed.mediated else { return };
+        let (container, context, mediator) = (Arc::clone(self), Arc::clone(context), Arc::clone(&mediated.mediator));
+        tokio::spawn(async move {
+            while let Some((message, pidfd)) = mediator.next().await {
+                container.told(&context, message, pidfd);
+            }
+            let Some(exit) = mediator.unexpected_end().await else { return };
+            let (id, pid, status) = (&container.fixed.id, mediator.process().pid, exit.status);
+            tracing::error!(
+                container = id,
+                mediator = pid,
+                status,
+                "the mediator has ended; the container is ended, too"
+            );
+            if let Err(error) = container.kill_everything().await {
+                tracing::error!(container = id, error = chain(&error), "a container without its mediator lives on");
+            }
+        });
+    }
+
+    fn told(self: &Arc<Self>, context: &Arc<Context>, message: FromMediator, pidfd: Option<OwnedFd>) {
+        let id = self.fixed.id.as_str();
+        match message {
+            FromMediator::Denied { excess, untold } => {
+                tracing::info!(container = id, untold, "refused: {}", Asked(&excess));
+            }
+            FromMediator::Log { warning: true, text } => tracing::warn!(container = id, "{text}"),
+            FromMediator::Log { warning: false, text } => tracing::info!(container = id, "{text}"),
+            FromMediator::Kill { pid, pid_in_container, reason } => {
+                match &reason {
+                    KillReason::OverMemory(excess) => {
+                        tracing::warn!(container = id, pid_in_container, "killed: {}", Asked(excess));
+                    }
+                    KillReason::Drift(text) => tracing::error!(container = id, pid, pid_in_container, "killed: {text}"),
+                }
+                let Some(pidfd) = pidfd else { return };
+                let (container, context) = (Arc::clone(self), Arc::clone(context));
+                tokio::spawn(async move { container.kill_for_excess(&context, pid, &pidfd).await });
+            }
+            // Whoever asked for the pause is told by the mediator's own reader.
+            FromMediator::Paused { .. } => {}
+        }
+    }
+
+    /// Runs the container's script, if it has one, and ends the process; if it is init, as the kernel's OOM killer would be
+    /// told of.
+    async fn kill_for_excess(self: &Arc<Self>, context: &Arc<Context>, pid: i32, pidfd: &OwnedFd) {
+        let Some(mediated) = &self.fixed.mediated else { return };
+        let id = self.fixed.id.as_str();
+        let limit = mediated.excess.oom_script_timeout;
+        if let Some(script) = mediated.excess.oom_script.as_deref().filter(|_| !limit.is_zero()) {
+            let _one_at_a_time = mediated.script.lock().await;
+            if let Err(error) = self.run_script(context, script, limit).await {
+                let script = script.display();
+                tracing::warn!(container = id, %script, error = chain(&error), "the OOM script did not come to its end");
+            }
+        }
+        if pid == self.init.pid() {
+            mediated.init_kills.fetch_add(1, Ordering::Relaxed);
+            context.events.publish_once(&TaskOOM { container_id: id.to_owned(), ..Default::default() });
+        }
+        match sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL) {
+            Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
+                tracing::error!(container = id, pid, %error, "a process over its memory cannot be killed");
+            }
+            _ => {}
+        }
+    }
+
+    /// Runs a program of the container's as its first process would be run, for no longer than `limit`.
+    async fn run_script(
+        self: &Arc<Self>,
+        context: &Arc<Context>,
+        script: &Path,
+        limit: Duration,
+    ) -> Result<(), TaskError> {
+        let _slot = self.exec_slot()?;
+        let mut process = self.first_process().await?;
+        process["args"] = json!([script]);
+        process["terminal"] = json!(false);
+        let owner = Owner { id: &self.fixed.id, namespace: &context.namespace, reaper: &context.reaper };
+        let (io, ends) = ProcessIo::open(&Stdio::default(), &owner).await.map_err(TaskError::Io)?;
+        let (child, exit) = self.make_exec(context, process, ends).await?;
+        let ended = timeout(limit, exit).await;
+        if ended.is_err() {
+            // It may have ended in this instant.
+            let _ = sys::pidfd_send_signal(child.pidfd.as_fd(), libc::SIGKILL);
+            tracing::warn!(container = self.fixed.id, ?limit, "the OOM script took too long and was killed");
+        }
+        io.finish().await;
+        Ok(())
+    }
+
+    async fn first_process(&self) -> Result<Value, TaskError> {
+        let path = self.fixed.bundle.join("config.json");
+        let read = tokio::task::spawn_blocking(move || std::fs::read(path));
+        let text = read.await.map_err(|_| TaskError::Ending)?.unwrap_or_default();
+        let spec: Value = serde_json::from_slice(&text).map_err(|source| TaskError::Json { field: "spec", source })?;
+        Ok(spec.get("process").cloned().unwrap_or_default())
+    }
+}
+
+/// Who asked for how much, for the log.
+struct Asked<'a>(&'a Excess);
+
+impl std::fmt::Display for Asked<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Excess { pid, card, asked, used, limit } = self.0;
+        write!(formatter, "process {pid} asked for {asked} of {card}, of whose {limit} the container has {used}")
+    }
+}
+
+/// Puts the mediator's intake, if there is one, behind the descriptors of a process to be made; whether it did.
+pub(super) fn beside(mediated: Option<&Mediated>, descriptors: &mut Vec<OwnedFd>) -> Result<bool, TaskError> {
+    let Some(mediated) = mediated else { return Ok(false) };
+    descriptors.push(mediated.intake()?);
+    Ok(true)
+}
