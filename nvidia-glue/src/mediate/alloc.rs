@@ -207,7 +207,8 @@ impl Session {
     fn hold_all(&self, client: Handle, memories: &[Handle]) -> Result<Vec<Hold>, End> {
         let mut holds = Vec::new();
         for memory in memories {
-            match lock(&self.accounts).hold(ObjectName::new(client, *memory)) {
+            let held = lock(&self.accounts).hold(ObjectName::new(client, *memory));
+            match held {
                 Ok(hold) => holds.push(hold),
                 Err(refusal) => {
                     self.attach_all(holds, None);

@@ -5,7 +5,11 @@
 //! mediator's own, which an import through the token is made from. It ends with the mediator at the latest, and a token that comes
 //! into another container names nothing there.
 
-use std::{fs::File, sync::Arc, time::Instant};
+use std::{
+    fs::File,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::{
     Answer, Session,
@@ -190,7 +194,8 @@ impl Session {
         let made = self.locks.with(&names, || -> Result<Vec<Made>, End> {
             let mut reserved = Vec::new();
             for (index, _) in objects {
-                match lock(&self.accounts).reserve_import(token.id, *index, client) {
+                let asked = lock(&self.accounts).reserve_import(token.id, *index, client);
+                match asked {
                     Ok(reservation) => reserved.push(reservation),
                     Err(refusal) => {
                         reserved.into_iter().for_each(|reservation| lock(&self.accounts).cancel(reservation));
@@ -244,15 +249,17 @@ impl Session {
         Ok(())
     }
 
-    /// What was exported to files that no process has any more is let go of, once they cannot be on their way through a socket.
-    pub(super) fn drop_unheld_tokens(&self) {
-        for token in lock(&self.files).all_tokens() {
+    /// What was exported to files that no process has any more is let go of, once they have been gone for as long as one can be on its way through a
+    /// socket.
+    pub(super) fn drop_unheld_tokens(&self, transit: Duration) {
+        let all = lock(&self.files).all_tokens();
+        for token in all {
             if self.is_held(&token.token, token.exporter) {
                 lock(&self.files).set_unheld(token.id, None);
                 continue;
             }
             let since = token.unheld_since.unwrap_or_else(Instant::now);
-            if since.elapsed() < super::TRANSIT {
+            if since.elapsed() < transit {
                 lock(&self.files).set_unheld(token.id, Some(since));
                 continue;
             }

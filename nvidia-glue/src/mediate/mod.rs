@@ -22,6 +22,8 @@ mod reconcile;
 mod refresh;
 mod session;
 mod setup;
+#[cfg(test)]
+mod tests;
 mod topology;
 mod uvm;
 mod view;

@@ -121,7 +121,7 @@ impl Session {
         let clients: Vec<Handle> = lock(&self.accounts).clients().map(|(client, _)| client).collect();
         self.drop_dead_clients(&clients);
         self.drop_unheld_uvm_files(|_| true);
-        self.drop_unheld_tokens();
+        self.drop_unheld_tokens(super::TRANSIT);
         let found = self.look_at_managed();
         let mut drifts = Vec::new();
         if found.bytes > 0 {

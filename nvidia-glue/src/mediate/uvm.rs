@@ -118,7 +118,10 @@ impl Session {
 
     /// A call that names an object of a client.
     fn with_object(&self, flight: &mut Flight<'_>, client: Handle) -> Result<Answer, End> {
-        self.own_client(client)?;
+        // A card is registered without a client, except for MIG.
+        if client != Handle::NONE {
+            self.own_client(client)?;
+        }
         let file = self.uvm_file(flight)?;
         self.in_order_with(flight, file, &[Name::Client(client)], |flight| self.execute_row(flight).map(|_| ()))
     }
@@ -240,12 +243,14 @@ impl Session {
     /// UVM files that no process has any more. Their mappings are ended here, so that it does not matter who may still have such a
     /// file in a socket; then the file is closed.
     pub(super) fn drop_unheld_uvm_files(&self, which: impl Fn(UvmFile) -> bool) {
-        for kept in lock(&self.files).all_uvm() {
+        let all = lock(&self.files).all_uvm();
+        for kept in all {
             if !which(kept.id) || self.is_held(&kept.file.file, kept.opener) {
                 continue;
             }
             self.locks.with(&[Name::Uvm(kept.id)], || {
-                for base in lock(&self.accounts).external_ranges(kept.id) {
+                let ranges = lock(&self.accounts).external_ranges(kept.id);
+                for base in ranges {
                     if self.free_uvm_range(&kept.file, base) {
                         lock(&self.accounts).free_range(kept.id, base);
                     }

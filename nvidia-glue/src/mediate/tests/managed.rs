@@ -1,0 +1,103 @@
+//! Managed memory: mappings of the UVM file.
+
+use super::world::{MIB, Machine};
+use crate::{
+    mediate::{Answer, DriftKind, Stopped, locks::lock},
+    rm::Node,
+};
+
+const LIMIT: u64 = 64 * MIB;
+const AT: u64 = 0x7f00_0000_0000;
+
+#[test]
+fn it_is_charged_on_every_card_before_it_is_mapped() {
+    let machine = Machine::new(2);
+    let container = machine.container(&[0, 1], LIMIT);
+    let program = container.program();
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, AT, 16 * MIB, AT), Answer::Continue);
+    assert_eq!((container.used(0), container.used(1)), (16 * MIB, 16 * MIB));
+    program.map_uvm(AT, 16 * MIB);
+    assert_eq!(program.mmap(uvm, AT + LIMIT, LIMIT, AT + LIMIT), Answer::Errno(libc::ENOMEM));
+    assert_eq!(container.used(0), 16 * MIB);
+    assert_eq!(container.session.reconcile(), []);
+    assert_eq!(container.used(0), 16 * MIB, "it is there");
+    // Unmapped: found when room is needed.
+    program.unmap_uvm(AT);
+    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
+    assert_eq!(container.used(0), LIMIT);
+}
+
+#[test]
+fn it_goes_with_its_process() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
+    program.map_uvm(AT, LIMIT);
+    program.exec();
+    // The thread comes back from its mmap with another call.
+    program.open(Node::Control);
+    program.context(0).memory(LIMIT).unwrap();
+    let pid = program.exit();
+    container.session.process_ended(pid);
+    assert_eq!(container.used(0), 0);
+}
+
+#[test]
+fn what_is_mapped_without_being_charged_is_an_excess() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    program.context(0);
+    // As if the descriptor had been exchanged after the look at it.
+    program.map_uvm(AT, 2 * LIMIT);
+    let drifts = container.session.reconcile();
+    assert_eq!(drifts.len(), 1, "{drifts:?}");
+    assert!(drifts[0].excess);
+    assert_eq!(drifts[0].pids, [program.pid]);
+    assert!(matches!(drifts[0].kind, DriftKind::Managed { mapped, .. } if mapped.0 == 2 * LIMIT));
+    assert_eq!(*lock(&container.told.drifts), drifts);
+    assert_eq!(container.used(0), 2 * LIMIT, "it is charged from then on");
+}
+
+#[test]
+fn other_files_are_mapped_as_ever_unless_they_could_become_managed_memory() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let file = program.give(tempfile::tempfile().unwrap());
+    assert_eq!(program.mmap(file, AT, MIB, 4096), Answer::Continue);
+    assert_eq!(program.mmap(file, AT, MIB, AT), Answer::Errno(libc::EINVAL));
+    assert_eq!(program.mmap(99, AT, MIB, AT), Answer::Errno(libc::EBADF));
+    assert_eq!(program.mmap(99, AT, MIB, 4096), Answer::Continue, "the kernel finds no file either");
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, AT, MIB, AT + 4096), Answer::Errno(libc::EINVAL));
+    let anywhere = Stopped::Mmap { address: 0, length: MIB, flags: 1, fd: file, offset: AT };
+    assert_eq!(program.handle(anywhere), Answer::Continue);
+    assert_eq!(container.used(0), 0);
+    let anywhere = Stopped::Mmap { address: 0, length: MIB, flags: 1, fd: uvm, offset: AT };
+    assert_eq!(program.handle(anywhere), Answer::Continue);
+    assert_eq!(container.used(0), MIB, "the kernel may place it where its offset says");
+    let endless = Stopped::Mmap { address: AT, length: u64::MAX, flags: 0x11, fd: uvm, offset: AT };
+    assert_eq!(program.handle(endless), Answer::Errno(libc::ENOMEM));
+}
+
+#[test]
+fn a_mapping_is_charged_until_its_mmap_is_known_to_have_returned() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
+    // The thread has not got round to mapping it.
+    container.session.reconcile();
+    assert_eq!(container.used(0), LIMIT);
+    // It makes another call, so its mmap has returned: with nothing, it turns out.
+    program.open(Node::Control);
+    let control = program.open(Node::Control);
+    program.handle(Stopped::Ioctl { fd: control, command: 0, argument: 0 });
+    container.session.reconcile();
+    assert_eq!(container.used(0), 0);
+}

@@ -1,0 +1,8 @@
+//! Whole calls against the simulated driver: each rule, and each way around it that was thought of.
+
+mod attacks;
+mod exports;
+mod managed;
+mod memory;
+mod views;
+mod world;

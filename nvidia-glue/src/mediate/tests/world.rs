@@ -1,0 +1,576 @@
+//! A container with programs in it, on simulated cards: what the kernel's side of a call is to a session.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs::File,
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
+    },
+};
+
+use runtime_config::{
+    Bytes,
+    config::{SimulatedCards, SimulatedLink},
+    request::OverMemory,
+};
+use tempfile::TempDir;
+
+use crate::{
+    cards::{Inventory, simulated_inventory},
+    driver::{Driver, SimulatedDriver, same_open_file},
+    mediate::{
+        Answer, Caller, CallerError, Drift, GrantedCard, Observer, OverMemoryEvent, Pid, Processes, Session,
+        SessionSetup, Stopped, UnknownCall, UvmMapping, locks::lock,
+    },
+    rm::{
+        DriverRelease, Node, Status,
+        layout::{read_u32, write_u32},
+    },
+};
+
+pub(super) const MIB: u64 = Bytes::MIB;
+pub(super) const GIB: u64 = Bytes::GIB;
+pub(super) const RELEASE: DriverRelease = DriverRelease::new(580, 159, 4);
+
+/// Cards, and the driver that has them. Several containers may share it.
+pub(super) struct Machine {
+    _directory: TempDir,
+    pub(super) driver: Arc<SimulatedDriver>,
+    pub(super) inventory: Inventory,
+    next_pid: Arc<AtomicI32>,
+}
+
+impl Machine {
+    pub(super) fn new(cards: u32) -> Self {
+        let table = SimulatedCards {
+            model: "NVIDIA H200".to_owned(),
+            memory: Bytes(140 * GIB),
+            count: cards,
+            uuid_prefix: None,
+            numa_node: None,
+            links: SimulatedLink::System,
+        };
+        let inventory = simulated_inventory(&[table]).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let driver = Arc::new(SimulatedDriver::new(directory.path(), &inventory).unwrap());
+        Self { _directory: directory, driver, inventory, next_pid: Arc::new(AtomicI32::new(1000)) }
+    }
+
+    /// A container with a share of the cards at these indices.
+    pub(super) fn container(&self, cards: &[usize], limit: u64) -> Container {
+        self.container_that(OverMemory::Deny, cards, limit)
+    }
+
+    pub(super) fn container_that(&self, over_memory: OverMemory, cards: &[usize], limit: u64) -> Container {
+        let told = Arc::new(Told::default());
+        let people = Arc::new(Everybody::default());
+        let granted = |(index, at): (u32, &usize)| {
+            let card = &self.inventory.cards[*at];
+            GrantedCard {
+                index,
+                uuid: card.uuid.clone(),
+                minor: card.minor,
+                pci: card.pci,
+                memory_limit: Bytes(limit),
+                total: card.memory,
+                model: card.model.clone(),
+            }
+        };
+        let setup = SessionSetup {
+            cards: (0..).zip(cards).map(granted).collect(),
+            release: RELEASE,
+            pass_unknown_driver: false,
+            driver: Arc::clone(&self.driver) as Arc<dyn Driver>,
+            over_memory,
+            processes: Arc::clone(&people) as Arc<dyn Processes>,
+            observer: Arc::clone(&told) as Arc<dyn Observer>,
+        };
+        let session = Session::new(setup).unwrap();
+        Container {
+            session,
+            told,
+            people,
+            driver: Arc::clone(&self.driver),
+            next_pid: Arc::clone(&self.next_pid),
+            inventory: self.inventory.clone(),
+        }
+    }
+}
+
+/// What an observer was told.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub(super) over_memory: Mutex<Vec<OverMemoryEvent>>,
+    pub(super) new_processes: Mutex<Vec<Pid>>,
+    pub(super) unknown: Mutex<Vec<UnknownCall>>,
+    pub(super) drifts: Mutex<Vec<Drift>>,
+}
+
+impl Observer for Told {
+    fn over_memory(&self, event: &OverMemoryEvent) {
+        lock(&self.over_memory).push(event.clone());
+    }
+    fn new_process(&self, pid: Pid) {
+        lock(&self.new_processes).push(pid);
+    }
+    fn unknown_call(&self, call: &UnknownCall) {
+        lock(&self.unknown).push(call.clone());
+    }
+    fn drift(&self, drift: &Drift) {
+        lock(&self.drifts).push(drift.clone());
+    }
+}
+
+/// The container's processes as /proc would show them.
+#[derive(Debug, Default)]
+pub(super) struct Everybody(Mutex<BTreeMap<Pid, Arc<Process>>>);
+
+#[derive(Debug, Default)]
+pub(super) struct Process {
+    files: Mutex<HashMap<i32, File>>,
+    mappings: Mutex<Vec<UvmMapping>>,
+    /// Processes of one number share their memory.
+    memory_of: Mutex<Option<Pid>>,
+}
+
+fn gone<T>() -> io::Result<T> {
+    Err(io::Error::from_raw_os_error(libc::ESRCH))
+}
+
+impl Everybody {
+    fn get(&self, pid: Pid) -> Option<Arc<Process>> {
+        lock(&self.0).get(&pid).cloned()
+    }
+}
+
+impl Processes for Everybody {
+    fn pids(&self) -> io::Result<Vec<Pid>> {
+        Ok(lock(&self.0).keys().copied().collect())
+    }
+    fn is_running(&self, pid: Pid) -> bool {
+        lock(&self.0).contains_key(&pid)
+    }
+    fn is_thread_running(&self, thread: i32) -> bool {
+        self.is_running(Pid(thread))
+    }
+    fn share_memory(&self, one: Pid, other: Pid) -> io::Result<bool> {
+        let memory_of = |pid| self.get(pid).map(|process| lock(&process.memory_of).unwrap_or(pid));
+        match (memory_of(one), memory_of(other)) {
+            (Some(one), Some(other)) => Ok(one == other),
+            _ => gone(),
+        }
+    }
+    fn uvm_mappings(&self, pid: Pid) -> io::Result<Vec<UvmMapping>> {
+        self.get(pid).map_or_else(gone, |process| Ok(lock(&process.mappings).clone()))
+    }
+    fn has_driver_file(&self, pid: Pid) -> io::Result<bool> {
+        self.get(pid).map_or_else(gone, |process| Ok(!lock(&process.files).is_empty()))
+    }
+    fn has_open_file(&self, pid: Pid, file: &File) -> io::Result<bool> {
+        let Some(process) = self.get(pid) else { return gone() };
+        let files = lock(&process.files);
+        Ok(files.values().any(|own| same_open_file(own, file).unwrap()))
+    }
+}
+
+/// One container: a session, and who is in it.
+pub(super) struct Container {
+    pub(super) session: Session,
+    pub(super) told: Arc<Told>,
+    people: Arc<Everybody>,
+    driver: Arc<SimulatedDriver>,
+    next_pid: Arc<AtomicI32>,
+    pub(super) inventory: Inventory,
+}
+
+impl Container {
+    pub(super) fn program(&self) -> Program<'_> {
+        let pid = Pid(self.next_pid.fetch_add(1, Ordering::Relaxed));
+        let process = Arc::new(Process::default());
+        lock(&self.people.0).insert(pid, Arc::clone(&process));
+        Program {
+            container: self,
+            pid,
+            process,
+            memory: Mutex::default(),
+            next_address: Mutex::new(0x10_0000),
+            is_gone: AtomicBool::new(false),
+            reads: AtomicU32::new(0),
+            race: Mutex::new(None),
+            gone_after_reads: AtomicU32::new(u32::MAX),
+        }
+    }
+
+    /// Bytes charged of the container's card of that index.
+    pub(super) fn used(&self, card: usize) -> u64 {
+        self.session.usage().cards[card].used.0
+    }
+
+    /// Every account is as if nothing had ever been; what a defect of the program would leave is among them.
+    pub(super) fn assert_nothing_left(&self) {
+        let counts = lock(&self.session.accounts).counts();
+        assert_eq!(counts.abandoned, 0, "{counts:?}");
+        for card in self.session.usage().cards {
+            assert_eq!(card.used, Bytes(0), "{counts:?}");
+        }
+        assert_eq!((counts.clients, counts.charges, counts.references), (0, 0, 0), "{counts:?}");
+    }
+}
+
+type Race<'a> = Box<dyn Fn(&Program<'a>, u32) + Send + Sync + 'a>;
+
+/// A process of the container.
+pub(super) struct Program<'a> {
+    pub(super) container: &'a Container,
+    pub(super) pid: Pid,
+    process: Arc<Process>,
+    memory: Mutex<BTreeMap<u64, Vec<u8>>>,
+    next_address: Mutex<u64>,
+    is_gone: AtomicBool,
+    reads: AtomicU32,
+    /// Another thread, that runs after each read of this one's memory.
+    race: Mutex<Option<Race<'a>>>,
+    gone_after_reads: AtomicU32,
+}
+
+impl<'a> Program<'a> {
+    pub(super) fn open(&self, node: Node) -> i32 {
+        let file = self.container.driver.open(node).unwrap().file;
+        self.give(file.try_clone().unwrap())
+    }
+
+    /// A descriptor of the program's for `file`, the lowest that is free.
+    pub(super) fn give(&self, file: File) -> i32 {
+        let mut files = lock(&self.process.files);
+        let fd = (3..).find(|fd| !files.contains_key(fd)).unwrap();
+        files.insert(fd, file);
+        fd
+    }
+
+    pub(super) fn file_of(&self, fd: i32) -> File {
+        lock(&self.process.files)[&fd].try_clone().unwrap()
+    }
+
+    pub(super) fn close(&self, fd: i32) {
+        lock(&self.process.files).remove(&fd).unwrap();
+    }
+
+    pub(super) fn map_uvm(&self, address: u64, length: u64) {
+        let mapping = UvmMapping { address, length, offset: address, writable: true };
+        lock(&self.process.mappings).push(mapping);
+    }
+
+    pub(super) fn unmap_uvm(&self, address: u64) {
+        lock(&self.process.mappings).retain(|mapping| mapping.address != address);
+    }
+
+    /// It ends, without anybody having told the session.
+    pub(super) fn exit(self) -> Pid {
+        lock(&self.container.people.0).remove(&self.pid);
+        lock(&self.process.files).clear();
+        self.pid
+    }
+
+    /// It executes another program: descriptors are closed, mappings gone.
+    pub(super) fn exec(&self) {
+        lock(&self.process.files).clear();
+        lock(&self.process.mappings).clear();
+    }
+
+    /// Another thread runs after each read of the program's memory; it is told how many there were.
+    pub(super) fn race_with(&self, race: impl Fn(&Program<'a>, u32) + Send + Sync + 'a) {
+        *lock(&self.race) = Some(Box::new(race));
+    }
+
+    pub(super) fn no_race(&self) {
+        *lock(&self.race) = None;
+    }
+
+    /// The call is interrupted after so many reads of memory.
+    pub(super) fn goes_after_reads(&self, reads: u32) {
+        self.reads.store(0, Ordering::SeqCst);
+        self.gone_after_reads.store(reads, Ordering::SeqCst);
+    }
+
+    pub(super) fn comes_back(&self) {
+        self.is_gone.store(false, Ordering::SeqCst);
+        self.gone_after_reads.store(u32::MAX, Ordering::SeqCst);
+    }
+
+    /// Puts bytes into the program's memory; where they are.
+    pub(super) fn put(&self, bytes: &[u8]) -> u64 {
+        let mut next = lock(&self.next_address);
+        let address = *next;
+        // Regions never touch: whoever reads beyond one is caught.
+        *next += u64::try_from(bytes.len()).unwrap().next_multiple_of(4096) + 4096;
+        lock(&self.memory).insert(address, bytes.to_vec());
+        address
+    }
+
+    pub(super) fn take(&self, address: u64) -> Vec<u8> {
+        lock(&self.memory).remove(&address).unwrap()
+    }
+
+    /// Overwrites memory, as another thread would.
+    pub(super) fn poke(&self, address: u64, bytes: &[u8]) {
+        self.with_region(address, bytes.len(), |region| region.copy_from_slice(bytes)).unwrap();
+    }
+
+    fn with_region<T>(&self, address: u64, length: usize, work: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
+        let mut memory = lock(&self.memory);
+        let (base, region) = memory.range_mut(..=address).next_back()?;
+        let at = usize::try_from(address - base).ok()?;
+        region.get_mut(at..at.checked_add(length)?).map(work)
+    }
+
+    pub(super) fn handle(&self, stopped: Stopped) -> Answer {
+        self.container.session.handle(self, &stopped)
+    }
+
+    /// `ioctl(fd, command, &args)`.
+    pub(super) fn ioctl(&self, fd: i32, command: u32, args: &mut [u8]) -> Answer {
+        let argument = self.put(args);
+        let answer = self.handle(Stopped::Ioctl { fd, command, argument });
+        args.copy_from_slice(&self.take(argument));
+        answer
+    }
+
+    /// An escape of the driver's.
+    pub(super) fn escape(&self, fd: i32, number: u8, args: &mut [u8]) -> Answer {
+        let size = u32::try_from(args.len()).unwrap();
+        self.ioctl(fd, 3 << 30 | size << 16 | u32::from(b'F') << 8 | u32::from(number), args)
+    }
+
+    pub(super) fn mmap(&self, fd: i32, address: u64, length: u64, offset: u64) -> Answer {
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        self.handle(Stopped::Mmap { address, length, flags: flags.cast_unsigned(), fd, offset })
+    }
+
+    /// `NV_ESC_RM_ALLOC` of `class`; its parameters are changed in place.
+    pub(super) fn alloc(
+        &self,
+        fd: i32,
+        (client, parent, object): (u32, u32, u32),
+        class: u32,
+        params: &mut [u8],
+    ) -> Result<u32, Status> {
+        let address = if params.is_empty() { 0 } else { self.put(params) };
+        let mut args = words(&[client, parent, object, class]);
+        args.extend(address.to_le_bytes());
+        args.extend([0; 8]);
+        let answer = self.escape(fd, 0x2b, &mut args);
+        if address != 0 {
+            params.copy_from_slice(&self.take(address));
+        }
+        result(answer, &args, 28).map(|()| read_u32(&args, 8).unwrap())
+    }
+
+    pub(super) fn free(&self, fd: i32, client: u32, object: u32) -> Result<(), Status> {
+        let mut args = words(&[client, client, object, 0]);
+        let answer = self.escape(fd, 0x29, &mut args);
+        result(answer, &args, 12)
+    }
+
+    pub(super) fn control(
+        &self,
+        fd: i32,
+        (client, object): (u32, u32),
+        id: u32,
+        params: &mut [u8],
+    ) -> Result<(), Status> {
+        let address = self.put(params);
+        let mut args = words(&[client, object, id, 0]);
+        args.extend(address.to_le_bytes());
+        args.extend(words(&[u32::try_from(params.len()).unwrap(), 0]));
+        let answer = self.escape(fd, 0x2a, &mut args);
+        params.copy_from_slice(&self.take(address));
+        result(answer, &args, 28)
+    }
+
+    pub(super) fn dup(&self, fd: i32, (client, parent): (u32, u32), source: (u32, u32)) -> Result<u32, Status> {
+        let mut args = words(&[client, parent, 0, source.0, source.1, 0, 0]);
+        let answer = self.escape(fd, 0x34, &mut args);
+        result(answer, &args, 24).map(|()| read_u32(&args, 8).unwrap())
+    }
+
+    /// A UVM command; its status is at `status_at`.
+    pub(super) fn uvm(&self, fd: i32, command: u32, args: &mut [u8], status_at: usize) -> Result<(), Status> {
+        let answer = self.ioctl(fd, command, args);
+        result(answer, args, status_at)
+    }
+
+    /// A client with a device and a subdevice of the card of that device instance.
+    pub(super) fn context(&self, instance: u32) -> Context<'_, 'a> {
+        let control = self.open(Node::Control);
+        let client = self.alloc(control, (0, 0, 0), 0x41, &mut []).unwrap();
+        let device = self.alloc(control, (client, client, 0x5c00_0001), 0x80, &mut device_params(instance)).unwrap();
+        let subdevice = self.alloc(control, (client, device, 0x5c00_0002), 0x2080, &mut [0; 4]).unwrap();
+        Context { program: self, control, client, device, subdevice }
+    }
+
+    /// A UVM file that knows the context's card and client.
+    pub(super) fn uvm_file(&self) -> i32 {
+        let uvm = self.open(Node::Uvm);
+        self.uvm(uvm, 0x3000_0001, &mut [0; 16], 8).unwrap();
+        uvm
+    }
+}
+
+/// A client with a device.
+pub(super) struct Context<'p, 'a> {
+    pub(super) program: &'p Program<'a>,
+    pub(super) control: i32,
+    pub(super) client: u32,
+    pub(super) device: u32,
+    pub(super) subdevice: u32,
+}
+
+impl Context<'_, '_> {
+    /// Video memory; its handle.
+    pub(super) fn memory(&self, size: u64) -> Result<u32, Status> {
+        self.object(0x40, &mut memory_params(size))
+    }
+
+    pub(super) fn object(&self, class: u32, params: &mut [u8]) -> Result<u32, Status> {
+        self.program.alloc(self.control, (self.client, self.device, 0), class, params)
+    }
+
+    pub(super) fn free(&self, object: u32) -> Result<(), Status> {
+        self.program.free(self.control, self.client, object)
+    }
+
+    pub(super) fn subdevice_control(&self, id: u32, params: &mut [u8]) -> Result<(), Status> {
+        self.program.control(self.control, (self.client, self.subdevice), id, params)
+    }
+
+    /// Maps memory into a new external range at `base`.
+    pub(super) fn map(&self, uvm: i32, base: u64, length: u64, memory: u32) -> Result<(), Status> {
+        let card = &self.program.container.inventory.cards[0];
+        let range = [base.to_le_bytes(), length.to_le_bytes()].concat();
+        let mut create = [range.clone(), vec![0; 8]].concat();
+        self.program.uvm(uvm, 73, &mut create, 16)?;
+        let mut map = vec![0; 9264];
+        map[..16].copy_from_slice(&range);
+        map[24..40].copy_from_slice(&uuid_bytes(&card.uuid));
+        map[9240] = 1;
+        for (at, value) in [(9248, self.control.cast_unsigned()), (9252, self.client), (9256, memory)] {
+            assert!(write_u32(&mut map, at, value));
+        }
+        self.program.uvm(uvm, 33, &mut map, 9260)
+    }
+
+    pub(super) fn register(&self, uvm: i32) {
+        let card = &self.program.container.inventory.cards[0];
+        let mut gpu = [uuid_bytes(&card.uuid).to_vec(), vec![0; 24]].concat();
+        for (at, value) in [(24, u32::MAX), (28, 0), (32, 0)] {
+            assert!(write_u32(&mut gpu, at, value));
+        }
+        self.program.uvm(uvm, 37, &mut gpu, 36).unwrap();
+        let space = self.object(0x90f1, &mut [0; 56]).unwrap();
+        let mut register = [uuid_bytes(&card.uuid).to_vec(), vec![0; 16]].concat();
+        for (at, value) in [(16, self.control.cast_unsigned()), (20, self.client), (24, space)] {
+            assert!(write_u32(&mut register, at, value));
+        }
+        self.program.uvm(uvm, 25, &mut register, 28).unwrap();
+    }
+}
+
+pub(super) fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+pub(super) fn device_params(instance: u32) -> Vec<u8> {
+    let mut params = vec![0; 56];
+    assert!(write_u32(&mut params, 0, instance));
+    params
+}
+
+pub(super) fn memory_params(size: u64) -> Vec<u8> {
+    let mut params = vec![0; 128];
+    params[64..72].copy_from_slice(&size.to_le_bytes());
+    params
+}
+
+pub(super) fn uuid_bytes(uuid: &str) -> [u8; 16] {
+    let digits: String = uuid.trim_start_matches("GPU-").chars().filter(|digit| *digit != '-').collect();
+    u128::from_str_radix(&digits, 16).unwrap().to_be_bytes()
+}
+
+/// What a call's answer and the status in its struct come to.
+pub(super) fn result(answer: Answer, args: &[u8], status_at: usize) -> Result<(), Status> {
+    match answer {
+        Answer::Return(0) | Answer::Continue => match Status(read_u32(args, status_at).unwrap()) {
+            Status::OK => Ok(()),
+            status => Err(status),
+        },
+        Answer::Errno(errno) => panic!("errno {errno}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+impl Caller for Program<'_> {
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), CallerError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let copied = self.with_region(address, bytes.len(), |region| bytes.copy_from_slice(region));
+        let reads = self.reads.fetch_add(1, Ordering::SeqCst) + 1;
+        if reads >= self.gone_after_reads.load(Ordering::SeqCst) {
+            self.is_gone.store(true, Ordering::SeqCst);
+        }
+        if let Some(race) = lock(&self.race).as_ref() {
+            race(self, reads);
+        }
+        copied.ok_or(CallerError::Fault { address })
+    }
+
+    fn read_up_to(&self, address: u64, bytes: &mut [u8]) -> Result<usize, CallerError> {
+        let length = (0..=bytes.len()).rev().find(|length| self.with_region(address, *length, |_| ()).is_some());
+        let length = length.unwrap_or(0);
+        if length > 0 {
+            self.read(address, &mut bytes[..length])?;
+        }
+        Ok(length)
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), CallerError> {
+        if !self.is_waiting() {
+            return Err(CallerError::Gone);
+        }
+        self.with_region(address, bytes.len(), |region| region.copy_from_slice(bytes))
+            .ok_or(CallerError::Fault { address })
+    }
+
+    fn file(&self, fd: i32) -> Result<File, CallerError> {
+        let files = lock(&self.process.files);
+        let file = files.get(&fd).ok_or(CallerError::BadDescriptor { fd })?;
+        file.try_clone().map_err(CallerError::Other)
+    }
+
+    fn install(&self, file: &File) -> Result<i32, CallerError> {
+        Ok(self.give(file.try_clone().unwrap()))
+    }
+
+    fn replace(&self, fd: i32, file: &File) -> Result<(), CallerError> {
+        lock(&self.process.files).insert(fd, file.try_clone().unwrap());
+        Ok(())
+    }
+
+    fn pid(&self) -> Result<Pid, CallerError> {
+        Ok(self.pid)
+    }
+
+    fn thread(&self) -> i32 {
+        self.pid.0
+    }
+
+    fn pid_in_container(&self) -> Result<i32, CallerError> {
+        Ok(self.pid.0 - 999)
+    }
+
+    fn is_waiting(&self) -> bool {
+        !self.is_gone.load(Ordering::SeqCst)
+    }
+}
