@@ -164,9 +164,11 @@ impl Accounts {
         Bytes(released)
     }
 
-    /// Where the external ranges of `file` begin.
-    pub fn external_ranges(&self, file: UvmFile) -> Vec<u64> {
-        self.uvm.ranges.range((file, 0)..=(file, u64::MAX)).map(|(&(_, base), _)| base).collect()
+    /// The external ranges of `file`: where each begins, and its bytes.
+    pub fn external_ranges(&self, file: UvmFile) -> Vec<(u64, u64)> {
+        let ranges = self.uvm.ranges.range((file, 0)..=(file, u64::MAX));
+        // None wraps, so none has 2^64 bytes but one that begins at 0, which no driver makes.
+        ranges.map(|(&(_, base), &last)| (base, (last - base).saturating_add(1))).collect()
     }
 
     /// `file` no longer maps anything on `card` (`UVM_UNREGISTER_GPU_VASPACE`, `UVM_UNREGISTER_GPU`). What that released.

@@ -9,11 +9,12 @@ use super::{
 };
 use crate::{
     account::{Card, ObjectName, UvmFile},
+    driver::{DeviceFile, DriverCall},
     rm::{
         Handle, Node, Status,
         decode::{Range, UvmCall, UvmMemory},
         escapes::Action,
-        layout::read_u64,
+        layout::{read_u64, write_u64},
     },
 };
 
@@ -250,8 +251,8 @@ impl Session {
             }
             self.locks.with(&[Name::Uvm(kept.id)], || {
                 let ranges = lock(&self.accounts).external_ranges(kept.id);
-                for base in ranges {
-                    if self.free_uvm_range(&kept.file, base) {
+                for (base, length) in ranges {
+                    if self.free_uvm_range(&kept.file, base, length) {
                         lock(&self.accounts).free_range(kept.id, base);
                     }
                 }
@@ -262,14 +263,16 @@ impl Session {
     }
 
     /// `UVM_FREE` on a file of the container's.
-    fn free_uvm_range(&self, file: &crate::driver::DeviceFile, base: u64) -> bool {
+    fn free_uvm_range(&self, file: &DeviceFile, base: u64, length: u64) -> bool {
         const UVM_FREE: u32 = 34;
         let Ok(row) = crate::rm::row(self.abi, Node::Uvm, UVM_FREE) else { return false };
         let mut args = vec![0; row.size()];
-        if !crate::rm::layout::write_u64(&mut args, 0, base) {
-            return false;
+        let _ = write_u64(&mut args, 0, base);
+        // Up to 585 the length follows, and must be right.
+        if row.status_at().is_some_and(|at| at >= 16) {
+            let _ = write_u64(&mut args, 8, length);
         }
-        let call = crate::driver::DriverCall { command: UVM_FREE, args: &mut args, buffers: &mut [], files: &[] };
+        let call = DriverCall { command: UVM_FREE, args: &mut args, buffers: &mut [], files: &[] };
         let called = self.driver.ioctl(file, call).is_ok();
         called && row.status(&args).is_none_or(Status::is_ok)
     }

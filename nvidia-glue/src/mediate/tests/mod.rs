@@ -5,4 +5,5 @@ mod exports;
 mod managed;
 mod memory;
 mod views;
+#[allow(dead_code)]
 mod world;
