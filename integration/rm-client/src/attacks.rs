@@ -217,11 +217,11 @@ fn huge_pages(device: &Device<'_>, _: u64) -> Result<u64, RmError> {
 
 /// At a fixed address the driver takes whole multiples of the alignment that is asked for.
 fn fixed_alignment(device: &Device<'_>, size: u64) -> Result<u64, RmError> {
-    const FIXED_ADDRESS: u32 = 0x10;
+    const FIXED_ADDRESS_ALIGNED: u32 = 0x110;
     let alignment = size.next_power_of_two();
     sum(|| {
         let mut params = params(64 << 10);
-        put(&mut params, 8, FIXED_ADDRESS);
+        put(&mut params, 8, FIXED_ADDRESS_ALIGNED);
         put_u64(&mut params, 72, alignment);
         device.client.alloc(device.device, 0, VIDEO_MEMORY, Some(&mut params))?;
         Ok(alignment)

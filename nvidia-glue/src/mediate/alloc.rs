@@ -167,6 +167,10 @@ impl Session {
             ClassKind::VideoMemory => {
                 let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
                 let request = MemoryRequest::of_params(params).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+                // It would take more than it says. No program on a shared card has a use for it.
+                if request.is_at_fixed_address() {
+                    return Err(End::Status(Status::INVALID_ARGUMENT));
+                }
                 wanted.memory = Some((card, Bytes(request.rounded_size())));
             }
             ClassKind::ChannelGroup => {
@@ -255,7 +259,9 @@ impl Session {
             }
         }
         let object = Handle(flight.field(handle).and_then(|(bytes, at)| read_u32(bytes, at)).unwrap_or(0));
-        let bytes = size.and_then(|size| flight.field(size)).and_then(|(bytes, at)| read_u64(bytes, at)).map(Bytes);
+        let bytes = size.and_then(|size| flight.field(size)).and_then(|(bytes, at)| read_u64(bytes, at));
+        // An allocation in pages of 4 KiB says less than it takes of the card.
+        let bytes = bytes.map(|bytes| Bytes(bytes.checked_next_multiple_of(memory::GRANULE).unwrap_or(u64::MAX)));
         let placement = Placement::under(parent, object).going_with(dependencies);
         let committed = lock(&self.accounts).commit(reservation, placement, bytes);
         let Err(not) = committed else { return Ok(Ok(Some(Made { client, object }))) };

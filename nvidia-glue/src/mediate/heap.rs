@@ -37,6 +37,10 @@ impl Session {
 
     fn vid_heap_alloc(&self, flight: &mut Flight<'_>, heap: VidHeap, alloc: VidHeapAlloc) -> Result<Answer, End> {
         let memory = if alloc.request.may_be_video_memory() {
+            // As in an allocation by class.
+            if alloc.request.is_at_fixed_address() {
+                return Err(End::Status(Status::INVALID_ARGUMENT));
+            }
             let card = self.card_of(heap.client, heap.parent).ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
             Some((card, Bytes(alloc.request.rounded_size())))
         } else {

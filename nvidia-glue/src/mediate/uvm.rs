@@ -36,6 +36,11 @@ impl Session {
             }
             UvmCall::RegisterGpu(object) => {
                 self.grant.by_uuid_bytes(object.uuid).ok_or(End::Status(Status::INVALID_DEVICE))?;
+                // CUDA names no client (and -1 for its file), except for a part of a card.
+                if object.client == Handle::NONE {
+                    let file = self.uvm_file(flight)?;
+                    return self.in_order(flight, file, |flight| self.execute_row(flight).map(|_| ()));
+                }
                 self.with_object(flight, object.client)
             }
             UvmCall::RegisterGpuVaSpace(object) | UvmCall::RegisterChannel { object, .. } => {

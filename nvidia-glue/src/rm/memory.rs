@@ -54,6 +54,13 @@ impl MemoryRequest {
         !self.is_virtual() && (self.attr >> 25) & 3 != PCI
     }
 
+    /// Whether a place on the card is asked for (`NVOS32_ALLOC_FLAGS_FIXED_ADDRESS_ALLOCATE`). The driver then takes whole
+    /// multiples of the alignment that is asked for, and says nothing of it (src/nvidia/src/kernel/mem_mgr/video_mem.c,
+    /// `_vidmemPmaAllocate`).
+    pub const fn is_at_fixed_address(&self) -> bool {
+        self.flags & 0x10 != 0
+    }
+
     /// The page size that the driver will take (`NVOS32_ATTR_PAGE_SIZE`, `NVOS32_ATTR2_PAGE_SIZE_HUGE`).
     pub const fn page_size(&self) -> u64 {
         const DEFAULT: u32 = 0;

@@ -26,6 +26,8 @@ const ALIGNMENT: usize = 72;
 const OFFSET: usize = 80;
 const LIMIT: usize = 88;
 const FLAG_FIXED_ADDRESS: u32 = 0x10;
+/// `NVOS32_ALLOC_FLAGS_ALIGNMENT_HINT` and `_FORCE`: without one of them the alignment is not looked at.
+const FLAGS_ALIGNMENT: u32 = 0x180;
 const FLAG_VIRTUAL: u32 = 0x8_0000;
 const HUGE: u64 = 2 << 20;
 const HUGE_512M: u64 = 512 << 20;
@@ -135,7 +137,8 @@ fn video_memory(state: &mut State, card: usize, params: &mut [u8]) -> Result<Arc
     let page = page_size(asked, attr, attr2)?;
     let length = asked.checked_next_multiple_of(page).ok_or(Status::NO_MEMORY)?;
     // At a fixed address the driver takes whole multiples of the alignment that was asked for.
-    let unit = if flags & FLAG_FIXED_ADDRESS == 0 { page } else { get_u64(params, ALIGNMENT).max(page) };
+    let aligned = flags & FLAG_FIXED_ADDRESS != 0 && flags & FLAGS_ALIGNMENT != 0;
+    let unit = if aligned { get_u64(params, ALIGNMENT).max(page) } else { page };
     let consumed = length.checked_next_multiple_of(unit).ok_or(Status::NO_MEMORY)?;
     let memory = state.take(card, length, consumed)?;
     put_u64(params, SIZE, length);

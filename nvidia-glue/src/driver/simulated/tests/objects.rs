@@ -89,7 +89,7 @@ fn a_fixed_address_takes_whole_multiples_of_its_alignment() {
     let program = machine.program();
     let (device, _) = program.device(0);
     let mut params = memory_params(64 << 10);
-    put(&mut params, 8, 0x10);
+    put(&mut params, 8, 0x110);
     put_u64(&mut params, 72, 256 * MIB);
     program.alloc(device, 0, 0x40, Some(&mut params)).unwrap();
     assert_eq!(get_u64(&params, 64), 64 << 10);

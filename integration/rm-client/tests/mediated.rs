@@ -1,0 +1,355 @@
+//! The client's calls on their whole way through a session to the simulated driver, without a container: what a program is told
+//! at its quota, and that neither an honest nor a hostile one comes to hold more.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::{
+    fs::{self, File},
+    io::{self, IoSlice, IoSliceMut},
+    os::fd::{AsRawFd, BorrowedFd, IntoRawFd},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use nix::{
+    sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev},
+    unistd::{Pid as NixPid, getpid, gettid},
+};
+use nvidia_glue::{
+    cards::{Card, Health, Inventory, Source},
+    driver::SimulatedDriver,
+    mediate::{
+        Answer, Caller, CallerError, Drift, GrantedCard, Observer, OverMemoryEvent, Pid, Processes, Session,
+        SessionSetup, Stopped, UnknownCall, UvmMapping,
+    },
+    rm::DriverRelease,
+};
+use rm_client::{
+    Client, RmError,
+    attacks::ATTACKS,
+    exports,
+    files::{Kernel, Nodes},
+    random, smi,
+    sys::Mapping,
+    uvm::AddressSpace,
+};
+use runtime_config::{
+    Bytes,
+    request::{OverMemory, PciBusId},
+};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid as own_pid, pidfd_getfd, pidfd_open};
+
+const MIB: u64 = 1 << 20;
+const CARD: u64 = 1 << 30;
+const QUOTA: u64 = 256 * MIB;
+const UUID: &str = "GPU-01234567-89ab-cdef-0123-456789ab0000";
+
+/// This thread, as a mediator would look at another process's.
+struct SelfCaller;
+
+impl SelfCaller {
+    fn own() -> NixPid {
+        getpid()
+    }
+
+    fn remote(address: u64, len: usize) -> RemoteIoVec {
+        RemoteIoVec { base: usize::try_from(address).unwrap(), len }
+    }
+}
+
+impl Caller for SelfCaller {
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), CallerError> {
+        let length = bytes.len();
+        match self.read_up_to(address, bytes)? {
+            read if read == length => Ok(()),
+            _ => Err(CallerError::Fault { address }),
+        }
+    }
+
+    fn read_up_to(&self, address: u64, bytes: &mut [u8]) -> Result<usize, CallerError> {
+        let remote = Self::remote(address, bytes.len());
+        Ok(process_vm_readv(Self::own(), &mut [IoSliceMut::new(bytes)], &[remote]).unwrap_or(0))
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), CallerError> {
+        let remote = Self::remote(address, bytes.len());
+        match process_vm_writev(Self::own(), &[IoSlice::new(bytes)], &[remote]) {
+            Ok(written) if written == bytes.len() => Ok(()),
+            _ => Err(CallerError::Fault { address }),
+        }
+    }
+
+    fn file(&self, fd: i32) -> Result<File, CallerError> {
+        if fd < 0 {
+            return Err(CallerError::BadDescriptor { fd });
+        }
+        let pidfd = pidfd_open(own_pid(), PidfdFlags::empty()).map_err(|error| CallerError::Other(error.into()))?;
+        let file = pidfd_getfd(&pidfd, fd, PidfdGetfdFlags::empty());
+        file.map(File::from).map_err(|_| CallerError::BadDescriptor { fd })
+    }
+
+    fn install(&self, file: &File) -> Result<i32, CallerError> {
+        Ok(file.try_clone().map_err(CallerError::Other)?.into_raw_fd())
+    }
+
+    fn pid(&self) -> Result<Pid, CallerError> {
+        Ok(Pid(getpid().as_raw()))
+    }
+
+    fn thread(&self) -> i32 {
+        gettid().as_raw()
+    }
+
+    fn pid_in_container(&self) -> Result<i32, CallerError> {
+        Ok(7)
+    }
+
+    fn is_waiting(&self) -> bool {
+        true
+    }
+}
+
+/// One process, which is never gone; with the path of its container's node of unified memory.
+#[derive(Debug)]
+struct OneProcess(String);
+
+impl Processes for OneProcess {
+    fn pids(&self) -> io::Result<Vec<Pid>> {
+        Ok(vec![Pid(getpid().as_raw())])
+    }
+
+    fn is_running(&self, _: Pid) -> bool {
+        true
+    }
+
+    fn is_thread_running(&self, _: i32) -> bool {
+        true
+    }
+
+    fn share_memory(&self, one: Pid, other: Pid) -> io::Result<bool> {
+        Ok(one == other)
+    }
+
+    fn uvm_mappings(&self, _: Pid) -> io::Result<Vec<UvmMapping>> {
+        // address-end permissions offset device inode path
+        let parse = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let (start, end) = words.first()?.split_once('-')?;
+            let number = |text| u64::from_str_radix(text, 16).ok();
+            let (address, end) = (number(start)?, number(end)?);
+            let writable = words.get(1)?.contains("w") && words.get(1)?.ends_with('s');
+            Some(UvmMapping { address, length: end - address, offset: number(words.get(2)?)?, writable })
+        };
+        let maps = fs::read_to_string("/proc/self/maps")?;
+        let of_this_container = |line: &&str| line.ends_with(&*self.0);
+        Ok(maps.lines().filter(of_this_container).filter_map(parse).collect())
+    }
+
+    fn has_driver_file(&self, _: Pid) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    fn has_open_file(&self, _: Pid, _: &File) -> io::Result<bool> {
+        Ok(true)
+    }
+}
+
+impl Observer for OneProcess {
+    fn over_memory(&self, _: &OverMemoryEvent) {}
+
+    fn new_process(&self, _: Pid) {}
+
+    fn unknown_call(&self, _: &UnknownCall) {}
+
+    fn drift(&self, _: &Drift) {}
+}
+
+/// Calls go to a session instead of the kernel.
+#[derive(Debug)]
+struct Mediated(Session);
+
+impl Mediated {
+    fn end(&self, stopped: &Stopped) -> io::Result<Option<i32>> {
+        match self.0.handle(&SelfCaller, stopped) {
+            Answer::Return(value) => Ok(Some(i32::try_from(value).unwrap())),
+            Answer::Errno(errno) => Err(io::Error::from_raw_os_error(errno)),
+            Answer::Continue => Ok(None),
+            Answer::KillCaller => Err(io::Error::other("killed")),
+        }
+    }
+}
+
+impl Kernel for Mediated {
+    fn ioctl(&self, file: BorrowedFd<'_>, command: u32, args: &mut [u8]) -> io::Result<i32> {
+        let argument = args.as_mut_ptr().expose_provenance() as u64;
+        let answer = self.end(&Stopped::Ioctl { fd: file.as_raw_fd(), command, argument })?;
+        answer.ok_or_else(|| io::Error::other(format!("{command:#x} was continued: no kernel has simulated cards")))
+    }
+
+    fn map_at(&self, file: BorrowedFd<'_>, address: u64, length: usize, offset: u64) -> io::Result<Mapping> {
+        let (fd, flags) = (file.as_raw_fd(), 0x10_0001);
+        self.end(&Stopped::Mmap { address, length: length as u64, flags, fd, offset })?;
+        Mapping::shared_at(file, address, length, offset)
+    }
+}
+
+/// A container with a quota of a simulated card.
+struct Container {
+    nodes: Nodes,
+    account: PathBuf,
+    _state_dir: tempfile::TempDir,
+}
+
+fn container() -> Container {
+    let state_dir = tempfile::tempdir().unwrap();
+    let pci = PciBusId { domain: 0, bus: 1, device: 0, function: 0 };
+    let card = Card {
+        index: 0,
+        uuid: UUID.into(),
+        model: "NVIDIA H200".into(),
+        brand: "Nvidia".into(),
+        compute_capability: (9, 0),
+        memory: Bytes(CARD),
+        minor: 0,
+        pci,
+        numa_node: None,
+        links: Vec::new(),
+        mig_enabled: false,
+        mig_devices: Vec::new(),
+        health: Health::Ok,
+    };
+    let granted = GrantedCard {
+        index: 0,
+        uuid: UUID.into(),
+        minor: 0,
+        pci,
+        memory_limit: Bytes(QUOTA),
+        total: Bytes(CARD),
+        model: card.model.clone(),
+    };
+    let inventory = Inventory {
+        source: Source::Simulated,
+        driver_version: "580.159.04".into(),
+        cuda_version: "13.0".into(),
+        cards: vec![card],
+    };
+    let uvm = state_dir.path().join("simulated/dev/nvidia-uvm").to_str().unwrap().to_owned();
+    let setup = SessionSetup {
+        cards: vec![granted],
+        release: DriverRelease::new(580, 159, 4),
+        pass_unknown_driver: false,
+        driver: Arc::new(SimulatedDriver::new(state_dir.path(), &inventory).unwrap()),
+        over_memory: OverMemory::Deny,
+        processes: Arc::new(OneProcess(uvm.clone())),
+        observer: Arc::new(OneProcess(uvm)),
+    };
+    let session = Session::new(setup).unwrap();
+    let nodes = Nodes::with(state_dir.path().join("simulated/dev"), Arc::new(Mediated(session)));
+    Container { nodes, account: state_dir.path().join(format!("simulated/{UUID}.used")), _state_dir: state_dir }
+}
+
+impl Container {
+    /// What the card says that is taken.
+    fn taken(&self) -> u64 {
+        taken(&self.account)
+    }
+}
+
+fn taken(account: &Path) -> u64 {
+    let text = fs::read_to_string(account).unwrap_or_default();
+    text.lines()
+        .take_while(|line| *line != "end")
+        .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+        .sum()
+}
+
+#[test]
+fn a_program_is_told_out_of_memory_at_its_quota_and_sees_a_card_of_that_size() {
+    let container = container();
+    let client = Client::open(&container.nodes).unwrap();
+    let device = client.device(0).unwrap();
+    assert_eq!(device.memory().unwrap().total, QUOTA);
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(device.alloc(64 * MIB).unwrap());
+    }
+    assert_eq!((container.taken(), device.memory().unwrap().free), (QUOTA, 0));
+    for size in [1, 64 * MIB, CARD, u64::MAX] {
+        assert!(device.alloc(size).unwrap_err().is_out_of_memory(), "{size}");
+    }
+    client.free(held.pop().unwrap().handle).unwrap();
+    assert_eq!(device.memory().unwrap().free, 64 * MIB);
+    device.alloc(64 * MIB).unwrap();
+
+    let rows = smi::rows(&client).unwrap();
+    let table = smi::table(&client.version().unwrap(), &rows);
+    assert!(
+        table.contains("256MiB / 256MiB") && table.contains("NVIDIA H200") && table.contains("580.159.04"),
+        "{table}"
+    );
+    assert_eq!(rows[0].uuid, UUID);
+    assert_eq!(rows[0].processes, [(7, QUOTA)], "by the container's own pid");
+}
+
+#[test]
+fn what_is_mapped_or_exported_stays_charged_until_it_is_gone() {
+    let container = container();
+    let client = Client::open(&container.nodes).unwrap();
+    let device = client.device(0).unwrap();
+    let mut space = AddressSpace::open(&device).unwrap();
+    let memory = device.alloc(200 * MIB).unwrap();
+    let base = space.map(&device, memory).unwrap();
+    client.free(memory.handle).unwrap();
+    assert!(device.alloc(100 * MIB).unwrap_err().is_out_of_memory(), "the mapping still has it");
+    space.unmap(base, memory.size).unwrap();
+    let memory = device.alloc(200 * MIB).unwrap();
+    let carrier = exports::export(&device, memory).unwrap();
+    client.free(memory.handle).unwrap();
+    assert!(device.alloc(100 * MIB).unwrap_err().is_out_of_memory(), "the export still has it");
+    let imported = exports::import(&device, &carrier).unwrap();
+    client.free(imported).unwrap();
+    assert_eq!(container.taken(), 200 * MIB);
+}
+
+#[test]
+fn managed_memory_counts() {
+    let container = container();
+    let client = Client::open(&container.nodes).unwrap();
+    let device = client.device(0).unwrap();
+    let mut space = AddressSpace::open(&device).unwrap();
+    let _held = space.managed(200 * MIB).unwrap();
+    assert!(device.alloc(100 * MIB).unwrap_err().is_out_of_memory());
+    assert!(space.managed(100 * MIB).unwrap_err().is_out_of_memory());
+    device.alloc(56 * MIB).unwrap();
+}
+
+#[test]
+fn honest_random_programs_are_told_nothing_but_out_of_memory() {
+    for seed in 0..8 {
+        let container = container();
+        let client = Client::open(&container.nodes).unwrap();
+        let device = client.device(0).unwrap();
+        let outcome =
+            random::run(&device, seed, 200, 48 * MIB).unwrap_or_else(|error| panic!("seed {seed}: {error:?}"));
+        assert!(outcome.given > 0 && outcome.peak <= QUOTA, "{outcome:?}");
+    }
+}
+
+#[test]
+fn no_attack_comes_to_hold_more_than_the_quota() {
+    let mut held = Vec::new();
+    for (name, attack) in ATTACKS {
+        // These go to the kernel itself, which has no such card: they are for containers.
+        if matches!(*name, "int80" | "race") {
+            continue;
+        }
+        let container = container();
+        let client = Client::open(&container.nodes).unwrap();
+        let device = client.device(0).unwrap();
+        let outcome = attack(&device, 64 * MIB);
+        let expected = matches!(outcome, Ok(0..=QUOTA) | Err(RmError::Refused { .. } | RmError::System { .. }));
+        if !expected || container.taken() > QUOTA {
+            held.push(format!("{name}: {outcome:?}, and the card says that {} bytes are taken", container.taken()));
+        }
+    }
+    assert!(held.is_empty(), "{held:#?}");
+}
