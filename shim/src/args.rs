@@ -20,6 +20,8 @@ pub enum Invocation {
     },
     /// `sweep`, egpu's own: clean up after every shim of this containerd that is gone.
     Sweep(Identity),
+    /// `helper`, egpu's own: take the place of a shim's helper that has ended.
+    Helper,
     /// No action: serve the Task API on the socket inherited as stdin.
     Serve {
         /// The container that the shim was first started for.
@@ -80,6 +82,7 @@ impl Invocation {
             "start" => "start",
             "delete" => "delete",
             "sweep" => "sweep",
+            "helper" => "helper",
             "" => "serve",
             other => return Err(ArgsError::UnknownAction { action: other.to_owned() }),
         };
@@ -93,6 +96,7 @@ impl Invocation {
         match action {
             "start" => Ok(Self::Start(identity)),
             "sweep" => Ok(Self::Sweep(identity)),
+            "helper" => Ok(Self::Helper),
             "delete" => {
                 Ok(Self::Delete { identity, bundle: Some(PathBuf::from(flags.bundle)).filter(|p| p.as_os_str() != "") })
             }
@@ -129,6 +133,7 @@ mod tests {
             ),
             (format!("{common} delete"), Invocation::Delete { identity: identity(), bundle: None }),
             (format!("{common} sweep"), Invocation::Sweep(identity())),
+            (format!("{common} helper"), Invocation::Helper),
             (format!("{common} -socket /s"), Invocation::Serve { identity: identity(), socket: "/s".into() }),
         ] {
             assert_eq!(parse(&line).unwrap(), expected, "{line}");

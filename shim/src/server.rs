@@ -7,17 +7,13 @@ use std::{
         unix::net::UnixListener,
     },
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
 use rustix::process::{getpid, set_child_subreaper};
 use tokio::{
     signal::unix::{SignalKind, signal},
-    task::JoinHandle,
     time::{sleep, timeout},
 };
 use ttrpc::r#async::{Server, transport::Listener};
@@ -25,12 +21,11 @@ use ttrpc::r#async::{Server, transport::Listener};
 use crate::{
     args::Identity,
     events::Events,
-    helper::{HelperClient, Zygote},
+    helper::{HelperClient, Keeper, Zygote},
     logging,
     reaper::Reaper,
     registry::Registry,
     start::TTRPC_ADDRESS,
-    sys,
     task::{Context, TaskService, chain},
 };
 
@@ -93,8 +88,8 @@ pub async fn serve(prepared: Prepared, identity: Identity, socket: PathBuf, zygo
     let events = Arc::new(Events::new(identity.namespace.clone()));
     let ttrpc_address = env::var(TTRPC_ADDRESS).unwrap_or_default();
     tokio::spawn(Arc::clone(&events).run(ttrpc_address));
-    let zygote_ended = watch_zygote(&zygote, &reaper)?;
-    let helper = HelperClient::new(zygote).map_err(ServeError::Helper)?;
+    let helper = Arc::new(HelperClient::new(zygote).map_err(ServeError::Helper)?);
+    let keeper = Keeper::new(Arc::clone(&helper), Arc::clone(&reaper), identity.clone());
     let registry = Registry::of_this_node();
     let Identity { namespace, address, .. } = identity;
     let context = Arc::new(Context::new(namespace, address, helper, reaper, Arc::clone(&events), registry.clone()));
@@ -128,39 +123,6 @@ pub async fn serve(prepared: Prepared, identity: Identity, socket: PathBuf, zygo
     // A shim that lives for milliseconds sweeps all the same; it may be the last on this node for long.
     let _ = timeout(FLUSH_LIMIT, sweeping).await;
     sleep(LINGER).await;
-    zygote_ended.end().await;
+    keeper.end().await;
     Ok(())
-}
-
-/// The helper, seen as a child process.
-struct ZygoteWatch {
-    pidfd: OwnedFd,
-    /// Its end is no news any more.
-    ending: Arc<AtomicBool>,
-    ended: JoinHandle<()>,
-}
-
-fn watch_zygote(zygote: &Zygote, reaper: &Arc<Reaper>) -> Result<ZygoteWatch, ServeError> {
-    let pid = zygote.pid;
-    let pidfd = sys::pidfd_open(pid).map_err(ServeError::Helper)?;
-    let exit = reaper.expect().claim(pid);
-    let ending = Arc::new(AtomicBool::new(false));
-    let watch = Arc::clone(&ending);
-    let ended = tokio::spawn(async move {
-        let Ok(exit) = exit.await else { return };
-        if !watch.load(Ordering::Relaxed) {
-            tracing::error!(pid, status = exit.status, "the helper has ended; containers run on, but none can be made");
-        }
-    });
-    Ok(ZygoteWatch { pidfd, ending, ended })
-}
-
-impl ZygoteWatch {
-    /// Ends it and waits, so that no dead child is left to whoever adopts the shim's.
-    async fn end(self) {
-        self.ending.store(true, Ordering::Relaxed);
-        // It may have ended already.
-        let _ = sys::pidfd_send_signal(self.pidfd.as_fd(), libc::SIGKILL);
-        let _ = timeout(FLUSH_LIMIT, self.ended).await;
-    }
 }

@@ -45,6 +45,7 @@ fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
             runtime()?.block_on(sweep(&identity, zygote))?;
             Ok(())
         }
+        Invocation::Helper => Ok(helper::zygote::serve()?),
         Invocation::Serve { identity, socket } => {
             // Before the socket gets another number, which the helper would inherit.
             let zygote = helper::spawn()?;

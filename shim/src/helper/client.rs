@@ -1,11 +1,14 @@
 //! The shim's side: one async call per operation.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
 
 use super::frame::{self, FrameError};
 use super::protocol::{Create, Delete, Exec, Failure, FailureKind, Hello, Operation, Reply, Start, StdioKind};
@@ -19,6 +22,8 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 const EXEC_LIMIT: Duration = Duration::from_secs(60);
 const DELETE_LIMIT: Duration = Duration::from_secs(60);
 const INVENTORY_LIMIT: Duration = Duration::from_secs(30);
+/// For another zygote to take the place of one that has ended.
+const REPLACEMENT_LIMIT: Duration = Duration::from_secs(5);
 /// The driver may have to wake a card first.
 const MEDIATE_LIMIT: Duration = Duration::from_secs(60);
 
@@ -39,10 +44,8 @@ pub enum HelperError {
     /// The operation itself failed; it has undone what it had begun.
     #[error("{}", .0.message)]
     Failed(Failure),
-    /// The zygote is gone. No further operation can run in this shim; containers that run go on running.
-    #[error(
-        "the helper process {pid} is gone, so {operation} cannot run; delete this pod's tasks and create them anew"
-    )]
+    /// The zygote is gone, and there is no other yet. Containers that run go on running.
+    #[error("the helper process {pid} is gone, so {operation} cannot run; another is being started, try again")]
     ZygoteGone {
         /// What was asked.
         operation: &'static str,
@@ -104,19 +107,72 @@ impl HelperError {
 /// is under way (the process may have ended before its pid was told), and forgets it after.
 #[derive(Debug)]
 pub struct HelperClient {
-    zygote: AsyncFd<OwnedFd>,
-    zygote_pid: i32,
+    /// Another one when the first has ended.
+    zygote: watch::Sender<Current>,
+    /// Somebody replaces it then.
+    kept: AtomicBool,
+}
+
+/// The zygote that takes operations now.
+#[derive(Debug, Clone)]
+struct Current {
+    socket: Arc<AsyncFd<OwnedFd>>,
+    pid: i32,
+}
+
+impl Current {
+    fn of(zygote: Zygote) -> io::Result<Self> {
+        Ok(Self { socket: Arc::new(nonblocking(zygote.socket)?), pid: zygote.pid })
+    }
 }
 
 impl HelperClient {
     /// Wraps a zygote; call it inside the tokio runtime.
     pub fn new(zygote: Zygote) -> io::Result<Self> {
-        Ok(Self { zygote: nonblocking(zygote.socket)?, zygote_pid: zygote.pid })
+        Ok(Self { zygote: watch::channel(Current::of(zygote)?).0, kept: AtomicBool::new(false) })
     }
 
     /// The zygote's pid; a child of the shim.
     pub fn zygote_pid(&self) -> i32 {
-        self.zygote_pid
+        self.zygote.borrow().pid
+    }
+
+    /// There is another zygote, and operations go there from now on.
+    pub(super) fn replace(&self, zygote: Zygote) -> io::Result<()> {
+        self.zygote.send_replace(Current::of(zygote)?);
+        Ok(())
+    }
+
+    /// Somebody watches over the zygote: an operation that finds none waits for the next.
+    pub(super) fn set_kept(&self) {
+        self.kept.store(true, Ordering::Relaxed);
+    }
+
+    /// Hands a frame to the zygote. One that has ended takes none, so that the next can have the same.
+    async fn send(
+        &self,
+        operation: &'static str,
+        packed: &OwnedFd,
+        beside: &[BorrowedFd<'_>],
+    ) -> Result<(), HelperError> {
+        let mut zygotes = self.zygote.subscribe();
+        loop {
+            let current = zygotes.borrow_and_update().clone();
+            let sent = current
+                .socket
+                .async_io(Interest::WRITABLE, |socket| frame::send(socket.as_fd(), packed, beside).map_err(to_io))
+                .await;
+            match sent.map_err(from_io) {
+                Ok(()) => return Ok(()),
+                Err(FrameError::Closed) => {
+                    let next = tokio::time::timeout(REPLACEMENT_LIMIT, zygotes.changed());
+                    if !self.kept.load(Ordering::Relaxed) || !matches!(next.await, Ok(Ok(()))) {
+                        return Err(HelperError::ZygoteGone { operation, pid: current.pid });
+                    }
+                }
+                Err(source) => return Err(HelperError::Frame { operation, source }),
+            }
+        }
     }
 
     /// Mounts the root file system and creates the container; its init then waits for [`start`](Self::start).
@@ -199,14 +255,7 @@ impl HelperClient {
         let packed = frame::pack(&content).map_err(failed)?;
         let mut beside = vec![theirs.as_fd()];
         beside.extend(fds.iter().map(AsFd::as_fd));
-        let sent = self
-            .zygote
-            .async_io(Interest::WRITABLE, |socket| frame::send(socket.as_fd(), &packed, &beside).map_err(to_io));
-        match sent.await.map_err(from_io) {
-            Ok(()) => {}
-            Err(FrameError::Closed) => return Err(HelperError::ZygoteGone { operation, pid: self.zygote_pid }),
-            Err(e) => return Err(failed(e)),
-        }
+        self.send(operation, &packed, &beside).await?;
         drop(beside);
         drop((theirs, packed, fds));
         let ours = nonblocking(ours).map_err(|e| failed(FrameError::Socket(e)))?;

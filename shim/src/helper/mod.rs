@@ -20,6 +20,7 @@ pub(crate) mod frame;
 mod hook_namespaces;
 mod intermediate;
 mod inventory;
+pub mod keeper;
 mod launch;
 mod process;
 mod program;
@@ -36,6 +37,7 @@ pub mod zygote;
 
 pub use client::{ContainerProcess, HelperClient, HelperError};
 pub use frame::FrameError;
+pub use keeper::Keeper;
 pub use rootfs::MountError;
 pub use state::StateError;
 pub use zygote::{Zygote, spawn};

@@ -33,6 +33,12 @@ pub fn spawn() -> io::Result<Zygote> {
     }
 }
 
+/// A zygote that was executed: the shim, its parent, is at the other end of stdin. Does not return before the shim is gone.
+pub fn serve() -> io::Result<()> {
+    let socket = io::stdin().as_fd().try_clone_to_owned()?;
+    run(&socket, nix::unistd::getppid().as_raw())
+}
+
 /// Serves operations until the shim closes its end.
 fn run(socket: &OwnedFd, shim: i32) -> io::Result<()> {
     sys::die_with_parent(shim)?;

@@ -42,7 +42,7 @@ pub struct Context {
     /// containerd's gRPC address.
     pub containerd: String,
     /// Runs libcontainer.
-    pub helper: HelperClient,
+    pub helper: Arc<HelperClient>,
     /// Waits for children.
     pub reaper: Arc<Reaper>,
     /// Tells containerd.
@@ -72,7 +72,7 @@ impl Context {
     pub fn new(
         namespace: String,
         containerd: String,
-        helper: HelperClient,
+        helper: Arc<HelperClient>,
         reaper: Arc<Reaper>,
         events: Arc<Events>,
         registry: Registry,

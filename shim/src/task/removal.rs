@@ -1,9 +1,8 @@
 //! Removing what libcontainer and the mounts of a container left, with the helper or without it.
 //!
-//! A helper that has died is not replaced: the shim has threads by now, and a fork of it could not run libcontainer.
-//! Containers run on, and their tasks can be looked at, signalled and deleted; what needs the helper (Create, Start of
-//! anything) says that it is gone. Delete runs containerd's own `delete` command of this program instead, which brings
-//! a helper of its own.
+//! A helper that has died is replaced, but where that fails for long, what needs it (Create, Start of anything) says so.
+//! Delete must work all the same: it runs containerd's own `delete` command of this program, which brings a helper of its
+//! own.
 
 use std::{
     path::Path,
