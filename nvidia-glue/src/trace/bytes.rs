@@ -1,40 +1,59 @@
-//! Bytes in a trace: hexadecimal, without the zeros at their end, which most of the driver's large structs consist of.
+//! Bytes in a trace: hexadecimal, without the long runs of zeros that the driver's large structs mostly consist of.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-/// Bytes, written as `{"length": 48, "hex": "0100d0c1"}`: what `hex` leaves out at the end is zero.
+/// Bytes, written as `{"length": 48, "hex": [[0, "0100d0c1"]]}`: pieces with their offsets; what lies between them is zero.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TracedBytes(pub Vec<u8>);
 
 /// More than any call's struct or buffer: a trace is a file that somebody may have broken.
 const MOST: usize = 1 << 21;
+/// As many zeros in a row end a piece.
+const GAP: usize = 16;
 
 #[derive(Serialize, Deserialize)]
 struct Written {
     length: usize,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    hex: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    hex: Vec<(usize, String)>,
 }
 
 impl Serialize for TracedBytes {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let used = self.0.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-        let used = self.0.get(..used).unwrap_or_default();
-        Written { length: self.0.len(), hex: hex::encode(used) }.serialize(serializer)
+        let hex = pieces(&self.0).map(|(at, piece)| (at, hex::encode(piece))).collect();
+        Written { length: self.0.len(), hex }.serialize(serializer)
     }
+}
+
+/// What is not zero, with its offsets.
+fn pieces(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = at + bytes.get(at..)?.iter().position(|byte| *byte != 0)?;
+        let rest = bytes.get(start..)?;
+        let gap = rest.windows(GAP).position(|window| window.iter().all(|byte| *byte == 0));
+        let used = gap.or_else(|| rest.iter().rposition(|byte| *byte != 0).map(|last| last + 1))?;
+        at = start + used;
+        Some((start, rest.get(..used)?))
+    })
 }
 
 impl<'de> Deserialize<'de> for TracedBytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let written = Written::deserialize(deserializer)?;
         if written.length > MOST {
-            return Err(D::Error::custom(format!("{} bytes in one piece, at most {MOST} are", written.length)));
+            return Err(D::Error::custom(format!("{} bytes in one place, at most {MOST} are", written.length)));
         }
-        let mut bytes = hex::decode(&written.hex).map_err(D::Error::custom)?;
-        if bytes.len() > written.length {
-            return Err(D::Error::custom(format!("{} bytes where {} are said", bytes.len(), written.length)));
+        let mut bytes = vec![0; written.length];
+        for (at, hex) in &written.hex {
+            let piece = hex::decode(hex).map_err(D::Error::custom)?;
+            let place = at.checked_add(piece.len()).and_then(|end| bytes.get_mut(*at..end));
+            let Some(place) = place else {
+                let message = format!("{} bytes at {at} of {}", piece.len(), written.length);
+                return Err(D::Error::custom(message));
+            };
+            place.copy_from_slice(&piece);
         }
-        bytes.resize(written.length, 0);
         Ok(Self(bytes))
     }
 }
@@ -46,17 +65,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zeros_at_the_end_are_not_written() {
+    fn long_runs_of_zeros_are_not_written() {
         let text = serde_json::to_string(&TracedBytes(vec![1, 0, 2, 0, 0])).unwrap();
-        assert_eq!(text, r#"{"length":5,"hex":"010002"}"#);
+        assert_eq!(text, r#"{"length":5,"hex":[[0,"010002"]]}"#);
+        let mut sparse = vec![0; 40];
+        (sparse[2], sparse[30]) = (7, 8);
+        assert_eq!(serde_json::to_string(&TracedBytes(sparse)).unwrap(), r#"{"length":40,"hex":[[2,"07"],[30,"08"]]}"#);
         assert_eq!(serde_json::to_string(&TracedBytes(vec![0; 4])).unwrap(), r#"{"length":4}"#);
     }
 
     #[test]
     fn what_cannot_be_is_refused() {
         for (text, why) in [
-            (r#"{"length":1,"hex":"0102"}"#, "2 bytes where 1 are said"),
-            (r#"{"length":3,"hex":"01x"}"#, "Odd number"),
+            (r#"{"length":1,"hex":[[0,"0102"]]}"#, "2 bytes at 0 of 1"),
+            (r#"{"length":9,"hex":[[8,"0102"]]}"#, "2 bytes at 8 of 9"),
+            (r#"{"length":3,"hex":[[18446744073709551615,"01"]]}"#, "of 3"),
+            (r#"{"length":3,"hex":[[0,"01x"]]}"#, "Odd number"),
             (r#"{"length":99999999}"#, "at most"),
         ] {
             let error = serde_json::from_str::<TracedBytes>(text).unwrap_err().to_string();
@@ -66,9 +90,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(bytes in proptest::collection::vec(any::<u8>(), 0..200), zeros in 0_usize..50) {
-            let mut bytes = bytes;
-            bytes.resize(bytes.len() + zeros, 0);
+        fn what_is_written_is_read(runs in proptest::collection::vec((any::<u8>(), 1_usize..40), 0..20)) {
+            let bytes: Vec<u8> = runs.iter().flat_map(|(byte, count)| std::iter::repeat_n(byte % 3, *count)).collect();
             let text = serde_json::to_string(&TracedBytes(bytes.clone())).unwrap();
             prop_assert_eq!(serde_json::from_str::<TracedBytes>(&text).unwrap().0, bytes);
         }

@@ -80,11 +80,11 @@ impl Captured {
         let args = Piece::read(memory, argument, length);
         let call = decode::decode(abi, node, command, &args.before).ok().map(|Decoded { call, .. }| call);
         let mut captured = Self { row, call, args, buffers: Vec::new(), descriptors: Vec::new() };
-        captured.follow(memory);
+        captured.follow(memory, abi);
         captured
     }
 
-    fn follow(&mut self, memory: &Memory) {
+    fn follow(&mut self, memory: &Memory, abi: Abi) {
         if let Some(row) = self.row {
             self.follow_pointers(memory, None, row.pointers());
             self.name_files(None, row.descriptors());
@@ -99,7 +99,7 @@ impl Captured {
                 let length = control.params_size.min(Control::PARAMS_MOST) as usize;
                 let params = self.add(memory, None, Control::PARAMS_AT, control.params, length);
                 if let (Some(params), Some(row)) = (params, control.row()) {
-                    self.follow_pointers(memory, Some(params), row.pointers);
+                    self.follow_pointers(memory, Some(params), row.pointers_in(abi));
                     self.name_files(Some(params), row.descriptors);
                 }
             }
@@ -130,7 +130,12 @@ impl Captured {
         }
     }
 
-    fn follow_pointers(&mut self, memory: &Memory, holder: Option<usize>, pointers: &[Pointer]) {
+    fn follow_pointers<'a>(
+        &mut self,
+        memory: &Memory,
+        holder: Option<usize>,
+        pointers: impl IntoIterator<Item = &'a Pointer>,
+    ) {
         for pointer in pointers {
             let bytes = self.holder(holder);
             let (address, length) = (pointer.address(bytes), pointer.length.of(bytes));

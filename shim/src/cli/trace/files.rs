@@ -100,11 +100,13 @@ impl OpenFiles {
         self.unheld()
     }
 
-    /// A child has its maker's descriptors.
-    pub(super) fn inherited(&mut self, parent: i32, child: i32) {
-        if let Some(table) = self.descriptors.get(&parent).cloned() {
-            self.descriptors.insert(child, table);
-        }
+    /// A child has its maker's descriptors. Whether any of the driver's are among them.
+    pub(super) fn inherited(&mut self, parent: i32, child: i32) -> bool {
+        let Some(table) = self.descriptors.get(&parent).filter(|table| !table.is_empty()).cloned() else {
+            return false;
+        };
+        self.descriptors.insert(child, table);
+        true
     }
 
     /// Another program runs in the process: what was to be closed on exec is.
@@ -180,7 +182,8 @@ mod tests {
         assert_ne!(one, two);
         assert_eq!(files.find(me, first.as_raw_fd()).unwrap().file, one);
         assert_eq!(files.duplicated(me, first.as_raw_fd(), 1000), Vec::<u32>::new());
-        files.inherited(me, 999_999);
+        assert!(files.inherited(me, 999_999));
+        assert!(!files.inherited(999_998, 999_997));
         assert_eq!(files.closed(me, first.as_raw_fd(), first.as_raw_fd()), Vec::<u32>::new());
         assert_eq!(files.closed(me, 0, i32::MAX), Vec::<u32>::new());
         assert_eq!(files.closed(999_999, second.as_raw_fd(), second.as_raw_fd()), [two]);

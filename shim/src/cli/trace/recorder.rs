@@ -1,7 +1,7 @@
 //! What threads do, as events of a trace.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs, io,
     time::{Duration, Instant},
 };
@@ -26,6 +26,8 @@ pub(super) struct Recorder {
     started: Instant,
     threads: HashMap<i32, Thread>,
     files: OpenFiles,
+    /// Processes that have had one of them: the others' doings are not of interest.
+    users: HashSet<i32>,
     /// Mappings of UVM, by process: address and length.
     mappings: HashMap<i32, Vec<(u64, u64)>>,
     sink: Sink,
@@ -67,6 +69,7 @@ impl Recorder {
             started: Instant::now(),
             threads: HashMap::new(),
             files: OpenFiles::default(),
+            users: HashSet::new(),
             mappings: HashMap::new(),
             sink,
         })
@@ -88,8 +91,11 @@ impl Recorder {
         if parent == child {
             return Ok(());
         }
-        self.files.inherited(parent, child);
         // A child's mappings of UVM are not copied (VM_DONTCOPY).
+        if !self.files.inherited(parent, child) {
+            return Ok(());
+        }
+        self.users.insert(child);
         self.emit(tid, self.started.elapsed(), Event::Fork { child })
     }
 
@@ -103,6 +109,9 @@ impl Recorder {
         }
         let pid = self.pid(tid);
         self.mappings.remove(&pid);
+        if !self.users.contains(&pid) {
+            return Ok(());
+        }
         let now = self.started.elapsed();
         self.emit(tid, now, Event::Exec)?;
         let closed = self.files.executed(pid);
@@ -116,8 +125,11 @@ impl Recorder {
         if thread.pid != tid {
             return Ok(());
         }
-        let now = self.started.elapsed();
         self.mappings.remove(&tid);
+        if !self.users.remove(&tid) {
+            return Ok(());
+        }
+        let now = self.started.elapsed();
         self.emit(tid, now, Event::Exit)?;
         let closed = self.files.ended(tid);
         self.closed(tid, now, closed)
@@ -186,6 +198,7 @@ impl Recorder {
     fn file(&mut self, tid: i32, fd: i32) -> Option<(u32, Node)> {
         let seen = self.files.find(self.pid(tid), fd)?;
         let node = self.files.node(seen.file)?.clone();
+        self.users.insert(self.pid(tid));
         if seen.is_new {
             // What cannot be written now cannot be written at the next event either, which says so.
             let _ = self.emit(tid, self.started.elapsed(), Event::Open { file: seen.file, node: node.name });
@@ -203,6 +216,7 @@ impl Recorder {
                 let opened = i32::try_from(result).ok().filter(|fd| *fd >= 0).and_then(|fd| self.files.opened(pid, fd));
                 let node = opened.and_then(|file| self.files.node(file)).map(|node| node.name.clone());
                 if let (Some(file), Some(node)) = (opened, node) {
+                    self.users.insert(pid);
                     self.emit(tid, now, Event::Open { file, node })?;
                 }
                 Ok(())
