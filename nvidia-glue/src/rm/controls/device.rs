@@ -70,7 +70,8 @@ pub(super) const DEVICE: &[ControlRow] = &[
     row(0x00801812, "NV0080_CTRL_DMA_SET_DEFAULT_VASPACE", Refuse(Status::INSUFFICIENT_PERMISSIONS, PRIVILEGED), "ctrl0080/ctrl0080dma.h"),
     row(0x00801813, "NV0080_CTRL_CMD_DMA_SET_PAGE_DIRECTORY", Refuse(Status::INSUFFICIENT_PERMISSIONS, PRIVILEGED), "ctrl0080/ctrl0080dma.h"),
     row(0x00801814, "NV0080_CTRL_CMD_DMA_UNSET_PAGE_DIRECTORY", Refuse(Status::INSUFFICIENT_PERMISSIONS, PRIVILEGED), "ctrl0080/ctrl0080dma.h"),
-    row(0x00801909, "NV0080_CTRL_CMD_PERF_CUDA_LIMIT_SET_CONTROL", Refuse(Status::NOT_SUPPORTED, SHARED), "ctrl0080/ctrl0080perf.h"),
+    // Clocks are shared, but libcuda sets this at every start and does not start without.
+    row(0x00801909, "NV0080_CTRL_CMD_PERF_CUDA_LIMIT_SET_CONTROL", Pass, "ctrl0080/ctrl0080perf.h"),
     row(0x00801b01, "NV0080_CTRL_CMD_MSENC_GET_CAPS", Pass, "ctrl0080/ctrl0080msenc.h").pointing(16, &[Pointer::new(8, counted(0, 1), Direction::Out)]),
     row(0x00801b02, "NV0080_CTRL_CMD_MSENC_GET_CAPS_V2", Pass, "ctrl0080/ctrl0080msenc.h"),
     row(0x00801c01, "NV0080_CTRL_CMD_BSP_GET_CAPS", Pass, "ctrl0080/ctrl0080bsp.h").pointing(24, &[Pointer::new(8, counted(0, 1), Direction::Out)]),

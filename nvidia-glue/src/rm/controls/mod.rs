@@ -206,7 +206,7 @@ pub fn control(id: u32) -> Option<&'static ControlRow> {
 pub fn rule_of(id: u32) -> ControlRule {
     match control(id) {
         Some(row) => row.rule,
-        None if goes_to_the_firmware(id) => ControlRule::Pass,
+        None if goes_to_the_firmware(id) || is_of_the_binary_api(id) => ControlRule::Pass,
         None => ControlRule::Refuse(Status::NOT_SUPPORTED, "no known release has it"),
     }
 }
@@ -215,6 +215,12 @@ pub fn rule_of(id: u32) -> ControlRule {
 /// lets anybody ask (`RM_GSS_LEGACY_MASK_PRIVILEGED` clear).
 const fn goes_to_the_firmware(id: u32) -> bool {
     id & 0xc000 == 0x8000
+}
+
+/// Whether a control is one of `NV2081_BINAPI` objects, whose parameters the kernel hands to the card's firmware as they are
+/// (src/nvidia/src/kernel/rmapi/binary_api.c): libcuda asks for 0x20810108 at every start. The privileged 0x2082 are not.
+const fn is_of_the_binary_api(id: u32) -> bool {
+    id >> 16 == 0x2081
 }
 
 /// Every known control.

@@ -108,6 +108,8 @@ fn what_reveals_or_schedules_never_just_passes() {
 fn unknown_controls_are_refused_unless_they_go_to_the_firmware() {
     assert!(matches!(rule_of(0x2080_7f7f), ControlRule::Refuse(Status::NOT_SUPPORTED, _)));
     assert_eq!(rule_of(0x2080_852e), ControlRule::Pass);
+    assert_eq!(rule_of(0x2081_0108), ControlRule::Pass);
+    assert!(matches!(rule_of(0x2082_0108), ControlRule::Refuse(..)), "administrators' binary API");
     assert!(matches!(rule_of(0x2080_e001), ControlRule::Refuse(..)), "administrators' part of the firmware's numbers");
     assert!(matches!(rule_of(0x2080_a083), ControlRule::Refuse(..)), "has a pointer, so it has a row");
 }

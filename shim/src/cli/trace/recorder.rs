@@ -248,10 +248,9 @@ impl Recorder {
     ) -> io::Result<()> {
         let memory = Memory::of(tid).ok();
         let (args, buffers) = captured.after(memory.as_ref());
-        let pid = self.pid(tid);
         let mut files = Vec::new();
         for (holder, offset, number) in &captured.descriptors {
-            let file = self.files.find(pid, *number).map(|seen| seen.file);
+            let file = self.file(tid, *number).map(|(file, _)| file);
             files.push(TracedFile { holder: *holder, offset: *offset, file });
         }
         let call = Ioctl {
