@@ -102,6 +102,17 @@ fn a_handle_that_comes_again_loses_no_charge() {
 }
 
 #[test]
+fn the_end_of_what_lost_its_name_does_not_take_the_new_ones() {
+    let mut accounts = accounts();
+    make(&mut accounts, CLIENT, 10, Kind::Other);
+    allocate_under(&mut accounts, Handle(10), 1, mib(30)).unwrap();
+    let again = accounts.reserve(memory(mib(20))).unwrap();
+    assert!(accounts.commit(again, Placement::under(CLIENT, Handle(1)), None).unwrap().conflict);
+    accounts.free(CLIENT, Handle(10)).unwrap();
+    assert_eq!(accounts.free(CLIENT, Handle(1)).unwrap().released, mib(20));
+}
+
+#[test]
 fn a_client_that_comes_again_loses_no_charge() {
     let mut accounts = accounts();
     allocate(&mut accounts, 1, mib(30)).unwrap();

@@ -1,0 +1,16 @@
+//! Any program: the account says no less than the driver holds, and nothing once everything has ended.
+//!
+//! The same programs, on the same model, as `account::tests::properties` in nvidia-glue.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../nvidia-glue/src/account/tests/model/mod.rs"]
+mod model;
+
+mod api {
+    pub(crate) use nvidia_glue::{account::*, mediate::Pid, rm::Handle};
+    pub(crate) use runtime_config::units::Bytes;
+}
+
+fuzz_target!(|program: &[u8]| model::run(program));
