@@ -43,6 +43,8 @@ impl CardMemory {
     pub(super) fn new(directory: &Path, uuid: &str, capacity: u64) -> io::Result<Self> {
         let own = Process::current()?;
         let memory = Self { path: directory.join(format!("{uuid}.used")), capacity, own };
+        // Here, and not at each use: a mediator may not make files any more by then.
+        OpenOptions::new().write(true).create(true).truncate(false).open(&memory.path)?;
         memory.locked(|_| Ok(()))?;
         Ok(memory)
     }
@@ -86,7 +88,7 @@ impl CardMemory {
 
     /// Reads the lines of living processes, changes them, and writes them when they have changed.
     fn locked<T>(&self, change: impl FnOnce(&mut Vec<Line>) -> io::Result<T>) -> io::Result<T> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&self.path)?;
+        let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
         let file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| io::Error::from(error))?;
         let before = read(&file)?;
         let mut lines = before.clone();
