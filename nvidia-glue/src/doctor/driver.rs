@@ -2,12 +2,13 @@
 
 use std::{collections::BTreeSet, fs};
 
-use runtime_config::config::Config;
+use runtime_config::config::{self, Config};
 
 use super::Check;
 use crate::{
     cards::{Roots, kernel_module},
     driver_files,
+    rm::{Abi, DriverRelease, UnknownDriver},
 };
 
 const MODULE: &str = "driver module";
@@ -55,6 +56,30 @@ pub(super) fn user_space(roots: &Roots, config: &Config) -> Option<Check> {
         "the driver was updated while its module was loaded: end all GPU programs and reload the module \
          (`modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia && modprobe nvidia`), or restart the machine",
     ))
+}
+
+/// Whether the calls of this driver are known, which containers that share a card need.
+pub(super) fn calls(config: &Config, driver_version: &str) -> Option<Check> {
+    const CALLS: &str = "driver calls";
+    const REMEDY: &str = "use a driver in that range, or a newer egpu";
+    let release: DriverRelease = driver_version.parse().ok()?;
+    let unknown = match Abi::of(release) {
+        Ok(_) => {
+            let (oldest, newest) = (Abi::KNOWN.start(), Abi::KNOWN.end());
+            return Some(Check::ok(CALLS, format!("{release} is known, as all from {oldest} to {newest} are")));
+        }
+        Err(UnknownDriver { release, oldest, newest }) => format!("{release} is not from {oldest} to {newest}"),
+    };
+    Some(match config.unknown_driver {
+        config::UnknownDriver::Refuse => Check::failure(
+            CALLS,
+            format!("{unknown}: containers that share a card are refused"),
+            format!("{REMEDY}, or set `unknown_driver = \"pass\"` to have it taken for the nearest known one"),
+        ),
+        config::UnknownDriver::Pass => {
+            Check::warning(CALLS, format!("{unknown}, and is taken for the nearest known one"), REMEDY)
+        }
+    })
 }
 
 /// Versions at the end of the names of libcuda and libnvidia-ml in the driver's library directories.

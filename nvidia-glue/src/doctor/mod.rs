@@ -91,6 +91,9 @@ pub fn checks(roots: &Roots, config: &Config, findings: &Findings) -> Vec<Check>
     if !simulated {
         checks.extend(driver::module(roots));
         checks.extend(driver::user_space(roots, config));
+        if let Ok(inventory) = &findings.inventory {
+            checks.extend(driver::calls(config, &inventory.driver_version));
+        }
         checks.extend(nodes::checks(roots, findings.inventory.as_ref().ok()));
         checks.extend(cdi::stale_specs(roots));
     }

@@ -209,3 +209,22 @@ fn this_machine_can_be_examined() {
     }
     assert!(checks.iter().any(|check| check.what == "cgroups"));
 }
+
+#[test]
+fn a_driver_outside_the_known_range_is_told() {
+    use runtime_config::config::UnknownDriver;
+    let calls = |version: &str, unknown_driver| {
+        let config = Config { unknown_driver, ..Config::default() };
+        super::driver::calls(&config, version).map(|check| (check.level, check.detail))
+    };
+    for version in ["525.60.13", "580.159.04", "595.45.04"] {
+        assert_eq!(calls(version, UnknownDriver::Refuse).unwrap().0, Level::Ok, "{version}");
+    }
+    for version in ["470.256.02", "610.43.02"] {
+        let (level, detail) = calls(version, UnknownDriver::Refuse).unwrap();
+        assert_eq!(level, Level::Failure);
+        assert!(detail.starts_with(version) && detail.contains("refused"), "{detail}");
+        assert_eq!(calls(version, UnknownDriver::Pass).unwrap().0, Level::Warning, "{version}");
+    }
+    assert_eq!(calls("", UnknownDriver::Refuse), None, "no driver has a check of its own");
+}

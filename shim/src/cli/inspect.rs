@@ -2,8 +2,12 @@
 
 use std::fmt::Write;
 
-use nvidia_glue::ledger::{CardGrant, Enforcement, GrantState, Record};
+use nvidia_glue::{
+    ledger::{CardGrant, Enforcement, GrantState, Record},
+    usage::Usage,
+};
 use runtime_config::request::ComputeShare;
+use serde::Serialize;
 
 use super::error::CliError;
 
@@ -30,8 +34,18 @@ pub(super) fn find<'a>(records: &'a [Record], wanted: &str, namespace: Option<&s
     }
 }
 
-/// The record for people.
-pub(super) fn text(record: &Record) -> String {
+/// A container's record, and what its mediator tells.
+#[derive(Debug, Serialize)]
+pub(super) struct Inspected<'a> {
+    #[serde(flatten)]
+    pub(super) record: &'a Record,
+    /// Null where it has no mediator.
+    pub(super) usage: Option<Usage>,
+}
+
+/// The same for people.
+pub(super) fn text(inspected: &Inspected<'_>) -> String {
+    let Inspected { record, usage } = inspected;
     let request = &record.request;
     let mut lines: Vec<(&str, String)> = vec![
         ("container", record.container.to_string()),
@@ -45,6 +59,7 @@ pub(super) fn text(record: &Record) -> String {
         ),
         ("init", record.init.map_or_else(|| "-".to_owned(), |init| init.pid.to_string())),
         ("shim", record.shim.pid.to_string()),
+        ("mediator", record.mediator.map_or_else(|| "-".to_owned(), |mediator| mediator.pid.to_string())),
         ("grant", record.grant_id.clone()),
         ("admitted", record.admitted_at.clone()),
         ("order", record.order.to_string()),
@@ -57,6 +72,7 @@ pub(super) fn text(record: &Record) -> String {
     lines.push(("may change live", if request.live_update { "yes" } else { "no" }.to_owned()));
     lines.extend(request.group.iter().map(|group| ("group", group.clone())));
     lines.extend(record.cards.iter().map(|grant| ("card", card(grant))));
+    lines.extend(usage.iter().flat_map(used));
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for (name, value) in lines {
@@ -64,6 +80,25 @@ pub(super) fn text(record: &Record) -> String {
         let _ = writeln!(text, "{name:<width$}  {value}");
     }
     text
+}
+
+fn used(usage: &Usage) -> Vec<(&'static str, String)> {
+    let cards = usage.cards.iter().map(|card| {
+        let (used, limit, peak) = (card.used.whole_mib(), card.limit.whole_mib(), card.peak.whole_mib());
+        ("used", format!("{}: {used}MiB / {limit}MiB, at most {peak}MiB so far", card.uuid))
+    });
+    let processes = usage.processes.iter().map(|process| {
+        let on_card = |(uuid, used): &(String, runtime_config::Bytes)| format!("{}MiB of {uuid}", used.whole_mib());
+        let cards: Vec<String> = process.cards.iter().map(on_card).collect();
+        let cards = if cards.is_empty() { "nothing".to_owned() } else { cards.join(", ") };
+        ("process", format!("{} (in the container {}): {cards}", process.pid, process.pid_in_container))
+    });
+    let Usage { denials, kills, unknown_passed, unknown_refused, calls, .. } = usage;
+    let counts = format!(
+        "{calls} calls, {denials} refused for want of memory, {kills} kills, unknown: {unknown_passed} passed and \
+         {unknown_refused} refused"
+    );
+    cards.chain(processes).chain([("driver calls", counts)]).collect()
 }
 
 fn card(grant: &CardGrant) -> String {
@@ -116,10 +151,14 @@ mod tests {
 
     #[test]
     fn the_text_says_what_was_asked_and_granted() {
-        let text = text(&test_support::node().records[0]);
+        let node = test_support::node();
+        let usage = Usage { denials: 3, calls: 400, ..Usage::default() };
+        let text = text(&Inspected { record: &node.records[0], usage: Some(usage) });
         for line in [
             "container        default/training\n",
             "asked            EGPU=POLICY=0",
+            "mediator         -\n",
+            "driver calls     400 calls, 3 refused for want of memory, 0 kills",
             "3276MiB of memory, 10% of its time, policy fixed, held by its mediator",
         ] {
             assert!(text.contains(line), "{text}");

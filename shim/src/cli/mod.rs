@@ -120,17 +120,23 @@ fn execute(command: Command) -> Result<Exit, CliError> {
         }
         Command::Ps { output } => {
             let node = Node::look()?;
-            let (usage, warning) = usage::measure(&node);
-            if let Some(warning) = warning {
+            let (usage, warnings) = usage::measure(&node);
+            for warning in warnings {
                 say(&format!("egpu: {warning}"));
             }
             let containers = ps::list(&node, &usage);
             show(output, &containers, || ps::table(&containers))
         }
         Command::Inspect { id, namespace, output } => {
-            let records = node::records(&load()?)?;
+            let config = load()?;
+            let records = node::records(&config)?;
             let record = inspect::find(&records, &id, namespace.as_deref())?;
-            show(output, record, || inspect::text(record))
+            let usage = usage::mediated(&config.state_dir, record).unwrap_or_else(|error| {
+                say(&format!("egpu: {}", chain(&error)));
+                None
+            });
+            let inspected = inspect::Inspected { record, usage };
+            show(output, &inspected, || inspect::text(&inspected))
         }
         Command::Config { command: ConfigCommand::Default } => {
             output::print(runtime_config::config::DEFAULT_TOML)?;

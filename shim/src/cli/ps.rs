@@ -1,6 +1,9 @@
 //! `egpu ps`: the containers that hold cards, those with whole cards too.
 
-use nvidia_glue::ledger::{CardGrant, Enforcement, GrantState, Record};
+use nvidia_glue::{
+    ledger::{CardGrant, Enforcement, GrantState, Record},
+    usage::ProcessUsage,
+};
 use runtime_config::{Bytes, request::ComputeShare};
 use serde::Serialize;
 
@@ -21,6 +24,18 @@ pub(super) struct ContainerListing {
     throttled_us: u64,
     /// Allocations that were refused.
     denials: u64,
+    /// The host's process that the driver knows the container by; null where the container's own are.
+    mediator: Option<i32>,
+    /// Those of its processes that use a card, where its mediator tells.
+    processes: Vec<ProcessListing>,
+}
+
+/// One process of a container.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct ProcessListing {
+    pid: i32,
+    pid_in_container: i32,
+    memory_used_bytes: Bytes,
 }
 
 /// What it holds of one card.
@@ -50,6 +65,7 @@ pub(super) fn list(node: &Node, usage: &Usage) -> Vec<ContainerListing> {
 }
 
 fn container(record: &Record, usage: &Usage) -> ContainerListing {
+    let told = usage.mediated(record);
     let pid = match record.state {
         GrantState::Bound => record.init.map(|init| init.pid),
         GrantState::Pending => None,
@@ -61,10 +77,18 @@ fn container(record: &Record, usage: &Usage) -> ContainerListing {
         cards: record.cards.iter().map(|grant| card(grant, usage.of(record, &grant.uuid))).collect(),
         exclusive: record.exclusive,
         monitor: record.cards.iter().all(|grant| grant.enforcement == Enforcement::Monitor),
-        // Nothing holds a running program back yet: grants are kept by admission.
+        // Nothing holds a running program back yet: shares of time are kept by admission.
         throttled_us: 0,
-        denials: 0,
+        denials: told.map_or(0, |told| told.denials),
+        mediator: record.mediator.map(|mediator| mediator.pid),
+        processes: told.into_iter().flat_map(|told| &told.processes).map(process).collect(),
     }
+}
+
+fn process(process: &ProcessUsage) -> ProcessListing {
+    let used = process.cards.iter().fold(0u64, |sum, (_, used)| sum.saturating_add(used.0));
+    let ProcessUsage { pid, pid_in_container, .. } = *process;
+    ProcessListing { pid, pid_in_container, memory_used_bytes: Bytes(used) }
 }
 
 fn card(grant: &CardGrant, used: Option<Bytes>) -> GrantListing {
@@ -138,7 +162,18 @@ mod tests {
         let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         assert_eq!(
             keys(&value[0]),
-            ["id", "namespace", "pid", "cards", "exclusive", "monitor", "throttled_us", "denials"]
+            [
+                "id",
+                "namespace",
+                "pid",
+                "cards",
+                "exclusive",
+                "monitor",
+                "throttled_us",
+                "denials",
+                "mediator",
+                "processes",
+            ]
         );
         assert_eq!(
             keys(&value[0]["cards"][0]),
@@ -170,6 +205,39 @@ mod tests {
         assert!(lines[2].contains("0MiB / 32768MiB"), "{text}");
         assert!(lines[2].contains("whole"), "{text}");
         assert_eq!(lines.len(), 3);
+    }
+
+    #[test]
+    fn what_a_mediator_tells_is_shown() {
+        use nvidia_glue::usage::CardUsage;
+        let mut node = test_support::node();
+        let record = &mut node.records[0];
+        record.mediator = Some(nvidia_glue::ledger::Process { pid: 4712, start_time: 3 });
+        let card = CardUsage {
+            uuid: record.cards[0].uuid.clone(),
+            used: Bytes(100 * Bytes::MIB),
+            limit: record.cards[0].memory,
+            peak: Bytes(200 * Bytes::MIB),
+        };
+        let process = ProcessUsage {
+            pid: 4720,
+            pid_in_container: 7,
+            cards: vec![(card.uuid.clone(), Bytes(60)), ("GPU-other".into(), Bytes(40))],
+        };
+        let told = nvidia_glue::usage::Usage {
+            cards: vec![card],
+            processes: vec![process],
+            denials: 3,
+            ..nvidia_glue::usage::Usage::default()
+        };
+        let usage = Usage::told(&node.records[0], told);
+        let containers = list(&node, &usage);
+        assert!(table(&containers).contains("100MiB / 3276MiB"));
+        let value = serde_json::to_value(&containers).unwrap();
+        assert_eq!((&value[0]["denials"], &value[0]["mediator"]), (&3.into(), &4712.into()));
+        let process = serde_json::json!({ "pid": 4720, "pid_in_container": 7, "memory_used_bytes": 100 });
+        assert_eq!(value[0]["processes"], serde_json::json!([process]));
+        assert_eq!(value[1]["processes"], serde_json::json!([]));
     }
 
     #[test]

@@ -1,14 +1,16 @@
-//! How much memory the containers' processes use, as the driver says.
+//! How much memory containers use: as their mediators say, and for containers with whole cards as the driver says.
 
 use std::{
-    collections::BTreeSet,
-    fs,
+    collections::{BTreeSet, HashMap},
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use nvidia_glue::{
     cards::{self, ProcessMemory, Source},
+    inject,
     ledger::Record,
+    usage::{self, ReadUsageError, UsageFile},
 };
 use runtime_config::Bytes;
 
@@ -19,26 +21,53 @@ use super::node::Node;
 pub(super) struct Usage {
     /// `None`: the driver could not be asked.
     processes: Option<Vec<ProcessMemory>>,
+    /// What mediators tell, by grant.
+    mediated: HashMap<String, usage::Usage>,
+}
+
+/// What the mediator of the record's container tells; `None` where there is none.
+pub(super) fn mediated(state_dir: &Path, record: &Record) -> Result<Option<usage::Usage>, ReadUsageError> {
+    // A grant id that is none has no file.
+    let Ok(path) = inject::usage_file(state_dir, &record.grant_id) else { return Ok(None) };
+    match UsageFile::read(&path) {
+        Ok(usage) => Ok(Some(usage)),
+        Err(ReadUsageError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Asks the driver, and says what to warn about when that fails. Nothing computes on simulated cards, so nothing uses
 /// their memory.
-pub(super) fn measure(node: &Node) -> (Usage, Option<String>) {
-    if node.inventory.source == Source::Simulated || node.records.is_empty() {
-        return (Usage { processes: Some(Vec::new()) }, None);
-    }
-    match cards::processes(&node.config) {
-        Ok(processes) => (Usage { processes: Some(processes) }, None),
-        Err(error) => {
-            let warning = format!("used memory is not known: {}", super::chain(&error));
-            (Usage { processes: None }, Some(warning))
+pub(super) fn measure(node: &Node) -> (Usage, Vec<String>) {
+    let (mut told, mut warnings) = (HashMap::new(), Vec::new());
+    for record in &node.records {
+        match mediated(&node.config.state_dir, record) {
+            Ok(Some(usage)) => drop(told.insert(record.grant_id.clone(), usage)),
+            Ok(None) => {}
+            Err(error) => warnings.push(super::chain(&error)),
         }
     }
+    // What all have mediators for, the driver need not be asked.
+    let is_told = node.records.iter().all(|record| told.contains_key(&record.grant_id));
+    if node.inventory.source == Source::Simulated || is_told {
+        return (Usage { processes: Some(Vec::new()), mediated: told }, warnings);
+    }
+    let processes = match cards::processes(&node.config) {
+        Ok(processes) => Some(processes),
+        Err(error) => {
+            warnings.push(format!("used memory is not known: {}", super::chain(&error)));
+            None
+        }
+    };
+    (Usage { processes, mediated: told }, warnings)
 }
 
 impl Usage {
     /// Bytes that the container's processes have on the card; `None` where the driver does not say.
     pub(super) fn of(&self, record: &Record, card: &str) -> Option<Bytes> {
+        if let Some(told) = self.mediated(record) {
+            return told.cards.iter().find(|told| told.uuid == card).map_or(Some(Bytes(0)), |told| Some(told.used));
+        }
         let processes = self.processes.as_ref()?;
         let on_card: Vec<&ProcessMemory> = processes.iter().filter(|process| process.card == card).collect();
         if on_card.is_empty() {
@@ -49,14 +78,25 @@ impl Usage {
         own.map(|process| process.bytes).try_fold(Bytes(0), |sum, bytes| Some(Bytes(sum.0.saturating_add(bytes?.0))))
     }
 
+    /// What its mediator tells of it; `None` where it has none.
+    pub(super) fn mediated(&self, record: &Record) -> Option<&usage::Usage> {
+        self.mediated.get(&record.grant_id)
+    }
+
     #[cfg(test)]
     pub(super) fn nothing_runs() -> Self {
-        Self { processes: Some(Vec::new()) }
+        Self { processes: Some(Vec::new()), mediated: HashMap::new() }
+    }
+
+    #[cfg(test)]
+    pub(super) fn told(record: &Record, usage: usage::Usage) -> Self {
+        let mediated = HashMap::from([(record.grant_id.clone(), usage)]);
+        Self { processes: Some(Vec::new()), mediated }
     }
 
     #[cfg(test)]
     pub(super) fn unknown() -> Self {
-        Self { processes: None }
+        Self { processes: None, mediated: HashMap::new() }
     }
 }
 
@@ -91,7 +131,7 @@ mod tests {
         record.cgroups = vec![directory.path().display().to_string(), "/gone".to_owned()];
         let memory =
             |card: &str, pid, bytes: Option<u64>| ProcessMemory { card: card.into(), pid, bytes: bytes.map(Bytes) };
-        let usage = |processes| Usage { processes: Some(processes) };
+        let usage = |processes| Usage { processes: Some(processes), mediated: HashMap::new() };
         let some = usage(vec![
             memory("GPU-a", 10, Some(1)),
             memory("GPU-a", 12, Some(2)),
