@@ -281,8 +281,15 @@ impl Session {
     }
 
     /// Gives the caller its new object; takes it back when that cannot be done.
-    pub(super) fn finish_made(&self, flight: &Flight<'_>, made: Made) -> Result<Answer, End> {
-        flight.finish().inspect_err(|_| self.unmake(&flight.file, made))
+    pub(super) fn finish_made(&self, flight: &mut Flight<'_>, made: Made) -> Result<Answer, End> {
+        self.finish_all(flight, vec![made])
+    }
+
+    /// The same for several.
+    pub(super) fn finish_all(&self, flight: &mut Flight<'_>, made: Vec<Made>) -> Result<Answer, End> {
+        let answer = flight.finish().inspect_err(|_| made.iter().for_each(|made| self.unmake(&flight.file, *made)))?;
+        flight.made = made;
+        Ok(answer)
     }
 
     /// Frees what the caller will never hear of.

@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc};
 
-use super::{Answer, Caller, CallerError, Pid};
+use super::{Answer, Caller, CallerError, Pid, alloc::Made};
 use crate::{
     driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder},
     rm::{
@@ -55,6 +55,8 @@ pub(super) struct Flight<'a> {
     /// Files that descriptors name.
     pub(super) files: Vec<FileField>,
     returned: i32,
+    /// What has been made for the caller, to be unmade should it never hear of it.
+    pub(super) made: Vec<Made>,
 }
 
 /// Where a buffer came from.
@@ -89,6 +91,7 @@ impl<'a> Flight<'a> {
             origins: Vec::new(),
             files: Vec::new(),
             returned: 0,
+            made: Vec::new(),
         }
     }
 

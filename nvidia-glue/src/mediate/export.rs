@@ -220,7 +220,7 @@ impl Session {
             }
             Ok(made)
         })?;
-        flight.finish().inspect_err(|_| made.iter().for_each(|made| self.unmake(&flight.file, *made)))
+        self.finish_all(flight, made)
     }
 
     /// What the file that a control names stands for; the file itself when it stands for nothing.

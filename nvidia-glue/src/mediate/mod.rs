@@ -36,7 +36,7 @@ const TRANSIT: Duration = Duration::from_secs(60);
 pub use caller::{Caller, CallerError, Pid};
 pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, UnknownCall, UnknownKind};
 pub use processes::{Processes, UvmMapping};
-pub use session::{NotGranted, Session};
+pub use session::{NotGranted, Session, Undo};
 pub use setup::{GrantedCard, SessionError, SessionSetup};
 
 /// A system call that the filter stopped.

@@ -30,7 +30,7 @@ impl Session {
     }
 
     /// What the driver says; `None` when it does not.
-    fn driver_truth(&self, card: Card) -> Option<Bytes> {
+    pub(super) fn driver_truth(&self, card: Card) -> Option<Bytes> {
         let subdevice = self.grant.get(card)?.subdevice;
         let raw = self.raw(&self.own.control, self.own.client);
         let (status, params) = raw.control(subdevice, GET_PID_INFO, ask_owned_by(mediator_pid())).ok()?;

@@ -14,6 +14,7 @@ use runtime_config::{Bytes, request::OverMemory};
 use super::{
     Answer, Caller, Drift, Observer, OverMemoryEvent, Pid, Processes, SessionError, SessionSetup, Stopped, UnknownCall,
     UnknownKind,
+    alloc::Made,
     call::{End, Flight, driver_file},
     grant::Grant,
     locks::{Locks, lock},
@@ -23,7 +24,7 @@ use super::{
 };
 use crate::{
     account::{Accounts, Card, ObjectLimits, OverQuota, Refusal},
-    driver::{Driver, OwnClient, open_own_client},
+    driver::{DeviceFile, Driver, OwnClient, open_own_client},
     rm::{Abi, Call, Handle, Node, Status, Undecodable, decode, decode::Decoded, escapes::Action, row},
     usage::{CardUsage, ProcessUsage, Usage},
 };
@@ -64,6 +65,13 @@ impl fmt::Debug for Session {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Session").field("grant", &self.grant).finish_non_exhaustive()
     }
+}
+
+/// What was made in a call, to be unmade if nobody hears of it. Keeps the caller's file open.
+#[derive(Debug)]
+pub struct Undo {
+    file: DeviceFile,
+    made: Vec<Made>,
 }
 
 /// A card that a change of limits names is none of the container's.
@@ -107,10 +115,18 @@ impl Session {
 
     /// The whole way of one call. May block for as long as the caller's memory does; any number of threads may be in it.
     pub fn handle(&self, caller: &dyn Caller, stopped: &Stopped) -> Answer {
+        self.handle_undoably(caller, stopped).0
+    }
+
+    /// The same, and what to give to [`Session::undo`] should the answer not reach the caller (`ENOENT` from
+    /// `SECCOMP_IOCTL_NOTIF_SEND`): without `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV` a signal interrupts a call that has been executed,
+    /// and the program makes it again.
+    pub fn handle_undoably(&self, caller: &dyn Caller, stopped: &Stopped) -> (Answer, Option<Undo>) {
+        let mut undo = None;
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
         lock(&self.accounts).thread_called(caller.thread());
         let answer = match *stopped {
-            Stopped::Ioctl { fd, command, argument } => self.ioctl(caller, fd, command, argument),
+            Stopped::Ioctl { fd, command, argument } => self.ioctl(caller, (fd, command, argument), &mut undo),
             Stopped::Mmap { .. } => self.mmap(caller, stopped),
         };
         let answer = answer.unwrap_or_else(|end| match end {
@@ -121,7 +137,13 @@ impl Session {
         if answer == Answer::KillCaller {
             self.counters.kills.fetch_add(1, Ordering::Relaxed);
         }
-        answer
+        (answer, undo)
+    }
+
+    /// The caller will never hear of what was made for it.
+    pub fn undo(&self, undo: Undo) {
+        let Undo { file, made } = undo;
+        made.into_iter().for_each(|made| self.unmake(&file, made));
     }
 
     /// Who calls; tells the observer of a process that is new.
@@ -136,7 +158,12 @@ impl Session {
         Ok(pid)
     }
 
-    fn ioctl(&self, caller: &dyn Caller, fd: i32, command: u32, argument: u64) -> Result<Answer, End> {
+    fn ioctl(
+        &self,
+        caller: &dyn Caller,
+        (fd, command, argument): (i32, u32, u64),
+        undo: &mut Option<Undo>,
+    ) -> Result<Answer, End> {
         // Not the driver's file, says a look that another thread of the caller may make wrong by the time that the kernel looks:
         // so it is never continued.
         let file = driver_file(self.driver.as_ref(), caller, fd)?.ok_or(End::Errno(libc::ENOTTY))?;
@@ -150,6 +177,8 @@ impl Session {
             decode(self.abi, file.node, command, &args).map_err(|error| self.undecodable(file.node, error))?;
         let mut flight = Flight::new(caller, pid, file, (command, argument), (row, call), args);
         let result = self.act(&mut flight);
+        let made = std::mem::take(&mut flight.made);
+        *undo = (!made.is_empty()).then(|| Undo { file: flight.file.clone(), made });
         Ok(result.unwrap_or_else(|end| flight.end(end)))
     }
 

@@ -5,5 +5,4 @@ mod exports;
 mod managed;
 mod memory;
 mod views;
-#[allow(dead_code)]
 mod world;
