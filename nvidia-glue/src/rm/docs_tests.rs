@@ -45,7 +45,7 @@ A container with a quota makes these calls, and the mediator does one of four th
 |---|---|
 | an escape or UVM command that no known release has | refused (`EINVAL`, as the driver does), counted |
 | a class | refused with `NV_ERR_INVALID_CLASS`, counted: it could obtain memory |
-| a control | refused with `NV_ERR_NOT_SUPPORTED`, as the open modules do, counted: a pointer in its parameters would be one into the mediator. Numbers with bit 15 and without bit 14, which the kernel hands to the card's firmware as they are, pass and are counted |
+| a control | refused with `NV_ERR_NOT_SUPPORTED`, as the open modules do, counted: a pointer in its parameters would be one into the mediator. Those whose parameters the kernel hands to the card's firmware as they are (bit 15 without bit 14, and class 0x2081) pass and are counted |
 | serialized parameters (`FINN_SERIALIZED`) | refused with `NV_ERR_INVALID_ARGUMENT`; programs on the card's own host do not use them |
 | the driver's numbers under another type byte than `F` | `ENOTTY`, in the filter |
 ";

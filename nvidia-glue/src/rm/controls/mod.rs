@@ -3,8 +3,8 @@
 //! **Which are here.** Every control that an open release from 525 to 595 exports (`src/nvidia/generated/g_*_nvoc.c` of 18
 //! releases), and those of the headers whose parameters hold a pointer. A control that none of them has is refused: the open
 //! modules would answer the same, and closed modules might take a pointer from its parameters, which would be an address in
-//! the mediator. The exception are the numbers with bit 15, which the kernel hands to the card's firmware as they are: they
-//! pass, known or not, unless they are in a table.
+//! the mediator. The exception are those whose parameters the kernel hands to the card's firmware as they are (bit 15, class
+//! 0x2081): they pass, unless a table says otherwise.
 //!
 //! **Pointers.** The driver follows pointers in the parameters of some controls. Executed by the mediator, such a pointer must
 //! lead to a private copy. The list of these controls (`pointer_controls.txt`, checked by a test) is the union of
