@@ -285,26 +285,38 @@ impl Listener {
     }
 
     fn handle(&self, notification: &Notification) {
-        let Some(response) = self.response(notification) else { return };
-        // ENOENT: the caller was killed. What it had opened closes, and what hung from that goes.
-        let _ = sys::respond(self.fd.as_fd(), notification.id, response);
-    }
-
-    /// `None`: there is nobody to answer, or nobody who shall have one.
-    fn response(&self, notification: &Notification) -> Option<Response> {
-        let Some(stopped) = stopped(notification) else { return Some(Response::Errno(libc::ENOSYS)) };
+        let Some(stopped) = stopped(notification) else {
+            self.respond(notification, Response::Errno(libc::ENOSYS));
+            return;
+        };
+        let session = &self.mediation.session;
         let gone = |process: &Arc<Process>| self.mediation.process_ended(process);
         let caller = match self.mediation.threads.caller(self.fd.as_fd(), notification, &gone) {
             Ok(caller) => caller,
-            Err(CallerError::Gone) => return None,
-            Err(_) => return Some(Response::Errno(libc::EIO)),
+            Err(CallerError::Gone) => return,
+            Err(_) => {
+                self.respond(notification, Response::Errno(libc::EIO));
+                return;
+            }
         };
-        match self.mediation.session.handle(&caller, &stopped) {
-            Answer::Return(value) => Some(Response::Return(value)),
-            Answer::Errno(errno) => Some(Response::Errno(errno)),
-            Answer::Continue => Some(Response::Continue),
-            Answer::KillCaller => None,
+        let (answer, undo) = session.handle_undoably(&caller, &stopped);
+        let response = match answer {
+            Answer::Return(value) => Response::Return(value),
+            Answer::Errno(errno) => Response::Errno(errno),
+            Answer::Continue => Response::Continue,
+            // It waits until it is killed.
+            Answer::KillCaller => return,
+        };
+        if !self.respond(notification, response)
+            && let Some(undo) = undo
+        {
+            session.undo(undo);
         }
+    }
+
+    /// `false`: the caller was killed, or interrupted where the kernel cannot hold that off, and does not hear of it.
+    fn respond(&self, notification: &Notification, response: Response) -> bool {
+        sys::respond(self.fd.as_fd(), notification.id, response).is_ok()
     }
 }
 
