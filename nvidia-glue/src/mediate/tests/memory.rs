@@ -326,3 +326,26 @@ fn a_call_on_another_file_is_none_of_the_drivers() {
     assert_eq!(program.handle(Stopped::Ioctl { fd: control, command, argument: 0 }), Answer::Errno(libc::EFAULT));
     assert!(lock(&container.told.new_processes).len() <= 1);
 }
+
+#[test]
+fn a_context_is_charged_what_the_driver_tells_of_it_and_nobody_asks_before_it_can_tell() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    let mut params = vec![0; 20];
+    assert!(write_u32(&mut params, 12, 1));
+    let group = context.object(0xa06c, &mut params).unwrap();
+    let expected = container.used(0);
+    let mut params = vec![0; 368];
+    let channel = program.alloc(context.control, (context.client, group, 0), 0xc86f, &mut params).unwrap();
+    let mut question = [words(&[channel, 0]), vec![0; 8]].concat();
+    assert_eq!(context.subdevice_control(0x2080_1218, &mut question), Err(Status(0x31)));
+    assert_eq!(container.used(0), expected, "not measured yet");
+    program.alloc(context.control, (context.client, channel, 0), 0xcbc0, &mut []).unwrap();
+    context.subdevice_control(0x2080_1218, &mut question).unwrap();
+    let told = read_u64(&question, 8).unwrap();
+    assert_eq!(container.used(0), told + 2948 * 1024);
+    context.free(group).unwrap();
+    assert_eq!(container.used(0), 0);
+}

@@ -149,7 +149,11 @@ pub(super) fn context_buffer_size(state: &mut State, control: &mut Control<'_, '
         (Kind::Channel { engine, .. }, _) => *engine,
         _ => return Err(Status::INVALID_ARGUMENT),
     };
-    if engine != GRAPHICS {
+    // They come with the first object of the engine; the real driver complains in the kernel's log when asked before.
+    let name = get(params, 0);
+    let has_engine =
+        owner.objects.values().any(|below| below.parent == name && matches!(below.class & 0xff, 0x97 | 0xc0));
+    if engine != GRAPHICS || !has_engine {
         return Err(INVALID_OBJECT);
     }
     put_u64(params, 8, TOLD_CONTEXT_BUFFERS);

@@ -19,11 +19,12 @@ fn what_a_cuda_program_makes_at_its_start() {
     let mut channel_params = vec![0; 368];
     put(&mut channel_params, 28, space);
     let channel = program.alloc(group, 0, 0xc86f, Some(&mut channel_params)).unwrap();
+    let mut size = vec![0; 16];
+    put(&mut size, 0, channel);
+    assert_eq!(program.control(subdevice, 0x2080_1218, &mut size), Err(Status(0x31)), "no buffers yet");
     program.alloc(channel, 0, 0xcbc0, None).unwrap();
     program.alloc(channel, 0, 0xc8b5, Some(&mut vec![0; 8])).unwrap();
     assert_eq!(machine.used(0), 6 * MIB);
-    let mut size = vec![0; 16];
-    put(&mut size, 0, channel);
     program.control(subdevice, 0x2080_1218, &mut size).unwrap();
     assert_eq!(get_u64(&size, 8), 5_435_392);
     let mut copy_params = vec![0; 20];
