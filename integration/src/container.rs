@@ -479,6 +479,15 @@ impl Exec<'_> {
         self.node.client().kill(&self.container, &self.id, signal as i32, false)
     }
 
+    /// Kills it and waits for its end.
+    #[track_caller]
+    pub fn end(self) {
+        // It may have ended already.
+        let _ = self.kill(Signal::SIGKILL);
+        self.wait().expect("wait for a killed exec");
+        self.delete().expect("delete an exec that has ended");
+    }
+
     /// Sets its terminal's size.
     pub fn resize(&self, width: u32, height: u32) -> Result<(), Status> {
         self.node.client().resize(&self.container, &self.id, width, height)

@@ -17,6 +17,7 @@ pub mod containerd;
 pub mod cri;
 pub mod egpu;
 pub mod events;
+pub mod hostile;
 pub mod leftovers;
 pub mod node;
 pub mod processes;
@@ -27,6 +28,7 @@ pub mod wait;
 
 pub use container::{Container, ContainerBuilder, Exec};
 pub use containerd::Flavour;
+pub use egpu::EgpuConfig;
 pub use node::{Node, Setup};
 pub use wait::eventually;
 

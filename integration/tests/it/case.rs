@@ -18,7 +18,7 @@ pub(crate) struct Case {
     /// Whether other runtimes are expected to pass it too.
     pub(crate) any_runtime: bool,
     /// What the machine must offer.
-    pub(crate) needs: fn() -> Skip,
+    pub(crate) needs: [fn() -> Skip; 2],
     /// Versions of containerd that it is about, by their beginning; empty: all.
     pub(crate) versions: &'static [&'static str],
 }
@@ -26,7 +26,7 @@ pub(crate) struct Case {
 impl Case {
     /// A test of the Task service that every runtime must pass.
     pub(crate) fn plain(name: &'static str, run: fn(&Node)) -> Self {
-        Self { name, setup: Setup::default, run, any_runtime: true, needs: || Ok(()), versions: &[] }
+        Self { name, setup: Setup::default, run, any_runtime: true, needs: [|| Ok(()); 2], versions: &[] }
     }
 
     /// A test of what only egpu does.
@@ -41,7 +41,12 @@ impl Case {
 
     /// Only where `needs` agrees.
     pub(crate) fn needing(self, needs: fn() -> Skip) -> Self {
-        Self { needs, ..self }
+        Self { needs: [needs, self.needs[1]], ..self }
+    }
+
+    /// Only where this agrees as well: what a whole module needs.
+    pub(crate) fn also_needing(self, needs: fn() -> Skip) -> Self {
+        Self { needs: [self.needs[0], needs], ..self }
     }
 
     /// Only on these versions of containerd.
@@ -60,7 +65,7 @@ impl Case {
         if is_egpu() && !shim_directory().join("containerd-shim-egpu-v1").exists() {
             return Some(format!("no shim for {EGPU_RUNTIME} in {}: cargo build first", shim_directory().display()));
         }
-        (self.needs)().err()
+        self.needs.into_iter().find_map(|needs| needs().err())
     }
 
     fn execute(self, flavour: &Flavour) {

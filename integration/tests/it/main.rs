@@ -12,10 +12,12 @@
     reason = "a test fails by panicking and reports by printing"
 )]
 
+mod attacks;
 mod case;
 mod ctr;
 mod examples;
 mod gpu;
+mod memory;
 mod pods;
 mod recovery;
 mod task;
@@ -28,13 +30,22 @@ fn main() -> std::process::ExitCode {
     // Each test starts daemons and looks at the whole machine's processes: a few at a time unless said otherwise.
     arguments.test_threads.get_or_insert(2);
     let flavours = Flavour::all();
-    let cases: Vec<case::Case> =
-        [task::cases(), pods::cases(), gpu::cases(), recovery::cases(), ctr::cases(), examples::cases()]
-            .into_iter()
-            .flatten()
-            .collect();
+    let cases: Vec<case::Case> = [
+        task::cases(),
+        pods::cases(),
+        gpu::cases(),
+        memory::cases(),
+        attacks::cases(),
+        recovery::cases(),
+        ctr::cases(),
+        examples::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     let trials = case::trials(&flavours, &cases);
     let conclusion = libtest_mimic::run(&arguments, trials);
     integration::node::remove_shared();
+    integration::hostile::remove();
     conclusion.exit_code()
 }

@@ -1,0 +1,151 @@
+//! The test programs that speak to the driver by themselves (`integration/hostile/hostile.c`): static, without NVIDIA's
+//! libraries, so that nothing in them cooperates.
+
+use std::{
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+};
+
+use nix::fcntl::{Flock, FlockArg};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::{
+    container::ContainerBuilder,
+    egpu::Grant,
+    node::Node,
+    stdio::{Output, Stdio},
+};
+
+/// Where a container finds it.
+pub const PROGRAM: &str = "/bin/hostile";
+/// `NV_ERR_NO_MEMORY` (nverr.h).
+pub const OUT_OF_MEMORY: i64 = 0x51;
+/// A mebibyte, in bytes.
+pub const MIB: u64 = 1 << 20;
+
+static BUILT: OnceLock<Result<(TempDir, PathBuf), String>> = OnceLock::new();
+
+/// Why it cannot be had, if it cannot.
+///
+/// # Errors
+/// When there is no C compiler, or it fails.
+pub fn available() -> Result<(), String> {
+    built().map(drop)
+}
+
+fn built() -> Result<&'static Path, String> {
+    let built = BUILT.get_or_init(|| {
+        let directory = tempfile::Builder::new().prefix("egpu-hostile-").tempdir().expect("make a directory");
+        let program = directory.path().join("hostile");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("hostile/hostile.c");
+        let arguments = ["-static", "-O1", "-pthread", "-o"];
+        let compiled = Command::new("cc").args(arguments).arg(&program).arg(source).output();
+        match compiled {
+            Ok(output) if output.status.success() => Ok((directory, program)),
+            Ok(output) => Err(format!("cc failed: {}", String::from_utf8_lossy(&output.stderr))),
+            Err(error) => Err(format!("no C compiler: {error}")),
+        }
+    });
+    built.as_ref().map(|(_, program)| program.as_path()).map_err(Clone::clone)
+}
+
+/// Removes what was built; to be called when the last test has ended.
+pub fn remove() {
+    if let Some(Ok((directory, _))) = BUILT.get() {
+        let _ = std::fs::remove_dir_all(directory.path());
+    }
+}
+
+impl ContainerBuilder<'_> {
+    /// With the test programs at [`PROGRAM`].
+    #[must_use]
+    pub fn armed(self) -> Self {
+        let program = built().expect("the test programs");
+        self.edit(move |spec| {
+            let mount = json!({
+                "destination": PROGRAM, "type": "bind", "source": program, "options": ["bind", "ro"],
+            });
+            spec["mounts"].as_array_mut().expect("mounts").push(mount);
+        })
+    }
+
+    /// Runs one of the test programs.
+    #[must_use]
+    pub fn hostile(self, arguments: &[&str]) -> Self {
+        self.armed().args(&[&[PROGRAM], arguments].concat())
+    }
+}
+
+/// Value of `name=value` in what a test program printed.
+#[track_caller]
+pub fn value(text: &str, name: &str) -> i64 {
+    let prefix = format!("{name}=");
+    let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
+    let line = line.unwrap_or_else(|| panic!("no {name} in {text:?}"));
+    line.parse().unwrap_or_else(|_| panic!("{name}={line}"))
+}
+
+impl Output {
+    /// See [`value`].
+    #[track_caller]
+    pub fn value(&self, name: &str) -> i64 {
+        value(&self.stdout(), name)
+    }
+}
+
+impl Stdio {
+    /// Waits until the program has said `name`, and says its value.
+    #[track_caller]
+    pub fn value(&self, name: &str) -> i64 {
+        crate::eventually(&format!("{name}= in {:?}", self.stdout_so_far()), || {
+            let text = self.stdout_so_far();
+            let complete = text.rfind('\n').map_or("", |end| &text[..end]);
+            complete.lines().any(|line| line.starts_with(&format!("{name}="))).then(|| value(complete, name))
+        })
+    }
+}
+
+impl Node {
+    /// What all processes of the machine have taken of a simulated card, as the simulated driver itself accounts for it.
+    #[track_caller]
+    pub fn card_used(&self, card: usize) -> u64 {
+        let cards = self.egpu_json(&["cards"]);
+        let uuid = cards[card]["uuid"].as_str().expect("a uuid").to_owned();
+        let path = self.directory().join("egpu/simulated").join(format!("{uuid}.used"));
+        let Ok(file) = File::open(&path) else { return 0 };
+        let mut file = Flock::lock(file, FlockArg::LockShared).expect("lock the card's account");
+        let mut text = String::new();
+        file.read_to_string(&mut text).expect("read the card's account");
+        // Who is gone holds nothing; whoever changes the file next takes its line out.
+        let lines = text.lines().take_while(|line| *line != "end").map(|line| line.split(' ').collect::<Vec<_>>());
+        let living = lines.filter(|words| Path::new("/proc").join(words[0]).exists());
+        living.map(|words| words[2].parse::<u64>().expect("bytes")).sum()
+    }
+
+    /// What a container uses of its first card and how often it was refused, as `egpu ps` says.
+    #[track_caller]
+    pub fn usage(&self, id: &str) -> Usage {
+        let Grant(entry) = self.grant(id).unwrap_or_else(|| panic!("{id} has no grant"));
+        let number = |value: &serde_json::Value| value.as_u64().unwrap_or_else(|| panic!("a number in {entry}"));
+        Usage {
+            used: number(&entry["cards"][0]["memory_used_bytes"]),
+            limit: number(&entry["cards"][0]["memory_limit_bytes"]),
+            denials: number(&entry["denials"]),
+        }
+    }
+}
+
+/// See [`Node::usage`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes.
+    pub used: u64,
+    /// Bytes.
+    pub limit: u64,
+    /// Allocations that were refused.
+    pub denials: u64,
+}

@@ -1,0 +1,69 @@
+//! What `rm-client` tries (`integration/rm-client/src/attacks.rs`): each attack says what it came to hold.
+
+use containerd_client::types::v1::Status as TaskStatus;
+use integration::{Node, eventually, hostile::MIB, rootfs};
+
+use super::{Neighbour, QUOTA};
+use crate::{
+    case::Case,
+    memory::{granted, idle, until_free},
+};
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::egpu("attacks::everything_that_rm_client_tries", all).needing(rm_client),
+        Case::egpu("attacks::random_honest_programs", random).needing(rm_client),
+    ]
+}
+
+pub(crate) fn rm_client() -> Result<(), String> {
+    integration::hostile::available()?;
+    match rootfs::rm_client() {
+        Some(_) => Ok(()),
+        None => Err("EGPU_TEST_RM_CLIENT names no program: make rm-client".to_owned()),
+    }
+}
+
+/// Among them (each with the defence that stops it): references that outlive a freed handle, in UVM and in exports (they are
+/// charged until they end); channel groups (limited, and charged); pages of 512 MiB for a little memory (what the driver says
+/// that a piece takes is charged); commands without a direction (the filter goes by number); the older calls for memory.
+fn all(node: &Node) {
+    let neighbour = Neighbour::new(node);
+    let listing = idle(node, "attacker", QUOTA);
+    let list = listing.read("rm-client attack list");
+    listing.end();
+    assert!(list.lines().count() >= 14, "{list}");
+    for name in list.lines() {
+        let attack = &["rm-client", "attack", name, "64M", "--hold", "stdin"];
+        let mut container = granted(node, "attacker", QUOTA).args(attack).stdin().start().unwrap();
+        // One that is told an errno ends.
+        eventually(&format!("{name} has done its worst"), || {
+            let holds = container.stdio.stdout_so_far().contains("holding");
+            (holds || container.status() == TaskStatus::Stopped).then_some(())
+        });
+        let told = container.stdio.stdout_so_far();
+        let used = node.usage("attacker");
+        assert!(used.used <= used.limit, "{name}: {used:?} {told}");
+        let card = node.card_used(0);
+        assert!(card <= (QUOTA + 320) * MIB, "{name}: {} MiB of the card are taken; {told}", card / MIB);
+        neighbour.is_well();
+        let _ = container.close_stdin();
+        container.end();
+        assert!(node.card_used(0) < 320 * MIB, "what {name} held is free");
+    }
+    neighbour.container.end();
+    until_free(node);
+}
+
+/// Programs that allocate, free, map, export and import at random: what they give back is given back, and no sum of theirs
+/// is above the quota.
+fn random(node: &Node) {
+    for seed in ["1", "2", "3", "4", "5", "6"] {
+        let program = &["rm-client", "random", seed, "300", "--max", "128M"];
+        let (code, output) = granted(node, "a", QUOTA).args(program).run().unwrap();
+        assert_eq!(code, 0, "seed {seed}: {}{}", output.stdout(), output.stderr());
+        let most = output.stdout().split(' ').nth_back(3).and_then(|bytes| bytes.parse::<u64>().ok());
+        assert!(most.is_some_and(|most| most > 0 && most <= QUOTA * MIB), "{}", output.stdout());
+        until_free(node);
+    }
+}

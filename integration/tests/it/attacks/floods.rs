@@ -1,0 +1,98 @@
+//! Too much of everything.
+
+use integration::{Node, hostile::MIB};
+
+use super::{Neighbour, QUOTA, attacker, run, whole_quota};
+use crate::{case::Case, memory::until_used};
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::egpu("attacks::fork_and_exec_storms", forks),
+        Case::egpu("attacks::many_tiny_allocations", tiny),
+        Case::egpu("attacks::objects_with_hidden_memory", objects),
+        Case::egpu("attacks::a_flooded_mediator", flood),
+        Case::egpu("attacks::a_storm_of_signals", signals),
+        Case::egpu("attacks::recycled_process_ids", recycled),
+    ]
+}
+
+/// Defence: what a process held goes back with it, exactly once, however it ends.
+fn forks(node: &Node) {
+    let output = run(node, &["forks", "3"]);
+    assert!(integration::hostile::value(&output, "children") > 0);
+    whole_quota(node);
+}
+
+/// Defence: what the driver says that a piece takes is charged, not what was asked: one byte takes 64 KiB.
+fn tiny(node: &Node) {
+    let neighbour = Neighbour::new(node);
+    let container = attacker(node, &["tiny"]).start().unwrap();
+    let (count, got) = (container.stdio.value("count"), container.stdio.value("got").cast_unsigned());
+    assert!(container.stdio.value("status") != 0, "it ends");
+    assert!(got <= QUOTA * MIB, "{count} pieces, {got} bytes");
+    neighbour.and_quota_holds();
+    neighbour.end(container);
+}
+
+/// Defence: objects that cost memory which is not theirs to ask for are limited in number, and charged.
+fn objects(node: &Node) {
+    for class in ["0xa06c", "0x90f1"] {
+        let neighbour = Neighbour::new(node);
+        let container = attacker(node, &["objects", class]).start().unwrap();
+        let count = container.stdio.value("count");
+        assert!((1..5_000).contains(&count), "{count} of {class}");
+        neighbour.and_quota_holds();
+        neighbour.end(container);
+    }
+}
+
+/// Defence: each container has a mediator of its own.
+fn flood(node: &Node) {
+    let neighbour = Neighbour::new(node);
+    let container = attacker(node, &["flood", "1000", "64"]).start().unwrap();
+    container.stdio.value("flooding");
+    for _ in 0..5 {
+        neighbour.is_well();
+    }
+    // Its own execs are served as well, and it can be ended.
+    let (code, _) = container.sh("hostile step 1");
+    assert_eq!(code, 0);
+    neighbour.and_quota_holds();
+    neighbour.end(container);
+}
+
+/// Defence: a call that was executed is answered although a signal came (`WAIT_KILLABLE_RECV`), or undone: an allocation
+/// whose caller never learned of it would be charged for ever.
+fn signals(node: &Node) {
+    let neighbour = Neighbour::new(node);
+    let container = attacker(node, &["signals", "3"]).start().unwrap();
+    assert!(container.stdio.value("done") > 0, "a program with signals gets on");
+    assert_eq!(container.stdio.value("failed"), 0);
+    assert_eq!(container.stdio.value("status"), 0);
+    // One piece of 2 MiB is left.
+    until_used(node, "attacker", 2, 32);
+    neighbour.and_quota_holds();
+    neighbour.end(container);
+}
+
+/// Defence: processes are known by pidfd, not by number.
+fn recycled(node: &Node) {
+    let neighbour = Neighbour::new(node);
+    let mut container = attacker(node, &["recycled", "700"])
+        .edit(|spec| {
+            // /proc/sys is the container's own to write here: the number of its pids is that of its namespace (Linux 6.14).
+            spec["linux"]["readonlyPaths"] = serde_json::json!([]);
+        })
+        .start()
+        .unwrap();
+    container.wait().unwrap();
+    container.delete().unwrap();
+    let output = container.stdio.finish();
+    if output.value("pid_max") == 0 {
+        assert!(output.value("again") > 0, "pids came again");
+    }
+    let got = output.value("got").cast_unsigned();
+    assert!(got <= QUOTA * MIB && got + 48 * MIB >= QUOTA * MIB, "nothing of the dead is still charged: {got}");
+    neighbour.is_well();
+    neighbour.container.end();
+}

@@ -1,0 +1,57 @@
+//! Threads that change what is looked at, between the look and the use.
+
+use integration::{Node, hostile::MIB};
+
+use super::{Neighbour, attacker};
+use crate::case::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::egpu("attacks::a_thread_that_rewrites_the_size", size),
+        Case::egpu("attacks::a_thread_that_rewrites_the_class", class),
+        Case::egpu("attacks::a_thread_that_closes_the_file", close),
+        Case::egpu("attacks::a_thread_with_its_own_descriptors", own_table),
+    ]
+}
+
+/// Defence: the call is copied once, judged and executed from the copy. Read twice, or continued, a size of 1 MiB becomes
+/// 8 GiB in between.
+fn size(node: &Node) {
+    let neighbour = Neighbour::new(node);
+    let container = attacker(node, &["race", "8192", "2000"]).start().unwrap();
+    assert!(container.stdio.value("got") + container.stdio.value("denied") == 2000);
+    neighbour.and_quota_holds();
+    neighbour.end(container);
+}
+
+/// Defence: the allocation of a client is executed as well, not continued, so that it cannot become one of memory.
+fn class(node: &Node) {
+    let neighbour = Neighbour::new(node);
+    let container = attacker(node, &["race-class", "2000"]).start().unwrap();
+    container.stdio.value("done");
+    neighbour.and_quota_holds();
+    neighbour.end(container);
+}
+
+/// Defence: the call is executed on a duplicate that was taken once; a number that is no file of the driver's is answered,
+/// not continued.
+fn close(node: &Node) {
+    let neighbour = Neighbour::new(node);
+    let container = attacker(node, &["close", "3000"]).start().unwrap();
+    let got = container.stdio.value("got").cast_unsigned();
+    assert!(got * 64 * MIB <= 512 * MIB, "{got} pieces of 64 MiB");
+    container.stdio.value("failed");
+    neighbour.and_quota_holds();
+    neighbour.end(container);
+}
+
+/// Defence: descriptors are looked up in the calling thread's table, not in its process's; or the call is refused.
+fn own_table(node: &Node) {
+    let neighbour = Neighbour::new(node);
+    let container = attacker(node, &["own-table"]).start().unwrap();
+    let got = container.stdio.value("got").cast_unsigned();
+    assert!(got <= 512 * MIB, "{got}");
+    container.stdio.value("afterwards");
+    neighbour.and_quota_holds();
+    neighbour.end(container);
+}

@@ -1,0 +1,115 @@
+//! Over quota with `kill`: the OOM script, the end of the process, and what containerd is told.
+
+use integration::{Container, Node, eventually};
+
+use super::{fill, granted, until_free, until_used};
+use crate::case::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::egpu("memory::kill_ends_init_and_tells_of_it", kills_init),
+        Case::egpu("memory::kill_ends_the_process_that_asked_alone", kills_an_exec),
+        Case::egpu("memory::the_oom_script_runs_first", oom_script),
+        Case::egpu("memory::an_oom_script_that_hangs_is_not_waited_for", hanging_script),
+        Case::egpu("memory::alibabas_containers_have_their_script", alibabas_script),
+        Case::egpu("memory::hami_containers_may_ask_to_be_killed", active_oom_killer),
+    ]
+}
+
+fn oom_kills(container: &Container<'_>) -> u64 {
+    let metrics = container.metrics_v1();
+    metrics.memory_oom_control.oom_kill
+}
+
+fn kills_init(node: &Node) {
+    let mut container = granted(node, "a", 256).env("EGPU_OOM", "kill").hostile(&["fill", "16"]).start().unwrap();
+    assert_eq!(container.wait().unwrap(), 137);
+    node.events().wait_for("a", "oom");
+    if integration::is_egpu() && std::path::Path::new("/sys/fs/cgroup/memory").exists() {
+        assert!(oom_kills(&container) >= 1, "Kubernetes decides OOMKilled by this, after the exit");
+    }
+    assert!(!container.stdio.stdout_so_far().contains("got="), "it never saw an answer");
+    container.delete().unwrap();
+    until_free(node);
+}
+
+fn kills_an_exec(node: &Node) {
+    let container = granted(node, "a", 256).env("EGPU_OOM", "kill").hostile(&["hold", "64"]).start().unwrap();
+    assert_eq!(container.stdio.value("status"), 0);
+    let (code, _) = container.sh("exec hostile fill 16");
+    assert_eq!(code, 137);
+    // init goes on and keeps its memory.
+    until_used(node, "a", 64, 100);
+    // What the killed one held is free again.
+    let (code, output) = container.sh("hostile step 128");
+    assert_eq!((code, output.value("status")), (0, 0));
+    container.end();
+}
+
+fn oom_script(node: &Node) {
+    let container = granted(node, "a", 256)
+        .env("EGPU_OOM", "kill")
+        .env("EGPU_OOM_SCRIPT", "/tmp/oom.sh")
+        .script("printf '#!/bin/sh\\necho told >/tmp/told\\n' >/tmp/oom.sh; chmod 755 /tmp/oom.sh; sleep infinity")
+        .start()
+        .unwrap();
+    eventually("the script is there", || (container.sh("test -x /tmp/oom.sh").0 == 0).then_some(()));
+    let (code, _) = container.sh("exec hostile fill 16");
+    assert_eq!(code, 137);
+    assert_eq!(container.read("cat /tmp/told"), "told");
+    container.end();
+}
+
+fn hanging_script(node: &Node) {
+    let container = granted(node, "a", 256)
+        .env("EGPU_OOM", "kill")
+        .env("EGPU_OOM_SCRIPT", "/tmp/oom.sh")
+        .script("printf '#!/bin/sh\\nsleep 100000\\n' >/tmp/oom.sh; chmod 755 /tmp/oom.sh; sleep infinity")
+        .start()
+        .unwrap();
+    eventually("the script is there", || (container.sh("test -x /tmp/oom.sh").0 == 0).then_some(()));
+    assert_eq!(container.sh("exec hostile fill 16").0, 137);
+    eventually("the script is ended, too", || (container.sh("pgrep -f oom.sh").0 != 0).then_some(()));
+    assert!(fill_is_refused(&container));
+    container.end();
+}
+
+fn fill_is_refused(container: &Container<'_>) -> bool {
+    container.sh("exec hostile fill 16").0 == 137
+}
+
+fn alibabas_script(node: &Node) {
+    let container = node
+        .container("a")
+        .armed()
+        .env("NVIDIA_VISIBLE_DEVICES", "0")
+        .env("AMP_VGPU_ENABLE", "1")
+        .env("ALIYUN_COM_GPU_MEM_CONTAINER", "1")
+        .env("ALIYUN_COM_GPU_MEM_DEV", "32")
+        .env("ALIYUN_COM_GPU_OOM_SCRIPT", "/tmp/oom.sh")
+        .script("printf '#!/bin/sh\\necho told >/tmp/told\\n' >/tmp/oom.sh; chmod 755 /tmp/oom.sh; sleep infinity")
+        .start()
+        .unwrap();
+    eventually("the script is there", || (container.sh("test -x /tmp/oom.sh").0 == 0).then_some(()));
+    assert_eq!(container.sh("exec hostile fill 64").0, 137);
+    assert_eq!(container.read("cat /tmp/told"), "told");
+    container.end();
+}
+
+fn active_oom_killer(node: &Node) {
+    for (wanted, code) in [("true", 137), ("false", 0)] {
+        let container = node
+            .container(&format!("a-{wanted}"))
+            .armed()
+            .env("NVIDIA_VISIBLE_DEVICES", "0")
+            .env("CUDA_DEVICE_MEMORY_LIMIT", "256m")
+            .env("ACTIVE_OOM_KILLER", wanted)
+            .start()
+            .unwrap();
+        assert_eq!(container.sh("exec hostile fill 16").0, code, "ACTIVE_OOM_KILLER={wanted}");
+        if wanted == "false" {
+            super::assert_full(fill(&container).0, 256);
+        }
+        container.end();
+    }
+}

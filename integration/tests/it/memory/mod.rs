@@ -1,0 +1,59 @@
+//! Memory quotas hold at the driver's boundary, whatever a container runs. On simulated cards: decoding, accounting and
+//! verdicts are the same as on real ones, and the simulated driver has an account of its own to compare with.
+
+mod hold;
+mod kill;
+mod live;
+mod many;
+mod view;
+
+use integration::{Container, ContainerBuilder, Node, eventually, hostile::MIB};
+
+use crate::case::Case;
+
+/// All of them.
+pub(crate) fn cases() -> Vec<Case> {
+    let all = [hold::cases(), kill::cases(), live::cases(), many::cases(), view::cases()];
+    all.into_iter().flatten().map(|case| case.also_needing(integration::hostile::available)).collect()
+}
+
+/// A container with `mib` of card 0.
+pub(crate) fn granted<'node>(node: &'node Node, id: &str, mib: u64) -> ContainerBuilder<'node> {
+    node.container(id).armed().env("EGPU_DEVICES", "0").env("EGPU_MEMORY", &format!("{mib}MiB"))
+}
+
+/// One that waits for execs.
+#[track_caller]
+pub(crate) fn idle<'node>(node: &'node Node, id: &str, mib: u64) -> Container<'node> {
+    granted(node, id, mib).start().expect("a container with a grant")
+}
+
+/// What a program in the container gets, in pieces of 16 MiB, until it is refused: bytes and last status.
+#[track_caller]
+pub(crate) fn fill(container: &Container<'_>) -> (u64, i64) {
+    let (code, output) = container.sh("hostile fill 16");
+    assert_eq!(code, 0, "{}{}", output.stdout(), output.stderr());
+    (output.value("got").cast_unsigned(), output.value("status"))
+}
+
+/// `bytes` is what a quota of `mib` lets a program have: all of it but a last piece, and what its own objects take.
+#[track_caller]
+pub(crate) fn assert_full(bytes: u64, mib: u64) {
+    assert!(bytes <= mib * MIB, "{} MiB of {mib} MiB", bytes / MIB);
+    assert!(bytes + 48 * MIB >= mib * MIB, "{} MiB of {mib} MiB", bytes / MIB);
+}
+
+/// A card with nothing taken: what is freed is given back by the mediator, and it may take a moment to be told.
+#[track_caller]
+pub(crate) fn until_free(node: &Node) {
+    eventually("card 0 is free", || (node.card_used(0) == 0).then_some(()));
+}
+
+/// `egpu ps` says so: it tells what the mediator last wrote down, which it does a few times a second.
+#[track_caller]
+pub(crate) fn until_used(node: &Node, id: &str, at_least: u64, at_most: u64) {
+    eventually(&format!("{id} uses {at_least} to {at_most} MiB"), || {
+        let used = node.usage(id).used;
+        (used >= at_least * MIB && used <= at_most * MIB).then_some(())
+    });
+}
