@@ -13,12 +13,17 @@ cargo build --release --locked -p egpu-shim --bins
 cargo test --locked -p integration --test it --no-run
 tests=$(ls -t "$target"/debug/deps/it-* | grep -v '\.d$' | head -n 1)
 
+make rm-client
+
 rm -rf "$out"
 mkdir -p "$out/egpu-gpu-test/bin"
 cp "$target/release/containerd-shim-egpu-v1" "$target/release/egpu" "$out/egpu-gpu-test/bin/"
 cp "$containerd/containerd" "$containerd/ctr" /bin/busybox "$out/egpu-gpu-test/bin/"
 cp "$tests" "$out/egpu-gpu-test/bin/it"
 strip "$out"/egpu-gpu-test/bin/it "$out"/egpu-gpu-test/bin/egpu 2>/dev/null || true
-cp integration/gpu/run.sh integration/gpu/torch_check.py "$out/egpu-gpu-test/"
+cp "$target"/rm-client/*/debug/rm-client "$out/egpu-gpu-test/bin/"
+${CC:-cc} -O2 -o "$out/egpu-gpu-test/bin/cuda-load" integration/gpu/cuda_load.c -ldl
+strip "$out/egpu-gpu-test/bin/rm-client" 2>/dev/null || true
+cp integration/gpu/run.sh integration/gpu/memory.sh integration/gpu/*.py "$out/egpu-gpu-test/"
 XZ_OPT='-T0 -6' tar -C "$out" -cJf "$out/egpu-gpu-test.tar.xz" egpu-gpu-test
 ls -l "$out/egpu-gpu-test.tar.xz"

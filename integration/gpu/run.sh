@@ -2,6 +2,7 @@
 # Runs egpu on a real GPU: private containerd, containers whose root file system is an overlay of this machine's own.
 # usage: sudo run.sh [RESULT_FOLDER]   (from the unpacked bundle, or from the repository after bundle.sh)
 # Needs root, cgroups, an NVIDIA driver; python3 with PyTorch for the compute checks. Changes nothing outside WORK and /run.
+# EGPU_GPU_ONLY_MEMORY=1 runs memory.sh alone.
 # Exit status: 0 when every check passed. Everything printed is kept in RESULT_FOLDER/DATE-DRIVER-CARD.txt.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -78,6 +79,20 @@ for container in json.load(sys.stdin):
     if container["id"] == sys.argv[1]:
         print("\n".join(sorted(card["uuid"] for card in container["cards"])))' "$1"; }
 
+logs() {
+    title "decision log"
+    cat "$work/egpu.log"
+    if [ "$failed" -gt 0 ]; then
+        title "containerd's log, its end"
+        tail -n 80 "$work/containerd.log"
+    fi
+}
+summary() {
+    title "summary"
+    echo "$passed passed, $failed failed, $skipped skipped; kept in $result"
+    [ "$failed" = 0 ]
+}
+
 cleanup() {
     title "cleaning up"
     for id in $(ctr_ containers list --quiet 2>/dev/null); do stop "$id"; done
@@ -137,6 +152,13 @@ title "egpu cards"
 egpu cards
 cards=$(egpu cards --output json)
 check "egpu lists the cards that nvidia-smi lists" diff <(printf '%s\n' "${host_uuids[@]}" | sort) <(uuids_in <<<"$cards")
+
+if [ -n "${EGPU_GPU_ONLY_MEMORY:-}" ]; then
+    . "$here/memory.sh"
+    logs
+    summary
+    exit
+fi
 
 title "a container without a request"
 none=$(run none -- sh -c 'ls /dev/nvidia* 2>&1; nvidia-smi 2>&1; for minor in 0 255; do
@@ -234,18 +256,15 @@ fi
 check "the GPU works under limits" contains "$(inside limited nvidia-smi -L)" GPU-
 stop limited
 
+. "$here/memory.sh"
+
 title "nothing left"
 sleep 1
 egpu ps
 check "no grants" [ "$(egpu ps --output json | tr -d ' \n')" = "[]" ]
 check "no records" [ "$(ls "$work/state/ledger" 2>/dev/null | grep -c '\.json$')" = 0 ]
 check "no shims" [ "$(pgrep -fc -- "-address $socket")" = 0 ]
-title "decision log"
-cat "$work/egpu.log"
-if [ "$failed" -gt 0 ]; then
-    title "containerd's log, its end"
-    tail -n 80 "$work/containerd.log"
-fi
+logs
 
 if [ -x "$bin/it" ] && [ -z "${EGPU_GPU_QUICK:-}" ]; then
     title "the integration tests on this machine"
@@ -257,6 +276,4 @@ if [ -x "$bin/it" ] && [ -z "${EGPU_GPU_QUICK:-}" ]; then
     check "the integration tests pass" [ "$status" = 0 ]
 fi
 
-title "summary"
-echo "$passed passed, $failed failed, $skipped skipped; kept in $result"
-[ "$failed" = 0 ]
+summary

@@ -142,7 +142,7 @@ impl Session {
         if let Some((card, place)) = wanted.place {
             lock(&self.topology).add(made.client, alloc.parent, made.object, card, place);
         }
-        if kind == Kind::Channel {
+        if class.kind == ClassKind::Engine && context::brings_context(alloc.class) {
             self.charge_context(flight, alloc.parent, made)?;
         }
         self.finish_made(flight, made)
@@ -186,6 +186,7 @@ impl Session {
                 let is_grouped = lock(&self.topology).group(alloc.client, alloc.parent).is_some();
                 let engine = memory::channel_engine(params).unwrap_or(0);
                 wanted.memory = on_card().filter(|_| !is_grouped).map(|card| (card, context::expected(engine)));
+                wanted.place = on_card().map(|card| (card, Place::Channel { has_context: false }));
             }
             ClassKind::ContextShare => wanted.dependencies = handles(params, &[0]),
             ClassKind::MemoryReference => wanted.references = handles(params, &[0, 4]),

@@ -3,6 +3,9 @@
 //! With one CUDA context on an H200 (driver 580.159.04), 9024 KiB of the card are gone beside all allocations: 8256 KiB once its compute
 //! channel group is scheduled, 256 KiB for each of its three groups of copy engines. Of the former, the driver tells 5308 KiB when asked for
 //! the size of a channel's context buffers. So a group is charged when it is made, and what the driver tells corrects that.
+//!
+//! The buffers come with the first object of the graphics engine in a channel. Asked before, the driver writes three lines into the kernel's
+//! log, so nobody asks before: neither this module nor the container through it.
 
 use runtime_config::Bytes;
 
@@ -18,7 +21,7 @@ use crate::{
     driver::DeviceFile,
     rm::{
         Handle, Status,
-        layout::{read_u64, write_u32},
+        layout::{read_u32, read_u64, write_u32},
     },
 };
 
@@ -27,6 +30,9 @@ const GRAPHICS: Bytes = Bytes(8256 * Bytes::KIB);
 const UNTOLD: Bytes = Bytes(2948 * Bytes::KIB);
 /// What a group of another engine takes.
 const OTHER: Bytes = Bytes(256 * Bytes::KIB);
+
+/// `NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE`: the channel, then the total at 8.
+pub(super) const GET_CONTEXT_SIZE: u32 = 0x2080_1218;
 
 /// `NV2080_ENGINE_TYPE_GR0` to `GR7` (src/common/sdk/nvidia/inc/class/cl2080_notification.h).
 const GRAPHICS_ENGINES: std::ops::RangeInclusive<u32> = 1..=8;
@@ -41,16 +47,22 @@ pub(super) fn expected(engine: u32) -> Bytes {
     if engine == 0 || can_be_measured(engine) { GRAPHICS } else { OTHER }
 }
 
+/// Whether objects of a class are the graphics engine's: 3D (`*97`) and compute (`*C0`) of every generation.
+pub(super) fn brings_context(class: u32) -> bool {
+    matches!(class & 0xff, 0x97 | 0xc0)
+}
+
 impl Session {
-    /// The first channel of a group exists: the driver is asked what the group takes.
-    pub(super) fn charge_context(&self, flight: &Flight<'_>, parent: Handle, channel: Made) -> Result<(), End> {
-        let Made { client, object } = channel;
-        let (group, card) = {
-            let topology = lock(&self.topology);
-            (topology.group(client, parent), topology.card_of(client, parent))
+    /// A channel has got an object of the graphics engine. With the first one of a group, the driver is asked what the group takes.
+    pub(super) fn charge_context(&self, flight: &Flight<'_>, channel: Handle, engine: Made) -> Result<(), End> {
+        let client = engine.client;
+        let (parent, group, card) = {
+            let mut topology = lock(&self.topology);
+            let Some(parent) = topology.context_came(client, channel) else { return Ok(()) };
+            (parent, topology.group(client, parent), topology.card_of(client, parent))
         };
         let (Some(false), Some(card)) = (group, card) else { return Ok(()) };
-        let Some(bytes) = self.context_size(&flight.file, client, card, object) else { return Ok(()) };
+        let Some(bytes) = self.context_size(&flight.file, client, card, channel) else { return Ok(()) };
         let bytes = Bytes(bytes.0.saturating_add(UNTOLD.0));
         let charged = self.locks.with(&[Name::Client(client)], || {
             lock(&self.topology).group_is_measured(client, parent);
@@ -58,10 +70,18 @@ impl Session {
         });
         charged.map_err(|refusal| {
             // Its buffers stay until the group goes.
-            self.unmake(&flight.file, channel);
+            self.unmake(&flight.file, engine);
             self.unmake(&flight.file, Made { client, object: parent });
             self.refused(flight.pid, refusal)
         })
+    }
+
+    /// The container asks for the size of a channel's context buffers; the answer of the driver where there are none.
+    pub(super) fn may_ask_context_size(&self, client: Handle, params: &[u8]) -> Result<(), End> {
+        /// `NV_ERR_INVALID_OBJECT`.
+        const NO_CONTEXT: Status = Status(0x31);
+        let channel = Handle(read_u32(params, 0).ok_or(End::Status(Status::INVALID_ARGUMENT))?);
+        if lock(&self.topology).has_context(client, channel) { Ok(()) } else { Err(End::Status(NO_CONTEXT)) }
     }
 
     /// Bytes of the context buffers of a channel's group; `None`: the driver does not tell.
@@ -83,8 +103,6 @@ impl Session {
     }
 
     fn ask_context_size(&self, file: &DeviceFile, client: Handle, subdevice: Handle, channel: Handle) -> Option<Bytes> {
-        /// `NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE`: the channel, then the total at 8.
-        const GET_CONTEXT_SIZE: u32 = 0x2080_1218;
         let mut params = vec![0; 16];
         let _ = write_u32(&mut params, 0, channel.0);
         let (status, params) = self.raw(file, client).control(subdevice, GET_CONTEXT_SIZE, params).ok()?;

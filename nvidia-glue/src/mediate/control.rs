@@ -3,6 +3,7 @@
 use super::{
     Answer, Session, UnknownKind,
     call::{End, Flight},
+    context,
     locks::lock,
     view::{self, processes::Shown},
 };
@@ -50,6 +51,9 @@ impl Session {
         }
         if ATTACH_CARDS.contains(&control.id) {
             view::cards::restrict_list(flight.params_mut(), names);
+        }
+        if control.id == context::GET_CONTEXT_SIZE {
+            self.may_ask_context_size(control.client, flight.params())?;
         }
         match rule {
             ControlRule::Pass => {

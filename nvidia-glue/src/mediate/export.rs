@@ -32,7 +32,6 @@ use crate::{
 const EXPORT_OBJECT: u32 = 0x3d05;
 const IMPORT_OBJECT: u32 = 0x3d06;
 const EXPORT_INFO: u32 = 0x3d08;
-const CREATE_EXPORT: u32 = 0x3d0a;
 const EXPORT_OBJECTS: u32 = 0x3d0b;
 const IMPORT_OBJECTS: u32 = 0x3d0c;
 
@@ -50,7 +49,6 @@ const ONE_EXPORT: Layout = Layout { fd: 16, parent: 8, objects: 12, most: 1, cou
 const ONE_IMPORT: Layout = Layout { fd: 0, parent: 12, objects: 16, most: 1, count: None };
 const MANY_EXPORTS: Layout = Layout { fd: 0, parent: 4, objects: 76, most: 512, count: Some(2124) };
 const MANY_IMPORTS: Layout = Layout { fd: 0, parent: 4, objects: 8, most: 128, count: Some(648) };
-const CREATE: Layout = Layout { fd: 72, parent: 0, objects: 0, most: 0, count: None };
 const INFO: Layout = Layout { fd: 0, parent: 0, objects: 0, most: 0, count: None };
 
 impl Layout {
@@ -78,7 +76,6 @@ impl Session {
         let layout = match control.id {
             EXPORT_OBJECT => ONE_EXPORT,
             EXPORT_OBJECTS => MANY_EXPORTS,
-            CREATE_EXPORT => CREATE,
             _ => return Err(End::Status(Status::NOT_SUPPORTED)),
         };
         let token = self.token(flight, &layout)?;

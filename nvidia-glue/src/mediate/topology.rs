@@ -1,6 +1,6 @@
 //! On which card a client's devices are.
 //!
-//! Only what matters to later calls is remembered: devices, subdevices, channel groups, and the driver's page about a card. What is remembered of an object
+//! Only what matters to later calls is remembered: devices, subdevices, channels and their groups, and the driver's page about a card. What is remembered of an object
 //! that went with another one does no harm: the driver refuses whatever names it, and a handle that is used again is written anew.
 
 use std::collections::HashMap;
@@ -15,6 +15,10 @@ pub(super) enum Place {
     /// A channel group; whether the size of its context buffers is known, so that nobody needs to ask for it (again).
     Group {
         is_measured: bool,
+    },
+    /// A channel; whether it has an object of the graphics engine, with which its context buffers come.
+    Channel {
+        has_context: bool,
     },
     /// The page on which the driver tells about the card.
     SharedData,
@@ -75,6 +79,20 @@ impl Topology {
         }
     }
 
+    /// A channel has got its context buffers: what it is in, if it is one that was added.
+    pub(super) fn context_came(&mut self, client: Handle, channel: Handle) -> Option<Handle> {
+        let placed = self.clients.get_mut(&client)?.get_mut(&channel)?;
+        let Place::Channel { has_context } = &mut placed.place else { return None };
+        *has_context = true;
+        Some(placed.parent)
+    }
+
+    /// Whether the object is a channel with context buffers.
+    pub(super) fn has_context(&self, client: Handle, channel: Handle) -> bool {
+        let placed = self.clients.get(&client).and_then(|objects| objects.get(&channel));
+        placed.is_some_and(|placed| placed.place == Place::Channel { has_context: true })
+    }
+
     /// Whether the object is the driver's page about a card.
     pub(super) fn is_shared_data(&self, client: Handle, object: Handle) -> bool {
         let placed = self.clients.get(&client).and_then(|objects| objects.get(&object));
@@ -124,7 +142,14 @@ mod tests {
         topology.group_is_measured(CLIENT, group);
         assert_eq!(topology.group(CLIENT, group), Some(true));
         assert_eq!(topology.group(CLIENT, device), None);
+        let channel = Handle(5);
+        topology.add(CLIENT, group, channel, Card(1), Place::Channel { has_context: false });
+        assert!(!topology.has_context(CLIENT, channel));
+        assert_eq!(topology.context_came(CLIENT, channel), Some(group));
+        assert!(topology.has_context(CLIENT, channel));
+        assert_eq!(topology.context_came(CLIENT, group), None, "no channel");
         topology.remove(CLIENT, device);
+        assert!(!topology.has_context(CLIENT, channel));
         for object in [device, subdevice, group] {
             assert_eq!(topology.card_of(CLIENT, object), None);
         }

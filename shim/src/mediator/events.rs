@@ -38,6 +38,8 @@ const FIRST_LISTENER: u64 = 16;
 const TICK: Duration = Duration::from_micros(500);
 /// Without a call for so many, there are no more ticks.
 const QUIET_TICKS: u32 = 40;
+/// How soon a change of usage is told.
+const TELLING: Duration = Duration::from_millis(50);
 /// For calls that are being handled to come to their end before a pause.
 const PAUSE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -238,19 +240,28 @@ impl Events {
     }
 }
 
-/// The thread that compares and tells, period by period. It may have to wait for a process of the container's.
+/// The thread that compares, period by period, and tells what is used soon after it changes. It may have to wait for a
+/// process of the container's. While nothing of the container uses the driver, it sleeps.
 fn account(mediation: &Mediation, file: &UsageFile, period: Duration) {
     let mut last = Usage::default();
+    let mut compared = Instant::now();
     let mut had_processes = false;
     loop {
-        thread::sleep(period);
+        mediation.wait_for_work();
+        thread::sleep(TELLING.min(period));
         let has_processes = !mediation.processes.known().is_empty();
-        if has_processes || had_processes {
+        had_processes |= has_processes;
+        if had_processes && compared.elapsed() >= period {
             // What it finds it has told the observer.
             mediation.session.reconcile();
+            compared = Instant::now();
+            // Once more after the last has ended.
+            had_processes = has_processes;
         }
-        had_processes = has_processes;
         let usage = mediation.session.usage();
+        if !has_processes && !had_processes && usage == last {
+            mediation.end_work();
+        }
         if usage != last {
             match file.write(&usage) {
                 Ok(()) => last = usage,

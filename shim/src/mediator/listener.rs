@@ -48,6 +48,11 @@ pub(super) struct Mediation {
     pub(super) is_active: AtomicBool,
     paused: Mutex<bool>,
     resumed: Condvar,
+    /// There are accounts to be looked after.
+    has_work: AtomicBool,
+    /// Held while it changes to `true`.
+    work: Mutex<()>,
+    worked: Condvar,
     /// Open for as long as the process lives.
     _cards: Vec<DeviceFile>,
 }
@@ -67,6 +72,9 @@ impl Mediation {
             is_active: AtomicBool::new(false),
             paused: Mutex::new(false),
             resumed: Condvar::new(),
+            has_work: AtomicBool::new(false),
+            work: Mutex::default(),
+            worked: Condvar::new(),
             _cards: cards,
         }
     }
@@ -75,6 +83,32 @@ impl Mediation {
     pub(super) fn process_ended(&self, process: &Arc<Process>) {
         self.threads.forget(process);
         self.session.process_ended(Pid(process.pid));
+    }
+
+    /// A call has been handled: the thread that keeps accounts has work.
+    fn give_work(&self) {
+        if !self.has_work.load(Ordering::SeqCst) {
+            let work = lock(&self.work);
+            self.has_work.store(true, Ordering::SeqCst);
+            drop(work);
+            self.worked.notify_all();
+        }
+    }
+
+    /// For the thread that keeps accounts: there was nothing to do. It looks once more for a process whose call was handled
+    /// in this instant; later ones give work.
+    pub(super) fn end_work(&self) {
+        self.has_work.store(false, Ordering::SeqCst);
+        if !self.processes.known().is_empty() {
+            self.has_work.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Returns once a call has been handled since [`Mediation::end_work`].
+    pub(super) fn wait_for_work(&self) {
+        let work = lock(&self.work);
+        let is_idle = |_: &mut ()| !self.has_work.load(Ordering::SeqCst);
+        drop(self.worked.wait_while(work, is_idle).unwrap_or_else(PoisonError::into_inner));
     }
 
     pub(super) fn set_paused(&self, paused: bool) {
@@ -227,6 +261,7 @@ impl Listener {
                     self.mediation.outbox.wake();
                 }
                 self.handle(&notification);
+                self.mediation.give_work();
                 let mut threads = lock(&self.threads);
                 if threads.receiving > 0 {
                     return false;
@@ -250,26 +285,38 @@ impl Listener {
     }
 
     fn handle(&self, notification: &Notification) {
-        let Some(response) = self.response(notification) else { return };
-        // ENOENT: the caller was killed. What it had opened closes, and what hung from that goes.
-        let _ = sys::respond(self.fd.as_fd(), notification.id, response);
-    }
-
-    /// `None`: there is nobody to answer, or nobody who shall have one.
-    fn response(&self, notification: &Notification) -> Option<Response> {
-        let Some(stopped) = stopped(notification) else { return Some(Response::Errno(libc::ENOSYS)) };
+        let Some(stopped) = stopped(notification) else {
+            self.respond(notification, Response::Errno(libc::ENOSYS));
+            return;
+        };
+        let session = &self.mediation.session;
         let gone = |process: &Arc<Process>| self.mediation.process_ended(process);
         let caller = match self.mediation.threads.caller(self.fd.as_fd(), notification, &gone) {
             Ok(caller) => caller,
-            Err(CallerError::Gone) => return None,
-            Err(_) => return Some(Response::Errno(libc::EIO)),
+            Err(CallerError::Gone) => return,
+            Err(_) => {
+                self.respond(notification, Response::Errno(libc::EIO));
+                return;
+            }
         };
-        match self.mediation.session.handle(&caller, &stopped) {
-            Answer::Return(value) => Some(Response::Return(value)),
-            Answer::Errno(errno) => Some(Response::Errno(errno)),
-            Answer::Continue => Some(Response::Continue),
-            Answer::KillCaller => None,
+        let (answer, undo) = session.handle_undoably(&caller, &stopped);
+        let response = match answer {
+            Answer::Return(value) => Response::Return(value),
+            Answer::Errno(errno) => Response::Errno(errno),
+            Answer::Continue => Response::Continue,
+            // It waits until it is killed.
+            Answer::KillCaller => return,
+        };
+        if !self.respond(notification, response)
+            && let Some(undo) = undo
+        {
+            session.undo(undo);
         }
+    }
+
+    /// `false`: the caller was killed, or interrupted where the kernel cannot hold that off, and does not hear of it.
+    fn respond(&self, notification: &Notification, response: Response) -> bool {
+        sys::respond(self.fd.as_fd(), notification.id, response).is_ok()
     }
 }
 

@@ -73,6 +73,7 @@ pub(super) fn allocate(state: &mut State, ask: Ask<'_>) -> Result<u32, Status> {
 fn make(state: &mut State, class: Class, card: Option<usize>, params: &mut [u8]) -> Result<Kind, Status> {
     let on_card = card.ok_or(INVALID_OBJECT_PARENT);
     Ok(match class.makes {
+        Makes::NotSupported => return Err(Status::NOT_SUPPORTED),
         Makes::Refused => return Err(Status::INSUFFICIENT_PERMISSIONS),
         Makes::Device => Kind::Device { card: device(state, get(params, 0))? },
         Makes::Subdevice if get(params, 0) != 0 => return Err(Status::INVALID_ARGUMENT),

@@ -32,6 +32,8 @@ pub(super) enum Makes {
     Plain,
     /// The driver refuses it to those without rights.
     Refused,
+    /// Of cards that do more than compute.
+    NotSupported,
 }
 
 /// A row of the table.
@@ -70,15 +72,22 @@ pub(super) fn find(number: u32) -> Option<Class> {
         0x0005 | 0x0079 => class(Makes::Plain, Below::Anything, 24),
         // Whole frame buffer, lists of pages, and MIG's capability files.
         0x003f | 0x00c2 | 0x0081..=0x0083 | 0xc639 | 0xc640 => optional(Makes::Refused, Below::Anything, 0),
-        // NV01_TIMER, NV2081_BINAPI, NV20_SUBDEVICE_DIAG, user-mode doorbells, profilers, GF100_SUBDEVICE_MASTER.
-        0x0004 | 0x2081 | 0x208f | 0x90e6 | 0xc361 | 0xc461 | 0xc561 | 0xc661 | 0xc761 => {
-            optional(Makes::Plain, Below::Subdevice, 8)
-        }
+        // NV01_TIMER, NV20_SUBDEVICE_DIAG, profilers, GF100_SUBDEVICE_MASTER.
+        0x0004 | 0x208f | 0x90e6 => optional(Makes::Plain, Below::Subdevice, 0),
+        // Doorbells of user mode; since Hopper with parameters.
+        0xc361 | 0xc461 | 0xc561 | 0xc661 | 0xc761 => optional(Makes::Plain, Below::Subdevice, 2),
+        // NV2081_BINAPI.
+        0x2081 => optional(Makes::Plain, Below::Subdevice, 4),
         // RM_USER_SHARED_DATA.
         0x00de => optional(Makes::Plain, Below::Subdevice, 8),
+        // NV04_DISPLAY_COMMON.
+        0x0073 => optional(Makes::NotSupported, Below::Device, 0),
+        // GT200_DEBUGGER, MPS_COMPUTE.
+        0x83de => optional(Makes::Plain, Below::Anything, 12),
+        0x900e => optional(Makes::Plain, Below::Anything, 0),
         // NV50_P2P, NV50_THIRD_PARTY_P2P.
         0x503b => class(Makes::Plain, Below::Client, 72),
-        0x503c => optional(Makes::Plain, Below::Subdevice, 12),
+        0x503c => optional(Makes::Plain, Below::Subdevice, 4),
         // NV_CONFIDENTIAL_COMPUTE.
         0xcb33 => optional(Makes::Plain, Below::Client, 4),
         _ => return family(number),

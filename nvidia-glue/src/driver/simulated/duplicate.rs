@@ -36,7 +36,15 @@ pub(super) fn duplicate(state: &mut State, call: &mut Call<'_>) -> Result<(), St
     Ok(())
 }
 
-/// Whether the driver copies such an object (`resCanCopy`): memory and address spaces; neither devices nor what runs on an engine.
+/// Whether the driver copies such an object (`resCanCopy`): memory, address spaces and groups of
+/// channels; neither devices nor what runs on an engine.
 pub(super) const fn may_be_duplicated(kind: &Kind) -> bool {
-    matches!(kind, Kind::VideoMemory(_) | Kind::SystemMemory { .. } | Kind::VirtualMemory | Kind::AddressSpace)
+    matches!(
+        kind,
+        Kind::VideoMemory(_)
+            | Kind::SystemMemory { .. }
+            | Kind::VirtualMemory
+            | Kind::AddressSpace
+            | Kind::ChannelGroup { .. }
+    )
 }

@@ -83,6 +83,8 @@ const ESCAPES: &[Escape] = &[
     escape(0xd2, On::Control, 72, None, check_version),
     escape(0xd4, On::Control, 0, None, attach_gpus),
     escape(0xd6, On::Control, 8, None, |_, _| Ok(())),
+    // Cards have no memory of their own on the machine's map.
+    escape(0xd7, On::Card, 560, None, |_, _| Ok(())),
     // No dma-buf without a card behind it.
     escape(0xd9, On::Card, 2608, Some(2600), |_, _| Err(Status::NOT_SUPPORTED)),
     escape(0xda, On::Either, 8, None, |_, call| {
@@ -178,12 +180,15 @@ fn alloc_memory(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// `NVOS00`: an object with all that hangs on it, or a whole client.
+/// `NVOS00`: an object with all that hangs on it, or a whole client. What is not there is freed with success: CUDA does so.
 fn free(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     let (own, handle) = (get(call.args, 0), get(call.args, 8));
     let client = state.client(call.file, own)?;
     if handle != own {
-        return client.free(handle);
+        return match client.free(handle) {
+            Err(Status::OBJECT_NOT_FOUND) => Ok(()),
+            freed => freed,
+        };
     }
     state.clients.remove(&own);
     Ok(())

@@ -56,6 +56,55 @@ fn an_export_is_charged_once_and_as_long_as_anybody_can_import_it() {
 }
 
 #[test]
+fn several_objects_travel_in_one_file_as_cuda_sends_them() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let (giver, taker) = (container.program(), container.program());
+    let owner = giver.context(0);
+    let memory: Vec<u32> = (0..3).map(|_| owner.memory(2 * MIB).unwrap()).collect();
+    let token = giver.open(Node::Control);
+    let mut params = vec![0; 2128];
+    assert!(write_u32(&mut params, 0, token.cast_unsigned()) && write_u32(&mut params, 4, owner.device));
+    params[8] = 3;
+    params[2124] = 3;
+    for (at, memory) in memory.iter().enumerate() {
+        assert!(write_u32(&mut params, 76 + 4 * at, *memory));
+    }
+    giver.control(owner.control, (owner.client, owner.client), 0x3d0b, &mut params).unwrap();
+    let sent = taker.give(giver.file_of(token));
+    let pid = giver.exit();
+    container.session.process_ended(pid);
+    assert_eq!(container.used(0), 6 * MIB);
+
+    let user = taker.context(0);
+    let ask = |id: u32, params: &mut [u8]| taker.control(user.control, (user.client, user.client), id, params);
+    let mut info = vec![0; 80];
+    assert!(write_u32(&mut info, 0, sent.cast_unsigned()));
+    ask(0x3d08, &mut info).unwrap();
+    let import = |first: u8, count: u8| {
+        let mut params = vec![0; 652];
+        assert!(write_u32(&mut params, 0, sent.cast_unsigned()) && write_u32(&mut params, 4, user.device));
+        for at in 0..u32::from(count) {
+            assert!(write_u32(&mut params, 8 + 4 * at as usize, 0x700 + u32::from(first) + at));
+        }
+        params[648] = count;
+        params[650] = first;
+        ask(0x3d0c, &mut params)
+    };
+    import(1, 2).unwrap();
+    import(0, 1).unwrap();
+    assert!(import(3, 1).is_err(), "nothing was exported there");
+    assert!(import(0, 129).is_err());
+    assert_eq!(container.used(0), 6 * MIB);
+    taker.close(sent);
+    container.session.drop_unheld_tokens(Duration::ZERO);
+    user.free(0x701).unwrap();
+    assert_eq!(container.used(0), 4 * MIB);
+    user.free(user.client).unwrap();
+    assert_eq!(container.used(0), 0);
+}
+
+#[test]
 fn a_token_may_be_on_its_way_for_a_while() {
     let machine = Machine::new(1);
     let container = machine.container(&[0], LIMIT);

@@ -120,7 +120,7 @@ pub(super) const CLIENT: &[ControlRow] = &[
     row(0x00003d02, "NV0000_CTRL_CMD_OS_UNIX_FLUSH_USER_CACHE", Pass, "ctrl0000/ctrl0000unix.h"),
     row(0x00003d05, "NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD", Export, "ctrl0000/ctrl0000unix.h").naming_file(&[Descriptor { at: 16, none: NoFile::Never }]),
     row(0x00003d06, "NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD", Import, "ctrl0000/ctrl0000unix.h").naming_file(&[Descriptor { at: 0, none: NoFile::Never }]),
-    row(0x00003d08, "NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO", Pass, "ctrl0000/ctrl0000unix.h").naming_file(&[Descriptor { at: 0, none: NoFile::Never }]),
+    row(0x00003d08, "NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO", Import, "ctrl0000/ctrl0000unix.h").naming_file(&[Descriptor { at: 0, none: NoFile::Never }]),
     row(0x00003d0a, "NV0000_CTRL_CMD_OS_UNIX_CREATE_EXPORT_OBJECT_FD", Refuse(Status::NOT_SUPPORTED, "opens a file in the process that makes the call"), "ctrl0000/ctrl0000unix.h"),
     row(0x00003d0b, "NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD", Export, "ctrl0000/ctrl0000unix.h").naming_file(&[Descriptor { at: 0, none: NoFile::Never }]),
     row(0x00003d0c, "NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD", Import, "ctrl0000/ctrl0000unix.h").naming_file(&[Descriptor { at: 0, none: NoFile::Never }]),

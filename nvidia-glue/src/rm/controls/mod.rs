@@ -61,7 +61,7 @@ pub enum ControlRule {
     Schedule(ScheduleKind),
     /// Gives memory (or another object) out to a file.
     Export,
-    /// Takes an object in from a file.
+    /// Takes an object in from a file, or asks what is there.
     Import,
     /// Lets other clients duplicate an object.
     Share,

@@ -160,13 +160,16 @@ pub(super) fn context_buffer_size(state: &mut State, control: &mut Control<'_, '
     Ok(())
 }
 
-/// hObject, mapFlags, 1 for the machine's memory or 2 for a card's.
+/// hObject, mapFlags, and what a mapping of it would be of: 1 the machine's memory, 2 a card's, 3 its registers.
 pub(super) fn address_space_type(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    const USER_SHARED_DATA: u32 = 0xde;
     let (file, client) = (control.call.file, control.client);
     let params = control.params();
-    let kind = match state.client(file, client)?.object(get(params, 0))?.kind {
-        Kind::SystemMemory { .. } => 1,
-        Kind::VideoMemory(_) => 2,
+    let object = state.client(file, client)?.object(get(params, 0))?;
+    let kind = match (&object.kind, object.class) {
+        (Kind::SystemMemory { .. }, _) | (Kind::Plain, USER_SHARED_DATA) => 1,
+        (Kind::VideoMemory(_), _) => 2,
+        (Kind::Plain, doorbells) if doorbells & 0xf0ff == 0xc061 => 3,
         _ => return Err(Status::INVALID_ARGUMENT),
     };
     put(params, 8, kind);

@@ -26,7 +26,6 @@ const SERIALIZED: u32 = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum On {
     Client,
-    Device,
     Subdevice,
     Group,
     Channel,
@@ -59,19 +58,92 @@ type Act = fn(&mut State, &mut Control<'_, '_>) -> Result<(), Status>;
 struct Row {
     command: u32,
     on: On,
-    /// Bytes of its parameters; `None`: any number.
-    size: Option<usize>,
+    /// Bytes of its parameters.
+    size: usize,
     act: Act,
 }
 
 const fn row(command: u32, on: On, size: usize, act: Act) -> Row {
-    Row { command, on, size: Some(size), act }
+    Row { command, on, size, act }
 }
 
-/// Controls that succeed and leave their parameters as they are: what they set or ask has no meaning without a card.
-const fn no_effect(command: u32, on: On) -> Row {
-    Row { command, on, size: None, act: |_, _| Ok(()) }
-}
+/// Controls of which real programs are told success, and which change nothing on a simulated card and tell nothing of it: their
+/// parameters stay as they are. Those with bit 15 set have no names: the driver hands them to the card's firmware.
+const NO_EFFECT: &[u32] = &[
+    // Of clients: versions, features, draining, memory operations, boost groups.
+    0x101,
+    0x1f0,
+    0x279,
+    0x27b,
+    0xa04,       // Of memory: its surface.
+    0x0041_0110, // Of devices: counts, modes, classes, partitions, capabilities, channels, limits.
+    0x0080_0280,
+    0x0080_0288,
+    0x0080_0289,
+    0x0080_0292,
+    0x0080_1108,
+    0x0080_1307,
+    0x0080_1402,
+    0x0080_170d,
+    0x0080_1714,
+    0x0080_1909, // Of subdevices: the card.
+    0x2080_0102,
+    0x2080_0119,
+    0x2080_0122,
+    0x2080_012f,
+    0x2080_0131,
+    0x2080_0133,
+    0x2080_0145,
+    0x2080_014b,
+    0x2080_0157,
+    0x2080_0170,
+    0x2080_0195,
+    0x2080_01a3,
+    0x2080_0406, // Its graphics engine.
+    0x2080_1201,
+    0x2080_1210,
+    0x2080_121b,
+    0x2080_1227,
+    0x2080_122a,
+    0x2080_122b,
+    0x2080_1230,
+    // Its chip, bus, clocks, watchdog, copy engines, links, firmware, partitions.
+    0x2080_1701,
+    0x2080_1801,
+    0x2080_1802,
+    0x2080_1803,
+    0x2080_1823,
+    0x2080_182a,
+    0x2080_182b,
+    0x2080_200a,
+    0x2080_2210,
+    0x2080_220c,
+    0x2080_2a0a,
+    0x2080_3002,
+    0x2080_3601,
+    0x2080_3801,
+    0x2080_8159,
+    0x2080_8162,
+    0x2080_852e,
+    0x2080_9001,
+    0x2080_9009,
+    0x2080_9038,
+    0x2080_9064,
+    0x2080_a026,
+    0x2080_a084,
+    0x2080_a612,
+    0x2080_a618,
+    0x2081_0108,
+    0x2081_0110,
+    // Of other objects: pages of information, inventories, peers, debuggers, channels, interrupts, confidential computing.
+    0x00de_0001,
+    0x208f_1105,
+    0x503c_0102,
+    0x83de_0309,
+    0x906f_0101,
+    0x90e6_0102,
+    0xcb33_0101,
+];
 
 const CONTROLS: &[Row] = &[
     row(0x201, On::Client, 128, gpus::attached_ids),
@@ -123,15 +195,6 @@ const CONTROLS: &[Row] = &[
     row(0xc36f_0108, On::Channel, 4, scheduling::work_submit_token),
     row(0x503c_0104, On::Any, 32, memory::object_at_0),
     row(0x503c_0105, On::Any, 4, memory::object_at_0),
-    no_effect(0x2080_0102, On::Subdevice),
-    no_effect(0x2080_0122, On::Subdevice),
-    no_effect(0x2080_1210, On::Subdevice),
-    no_effect(0x2080_1823, On::Subdevice),
-    no_effect(0x2080_2210, On::Subdevice),
-    no_effect(0x2080_220c, On::Subdevice),
-    no_effect(0x0080_1714, On::Device),
-    no_effect(0x00de_0001, On::Any),
-    no_effect(0x208f_1105, On::Any),
 ];
 
 /// The 16 bytes of a card's UUID.
@@ -152,12 +215,15 @@ pub(super) fn control(state: &mut State, call: &mut Call<'_>) -> Result<(), Stat
     }?;
     let target = if object == client { None } else { Some(owner.object(object)?) };
     let card = owner.card_of(object);
+    if NO_EFFECT.contains(&command) {
+        return Ok(());
+    }
     let row = CONTROLS.iter().find(|row| row.command == command).ok_or(Status::NOT_SUPPORTED)?;
     if !takes(row.on, target) {
         return Err(Status::NOT_SUPPORTED);
     }
     let given = call.args_and_buffer(PARAMS).1.map_or(0, |params| params.len());
-    if row.size.is_some_and(|exact| exact != size) {
+    if row.size != size {
         return Err(INVALID_PARAM_STRUCT);
     }
     if given < size {
@@ -171,7 +237,6 @@ fn takes(on: On, target: Option<&Object>) -> bool {
         (on, target.map(|object| &object.kind)),
         (On::Any, _)
             | (On::Client, None)
-            | (On::Device, Some(Kind::Device { .. }))
             | (On::Subdevice, Some(Kind::Subdevice { .. }))
             | (On::Group, Some(Kind::ChannelGroup { .. }))
             | (On::Channel, Some(Kind::Channel { .. }))

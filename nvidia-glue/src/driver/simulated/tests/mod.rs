@@ -5,6 +5,7 @@ mod lifetimes;
 mod objects;
 mod programs;
 mod questions;
+mod replay;
 
 use std::{collections::BTreeMap, os::fd::AsFd, path::Path, sync::Arc};
 
@@ -182,6 +183,13 @@ impl Program<'_> {
         put(&mut args, 0, self.client);
         put(&mut args, 8, handle);
         self.escape(0x29, &mut args, 12)
+    }
+
+    fn exists(&self, handle: u32) -> bool {
+        let mut params = vec![0; 16];
+        put(&mut params, 0, handle);
+        put(&mut params, 4, 2);
+        self.control(self.client, 0xd02, &mut params).is_ok()
     }
 
     fn duplicate(&self, parent: u32, source_client: u32, source: u32) -> Result<u32, Status> {

@@ -1,0 +1,35 @@
+"""Samples NVML's account of a card's processes until standard input ends: usage: nvml_samples.py CARD LIMIT_BYTES.
+
+Prints how many samples were taken, the largest sum, and how many were above the limit. Exit code 1 when one was."""
+
+import ctypes
+import select
+import sys
+
+card, limit = int(sys.argv[1]), int(sys.argv[2])
+
+
+class Process(ctypes.Structure):
+    """nvmlProcessInfo_v2_t"""
+
+    _fields_ = [
+        ("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong), ("gpu_instance", ctypes.c_uint), ("compute_instance", ctypes.c_uint),
+    ]
+
+
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+assert nvml.nvmlInit_v2() == 0
+device = ctypes.c_void_p()
+assert nvml.nvmlDeviceGetHandleByIndex_v2(card, ctypes.byref(device)) == 0
+table = (Process * 512)()
+samples, most, above = 0, 0, 0
+while not select.select([sys.stdin], [], [], 0.002)[0]:
+    count = ctypes.c_uint(512)
+    status = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), table)
+    assert status == 0, status
+    used = sum(table[at].used for at in range(count.value) if table[at].used != 2**64 - 1)
+    samples += 1
+    most = max(most, used)
+    above += used > limit
+print(f"{samples} samples, most {most / 2**20:.1f} MiB, limit {limit / 2**20:.1f} MiB, above it {above}")
+sys.exit(1 if above else 0)
