@@ -1,14 +1,21 @@
 #!/bin/bash
-# The main job, end to end: three containers share GPUs through a containerd of their own, a fourth is refused.
+# The main job, end to end: three containers share GPUs through a containerd of their own, a fourth is refused, and a fifth
+# is told "out of memory" at its quota.
 #
 # Starts a private containerd beside whatever runs on the machine, and takes everything away again at the end. Without an
 # NVIDIA driver, four Tesla V100 of 32 GB are simulated. Every statement that is printed is checked: the exit status is 0
 # only if what was to happen did happen, and nothing was left behind.
 #
-# usage: integration/demo/demo.sh DIRECTORY_OF_RELEASE_BINARIES       (as root)
+# usage: integration/demo/demo.sh DIRECTORY_OF_RELEASE_BINARIES       (as root; EGPU_TEST_RM_CLIENT names the static program
+# that uses a card's memory without CUDA: make rm-client)
 set -euo pipefail
 
 release=$(realpath "${1:?give the directory of the release binaries}")
+rm_client=${EGPU_TEST_RM_CLIENT:?the static program that uses a card: make rm-client}
+[ -x "$rm_client" ] || {
+    echo "$rm_client is not there: make rm-client" >&2
+    exit 1
+}
 [ "$(id -u)" -eq 0 ] || {
     echo "the demo starts containers: run it as root" >&2
     exit 1
@@ -140,6 +147,8 @@ make_rootfs() {
     mkdir --parents "$1"/{bin,dev,proc,sys,etc,tmp,usr/bin,usr/lib,var,run}
     cp "$(command -v busybox)" "$1/bin/busybox"
     ln --symbolic --force busybox "$1/bin/sleep"
+    # Static and without NVIDIA's libraries: nothing in the container helps to hold the quota.
+    cp "$rm_client" "$1/bin/rm-client"
 }
 
 # run ID VARIABLE=VALUE...: a container that sleeps, with these variables in its environment.
@@ -183,6 +192,33 @@ echo "Nobody else noticed:"
 [ "$(ctr tasks list | grep --count RUNNING)" -eq 3 ] || fail "a neighbour of the refused container ended"
 show egpu cards
 
+# --- A program that wants more than its quota ----------------------------------------------------------------------------
+
+# in_container ID COMMAND...: runs it in a running container, as `docker exec` does.
+in_container() {
+    local id=$1
+    shift
+    ctr tasks exec --exec-id "e$RANDOM$RANDOM" "$id" "$@"
+}
+
+say "One more, with 3276 MiB of the card, sees a card of exactly that size, and no other:"
+# CTYun eGPU.
+run job "EGPU=POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10" NVIDIA_VISIBLE_DEVICES=0
+echo '$ rm-client smi        (in the container; nvidia-smi shows the same on a real card)'
+in_container job rm-client smi | tee "$work/table"
+grep --quiet ' 0MiB / 3276MiB' "$work/table" || fail "the container does not see a card of 3276 MiB"
+[ "$(grep --count 'MiB / ' "$work/table")" -eq 1 ] || fail "the container sees other cards"
+
+say "A job in it takes memory, 512 MiB at a time, until it is told that there is no more:"
+status=0
+in_container job rm-client alloc 512M --count 10 | tee "$work/job" || status=$?
+[ "$status" -ne 0 ] || fail "a job of 5 GiB fitted into 3276 MiB"
+[ "$(grep --count '^allocated' "$work/job")" -eq 6 ] || fail "six pieces of 512 MiB fit into 3276 MiB, and not a seventh"
+grep --quiet 'out of memory' "$work/job" || fail "the job was not told that it is out of memory"
+echo "Its neighbours, and the container itself, go on:"
+[ "$(ctr tasks list | grep --count RUNNING)" -eq 4 ] || fail "a container ended"
+in_container job rm-client alloc 3000M || fail "what the job held was not given back"
+
 say "What was decided, in the node's log:"
 sed 's/^/  /' "$work/egpu.log"
 
@@ -199,4 +235,4 @@ done
 ! egpu ps --output json | grep --quiet '"id"' || fail "a grant outlived its container"
 show egpu cards
 say "Done: grants were made, held and given back; no process, mount or cgroup was left behind."
-echo "This release admits, places and accounts. It does not yet hold a running program to its quota (see README)."
+echo "Memory quotas hold whatever a container runs; compute shares are admitted, and not held yet (see README)."

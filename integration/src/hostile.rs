@@ -17,6 +17,7 @@ use crate::{
     container::ContainerBuilder,
     egpu::Grant,
     node::Node,
+    processes::Process,
     stdio::{Output, Stdio},
 };
 
@@ -122,7 +123,8 @@ impl Node {
         file.read_to_string(&mut text).expect("read the card's account");
         // Who is gone holds nothing; whoever changes the file next takes its line out.
         let lines = text.lines().take_while(|line| *line != "end").map(|line| line.split(' ').collect::<Vec<_>>());
-        let living = lines.filter(|words| Path::new("/proc").join(words[0]).exists());
+        let lives = |pid: &str| Process::read(pid.parse().expect("a pid")).is_some_and(|found| found.state != 'Z');
+        let living = lines.filter(|words| lives(words[0]));
         living.map(|words| words[2].parse::<u64>().expect("bytes")).sum()
     }
 
