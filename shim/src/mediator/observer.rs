@@ -26,6 +26,8 @@ pub(super) struct Reporter {
     outbox: Arc<Outbox>,
     processes: Arc<ProcessTable>,
     denials: Mutex<Limited>,
+    /// A container can make as many kinds of unknown calls as there are numbers.
+    lines: Mutex<Limited>,
 }
 
 /// At most [`TOLD`] in a [`PERIOD`].
@@ -53,7 +55,8 @@ impl Limited {
 
 impl Reporter {
     pub(super) fn new(outbox: Arc<Outbox>, processes: Arc<ProcessTable>) -> Self {
-        Self { outbox, processes, denials: Mutex::new(Limited { since: Instant::now(), told: 0, untold: 0 }) }
+        let limited = || Mutex::new(Limited { since: Instant::now(), told: 0, untold: 0 });
+        Self { outbox, processes, denials: limited(), lines: limited() }
     }
 
     fn kill(&self, pid: Pid, reason: KillReason) {
@@ -64,6 +67,8 @@ impl Reporter {
     }
 
     fn log(&self, text: String) {
+        let Some(untold) = lock(&self.lines).take(Instant::now()) else { return };
+        let text = if untold == 0 { text } else { format!("{text}; before it, {untold} lines were left out") };
         self.outbox.put(FromMediator::Log { warning: true, text }, None);
     }
 }
