@@ -80,6 +80,8 @@ impl<'a> Device<'a> {
     /// What the driver answers.
     pub fn alloc_with(&self, size: u64, attributes: u32, attributes2: u32) -> Result<Allocation, RmError> {
         let mut params = vec![0; 128];
+        // `owner`: anything but 0, which the driver refuses; libcuda puts its client there.
+        put(&mut params, 0, self.client.handle);
         put(&mut params, 24, attributes);
         put(&mut params, 28, attributes2);
         put_u64(&mut params, 64, size);
@@ -87,12 +89,18 @@ impl<'a> Device<'a> {
         Ok(Allocation { handle, size: get_u64(&params, 64) })
     }
 
-    /// An address space of the card.
+    /// An address space of the card, for unified memory to manage.
     ///
     /// # Errors
     /// What the driver answers.
     pub fn address_space(&self) -> Result<u32, RmError> {
-        self.client.alloc(self.device, 0, ADDRESS_SPACE, Some(&mut [0; 56]))
+        // `NV_VASPACE_ALLOCATION_FLAGS_IS_EXTERNALLY_OWNED` and `_ENABLE_PAGE_FAULTING`, without which UVM takes none.
+        const FLAGS: u32 = 0x48;
+        const BASE: u32 = 0x1000;
+        let mut params = vec![0; 56];
+        put(&mut params, 4, FLAGS);
+        put(&mut params, 40, BASE);
+        self.client.alloc(self.device, 0, ADDRESS_SPACE, Some(&mut params))
     }
 
     /// What the card is called.

@@ -26,6 +26,8 @@ pub const REGISTER_GPU: u32 = 37;
 pub const DISABLE_READ_DUPLICATION: u32 = 45;
 /// `UVM_VALIDATE_VA_RANGE`.
 pub const VALIDATE: u32 = 72;
+/// `UVM_MM_INITIALIZE`.
+pub const MM_INITIALIZE: u32 = 75;
 /// `UVM_CREATE_EXTERNAL_RANGE`.
 pub const CREATE_EXTERNAL: u32 = 73;
 
@@ -37,6 +39,9 @@ const FIRST_ADDRESS: u64 = 0x0200_0000_0000;
 pub struct AddressSpace {
     nodes: Nodes,
     file: File,
+    /// Another file of the node: while it is open, the driver may use the process's memory on the first one's behalf. The
+    /// driver takes no address space of a card without.
+    memory_holder: File,
     uuid: [u8; 16],
     next: u64,
 }
@@ -50,10 +55,18 @@ impl AddressSpace {
         let space = Self {
             nodes: device.client.nodes.clone(),
             file: device.client.nodes.uvm()?,
+            memory_holder: device.client.nodes.uvm()?,
             uuid: device.uuid_bytes()?,
             next: FIRST_ADDRESS,
         };
         space.call("initializing unified memory", INITIALIZE, &mut [0; 16], 8)?;
+        let mut args = [0; 8];
+        put(&mut args, 0, space.file.as_raw_fd().cast_unsigned());
+        // A status of its own, where the kernel needs no such file: a warning, which does not matter.
+        space
+            .nodes
+            .ioctl(&space.memory_holder, MM_INITIALIZE, &mut args)
+            .map_err(system("initializing unified memory"))?;
         let mut args = vec![0; 40];
         put_bytes(&mut args, 0, &space.uuid);
         put(&mut args, 24, u32::MAX);
