@@ -27,13 +27,17 @@ for container in json.load(sys.stdin):
     if container["id"] == sys.argv[1]:
         used = [card["memory_used_bytes"] for card in container["cards"]]
         print("unknown" if None in used else sum(used) >> 20)' "$1"; }
-# Whether a container comes to hold nothing within ten seconds; what it holds is printed.
+# Whether a container comes to hold nothing. What was exported stays charged for a minute, as it may be on its way through a
+# socket; when that took long, it is said.
 drained() {
-    local used
-    for _ in $(seq 20); do
+    local used tries
+    for tries in $(seq 0 75); do
         used=$(used_mib "$1")
-        [ "$used" = 0 ] && return
-        sleep 0.5
+        if [ "$used" = 0 ]; then
+            [ "$tries" -lt 3 ] || echo "$1 was charged for $tries s after its last program"
+            return
+        fi
+        sleep 1
     done
     echo "$1 is still charged with $used MiB; nvidia-smi says of the card, and of processes:"
     host_smi --query-gpu=memory.used --format=csv,noheader
