@@ -26,12 +26,13 @@ fn x86() -> Result<(), String> {
 }
 
 /// Defence: the filter goes by number and size; the driver ignores the type. With a filter on type 'F' alone the call would
-/// reach the node itself (ENOTTY on a simulated one as well, so the errno of a stopped call is told apart in the unit tests
-/// of the filter), and on a real card make a client that nobody watches.
+/// reach the node, and make a client that nobody watches. A simulated node answers ENOTTY as the filter does, so the call is
+/// also made on no file at all, which only a filter answers so.
 fn type_byte(node: &Node) {
     let output = run(node, &["type-byte"]);
     assert_eq!(value(&output, "returned"), -1);
     assert_eq!(value(&output, "errno"), i64::from(libc::ENOTTY));
+    assert_eq!(value(&output, "nowhere"), -i64::from(libc::ENOTTY));
 }
 
 /// Defence: the filter compares the low half of the command alone, as the kernel cuts the rest off. It is the mediator that
