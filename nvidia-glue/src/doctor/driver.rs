@@ -12,6 +12,7 @@ use crate::{
 };
 
 const MODULE: &str = "driver module";
+const PAGEABLE: &str = "pageable memory";
 const LIBRARIES: &str = "driver libraries";
 
 /// Whether the module is loaded, and which.
@@ -31,6 +32,20 @@ pub(super) fn module(roots: &Roots) -> Option<Check> {
             "install the NVIDIA driver and `modprobe nvidia`; without a GPU, set `[driver] kind = \"simulated\"` and \
              describe `[[driver.simulated]]` cards",
         ),
+    })
+}
+
+/// Whether programs' ordinary memory may move to a card (HMM, of the open module): it is evicted for any allocation, but it is in
+/// nobody's account. `None`: it may not.
+pub(super) fn pageable_memory(roots: &Roots) -> Option<Check> {
+    let is_off = fs::read_to_string(roots.sys.join("module/nvidia_uvm/parameters/uvm_disable_hmm")).ok()?;
+    (is_off.trim() == "N" && kernel_module::loaded(roots)?.open == Some(true)).then(|| {
+        Check::warning(
+            PAGEABLE,
+            "ordinary memory of programs may move to a card (HMM), beside what their container was granted; it makes way for \
+             any allocation",
+            "put `options nvidia-uvm uvm_disable_hmm=1` into a file of /etc/modprobe.d and load the module again",
+        )
     })
 }
 

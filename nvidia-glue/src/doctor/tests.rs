@@ -96,6 +96,22 @@ fn the_driver_and_its_libraries() {
 }
 
 #[test]
+fn pageable_memory_that_may_move_to_a_card() {
+    let node = node();
+    let parameter = "module/nvidia_uvm/parameters/uvm_disable_hmm";
+    node.sys(parameter, "N\n");
+    expect(&node, &findings(), "pageable memory", Level::Warning, "uvm_disable_hmm=1");
+    let is_told = |node: &FakeNode| {
+        checks(&node.roots, &config(node), &findings()).iter().any(|check| check.what == "pageable memory")
+    };
+    node.sys(parameter, "Y\n");
+    assert!(!is_told(&node));
+    node.sys(parameter, "N\n");
+    node.proc("driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Sat\n");
+    assert!(!is_told(&node), "the proprietary module does not have it");
+}
+
+#[test]
 fn nodes_and_their_links() {
     let node = node();
     expect(&node, &findings(), "device nodes", Level::Failure, "/dev/nvidia0 is missing; /dev/nvidiactl is missing");

@@ -76,6 +76,7 @@ impl Session {
         let is_granted = match kind {
             ViewKind::P2pCapsMatrix => view::cards::p2p_matrix_names_granted(params, names),
             ViewKind::P2pCaps | ViewKind::P2pCapsV2 => view::cards::p2p_names_granted(params, names),
+            ViewKind::SubdeviceP2pCaps => view::cards::peers_granted(params, names),
             _ => true,
         };
         if !is_granted {
@@ -127,6 +128,7 @@ impl Session {
                     return Err(End::Status(Status::OBJECT_NOT_FOUND));
                 }
             }
+            ViewKind::SubdeviceP2pCaps => view::cards::peers(flight.params_mut(), names),
             // Refused before they were executed if they name a card that is not granted.
             ViewKind::IdInfo
             | ViewKind::IdInfoV2
@@ -135,7 +137,6 @@ impl Session {
             | ViewKind::P2pCaps
             | ViewKind::P2pCapsV2
             | ViewKind::P2pCapsMatrix
-            | ViewKind::SubdeviceP2pCaps
             | ViewKind::AttachIds
             | ViewKind::DetachIds
             | ViewKind::AsyncAttachId

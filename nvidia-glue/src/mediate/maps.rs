@@ -11,12 +11,16 @@ use super::{
 use crate::{
     driver::{FileField, Holder},
     rm::{
-        Status,
-        decode::{MapMemory, Share},
+        Handle, Status,
+        decode::{AllocMemory, IdleChannels, MapMemory, Share},
         layout::{Width, read_number, read_u32},
     },
 };
 
+/// Offset of `phClients` in `NVOS30_PARAMETERS`: as many handles as channels are named.
+const IDLE_CLIENTS: usize = 16;
+/// `NV01_MEMORY_SYSTEM_OS_DESCRIPTOR` (src/common/sdk/nvidia/inc/class/cl0071.h): pinned memory of the caller's.
+const OS_DESCRIPTOR: u32 = 0x71;
 /// Offset of the policy in `NVOS57_PARAMETERS`.
 const SHARE_POLICY: usize = 8;
 /// The driver's page about a card is 2608 bytes long in 580; nobody needs much more zeros.
@@ -63,6 +67,33 @@ impl Session {
         flight.finish()
     }
 
+    /// The driver waits for channels that are named by client, and nothing keeps it from waiting for anybody's.
+    pub(super) fn idle_channels(&self, flight: &mut Flight<'_>, idle: IdleChannels) -> Result<Answer, End> {
+        self.own_client(idle.client)?;
+        flight.copy_pointers(Holder::Args, flight.row.pointers())?;
+        let clients =
+            flight.buffers.iter().find(|buffer| (buffer.holder, buffer.offset) == (Holder::Args, IDLE_CLIENTS));
+        let mut clients = clients.map(|buffer| buffer.bytes.chunks_exact(4)).into_iter().flatten();
+        {
+            let accounts = lock(&self.accounts);
+            if !clients.all(|client| read_u32(client, 0).is_some_and(|client| accounts.knows_client(Handle(client)))) {
+                return Err(End::Status(Status::INVALID_CLIENT));
+            }
+        }
+        flight.execute(self.driver.as_ref())?;
+        flight.finish()
+    }
+
+    /// `NV_ESC_RM_ALLOC_MEMORY`: only the kernel can execute it, and so only what programs use it for is let through. A thread that
+    /// rewrites it meanwhile may get another class, none of which gives out memory (docs/driver-calls.md).
+    pub(super) fn alloc_memory(&self, flight: &mut Flight<'_>, alloc: AllocMemory) -> Result<Answer, End> {
+        self.own_client(alloc.client)?;
+        if alloc.class != OS_DESCRIPTOR {
+            return Err(End::Status(Status::INVALID_CLASS));
+        }
+        self.continue_call(flight)
+    }
+
     pub(super) fn share(&self, flight: &mut Flight<'_>, share: Share) -> Result<Answer, End> {
         self.own_client(share.client)?;
         self.policy_is_own(flight.args.get(SHARE_POLICY..).unwrap_or_default())?;
@@ -76,7 +107,7 @@ impl Session {
         const CLIENT: u64 = 3;
         if read_number(policy, 8, Width::U16) == Some(CLIENT) {
             let target = read_u32(policy, 0).unwrap_or(0);
-            self.own_client(crate::rm::Handle(target))?;
+            self.own_client(Handle(target))?;
         }
         Ok(())
     }

@@ -188,7 +188,10 @@ impl Session {
         }
         match flight.row.action() {
             Action::Refuse(status, _) => Err(End::Status(status)),
-            Action::Continue(_) => self.continue_call(flight),
+            Action::Continue(_) => match flight.call {
+                Call::AllocMemory(alloc) => self.alloc_memory(flight, alloc),
+                _ => self.continue_call(flight),
+            },
             Action::Execute => self.execute(flight),
         }
     }
@@ -215,7 +218,7 @@ impl Session {
             Call::Share(share) => self.share(flight, share),
             Call::AllocContextDma(alloc) => self.alloc_context_dma(flight, alloc),
             Call::AllocObject(alloc) => self.alloc_without_params(flight, alloc),
-            Call::IdleChannels(idle) => self.on_client(flight, idle.client),
+            Call::IdleChannels(idle) => self.idle_channels(flight, idle),
             Call::CardInfo => self.card_info(flight),
             Call::CardStatus { domain, bus, slot } => self.card_status(flight, domain, bus, slot),
             Call::AttachGpus => self.attach_gpus(flight),

@@ -73,8 +73,8 @@ impl Session {
                     Ok(())
                 })
             }
+            UvmCall::MmInitialize { uvm_fd } => self.mm_initialize(flight, uvm_fd),
             UvmCall::Deinitialize
-            | UvmCall::MmInitialize { .. }
             | UvmCall::UnregisterChannel { .. }
             | UvmCall::ValidateVaRange(_)
             | UvmCall::SemaphorePool(_)
@@ -89,6 +89,22 @@ impl Session {
             Action::Continue(_) => self.continue_call(flight),
             Action::Refuse(status, _) => Err(End::Status(status)),
         }
+    }
+
+    /// `UVM_MM_INITIALIZE`: the file that it is made on keeps another one's address space.
+    fn mm_initialize(&self, flight: &mut Flight<'_>, uvm_fd: i32) -> Result<Answer, End> {
+        let kept = driver_file(self.driver.as_ref(), flight.caller, uvm_fd)?;
+        let kept = kept.filter(|file| file.node == Node::Uvm).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+        let (file, kept) = {
+            let mut files = lock(&self.files);
+            let kept = files.uvm(&kept, flight.pid).map_err(errno)?;
+            (files.uvm(&flight.file, flight.pid).map_err(errno)?, kept)
+        };
+        // Should the kernel refuse it, or be told another file of the container's by then, one is kept for too long.
+        if file != kept {
+            lock(&self.accounts).uvm_mm_file(file, kept, flight.pid);
+        }
+        self.pass_or_continue(flight)
     }
 
     /// The number of the file that a call is made on.

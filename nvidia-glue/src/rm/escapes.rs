@@ -245,9 +245,11 @@ pub const ESCAPES: &[Escape] = &[
         "NV_ESC_RM_ALLOC_MEMORY",
         0x27,
         Action::Continue(
-            "pins pages of the caller's own address space, which the kernel finds only in the caller's place; without \
-             CAP_SYS_ADMIN no class makes it give out video memory (up to driver 580 one aliases what its owner has \
-             exported to an NVLink fabric)",
+            "pins pages of the caller's own address space, which the kernel finds only in the caller's place. Let through \
+             for class 0x71 (pinned memory) in a client of the container's, refused for every other; a thread that \
+             rewrites class or client meanwhile gets no video memory without CAP_SYS_ADMIN: class 0x40 fails, and tells the \
+             size of the card's heap in `limit`; up to driver 580 class 0xf3 aliases what its owner has exported to an \
+             NVLink fabric",
         ),
         &[layout(56, Some(40)).with_descriptors(&[descriptor(48, NoFile::Negative)])],
         "registers the program's memory",

@@ -101,3 +101,50 @@ fn a_mapping_is_charged_until_its_mmap_is_known_to_have_returned() {
     container.session.reconcile();
     assert_eq!(container.used(0), 0);
 }
+
+#[test]
+fn a_file_that_is_kept_by_another_one_keeps_what_outlives_its_process() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let (one, other) = (container.program(), container.program());
+    let uvm = one.uvm_file();
+    assert_eq!(one.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
+    one.map_uvm(AT, LIMIT);
+    one.open(Node::Control);
+    let handed = other.give(one.file_of(uvm));
+    let keeper = other.open(Node::Uvm);
+    let mut bind = [handed.to_le_bytes(), [0; 4]].concat();
+    other.uvm(keeper, 75, &mut bind, 4).unwrap();
+    let stranger = other.give(tempfile::tempfile().unwrap());
+    let mut wrong = [stranger.to_le_bytes(), [0; 4]].concat();
+    assert_eq!(other.uvm(keeper, 75, &mut wrong, 4), Err(crate::rm::Status::INVALID_ARGUMENT));
+    other.close(handed);
+    let pid = one.exit();
+    container.session.process_ended(pid);
+    container.session.reconcile();
+    assert_eq!(container.used(0), LIMIT, "no descriptor of it is left, but it is there");
+    other.close(keeper);
+    container.session.reconcile();
+    assert_eq!(container.used(0), 0);
+}
+
+/// `UVM_ENABLE_READ_DUPLICATION` copies managed pages to every card that the process has registered. That may be let through because
+/// a page is charged to every card of the grant from the start, whichever it is on.
+#[test]
+fn copies_on_every_card_are_charged_before_they_are_made() {
+    let machine = Machine::new(3);
+    let container = machine.container(&[0, 2], LIMIT);
+    let program = container.program();
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
+    program.map_uvm(AT, LIMIT);
+    let used = || (container.used(0), container.used(1));
+    assert_eq!(used(), (LIMIT, LIMIT));
+    let mut duplicate = [AT.to_le_bytes(), LIMIT.to_le_bytes(), [0; 8]].concat();
+    assert!(!matches!(program.ioctl(uvm, 44, &mut duplicate), Answer::Errno(_)), "the call itself is let through");
+    container.session.reconcile();
+    assert_eq!(used(), (LIMIT, LIMIT));
+    // No card has room for a second range, though on neither need there be a page of the first.
+    let next = AT + LIMIT;
+    assert_eq!(program.mmap(uvm, next, MIB, next), Answer::Errno(libc::ENOMEM));
+}

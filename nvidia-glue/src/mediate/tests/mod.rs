@@ -2,6 +2,7 @@
 
 mod attacks;
 mod exports;
+mod foreign;
 mod managed;
 mod memory;
 mod views;

@@ -126,6 +126,54 @@ pub(in crate::mediate) fn p2p_matrix_names_granted(params: &[u8], cards: &[Names
     granted(first, 8) && granted(second, 8 + GROUP * ID)
 }
 
+/// `NV2080_CTRL_GET_P2P_CAPS_PARAMS`: whether all cards are asked about, whether by UUID, the number of peers, and 32 peers that
+/// begin with their ids. A peer has 48 bytes, or 52 since 580.
+mod peers {
+    pub(super) const COUNT: usize = 4;
+    pub(super) const AT: usize = 8;
+
+    pub(super) fn asks_for_all(params: &[u8]) -> bool {
+        params.first().is_some_and(|all| *all != 0)
+    }
+
+    pub(super) fn bytes_of_one(params: &[u8]) -> usize {
+        params.len().saturating_sub(AT) / super::LIST
+    }
+}
+
+/// Whether a subdevice is asked about granted peers only, or about all there are.
+pub(in crate::mediate) fn peers_granted(params: &[u8], cards: &[Names]) -> bool {
+    if peers::asks_for_all(params) {
+        return true;
+    }
+    // By UUID only a virtual machine's driver asks.
+    let by_uuid = params.get(1).is_none_or(|by_uuid| *by_uuid != 0);
+    let Some(count) = read_u32(params, peers::COUNT).and_then(|count| usize::try_from(count).ok()) else {
+        return false;
+    };
+    let size = peers::bytes_of_one(params);
+    !by_uuid && count <= LIST && (0..count).all(|index| names_granted(params, peers::AT + index * size, cards))
+}
+
+/// The answer: only granted peers are left.
+pub(in crate::mediate) fn peers(params: &mut [u8], cards: &[Names]) {
+    let size = peers::bytes_of_one(params);
+    let Some(count) = read_u32(params, peers::COUNT).and_then(|count| usize::try_from(count).ok()) else { return };
+    let Some(entries) = params.get_mut(peers::AT..).filter(|_| size >= ID) else { return };
+    let mut kept = 0;
+    for index in 0..count.min(LIST) {
+        let from = index * size;
+        if read_u32(entries, from).is_some_and(|id| is_granted(cards, id)) {
+            entries.copy_within(from..from + size, kept * size);
+            kept += 1;
+        }
+    }
+    if let Some(rest) = entries.get_mut(kept * size..) {
+        rest.fill(0);
+    }
+    let _ = write_u32(params, peers::COUNT, u32::try_from(kept).unwrap_or(0));
+}
+
 /// Bytes of a `nv_ioctl_card_info_t` (kernel-open/common/inc/nv-ioctl.h).
 const CARD_INFO: usize = 72;
 const CARD_INFO_GPU_ID: usize = 16;
@@ -221,15 +269,45 @@ mod tests {
         assert!(!p2p_matrix_names_granted(&matrix(&[0x200], &[]), &CARDS));
     }
 
+    #[test]
+    fn a_subdevice_has_granted_peers_only() {
+        // Before and since 580.
+        for size in [48, 52] {
+            let ask = |all: u8, ids: &[u32]| {
+                let mut params = vec![0; peers::AT + LIST * size];
+                params[0] = all;
+                assert!(write_u32(&mut params, peers::COUNT, u32::try_from(ids.len()).unwrap()));
+                for (index, id) in ids.iter().enumerate() {
+                    let entry = &mut params[peers::AT + index * size..][..size];
+                    entry.fill(u8::try_from(index).unwrap() + 1);
+                    assert!(write_u32(entry, 0, *id));
+                }
+                params
+            };
+            assert!(peers_granted(&ask(1, &[]), &CARDS));
+            assert!(peers_granted(&ask(0, &[0x300, 0x100]), &CARDS));
+            assert!(!peers_granted(&ask(0, &[0x100, 0x200]), &CARDS));
+            let mut by_uuid = ask(0, &[0x100]);
+            by_uuid[1] = 1;
+            assert!(!peers_granted(&by_uuid, &CARDS));
+            let mut answer = ask(1, &[0x100, 0x200, 0x300, 0x400]);
+            peers(&mut answer, &CARDS);
+            let mut expected = ask(1, &[0x100, 0x300]);
+            expected[peers::AT + size + 4..][..size - 4].fill(3);
+            assert_eq!(answer, expected);
+        }
+    }
+
     proptest! {
         #[test]
         fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
-            for rewrite in [attached_ids, probed_ids, device_ids, active_device_ids, restrict_list, card_info] {
+            for rewrite in [attached_ids, probed_ids, device_ids, active_device_ids, restrict_list, card_info, peers] {
                 let mut copy = bytes.clone();
                 rewrite(&mut copy, &CARDS);
                 prop_assert_eq!(copy.len(), bytes.len());
             }
             p2p_names_granted(&bytes, &CARDS);
+            peers_granted(&bytes, &CARDS);
             p2p_matrix_names_granted(&bytes, &CARDS);
         }
     }
