@@ -53,6 +53,11 @@ impl Charges {
         self.get(id).map(|charge| (charge.card, Bytes(charge.bytes)))
     }
 
+    /// What would be released with one reference less.
+    pub(super) fn last_reference(&self, id: ChargeId) -> Bytes {
+        self.get(id).filter(|charge| charge.references == 1).map_or(Bytes(0), |charge| Bytes(charge.bytes))
+    }
+
     /// One reference more.
     pub(super) fn hold(&mut self, id: ChargeId) {
         if let Some(charge) = self.slots.get_mut(id.0 as usize).filter(|charge| charge.references > 0) {

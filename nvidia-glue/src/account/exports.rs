@@ -54,6 +54,12 @@ impl Accounts {
         }
     }
 
+    /// Bytes that nothing but the exports to `file` hold.
+    pub fn held_by_export_alone(&self, file: ExportFile) -> Bytes {
+        let charges = self.exports.slots.range((file, 0)..=(file, u32::MAX)).filter_map(|(_, charge)| *charge);
+        Bytes(charges.fold(0, |sum: u64, charge| sum.saturating_add(self.charges.last_reference(charge).0)))
+    }
+
     /// The last descriptor of `file` is closed: its exports are gone. What that released.
     pub fn export_file_gone(&mut self, file: ExportFile) -> Bytes {
         let mut released = 0_u64;

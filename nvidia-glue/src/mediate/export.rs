@@ -247,16 +247,17 @@ impl Session {
     }
 
     /// What was exported to files that no process has any more is let go of, once they have been gone for as long as one can be on its way through a
-    /// socket.
-    pub(super) fn drop_unheld_tokens(&self, transit: Duration) {
+    /// socket. That is less where memory is held by nothing else: whoever exports keeps it until it has arrived.
+    pub(super) fn drop_unheld_tokens(&self, [transit, alone]: [Duration; 2]) {
         let all = lock(&self.files).all_tokens();
         for token in all {
             if self.is_held(&token.token, token.exporter) {
                 lock(&self.files).set_unheld(token.id, None);
                 continue;
             }
+            let is_alone = lock(&self.accounts).held_by_export_alone(token.id).0 > 0;
             let since = token.unheld_since.unwrap_or_else(Instant::now);
-            if since.elapsed() < transit {
+            if since.elapsed() < if is_alone { alone } else { transit } {
                 lock(&self.files).set_unheld(token.id, Some(since));
                 continue;
             }

@@ -30,8 +30,9 @@ mod view;
 
 use std::time::Duration;
 
-/// How long an exported file may be on its way from one process to another through a socket, when no process has it.
-const TRANSIT: Duration = Duration::from_secs(60);
+/// How long an exported file may be on its way from one process to another through a socket, when no process has it: while the memory has other
+/// holders, and when nothing else holds it.
+const TRANSIT: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(5)];
 
 pub use caller::{Caller, CallerError, Pid};
 pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, UnknownCall, UnknownKind};

@@ -249,7 +249,8 @@ fn account(mediation: &Mediation, file: &UsageFile, period: Duration) {
     loop {
         mediation.wait_for_work();
         thread::sleep(TELLING.min(period));
-        let has_processes = !mediation.processes.known().is_empty();
+        // An export may outlive its process.
+        let has_processes = !mediation.processes.known().is_empty() || mediation.session.holds_anything();
         had_processes |= has_processes;
         if had_processes && compared.elapsed() >= period {
             // What it finds it has told the observer.

@@ -48,7 +48,7 @@ fn an_export_is_charged_once_and_as_long_as_anybody_can_import_it() {
     let imported = import(&user, sent).unwrap();
     assert_eq!(container.used(0), LIMIT);
     taker.close(sent);
-    container.session.drop_unheld_tokens(Duration::ZERO);
+    container.session.drop_unheld_tokens([Duration::ZERO; 2]);
     assert_eq!(container.used(0), LIMIT, "the import keeps it");
     user.free(imported).unwrap();
     assert_eq!(container.used(0), 0);
@@ -97,7 +97,7 @@ fn several_objects_travel_in_one_file_as_cuda_sends_them() {
     assert!(import(0, 129).is_err());
     assert_eq!(container.used(0), 6 * MIB);
     taker.close(sent);
-    container.session.drop_unheld_tokens(Duration::ZERO);
+    container.session.drop_unheld_tokens([Duration::ZERO; 2]);
     user.free(0x701).unwrap();
     assert_eq!(container.used(0), 4 * MIB);
     user.free(user.client).unwrap();
@@ -120,9 +120,38 @@ fn a_token_may_be_on_its_way_for_a_while() {
     let received = program.give(in_a_socket);
     import(&context, received).unwrap();
     program.close(received);
-    container.session.drop_unheld_tokens(Duration::ZERO);
+    container.session.drop_unheld_tokens([Duration::ZERO; 2]);
     let late = program.open(Node::Control);
     assert_eq!(import(&context, late), Err(Status::INVALID_ARGUMENT), "another file stands for nothing");
+}
+
+#[test]
+fn memory_that_only_an_export_holds_goes_sooner_than_the_rest_and_is_waited_for() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    assert!(!container.session.holds_anything());
+    let program = container.program();
+    let context = program.context(0);
+    let (kept, freed) = (context.memory(MIB).unwrap(), context.memory(MIB).unwrap());
+    let tokens = [kept, freed].map(|memory| {
+        let token = program.open(Node::Control);
+        export(&context, memory, token).unwrap();
+        token
+    });
+    context.free(freed).unwrap();
+    tokens.into_iter().for_each(|token| program.close(token));
+    let hour = Duration::from_secs(3600);
+    container.session.drop_unheld_tokens([hour, hour]);
+    assert_eq!(container.used(0), 2 * MIB);
+    container.session.drop_unheld_tokens([hour, Duration::ZERO]);
+    assert_eq!(container.used(0), MIB);
+    program.exit();
+    container.session.reconcile();
+    // What is left is the other's export, now alone.
+    assert!(container.session.holds_anything());
+    container.session.drop_unheld_tokens([hour, Duration::ZERO]);
+    assert_eq!(container.used(0), 0);
+    assert!(!container.session.holds_anything());
 }
 
 #[test]
