@@ -3,14 +3,14 @@
 use runtime_config::Bytes;
 
 use super::{
-    Answer, Pid, Session, UnknownKind,
+    Answer, Session, UnknownKind,
     call::{End, Flight},
     context,
     locks::{Name, lock},
     topology::Place,
 };
 use crate::{
-    account::{Ask, Card, Hold, Kind, ObjectName, Placement, Reservation, WhyNot},
+    account::{Ask, Card, Hold, Kind, ObjectName, Placement, Refusal, Reservation, WhyNot},
     driver::{DeviceFile, Holder},
     rm::{
         Handle, Status,
@@ -27,11 +27,52 @@ pub(super) struct Making<'a> {
     pub(super) parent: Handle,
     /// Where the driver leaves its handle: in the struct, or in its parameters.
     pub(super) handle: (Holder, usize),
-    pub(super) reservation: Reservation,
-    /// What else it goes with.
-    pub(super) dependencies: &'a [Handle],
     /// Where the size is that the driver returns.
     pub(super) size: Option<(Holder, usize)>,
+    /// Says what it is to be charged for and where it belongs. Asked while nobody else works in the client: what the handles that the call
+    /// names stand for is the same to the driver.
+    pub(super) prepare: &'a dyn Fn(&Flight<'_>) -> Result<Prepared, Stop>,
+}
+
+/// What is known of an object before the driver makes it.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) reservation: Reservation,
+    /// What else it goes with.
+    pub(super) dependencies: Vec<Handle>,
+    /// Memory to which it is a reference.
+    pub(super) references: Vec<Handle>,
+    /// What matters of it to later calls.
+    pub(super) place: Option<(Card, Place)>,
+}
+
+impl From<Reservation> for Prepared {
+    fn from(reservation: Reservation) -> Self {
+        Self { reservation, dependencies: Vec::new(), references: Vec::new(), place: None }
+    }
+}
+
+/// Why an object is not made.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Stop {
+    /// The call goes no further.
+    End(End),
+    /// The accounts have no room for it; the driver was not asked.
+    Refused(Refusal),
+    /// The driver has made it, the accounts do not take it, and it is gone again.
+    NotTaken(WhyNot),
+}
+
+impl From<End> for Stop {
+    fn from(end: End) -> Self {
+        Self::End(end)
+    }
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
 }
 
 /// What has been made.
@@ -117,31 +158,22 @@ impl Session {
     }
 
     fn alloc_object(&self, flight: &mut Flight<'_>, alloc: Alloc, class: &Class) -> Result<Answer, End> {
-        let wanted = self.wanted(flight, alloc, class)?;
         let kind = kind_of(class.kind);
-        let ask = Ask { client: alloc.client, kind, memory: wanted.memory, process: flight.pid };
-        let holds = self.hold_all(alloc.client, &wanted.references)?;
-        let reservation = match self.reserve(flight.pid, |accounts| accounts.reserve(ask)) {
-            Ok(reservation) => reservation,
-            Err(end) => {
-                self.attach_all(holds, None);
-                return Err(end);
-            }
+        let pid = flight.pid;
+        let prepare = |flight: &Flight<'_>| {
+            let Wanted { memory, place, dependencies, references } = self.wanted(flight, alloc, class)?;
+            let ask = Ask { client: alloc.client, kind, memory, process: pid };
+            let reservation = lock(&self.accounts).reserve(ask)?;
+            Ok(Prepared { reservation, dependencies, references, place })
         };
         let making = Making {
             client: alloc.client,
             parent: alloc.parent,
             handle: (Holder::Args, Alloc::OBJECT_AT),
-            reservation,
-            dependencies: &wanted.dependencies,
             size: (class.kind == ClassKind::VideoMemory).then_some((Holder::Buffer(0), memory::SIZE_AT)),
+            prepare: &prepare,
         };
-        let made = self.make(flight, making, &[]);
-        self.attach_all(holds, made.as_ref().ok().copied().flatten());
-        let Some(made) = made? else { return flight.finish() };
-        if let Some((card, place)) = wanted.place {
-            lock(&self.topology).add(made.client, alloc.parent, made.object, card, place);
-        }
+        let Some(made) = self.make(flight, &making, &[])? else { return flight.finish() };
         if class.kind == ClassKind::Engine && context::brings_context(alloc.class) {
             self.charge_context(flight, alloc.parent, made)?;
         }
@@ -209,7 +241,7 @@ impl Session {
     }
 
     /// Holds memory to which an object is about to be a reference.
-    fn hold_all(&self, client: Handle, memories: &[Handle]) -> Result<Vec<Hold>, End> {
+    fn hold_all(&self, client: Handle, memories: &[Handle]) -> Result<Vec<Hold>, Refusal> {
         let mut holds = Vec::new();
         for memory in memories {
             let held = lock(&self.accounts).hold(ObjectName::new(client, *memory));
@@ -217,7 +249,7 @@ impl Session {
                 Ok(hold) => holds.push(hold),
                 Err(refusal) => {
                     self.attach_all(holds, None);
-                    return Err(End::Status(refusal.status()));
+                    return Err(refusal);
                 }
             }
         }
@@ -238,25 +270,65 @@ impl Session {
 
     /// Has the driver make an object, and takes it into the accounts, in one step to whoever else uses the client. `None`: the driver
     /// refused, with its status in the struct.
-    pub(super) fn make(&self, flight: &mut Flight<'_>, making: Making<'_>, also: &[Name]) -> Result<Option<Made>, End> {
+    pub(super) fn make(
+        &self,
+        flight: &mut Flight<'_>,
+        making: &Making<'_>,
+        also: &[Name],
+    ) -> Result<Option<Made>, End> {
         let pid = flight.pid;
         let names: Vec<Name> = [Name::Client(making.client)].into_iter().chain(also.iter().copied()).collect();
-        let made = self.locks.with(&names, || self.make_locked(flight, making))?;
-        match made {
-            Ok(made) => Ok(made),
-            // It was more than the driver had been expected to give.
-            Err(WhyNot::OverQuota(over)) => Err(self.over_quota(pid, over)),
-            Err(WhyNot::ClientGone) => Err(End::Status(Status::INVALID_CLIENT)),
+        let mut made = self.locks.with(&names, || self.make_locked(flight, making));
+        // If there is no room, what is gone meanwhile is looked for, and asked once more.
+        if let Err(Stop::Refused(Refusal::OverQuota(_) | Refusal::TooMany { .. })) = made {
+            self.refresh();
+            made = self.locks.with(&names, || self.make_locked(flight, making));
         }
+        made.map_err(|stop| match stop {
+            Stop::End(end) => end,
+            Stop::Refused(refusal) => self.refused(pid, refusal),
+            // It was more than the driver had been expected to give.
+            Stop::NotTaken(WhyNot::OverQuota(over)) => self.over_quota(pid, over),
+            Stop::NotTaken(WhyNot::ClientGone) => End::Status(Status::INVALID_CLIENT),
+        })
     }
 
-    fn make_locked(&self, flight: &mut Flight<'_>, making: Making<'_>) -> Result<Result<Option<Made>, WhyNot>, End> {
-        let Making { client, parent, handle, reservation, dependencies, size } = making;
+    fn make_locked(&self, flight: &mut Flight<'_>, making: &Making<'_>) -> Result<Option<Made>, Stop> {
+        let Prepared { reservation, dependencies, references, place } = (making.prepare)(flight)?;
+        let holds = match self.hold_all(making.client, &references) {
+            Ok(holds) => holds,
+            Err(refusal) => {
+                lock(&self.accounts).cancel(reservation);
+                return Err(refusal.into());
+            }
+        };
+        let made = self.execute_reserved(flight, making, reservation, &dependencies);
+        let object = made.as_ref().ok().copied().flatten();
+        self.attach_all(holds, object);
+        if let Some(made) = object {
+            let mut topology = lock(&self.topology);
+            match place {
+                Some((card, place)) => topology.add(made.client, making.parent, made.object, card, place),
+                // Whatever had the handle before is gone.
+                None => topology.remove(made.client, made.object),
+            }
+        }
+        made
+    }
+
+    fn execute_reserved(
+        &self,
+        flight: &mut Flight<'_>,
+        making: &Making<'_>,
+        reservation: Reservation,
+        dependencies: &[Handle],
+    ) -> Result<Option<Made>, Stop> {
+        let &Making { client, parent, handle, size, .. } = making;
         match flight.execute(self.driver.as_ref()) {
             Ok(status) if status.is_ok() => {}
             refused => {
                 lock(&self.accounts).cancel(reservation);
-                return refused.map(|_| Ok(None));
+                return Ok(refused.map(|_| None)?);
             }
         }
         let object = Handle(flight.field(handle).and_then(|(bytes, at)| read_u32(bytes, at)).unwrap_or(0));
@@ -265,7 +337,7 @@ impl Session {
         let bytes = bytes.map(|bytes| Bytes(bytes.checked_next_multiple_of(memory::GRANULE).unwrap_or(u64::MAX)));
         let placement = Placement::under(parent, object).going_with(dependencies);
         let committed = lock(&self.accounts).commit(reservation, placement, bytes);
-        let Err(not) = committed else { return Ok(Ok(Some(Made { client, object }))) };
+        let Err(not) = committed else { return Ok(Some(Made { client, object })) };
         let freed = self.raw(&flight.file, client).free(object);
         let mut accounts = lock(&self.accounts);
         match (not.why, freed) {
@@ -278,7 +350,7 @@ impl Session {
             // It went with its client.
             (WhyNot::ClientGone, _) => accounts.cancel(not.reservation),
         }
-        Ok(Err(not.why))
+        Err(Stop::NotTaken(not.why))
     }
 
     /// Gives the caller its new object; takes it back when that cannot be done.
@@ -306,23 +378,31 @@ impl Session {
 
     /// An object is gone, and what went with it.
     pub(super) fn forget(&self, client: Handle, object: Handle) {
-        // A client that is not known has nothing.
-        let _ = lock(&self.accounts).free(client, object);
-        lock(&self.topology).remove(client, object);
+        let freed = lock(&self.accounts).free(client, object);
+        let mut topology = lock(&self.topology);
+        topology.remove(client, object);
+        // Groups go with other objects than their parents, too. A client that is not known has nothing.
+        for name in freed.map(|freed| freed.channels).unwrap_or_default() {
+            topology.remove(name.client, name.object);
+        }
     }
 
     pub(super) fn dup(&self, flight: &mut Flight<'_>, dup: Dup) -> Result<Answer, End> {
         let source = ObjectName::new(dup.source_client, dup.source_object);
-        let reservation = self.reserve(flight.pid, |accounts| accounts.reserve_duplicate(source, dup.client))?;
+        let prepare = |_: &Flight<'_>| {
+            let reservation = lock(&self.accounts).reserve_duplicate(source, dup.client)?;
+            // A page that is not to be seen is not to be seen through a duplicate either.
+            let place = lock(&self.topology).shared_data(source.client, source.object);
+            Ok(Prepared { place: place.map(|card| (card, Place::SharedData)), ..reservation.into() })
+        };
         let making = Making {
             client: dup.client,
             parent: dup.parent,
             handle: (Holder::Args, Dup::OBJECT_AT),
-            reservation,
-            dependencies: &[],
             size: None,
+            prepare: &prepare,
         };
-        match self.make(flight, making, &[Name::Client(dup.source_client)])? {
+        match self.make(flight, &making, &[Name::Client(dup.source_client)])? {
             Some(made) => self.finish_made(flight, made),
             None => flight.finish(),
         }
@@ -330,18 +410,20 @@ impl Session {
 
     pub(super) fn alloc_context_dma(&self, flight: &mut Flight<'_>, alloc: AllocContextDma) -> Result<Answer, End> {
         let ask = Ask { client: alloc.client, kind: Kind::Other, memory: None, process: flight.pid };
-        let reservation = self.reserve(flight.pid, |accounts| accounts.reserve(ask))?;
+        let prepare = |_: &Flight<'_>| {
+            let reservation = lock(&self.accounts).reserve(ask)?;
+            Ok(Prepared { dependencies: vec![alloc.memory], ..reservation.into() })
+        };
         let made = Made { client: alloc.client, object: alloc.object };
         let making = Making {
             client: alloc.client,
             parent: alloc.parent,
             // The caller chooses it.
             handle: (Holder::Args, CONTEXT_DMA_OBJECT),
-            reservation,
-            dependencies: &[alloc.memory],
             size: None,
+            prepare: &prepare,
         };
-        match self.make(flight, making, &[])? {
+        match self.make(flight, &making, &[])? {
             Some(_) => self.finish_made(flight, made),
             None => flight.finish(),
         }
@@ -367,17 +449,6 @@ impl Session {
     /// The card on which memory below `parent` would be.
     pub(super) fn card_of(&self, client: Handle, parent: Handle) -> Option<Card> {
         lock(&self.topology).card_of(client, parent)
-    }
-
-    /// Room for memory in a client, on that card if it is video memory.
-    pub(super) fn reserve_memory(
-        &self,
-        pid: Pid,
-        client: Handle,
-        memory: Option<(Card, Bytes)>,
-    ) -> Result<Reservation, End> {
-        let ask = Ask { client, kind: Kind::Memory, memory, process: pid };
-        self.reserve(pid, |accounts| accounts.reserve(ask))
     }
 }
 

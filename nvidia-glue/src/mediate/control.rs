@@ -4,7 +4,7 @@ use super::{
     Answer, Session, UnknownKind,
     call::{End, Flight},
     context,
-    locks::lock,
+    locks::{Name, lock},
     view::{self, processes::Shown},
 };
 use crate::{
@@ -85,10 +85,11 @@ impl Session {
         if kind == ViewKind::PidInfo {
             return self.pid_info(flight, control);
         }
-        let status = flight.execute(self.driver.as_ref())?;
-        if status.is_ok() {
-            self.rewrite(flight, control, kind)?;
-        }
+        // Nobody makes another card's object of the handle between the answer and its rewriting.
+        self.locks.with(&[Name::Client(control.client)], || {
+            let status = flight.execute(self.driver.as_ref())?;
+            if status.is_ok() { self.rewrite(flight, control, kind) } else { Ok(()) }
+        })?;
         flight.finish()
     }
 

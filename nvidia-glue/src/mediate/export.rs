@@ -108,6 +108,11 @@ impl Session {
             // It was given up meanwhile.
             return Err(INVALID);
         }
+        // Whoever took it in would see the page as it is.
+        let is_page = |object: Handle| lock(&self.topology).shared_data(control.client, object).is_some();
+        if objects.iter().any(|(_, object)| is_page(*object)) {
+            return Err(End::Status(Status::NOT_SUPPORTED));
+        }
         let mut held: Vec<(u32, Hold)> = Vec::new();
         for (index, object) in objects.iter().filter(|(_, object)| *object != Handle::NONE) {
             let hold = lock(&self.accounts).hold(ObjectName::new(control.client, *object));
@@ -161,16 +166,15 @@ impl Session {
         token: &Token,
         index: u32,
     ) -> Result<Answer, End> {
-        let ask = |accounts: &mut crate::account::Accounts| accounts.reserve_import(token.id, index, control.client);
+        let prepare = |_: &Flight<'_>| Ok(lock(&self.accounts).reserve_import(token.id, index, control.client)?.into());
         let making = Making {
             client: control.client,
             parent: Handle(read_u32(flight.params(), layout.parent).unwrap_or(0)),
             handle: (Holder::Buffer(0), layout.objects),
-            reservation: self.reserve(flight.pid, ask)?,
-            dependencies: &[],
             size: None,
+            prepare: &prepare,
         };
-        match self.make(flight, making, &[Name::Export(token.id)])? {
+        match self.make(flight, &making, &[Name::Export(token.id)])? {
             Some(made) => self.finish_made(flight, made),
             None => flight.finish(),
         }
@@ -233,6 +237,12 @@ impl Session {
     }
 
     fn new_token(&self, flight: &Flight<'_>, file: Arc<File>) -> Result<Token, End> {
+        if !lock(&self.files).has_room_for_a_token() {
+            self.drop_unheld_tokens(super::TRANSIT);
+            if !lock(&self.files).has_room_for_a_token() {
+                return Err(End::Status(Status::INSUFFICIENT_RESOURCES));
+            }
+        }
         let own = self.driver.open(Node::Control).map_err(errno)?;
         Ok(lock(&self.files).add_token(file, own, flight.pid))
     }

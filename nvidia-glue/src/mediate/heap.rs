@@ -10,6 +10,7 @@ use super::{
     view,
 };
 use crate::{
+    account::{Ask, Kind},
     driver::Holder,
     rm::{
         Status,
@@ -36,25 +37,30 @@ impl Session {
     }
 
     fn vid_heap_alloc(&self, flight: &mut Flight<'_>, heap: VidHeap, alloc: VidHeapAlloc) -> Result<Answer, End> {
-        let memory = if alloc.request.may_be_video_memory() {
-            // As in an allocation by class.
-            if alloc.request.is_at_fixed_address() {
-                return Err(End::Status(Status::INVALID_ARGUMENT));
-            }
-            let card = self.card_of(heap.client, heap.parent).ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
-            Some((card, Bytes(alloc.request.rounded_size())))
-        } else {
-            None
+        let is_video_memory = alloc.request.may_be_video_memory();
+        // As in an allocation by class.
+        if is_video_memory && alloc.request.is_at_fixed_address() {
+            return Err(End::Status(Status::INVALID_ARGUMENT));
+        }
+        let process = flight.pid;
+        let prepare = |_: &Flight<'_>| {
+            let memory = if is_video_memory {
+                let card = self.card_of(heap.client, heap.parent).ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
+                Some((card, Bytes(alloc.request.rounded_size())))
+            } else {
+                None
+            };
+            let ask = Ask { client: heap.client, kind: Kind::Memory, memory, process };
+            Ok(lock(&self.accounts).reserve(ask)?.into())
         };
         let making = Making {
             client: heap.client,
             parent: heap.parent,
             handle: (Holder::Args, alloc.memory_at),
-            reservation: self.reserve_memory(flight.pid, heap.client, memory)?,
-            dependencies: &[],
-            size: memory.map(|_| (Holder::Args, alloc.size_at)),
+            size: is_video_memory.then_some((Holder::Args, alloc.size_at)),
+            prepare: &prepare,
         };
-        let made = self.make(flight, making, &[])?;
+        let made = self.make(flight, &making, &[])?;
         self.show_heap(flight, heap, None);
         match made {
             Some(made) => self.finish_made(flight, made),

@@ -5,7 +5,7 @@ use std::{fs::File, io, sync::Arc};
 use super::{
     Answer, CallerError, Session,
     call::{End, Flight, errno},
-    locks::lock,
+    locks::{Name, lock},
     view,
 };
 use crate::{
@@ -36,13 +36,22 @@ fn zeros(length: u64) -> io::Result<File> {
 impl Session {
     pub(super) fn map_memory(&self, flight: &mut Flight<'_>, map: MapMemory) -> Result<Answer, End> {
         self.own_client(map.client)?;
-        let is_rewritten = {
-            let topology = lock(&self.topology);
-            let card = topology.card_of(map.client, map.memory);
-            topology.is_shared_data(map.client, map.memory)
-                && card.is_some_and(|card| self.grant.shown(card, &lock(&self.accounts)).is_some())
-        };
-        if is_rewritten { self.map_zeros(flight, map) } else { self.pass(flight) }
+        if self.is_hidden_page(map) {
+            return self.map_zeros(flight, map);
+        }
+        flight.duplicate_files(self.driver.as_ref(), Holder::Args, flight.row.descriptors())?;
+        self.locks.with(&[Name::Client(map.client)], || {
+            // Another thread may have made a page of the handle meanwhile.
+            let is_page = self.is_hidden_page(map);
+            if is_page { Err(End::Status(Status::INVALID_ARGUMENT)) } else { flight.execute(self.driver.as_ref()) }
+        })?;
+        flight.finish()
+    }
+
+    /// Whether it is the driver's page about a card that the container has a part of.
+    fn is_hidden_page(&self, map: MapMemory) -> bool {
+        let card = lock(&self.topology).shared_data(map.client, map.memory);
+        card.is_some_and(|card| self.grant.shown(card, &lock(&self.accounts)).is_some())
     }
 
     /// The page on which the driver tells the card's real memory and load cannot be rewritten where it is: the driver prepares the mapping

@@ -32,6 +32,11 @@ pub(super) struct Token {
     pub(super) unheld_since: Option<Instant>,
 }
 
+/// Most UVM files: each keeps an address space of the kernel's, though no process may have it any more.
+pub(super) const MOST_UVM: usize = if cfg!(test) { 64 } else { 512 };
+/// Most exports; each takes two descriptors of the mediator's.
+const MOST_TOKENS: usize = 4096;
+
 /// All of them.
 #[derive(Debug, Default)]
 pub(super) struct OpenFiles {
@@ -46,13 +51,16 @@ impl OpenFiles {
         self.next
     }
 
-    /// The number of a UVM file; a new one if it was never seen.
+    /// The number of a UVM file; a new one if it was never seen. `EMFILE` when there are too many.
     pub(super) fn uvm(&mut self, file: &DeviceFile, pid: Pid) -> io::Result<UvmFile> {
         // The newest first: programs do not come back to old ones.
         for kept in self.uvm.iter().rev() {
             if same_open_file(&kept.file.file, &file.file)? {
                 return Ok(kept.id);
             }
+        }
+        if self.uvm.len() >= MOST_UVM {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let id = UvmFile(self.number());
         self.uvm.push(KeptUvm { id, file: file.clone(), opener: pid });
@@ -79,6 +87,11 @@ impl OpenFiles {
             }
         }
         Ok(None)
+    }
+
+    /// Whether one more may stand for something.
+    pub(super) fn has_room_for_a_token(&self) -> bool {
+        self.tokens.len() < MOST_TOKENS
     }
 
     /// A file is to stand for what is on `own`.

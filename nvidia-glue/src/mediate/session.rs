@@ -5,7 +5,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -46,6 +46,9 @@ pub struct Session {
     pub(super) locks: Locks,
     /// Looks at what may be gone, one after the other, and how many there have been.
     pub(super) refreshing: Mutex<u64>,
+    /// The driver has refused a client that is known here, which most likely went with its file. It writes a line into the kernel's
+    /// log for each control in such a client: from then on it is asked first whether a client is there, which costs a microsecond.
+    is_careful: AtomicBool,
     unknown: Mutex<HashSet<UnknownKind>>,
     counters: Counters,
 }
@@ -108,6 +111,7 @@ impl Session {
             files: Mutex::default(),
             locks: Locks::default(),
             refreshing: Mutex::default(),
+            is_careful: AtomicBool::new(false),
             unknown: Mutex::default(),
             counters: Counters::default(),
         })
@@ -177,6 +181,9 @@ impl Session {
             decode(self.abi, file.node, command, &args).map_err(|error| self.undecodable(file.node, error))?;
         let mut flight = Flight::new(caller, pid, file, (command, argument), (row, call), args);
         let result = self.act(&mut flight);
+        if flight.row.status(&flight.args) == Some(Status::INVALID_CLIENT) {
+            self.is_careful.store(true, Ordering::Relaxed);
+        }
         let made = std::mem::take(&mut flight.made);
         *undo = (!made.is_empty()).then(|| Undo { file: flight.file.clone(), made });
         Ok(result.unwrap_or_else(|end| flight.end(end)))
@@ -259,7 +266,11 @@ impl Session {
 
     /// A client that was not made through this session is nobody's business here.
     pub(super) fn own_client(&self, client: Handle) -> Result<(), End> {
-        if lock(&self.accounts).knows_client(client) { Ok(()) } else { Err(End::Status(Status::INVALID_CLIENT)) }
+        let is_known = lock(&self.accounts).knows_client(client);
+        let is_gone = || {
+            self.is_careful.load(Ordering::Relaxed) && matches!(self.driver.client_exists(&self.own, client), Ok(false))
+        };
+        if is_known && !is_gone() { Ok(()) } else { Err(End::Status(Status::INVALID_CLIENT)) }
     }
 
     /// Bytes that are no call of the driver's.

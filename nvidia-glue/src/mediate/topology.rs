@@ -93,10 +93,10 @@ impl Topology {
         placed.is_some_and(|placed| placed.place == Place::Channel { has_context: true })
     }
 
-    /// Whether the object is the driver's page about a card.
-    pub(super) fn is_shared_data(&self, client: Handle, object: Handle) -> bool {
-        let placed = self.clients.get(&client).and_then(|objects| objects.get(&object));
-        placed.is_some_and(|placed| placed.place == Place::SharedData)
+    /// The card that the object is the driver's page about, if it is one.
+    pub(super) fn shared_data(&self, client: Handle, object: Handle) -> Option<Card> {
+        let placed = self.clients.get(&client)?.get(&object)?;
+        (placed.place == Place::SharedData).then_some(placed.card)
     }
 
     /// An object was freed, and what hangs from it; the client itself, to forget all of it.

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     account::{Card, ObjectName, UvmFile},
-    driver::{DeviceFile, DriverCall},
+    driver::{DeviceFile, DriverCall, Holder},
     rm::{
         Handle, Node, Status,
         decode::{Range, UvmCall, UvmMemory},
@@ -39,7 +39,8 @@ impl Session {
                 // CUDA names no client (and -1 for its file), except for a part of a card.
                 if object.client == Handle::NONE {
                     let file = self.uvm_file(flight)?;
-                    return self.in_order(flight, file, |flight| self.execute_row(flight).map(|_| ()));
+                    self.duplicate_named(flight)?;
+                    return self.in_order(flight, file, |flight| flight.execute(self.driver.as_ref()).map(|_| ()));
                 }
                 self.with_object(flight, object.client)
             }
@@ -65,8 +66,9 @@ impl Session {
                 }
                 let file = self.uvm_file(flight)?;
                 let card = self.grant.by_uuid_bytes(uuid);
+                self.duplicate_named(flight)?;
                 self.in_order(flight, file, |flight| {
-                    let is_ok = self.execute_row(flight)?.is_ok();
+                    let is_ok = flight.execute(self.driver.as_ref())?.is_ok();
                     if let Some(card) = card.filter(|_| is_ok) {
                         lock(&self.accounts).uvm_card_gone(file, card);
                     }
@@ -95,11 +97,7 @@ impl Session {
     fn mm_initialize(&self, flight: &mut Flight<'_>, uvm_fd: i32) -> Result<Answer, End> {
         let kept = driver_file(self.driver.as_ref(), flight.caller, uvm_fd)?;
         let kept = kept.filter(|file| file.node == Node::Uvm).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
-        let (file, kept) = {
-            let mut files = lock(&self.files);
-            let kept = files.uvm(&kept, flight.pid).map_err(errno)?;
-            (files.uvm(&flight.file, flight.pid).map_err(errno)?, kept)
-        };
+        let (file, kept) = (self.uvm_file(flight)?, self.known_uvm_file(&kept, flight.pid)?);
         // Should the kernel refuse it, or be told another file of the container's by then, one is kept for too long.
         if file != kept {
             lock(&self.accounts).uvm_mm_file(file, kept, flight.pid);
@@ -109,7 +107,24 @@ impl Session {
 
     /// The number of the file that a call is made on.
     fn uvm_file(&self, flight: &Flight<'_>) -> Result<UvmFile, End> {
-        lock(&self.files).uvm(&flight.file, flight.pid).map_err(errno)
+        self.known_uvm_file(&flight.file, flight.pid)
+    }
+
+    /// The number of a UVM file. If there are too many, those that nobody has any more are looked for first.
+    fn known_uvm_file(&self, file: &DeviceFile, pid: Pid) -> Result<UvmFile, End> {
+        let known = lock(&self.files).uvm(file, pid);
+        match known {
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+                self.drop_unheld_uvm_files(|_| true);
+                lock(&self.files).uvm(file, pid).map_err(errno)
+            }
+            known => known.map_err(errno),
+        }
+    }
+
+    /// The files that a call names. Not while anything is locked: the caller's descriptors may be a while in coming.
+    fn duplicate_named(&self, flight: &mut Flight<'_>) -> Result<(), End> {
+        flight.duplicate_files(self.driver.as_ref(), Holder::Args, flight.row.descriptors())
     }
 
     /// Does `work` while nobody else works on the file, nor gives it up; then writes back what came of it.
@@ -145,7 +160,10 @@ impl Session {
             self.own_client(client)?;
         }
         let file = self.uvm_file(flight)?;
-        self.in_order_with(flight, file, &[Name::Client(client)], |flight| self.execute_row(flight).map(|_| ()))
+        self.duplicate_named(flight)?;
+        self.in_order_with(flight, file, &[Name::Client(client)], |flight| {
+            flight.execute(self.driver.as_ref()).map(|_| ())
+        })
     }
 
     /// Executed, whatever the table says: the length of a range decides what its end releases.
@@ -168,9 +186,10 @@ impl Session {
         let file = self.uvm_file(flight)?;
         let cards = if begins { Vec::new() } else { self.mapped_cards(flight) };
         self.reserve(flight.pid, |accounts| accounts.external_range_fits())?;
+        self.duplicate_named(flight)?;
         self.in_order_with(flight, file, &[Name::Client(memory.client)], |flight| {
             let hold = lock(&self.accounts).hold(memory).map_err(|refusal| End::Status(refusal.status()))?;
-            let status = self.execute_row(flight);
+            let status = flight.execute(self.driver.as_ref());
             let mut accounts = lock(&self.accounts);
             if status.is_ok_and(Status::is_ok) {
                 if begins {
@@ -239,7 +258,7 @@ impl Session {
             return Err(End::Errno(libc::EINVAL));
         }
         let pid = self.known_caller(caller)?;
-        let id = lock(&self.files).uvm(&file, pid).map_err(errno)?;
+        let id = self.known_uvm_file(&file, pid)?;
         let length = length.checked_next_multiple_of(PAGE).ok_or(End::Errno(libc::ENOMEM))?;
         let memory = lock(&self.people).address_space(pid, self.processes.as_ref());
         let reserved = self.reserve(pid, |accounts| accounts.reserve_managed(pid, Bytes(length)));

@@ -27,7 +27,7 @@ pub(super) fn duplicate(state: &mut State, call: &mut Call<'_>) -> Result<(), St
     if parent != own {
         client.object(parent)?;
     }
-    if !may_be_duplicated(&original.kind) {
+    if !may_be_duplicated(&original.kind) && original.class != USER_SHARED_DATA {
         return Err(Status::INVALID_ARGUMENT);
     }
     let handle = client.new_handle(own, get(args, 8))?;
@@ -35,6 +35,9 @@ pub(super) fn duplicate(state: &mut State, call: &mut Call<'_>) -> Result<(), St
     put(args, 8, handle);
     Ok(())
 }
+
+/// `RM_USER_SHARED_DATA`, which is copied too (gpu_user_shared_data.c, `gpushareddataCanCopy_IMPL`).
+const USER_SHARED_DATA: u32 = 0xde;
 
 /// Whether the driver copies such an object (`resCanCopy`): memory, address spaces and groups of
 /// channels; neither devices nor what runs on an engine.

@@ -104,6 +104,15 @@ impl SimulatedDriver {
         Ok(Self { nodes, state: Mutex::new(state) })
     }
 
+    /// Bytes of the video memory that a handle stands for.
+    #[cfg(test)]
+    pub(crate) fn length_of(&self, client: u32, object: u32) -> Option<u64> {
+        match &self.state().clients.get(&client)?.objects.get(&object)?.kind {
+            objects::Kind::VideoMemory(memory) => Some(memory.length),
+            _ => None,
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere leaves at worst an object too many.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,10 +1,23 @@
 //! Calls that name clients, cards and files of others.
 
-use super::world::{Context, MIB, Machine, Program, result, words};
+use std::{
+    fs::File,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+};
+
+use runtime_config::request::OverMemory;
+
+use super::world::{Context, MIB, Machine, Program, memory_params, result, words};
 use crate::{
-    mediate::Answer,
+    account::ObjectName,
+    driver::{DeviceFile, Driver, DriverCall, OwnClient, SimulatedDriver},
+    mediate::{Answer, locks::lock, open_files::MOST_UVM},
     rm::{
-        Node, Status,
+        Handle, Node, Status,
         layout::{read_u32, write_u32},
     },
 };
@@ -68,4 +81,159 @@ fn memory_is_registered_as_pinned_memory_of_an_own_client_only() {
     }
     assert_eq!(ask(foreign.client, 0x71), (Answer::Return(0), Status::INVALID_CLIENT));
     assert_eq!(ask(context.client, 0x71), (Answer::Return(0), Status::OK));
+}
+
+/// A page on which the driver tells about the card, and a try to map it; whether zeros are what is mapped.
+fn is_zeros(program: &Program<'_>, context: &Context<'_, '_>, page: u32) -> bool {
+    let file = program.open(Node::Control);
+    let mut args = vec![0; 56];
+    for (at, value) in [(0, context.client), (4, context.subdevice), (8, page), (24, 2608), (48, file.cast_unsigned())]
+    {
+        assert!(write_u32(&mut args, at, value));
+    }
+    let answer = program.escape(context.control, 0x4e, &mut args);
+    result(answer, &args, 40).unwrap();
+    program.file_of(file).metadata().unwrap().len() == 4096
+}
+
+#[test]
+fn a_duplicate_of_the_drivers_page_is_hidden_like_the_page() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    let page = program.alloc(context.control, (context.client, context.subdevice, 0), 0xde, &mut [0; 8]).unwrap();
+    let duplicate = program.dup(context.control, (context.client, context.subdevice), (context.client, page)).unwrap();
+    assert!(is_zeros(&program, &context, page));
+    assert!(is_zeros(&program, &context, duplicate));
+    // The handle is somebody else's then.
+    context.free(duplicate).unwrap();
+    let plain =
+        program.alloc(context.control, (context.client, context.subdevice, duplicate), 0x90e6, &mut []).unwrap();
+    assert_eq!(plain, duplicate);
+    assert!(!is_zeros(&program, &context, plain));
+    // Exported, it could be mapped by whoever takes it in.
+    let file = program.open(Node::Control);
+    let mut export = [0; 24];
+    for (at, value) in [(0, 1), (4, context.device), (8, context.subdevice), (12, page), (16, file.cast_unsigned())] {
+        assert!(write_u32(&mut export, at, value));
+    }
+    let exported = program.control(context.control, (context.client, context.client), 0x3d05, &mut export);
+    assert_eq!(exported, Err(Status::NOT_SUPPORTED));
+}
+
+/// Counts the controls in clients that do not exist: for each, the driver writes a line into the kernel's log.
+#[derive(Debug)]
+struct Logging {
+    driver: Arc<SimulatedDriver>,
+    lines: AtomicU32,
+}
+
+impl Driver for Logging {
+    fn ioctl(&self, file: &DeviceFile, call: DriverCall<'_>) -> io::Result<i32> {
+        let is_control = call.command & 0xff == 0x2a;
+        let DriverCall { command, args, buffers, files } = call;
+        let answer = self.driver.ioctl(file, DriverCall { command, args: &mut *args, buffers, files });
+        if is_control && read_u32(args, 28) == Some(Status::INVALID_CLIENT.0) {
+            self.lines.fetch_add(1, Ordering::SeqCst);
+        }
+        answer
+    }
+    fn in_callers_place(&self, file: &DeviceFile, call: DriverCall<'_>) -> Option<io::Result<i32>> {
+        self.driver.in_callers_place(file, call)
+    }
+    fn open(&self, node: Node) -> io::Result<DeviceFile> {
+        self.driver.open(node)
+    }
+    fn node_of(&self, file: &File) -> io::Result<Option<Node>> {
+        self.driver.node_of(file)
+    }
+    fn client_exists(&self, probe: &OwnClient, client: Handle) -> io::Result<bool> {
+        self.driver.client_exists(probe, client)
+    }
+}
+
+#[test]
+fn the_kernels_log_is_not_filled_with_clients_that_are_gone() {
+    let machine = Machine::new(1);
+    let driver = Arc::new(Logging { driver: Arc::clone(&machine.driver), lines: AtomicU32::new(0) });
+    let container = machine.container_on(Arc::clone(&driver) as Arc<dyn Driver>, OverMemory::Deny, &[0], LIMIT);
+    let program = container.program();
+    let control = program.open(Node::Control);
+    for _ in 0..5 {
+        let context = program.context(0);
+        program.close(context.control);
+        for _ in 0..5 {
+            let asked = program.control(control, (context.client, context.client), 0x201, &mut [0; 128]);
+            assert_eq!(asked, Err(Status::INVALID_CLIENT));
+        }
+    }
+    assert_eq!(driver.lines.load(Ordering::SeqCst), 1, "from then on clients are looked for first");
+    program.context(0).subdevice_control(0x2080_1303, &mut [0; 1028]).unwrap();
+}
+
+/// One thread duplicates a handle; another one makes the handle stand for something larger meanwhile.
+#[test]
+fn what_is_charged_is_what_the_driver_found_under_the_handle() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    let handle = context.memory(MIB).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for size in [16 * MIB, MIB].into_iter().cycle().take_while(|_| !is_over.load(Ordering::SeqCst)) {
+                let _ = context.free(handle);
+                let at = (context.client, context.device, handle);
+                let _ = program.alloc(context.control, at, 0x40, &mut memory_params(size));
+            }
+        });
+        for _ in 0..300 {
+            let duplicate = program.dup(context.control, (context.client, context.device), (context.client, handle));
+            if let Ok(duplicate) = duplicate {
+                let name = |object| ObjectName::new(Handle(context.client), Handle(object));
+                let charge = lock(&container.session.accounts).object(name(duplicate)).and_then(|view| view.charge);
+                let size = machine.driver.length_of(context.client, duplicate);
+                assert_eq!(charge.map(|(_, bytes)| bytes.0), size);
+                context.free(duplicate).unwrap();
+            }
+        }
+        is_over.store(true, Ordering::SeqCst);
+    });
+}
+
+#[test]
+fn uvm_files_that_nobody_has_any_more_do_not_pile_up() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    for _ in 0..3 * MOST_UVM {
+        let uvm = program.uvm_file();
+        program.close(uvm);
+    }
+    assert!(lock(&container.session.files).all_uvm().len() <= MOST_UVM);
+    let held: Vec<i32> = (0..MOST_UVM).map(|_| program.open(Node::Uvm)).collect();
+    let answers = held.iter().map(|uvm| program.ioctl(*uvm, 0x3000_0001, &mut [0; 16]));
+    assert!(answers.filter(|answer| *answer == Answer::Return(0)).count() <= MOST_UVM);
+    let one_more = program.open(Node::Uvm);
+    assert_eq!(program.ioctl(one_more, 0x3000_0001, &mut [0; 16]), Answer::Errno(libc::EMFILE));
+    program.close(held[7]);
+    assert_eq!(program.ioctl(one_more, 0x3000_0001, &mut [0; 16]), Answer::Return(0));
+}
+
+#[test]
+fn groups_that_went_with_what_they_depend_on_are_forgotten() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    let space = context.object(0x90f1, &mut [0; 56]).unwrap();
+    let mut params = [0; 20];
+    assert!(write_u32(&mut params, 8, space) && write_u32(&mut params, 12, 9));
+    let group = context.object(0xa06c, &mut params).unwrap();
+    let is_known = || lock(&container.session.topology).group(Handle(context.client), Handle(group)).is_some();
+    assert!(is_known());
+    context.free(space).unwrap();
+    assert!(!is_known());
 }

@@ -64,6 +64,17 @@ impl Machine {
     }
 
     pub(super) fn container_that(&self, over_memory: OverMemory, cards: &[usize], limit: u64) -> Container {
+        self.container_on(Arc::clone(&self.driver) as Arc<dyn Driver>, over_memory, cards, limit)
+    }
+
+    /// One whose calls go to `driver`, which has this machine's behind it.
+    pub(super) fn container_on(
+        &self,
+        driver: Arc<dyn Driver>,
+        over_memory: OverMemory,
+        cards: &[usize],
+        limit: u64,
+    ) -> Container {
         let told = Arc::new(Told::default());
         let people = Arc::new(Everybody::default());
         let granted = |(index, at): (u32, &usize)| {
@@ -82,7 +93,7 @@ impl Machine {
             cards: (0..).zip(cards).map(granted).collect(),
             release: RELEASE,
             pass_unknown_driver: false,
-            driver: Arc::clone(&self.driver) as Arc<dyn Driver>,
+            driver,
             over_memory,
             processes: Arc::clone(&people) as Arc<dyn Processes>,
             observer: Arc::clone(&told) as Arc<dyn Observer>,
