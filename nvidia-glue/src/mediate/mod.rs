@@ -37,6 +37,7 @@ const TRANSIT: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(5)]
 pub use caller::{Caller, CallerError, Pid};
 pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, UnknownCall, UnknownKind};
 pub use processes::{Processes, UvmMapping};
+pub use refresh::Left;
 pub use session::{NotGranted, Session, Undo};
 pub use setup::{GrantedCard, SessionError, SessionSetup};
 

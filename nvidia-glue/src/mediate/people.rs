@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Pid, Processes};
+use super::Pid;
 use crate::account::Mm;
 
 /// One process.
@@ -52,16 +52,18 @@ impl People {
         self.known.get(&pid).map(|known| known.pid_in_container)
     }
 
-    /// The address space of a process, shared with whoever shares it now.
-    pub(super) fn address_space(&mut self, pid: Pid, processes: &dyn Processes) -> Mm {
+    /// The other processes whose address space has a number.
+    pub(super) fn in_address_spaces(&self, but: Pid) -> Vec<(Pid, Mm)> {
+        let numbered = self.known.iter().filter_map(|(pid, known)| Some((*pid, known.memory?)));
+        numbered.filter(|(pid, _)| *pid != but).collect()
+    }
+
+    /// The address space of a process, which shares that of `sharers` now.
+    pub(super) fn address_space(&mut self, pid: Pid, sharers: &[Mm]) -> Mm {
         let own = self.known.get(&pid).and_then(|known| known.memory);
-        let shared = |other: &Pid| *other != pid && processes.share_memory(pid, *other).unwrap_or(false);
-        let with_memory = |known: &Known| known.memory;
         // One that executed a program after it shared (vfork) has an address space of its own from then on.
-        let others: Vec<(Pid, Mm)> =
-            self.known.iter().filter_map(|(other, known)| Some((*other, with_memory(known)?))).collect();
-        let sharers: Vec<Mm> = others.iter().filter(|(other, _)| shared(other)).map(|(_, memory)| *memory).collect();
-        let is_alone_in = |memory: Mm| others.iter().all(|(other, theirs)| *other == pid || *theirs != memory);
+        let others = self.in_address_spaces(pid);
+        let is_alone_in = |memory: Mm| others.iter().all(|(_, theirs)| *theirs != memory);
         let memory = match (own, sharers.first()) {
             (Some(own), _) if sharers.contains(&own) => own,
             (_, Some(shared)) => *shared,

@@ -1,6 +1,6 @@
 //! What is gone without having said so: processes, clients whose file was closed, UVM files, unmapped managed memory.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::{
     Drift, DriftKind, Pid, Session,
@@ -15,7 +15,22 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) bytes: u64,
-    pub(super) pids: Vec<Pid>,
+    pub(super) pids: BTreeSet<Pid>,
+}
+
+/// What processes that have ended may have left.
+#[derive(Debug, Default)]
+pub struct Left {
+    clients: BTreeSet<Handle>,
+    managed: bool,
+}
+
+impl Left {
+    /// The same of several processes.
+    pub fn add(&mut self, other: Self) {
+        self.clients.extend(other.clients);
+        self.managed |= other.managed;
+    }
 }
 
 impl Session {
@@ -36,15 +51,39 @@ impl Session {
         *looks += 1;
     }
 
-    /// What only lived with the process is let go of.
+    /// What only lived with the process is let go of. May have to wait for other processes of the container.
     pub fn process_ended(&self, pid: Pid) {
+        let left = self.process_left(pid);
+        self.look_after(&left);
+    }
+
+    /// The process is known no more, and another one may have its pid. What it leaves is to be given to [`Session::look_after`]. Waits for
+    /// nobody.
+    pub fn process_left(&self, pid: Pid) -> Left {
         let left = lock(&self.accounts).process_ended(pid);
         lock(&self.people).remove(pid);
-        self.drop_dead_clients(&left.clients);
+        Left { clients: left.clients.into_iter().collect(), managed: left.managed }
+    }
+
+    /// Lets go of what processes have left, unless others have it. May have to wait for processes of the container.
+    pub fn look_after(&self, left: &Left) {
+        let clients: Vec<Handle> = left.clients.iter().copied().collect();
+        self.drop_dead_clients(&clients);
         self.drop_unheld_uvm_files(|_| true);
         if left.managed {
             self.look_at_managed();
         }
+    }
+
+    /// The address space of a process, shared with whoever shares it now.
+    pub(super) fn address_space(&self, pid: Pid) -> Mm {
+        // Not the people's lock, which every call takes: a process can make the kernel wait with its answer.
+        let _one_at_a_time = lock(&self.address_spaces);
+        let others = lock(&self.people).in_address_spaces(pid);
+        let shared = |other: Pid| self.processes.share_memory(pid, other).unwrap_or(false);
+        let sharers: Vec<Mm> =
+            others.into_iter().filter(|(other, _)| shared(*other)).map(|(_, memory)| memory).collect();
+        lock(&self.people).address_space(pid, &sharers)
     }
 
     /// Those of which nobody has told yet that they have ended.
@@ -68,9 +107,13 @@ impl Session {
         }
     }
 
-    /// Compares the accounts of managed memory with what is mapped; what was mapped without being charged.
-    pub(super) fn look_at_managed(&self) -> Found {
-        self.locks.with(&[Name::Managed], || self.look_at_managed_locked())
+    /// Compares the accounts of managed memory with what is mapped. What was mapped without being charged is charged from then on, and
+    /// told in the next reconciliation, whoever found it.
+    pub(super) fn look_at_managed(&self) {
+        let found = self.locks.with(&[Name::Managed], || self.look_at_managed_locked());
+        let mut all = lock(&self.found);
+        all.bytes = all.bytes.saturating_add(found.bytes);
+        all.pids.extend(found.pids);
     }
 
     fn look_at_managed_locked(&self) -> Found {
@@ -97,14 +140,14 @@ impl Session {
             if managed.is_empty() && !lock(&self.people).knows(pid) {
                 continue;
             }
-            let memory = lock(&self.people).address_space(pid, self.processes.as_ref());
+            let memory = self.address_space(pid);
             spaces.entry(memory).or_insert((pid, Vec::new())).1.extend(managed);
         }
         let mut accounts = lock(&self.accounts);
         for (memory, (pid, mapped)) in spaces {
             let drift = accounts.set_managed(&mut sync, memory, pid, &mapped);
             if !drift.found.is_empty() {
-                found.pids.push(pid);
+                found.pids.insert(pid);
                 found.bytes = drift.found.iter().fold(found.bytes, |sum, range| sum.saturating_add(range.length));
             }
         }
@@ -122,12 +165,13 @@ impl Session {
         self.drop_dead_clients(&clients);
         self.drop_unheld_uvm_files(|_| true);
         self.drop_unheld_tokens(super::TRANSIT);
-        let found = self.look_at_managed();
+        self.look_at_managed();
+        let found = std::mem::take(&mut *lock(&self.found));
         let mut drifts = Vec::new();
         if found.bytes > 0 {
             let accounted = runtime_config::Bytes(0);
             let kind = DriftKind::Managed { accounted, mapped: runtime_config::Bytes(found.bytes) };
-            drifts.push(Drift { kind, excess: true, pids: found.pids });
+            drifts.push(Drift { kind, excess: true, pids: found.pids.into_iter().collect() });
         }
         let cards: Vec<Card> = self.grant.iter().map(|(card, _)| card).collect();
         drifts.extend(cards.into_iter().filter_map(|card| self.compare_with_driver(card)));

@@ -20,6 +20,7 @@ use super::{
     locks::{Locks, lock},
     open_files::OpenFiles,
     people::People,
+    refresh::Found,
     topology::Topology,
 };
 use crate::{
@@ -42,6 +43,10 @@ pub struct Session {
     pub(super) accounts: Mutex<Accounts>,
     pub(super) topology: Mutex<Topology>,
     pub(super) people: Mutex<People>,
+    /// Held while it is asked who shares memory with whom.
+    pub(super) address_spaces: Mutex<()>,
+    /// Managed memory that was found and is not told yet.
+    pub(super) found: Mutex<Found>,
     pub(super) files: Mutex<OpenFiles>,
     pub(super) locks: Locks,
     /// Looks at what may be gone, one after the other, and how many there have been.
@@ -108,6 +113,8 @@ impl Session {
             accounts: Mutex::new(Accounts::new(&limits, ObjectLimits::default())),
             topology: Mutex::default(),
             people: Mutex::default(),
+            address_spaces: Mutex::default(),
+            found: Mutex::default(),
             files: Mutex::default(),
             locks: Locks::default(),
             refreshing: Mutex::default(),

@@ -260,7 +260,7 @@ impl Session {
         let pid = self.known_caller(caller)?;
         let id = self.known_uvm_file(&file, pid)?;
         let length = length.checked_next_multiple_of(PAGE).ok_or(End::Errno(libc::ENOMEM))?;
-        let memory = lock(&self.people).address_space(pid, self.processes.as_ref());
+        let memory = self.address_space(pid);
         let reserved = self.reserve(pid, |accounts| accounts.reserve_managed(pid, Bytes(length)));
         let reservation = reserved.map_err(|end| match end {
             End::Status(_) => End::Errno(libc::ENOMEM),

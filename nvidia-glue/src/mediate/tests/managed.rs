@@ -148,3 +148,21 @@ fn copies_on_every_card_are_charged_before_they_are_made() {
     let next = AT + LIMIT;
     assert_eq!(program.mmap(uvm, next, MIB, next), Answer::Errno(libc::ENOMEM));
 }
+
+#[test]
+fn an_excess_is_told_whoever_finds_it() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    program.map_uvm(AT, 2 * LIMIT);
+    // Looked for because there is no room, and charged from then on.
+    assert_eq!(context.memory(2 * LIMIT), Err(crate::rm::Status::NO_MEMORY));
+    assert_eq!(container.used(0), 2 * LIMIT);
+    let drifts = container.session.reconcile();
+    assert_eq!(
+        drifts.iter().map(|drift| (drift.excess, drift.pids.clone())).collect::<Vec<_>>(),
+        [(true, vec![program.pid])]
+    );
+    assert_eq!(container.session.reconcile(), [], "once");
+}
