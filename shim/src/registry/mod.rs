@@ -200,14 +200,19 @@ impl Locked<'_> {
         self.write(&path, &entry)
     }
 
-    /// The calling process is the shim that listens on `socket`.
+    /// The calling process is the shim that listens on `socket`. Nothing is written once the socket has been retired: a shim that is shut down
+    /// at once may get here late.
     ///
     /// # Errors
     /// When it cannot be written down.
     pub fn adopt(&self, socket: &Path, containerd: &str) -> Result<(), RegistryError> {
         let path = self.registry.shim_path(socket);
         let own = Life::current().map_err(failed("tell who writes", &path))?;
-        let starter = read(&path)?.map_or_else(|| own.clone(), |entry: ShimEntry| entry.starter);
+        let announced = read(&path)?;
+        if announced.is_none() && !socket.exists() {
+            return Ok(());
+        }
+        let starter = announced.map_or_else(|| own.clone(), |entry: ShimEntry| entry.starter);
         let (socket, containerd) = (socket.to_owned(), containerd.to_owned());
         self.write(&path, &ShimEntry { socket, containerd, starter, shim: Some(own) })
     }
@@ -394,6 +399,8 @@ mod tests {
         locked.retire(&path("served"));
         assert!(!path("served").exists());
         assert_eq!(entries(&registry.shims()).count(), 3);
+        locked.adopt(&path("served"), "/c.sock").unwrap();
+        assert_eq!(entries(&registry.shims()).count(), 3, "what is retired does not come back");
     }
 
     #[test]
