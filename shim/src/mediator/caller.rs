@@ -145,7 +145,7 @@ impl Threads {
 
 /// The process's number here and in its own namespace, from `/proc/TID/status`. `NStgid` lists it from this procfs's
 /// namespace inwards.
-fn numbers(status: &str) -> Option<(i32, i32)> {
+pub(super) fn numbers(status: &str) -> Option<(i32, i32)> {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let pid = field("Tgid")?.trim().parse().ok()?;
     let innermost = field("NStgid").and_then(|list| list.split_ascii_whitespace().last()?.parse().ok());

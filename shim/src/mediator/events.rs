@@ -22,7 +22,8 @@ use nvidia_glue::usage::{Usage, UsageFile};
 
 use super::{
     listener::{Listener, Mediation},
-    message::{FromMediator, ToMediator},
+    message::{FromMediator, KillReason, ToMediator},
+    processes::LOOK_LIMIT,
 };
 use crate::helper::frame::{self, FrameError};
 
@@ -31,6 +32,7 @@ const CONTROL: u64 = 1;
 const WAKE: u64 = 2;
 const PROCESSES: u64 = 3;
 const TIMER: u64 = 4;
+const OVERDUE: u64 = 5;
 /// Listeners are numbered from here.
 const FIRST_LISTENER: u64 = 16;
 
@@ -87,6 +89,7 @@ impl Events {
         epoll.add(mediation.outbox.waker(), readable(WAKE))?;
         epoll.add(&mediation.processes.ended().0, readable(PROCESSES))?;
         epoll.add(&timer, readable(TIMER))?;
+        epoll.add(mediation.processes.overdue(), readable(OVERDUE))?;
         Ok(Self {
             mediation,
             epoll,
@@ -106,6 +109,8 @@ impl Events {
         if let Some(usage) = self.usage.take() {
             let (mediation, period) = (Arc::clone(&self.mediation), self.period);
             thread::Builder::new().name("accounts".into()).spawn(move || account(&mediation, &usage, period))?;
+            let mediation = Arc::clone(&self.mediation);
+            thread::Builder::new().name("leftovers".into()).spawn(move || mediation.look_after_what_is_left())?;
         }
         let mut events = [EpollEvent::empty(); 32];
         loop {
@@ -126,12 +131,22 @@ impl Events {
                         }
                     }
                     TIMER => self.tick()?,
+                    OVERDUE => self.end_hold_up(),
                     listener => self.hung_up(listener)?,
                 }
             }
             self.keep_ticking()?;
             self.answer_pause();
             self.speak()?;
+        }
+    }
+
+    /// Processes into which the kernel does not let anybody look are killed: what they have cannot be counted.
+    fn end_hold_up(&self) {
+        for process in self.mediation.processes.hold_up(LOOK_LIMIT) {
+            let reason = format!("it could not be looked into for {} s", LOOK_LIMIT.as_secs());
+            let (pid, pid_in_container, reason) = (process.pid, process.pid_in_container, KillReason::Drift(reason));
+            self.mediation.outbox.put(FromMediator::Kill { pid, pid_in_container, reason }, Some(process));
         }
     }
 
@@ -145,7 +160,14 @@ impl Events {
             }
             Err(error) => return Err(io::Error::other(error)),
         };
-        let listener = Listener::start(fd, Arc::clone(&self.mediation))?;
+        let listener = match Listener::start(fd, Arc::clone(&self.mediation)) {
+            Ok(listener) => listener,
+            Err(error) => {
+                // Without a listener, the calls of whoever has this filter fail; the others go on.
+                tracing::warn!(%error, "no thread can be had for a process that was started in the container: its driver calls fail");
+                return Ok(());
+            }
+        };
         let number = self.next;
         self.next += 1;
         // Without events it tells of the end only: nobody has the filter any more.
@@ -195,7 +217,8 @@ impl Events {
         for watched in &mut self.listeners {
             let calls = watched.listener.calls();
             if calls == watched.calls && !self.mediation.is_paused() {
-                watched.listener.relieve()?;
+                // Without another thread these callers wait for one another; the next tick tries again.
+                let _ = watched.listener.relieve();
             }
             is_quiet &= calls == watched.calls && !watched.listener.is_busy() && !watched.is_over;
             watched.calls = calls;

@@ -18,7 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvidia_glue::{
     driver::DeviceFile,
     fence::{Arch, NotifiedCall},
-    mediate::{Answer, CallerError, Pid, Session, Stopped},
+    mediate::{Answer, CallerError, Left, Pid, Session, Stopped},
 };
 
 use super::{
@@ -48,6 +48,9 @@ pub(super) struct Mediation {
     pub(super) is_active: AtomicBool,
     paused: Mutex<bool>,
     resumed: Condvar,
+    /// What processes that have ended have left.
+    left: Mutex<Option<Left>>,
+    has_left: Condvar,
     /// There are accounts to be looked after.
     has_work: AtomicBool,
     /// Held while it changes to `true`.
@@ -72,6 +75,8 @@ impl Mediation {
             is_active: AtomicBool::new(false),
             paused: Mutex::new(false),
             resumed: Condvar::new(),
+            left: Mutex::default(),
+            has_left: Condvar::new(),
             has_work: AtomicBool::new(false),
             work: Mutex::default(),
             worked: Condvar::new(),
@@ -79,10 +84,22 @@ impl Mediation {
         }
     }
 
-    /// The process is gone: whatever lived with it alone goes, too.
+    /// The process is gone, and its number may be another's: it is known no more. What it left goes to the thread that looks
+    /// after that.
     pub(super) fn process_ended(&self, process: &Arc<Process>) {
         self.threads.forget(process);
-        self.session.process_ended(Pid(process.pid));
+        let left = self.session.process_left(Pid(process.pid));
+        lock(&self.left).get_or_insert_default().add(left);
+        self.has_left.notify_all();
+    }
+
+    /// For the thread that looks after what processes have left: it may have to wait for others of the container's.
+    pub(super) fn look_after_what_is_left(&self) -> ! {
+        loop {
+            let left = self.has_left.wait_while(lock(&self.left), |left| left.is_none());
+            let left = left.unwrap_or_else(PoisonError::into_inner).take();
+            self.session.look_after(&left.unwrap_or_default());
+        }
     }
 
     /// A call has been handled: the thread that keeps accounts has work.

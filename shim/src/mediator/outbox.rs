@@ -38,6 +38,14 @@ impl Outbox {
     pub(super) fn put(&self, message: FromMediator, process: Option<Arc<Process>>) {
         {
             let mut queue = lock(&self.queue);
+            // The same process's end is not asked for twice, or a shim that does not read would be told for ever.
+            let is_same = |(queued, of): &(FromMediator, Option<Arc<Process>>)| {
+                let same = of.as_ref().zip(process.as_ref()).is_some_and(|(one, other)| one.is(other));
+                same && matches!((queued, &message), (FromMediator::Kill { .. }, FromMediator::Kill { .. }))
+            };
+            if queue.iter().any(is_same) {
+                return;
+            }
             let needed = matches!(message, FromMediator::Kill { .. } | FromMediator::Paused { .. });
             if queue.len() >= MOST_WAITING && !needed {
                 return;
@@ -83,5 +91,29 @@ impl Outbox {
 
     pub(super) fn waker(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+    use super::*;
+    use crate::mediator::message::KillReason;
+
+    #[test]
+    fn a_shim_that_does_not_read_makes_nothing_grow() {
+        let (_other, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        let outbox = Outbox::new(own).unwrap();
+        let processes: Vec<Arc<Process>> = (0..7).map(Process::of_nobody).collect();
+        for process in processes.iter().cycle().take(10_000) {
+            outbox.put(FromMediator::Log { warning: true, text: String::new() }, None);
+            let reason = KillReason::Drift(String::new());
+            outbox.put(FromMediator::Kill { pid: process.pid, pid_in_container: 1, reason }, Some(Arc::clone(process)));
+        }
+        assert_eq!(lock(&outbox.queue).len(), MOST_WAITING);
+        let kills =
+            lock(&outbox.queue).iter().filter(|(message, _)| matches!(message, FromMediator::Kill { .. })).count();
+        assert_eq!(kills, processes.len(), "each once, and none is left out");
     }
 }

@@ -10,15 +10,27 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::{
+    epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+    time::TimeSpec,
+    timer::{Expiration, TimerSetTimeFlags},
+    timerfd::{ClockId, TimerFd, TimerFlags},
+};
 use nvidia_glue::{
     driver::Driver,
     mediate::{Pid, Processes, UvmMapping},
 };
 
+use super::caller::numbers;
 use crate::{sync::lock, sys};
+
+/// Longer than that no process can be looked into, unless it keeps the kernel from it (with a page that does not come, while
+/// another thread waits to change its memory): then what it has mapped cannot be counted, and it is killed. Slow disks answer
+/// earlier.
+pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(30);
 
 /// A process that has made a driver call.
 #[derive(Debug)]
@@ -30,6 +42,19 @@ pub(super) struct Process {
     token: u64,
 }
 
+impl Process {
+    #[cfg(test)]
+    pub(super) fn of_nobody(pid: i32) -> Arc<Self> {
+        let pidfd = sys::pidfd_open(nix::unistd::getpid().as_raw()).unwrap();
+        Arc::new(Self { pid, pid_in_container: pid, pidfd, token: 0 })
+    }
+
+    /// Whether both are one process.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        (self.pid, self.token) == (other.pid, other.token)
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct ProcessTable {
@@ -39,12 +64,79 @@ pub(super) struct ProcessTable {
     ended: Epoll,
     next_token: AtomicU64,
     known: Mutex<HashMap<i32, Arc<Process>>>,
+    /// Processes that are being looked into, and since when.
+    looks: Mutex<Vec<(Instant, Vec<i32>)>>,
+    /// Ready when a look has taken long.
+    overdue: TimerFd,
 }
 
 impl ProcessTable {
     pub(super) fn new(cgroups: Vec<PathBuf>, driver: Arc<dyn Driver>) -> io::Result<Self> {
         let ended = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        Ok(Self { cgroups, driver, ended, next_token: AtomicU64::new(0), known: Mutex::default() })
+        let overdue = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
+        Ok(Self {
+            cgroups,
+            driver,
+            ended,
+            next_token: AtomicU64::new(0),
+            known: Mutex::default(),
+            looks: Mutex::default(),
+            overdue,
+        })
+    }
+
+    /// Does `look`, which these processes may hold up.
+    fn looking<T>(&self, pids: &[i32], look: impl FnOnce() -> T) -> T {
+        let since = Instant::now();
+        {
+            let mut looks = lock(&self.looks);
+            if looks.is_empty() {
+                let every = Expiration::Interval(TimeSpec::from_duration(LOOK_LIMIT));
+                // A timer that was made can be set.
+                let _ = self.overdue.set(every, TimerSetTimeFlags::empty());
+            }
+            looks.push((since, pids.to_vec()));
+        }
+        let result = look();
+        let mut looks = lock(&self.looks);
+        if let Some(at) = looks.iter().position(|(began, of)| *began == since && of == pids) {
+            looks.swap_remove(at);
+        }
+        if looks.is_empty() {
+            let _ = self.overdue.unset();
+        }
+        result
+    }
+
+    /// Ready when [`ProcessTable::hold_up`] may have something.
+    pub(super) fn overdue(&self) -> &TimerFd {
+        &self.overdue
+    }
+
+    /// The container's processes that have held up a look since `limit`.
+    pub(super) fn hold_up(&self, limit: Duration) -> Vec<Arc<Process>> {
+        let _ = nix::unistd::read(&self.overdue, &mut [0u8; 8]);
+        let looks = lock(&self.looks);
+        let mut pids: Vec<i32> =
+            looks.iter().filter(|(since, _)| since.elapsed() >= limit).flat_map(|(_, pids)| pids.clone()).collect();
+        drop(looks);
+        pids.sort_unstable();
+        pids.dedup();
+        pids.into_iter().filter_map(|pid| self.find(Pid(pid)).or_else(|| self.stranger(pid))).collect()
+    }
+
+    /// A process of the container's that has made no driver call.
+    fn stranger(&self, pid: i32) -> Option<Arc<Process>> {
+        let pidfd = sys::pidfd_open(pid).ok()?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let (_, pid_in_container) = numbers(&status)?;
+        let mut pids = Vec::new();
+        for cgroup in &self.cgroups {
+            collect_pids(cgroup, &mut pids).ok()?;
+        }
+        // The number was the container's after the pidfd was opened, and is still the same process's: so it is of the container.
+        let is_own = pids.contains(&pid) && sys::is_there(pidfd.as_fd());
+        is_own.then(|| Arc::new(Process { pid, pid_in_container, pidfd, token: u64::MAX }))
     }
 
     /// The process that has this number now. The caller makes sure that the number cannot go to another meanwhile.
@@ -147,11 +239,12 @@ impl Processes for ProcessTable {
     }
 
     fn share_memory(&self, one: Pid, other: Pid) -> io::Result<bool> {
-        sys::share_memory(one.0, other.0)
+        self.looking(&[one.0, other.0], || sys::share_memory(one.0, other.0))
     }
 
     fn uvm_mappings(&self, pid: Pid) -> io::Result<Vec<UvmMapping>> {
-        Ok(uvm_mappings(&fs::read_to_string(format!("/proc/{}/maps", pid.0))?))
+        let maps = self.looking(&[pid.0], || fs::read_to_string(format!("/proc/{}/maps", pid.0)))?;
+        Ok(uvm_mappings(&maps))
     }
 
     fn has_driver_file(&self, pid: Pid) -> io::Result<bool> {
@@ -171,19 +264,23 @@ impl Processes for ProcessTable {
     }
 
     fn has_open_file(&self, pid: Pid, file: &File) -> io::Result<bool> {
-        use std::os::fd::AsRawFd;
-        let own = nix::unistd::getpid().as_raw();
-        for fd in descriptors(pid)? {
-            match sys::share_open_file((own, file.as_raw_fd()), (pid.0, fd)) {
-                Ok(true) => return Ok(true),
-                Ok(false) => {}
-                // Closed meanwhile.
-                Err(error) if error.raw_os_error() == Some(libc::EBADF) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(false)
+        self.looking(&[pid.0], || has_open_file(pid, file))
     }
+}
+
+fn has_open_file(pid: Pid, file: &File) -> io::Result<bool> {
+    use std::os::fd::AsRawFd;
+    let own = nix::unistd::getpid().as_raw();
+    for fd in descriptors(pid)? {
+        match sys::share_open_file((own, file.as_raw_fd()), (pid.0, fd)) {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            // Closed meanwhile.
+            Err(error) if error.raw_os_error() == Some(libc::EBADF) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
 }
 
 /// What lives in a cgroup and below it. One that is not there has nobody.
@@ -241,7 +338,42 @@ fn uvm_mapping(line: &str) -> Option<UvmMapping> {
 
 #[cfg(test)]
 mod tests {
+    use nvidia_glue::driver::SimulatedDriver;
+
     use super::*;
+
+    fn table(cgroup: &Path) -> ProcessTable {
+        let mut config = runtime_config::Config::default();
+        config.driver.kind = runtime_config::config::DriverKind::Simulated;
+        config.driver.simulated = vec![runtime_config::config::SimulatedCards {
+            model: "NVIDIA H200".to_owned(),
+            memory: runtime_config::Bytes(1 << 30),
+            count: 1,
+            uuid_prefix: None,
+            numa_node: None,
+            links: runtime_config::config::SimulatedLink::System,
+        }];
+        let inventory = nvidia_glue::cards::discover(&config).unwrap();
+        let driver = SimulatedDriver::new(cgroup, &inventory).unwrap();
+        ProcessTable::new(vec![cgroup.to_owned()], Arc::new(driver)).unwrap()
+    }
+
+    #[test]
+    fn who_holds_up_a_look_is_found_if_it_is_the_containers() {
+        let cgroup = tempfile::tempdir().unwrap();
+        let processes = table(cgroup.path());
+        let own = nix::unistd::getpid().as_raw();
+        let held_up = |limit| -> Vec<i32> { processes.hold_up(limit).iter().map(|process| process.pid).collect() };
+        processes.looking(&[own], || assert_eq!(held_up(Duration::ZERO), [0; 0], "it is none of the container's"));
+        fs::write(cgroup.path().join("cgroup.procs"), format!("1\n{own}\n")).unwrap();
+        assert_eq!(held_up(Duration::ZERO), [0; 0], "nobody is looked into");
+        processes.looking(&[own], || {
+            assert_eq!(held_up(Duration::from_secs(3600)), [0; 0], "not for long enough");
+            processes.looking(&[own], || assert_eq!(held_up(Duration::ZERO), [own], "each once"));
+            assert!(processes.overdue.get().unwrap().is_some());
+        });
+        assert!(processes.overdue.get().unwrap().is_none(), "nothing runs while nobody is looked into");
+    }
 
     #[test]
     fn uvm_mappings_are_found_by_their_offset_whatever_the_node_is_called() {

@@ -158,13 +158,13 @@ async fn a_mediator_lets_go_of_containers_that_end(bench: &Bench) {
         assert_eq!(container.run().await.unwrap(), (0, "32 done\n".into()));
     };
     run().await;
-    // Main thread and accounts; and what it has open when nobody calls.
+    // Main thread, accounts and leftovers; and what it has open when nobody calls.
     let settle = |wanted: Option<usize>| {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
         loop {
             let (tasks, files) = (count("task"), count("fd"));
             std::thread::sleep(std::time::Duration::from_millis(100));
-            if tasks == 2 && files == wanted.unwrap_or_else(|| count("fd")) {
+            if tasks == 3 && files == wanted.unwrap_or_else(|| count("fd")) {
                 return files;
             }
             assert!(std::time::Instant::now() < deadline, "{tasks} threads, {files} files, wanted {wanted:?}");
