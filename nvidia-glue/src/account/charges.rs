@@ -15,6 +15,8 @@ struct Charge {
     process: Pid,
     /// 0: the slot is free.
     references: u32,
+    /// How many of the references are exports.
+    exports: u32,
     card: Card,
 }
 
@@ -28,7 +30,7 @@ pub(super) struct Charges {
 impl Charges {
     /// A charge with one reference; whether it fits is the caller's business.
     pub(super) fn add(&mut self, cards: &mut Cards, process: Pid, card: Card, bytes: Bytes) -> Option<ChargeId> {
-        let charge = Charge { bytes: bytes.0, process, references: 1, card };
+        let charge = Charge { bytes: bytes.0, process, references: 1, exports: 0, card };
         let id = match self.free.pop() {
             Some(index) => {
                 *self.slots.get_mut(index as usize)? = charge;
@@ -53,9 +55,24 @@ impl Charges {
         self.get(id).map(|charge| (charge.card, Bytes(charge.bytes)))
     }
 
-    /// What would be released with one reference less.
-    pub(super) fn last_reference(&self, id: ChargeId) -> Bytes {
-        self.get(id).filter(|charge| charge.references == 1).map_or(Bytes(0), |charge| Bytes(charge.bytes))
+    /// Its bytes, if exports are all that holds it.
+    pub(super) fn held_by_exports(&self, id: ChargeId) -> Bytes {
+        self.get(id).filter(|charge| charge.references == charge.exports).map_or(Bytes(0), |charge| Bytes(charge.bytes))
+    }
+
+    /// One of the references has become an export.
+    pub(super) fn exported(&mut self, id: ChargeId) {
+        if let Some(charge) = self.slots.get_mut(id.0 as usize) {
+            charge.exports = charge.exports.saturating_add(1);
+        }
+    }
+
+    /// One reference less, which was an export; what that released.
+    pub(super) fn release_export(&mut self, cards: &mut Cards, id: ChargeId) -> Bytes {
+        if let Some(charge) = self.slots.get_mut(id.0 as usize) {
+            charge.exports = charge.exports.saturating_sub(1);
+        }
+        self.release(cards, id)
     }
 
     /// One reference more.

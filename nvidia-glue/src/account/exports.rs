@@ -41,23 +41,26 @@ impl Accounts {
     /// What `hold` holds was exported to `file` at `index` (0 for an export of a single object), in place of what was there.
     pub fn export(&mut self, hold: Hold, file: ExportFile, index: u32) {
         let old = self.exports.slots.insert((file, index), hold.charge).flatten();
+        if let Some(charge) = hold.charge {
+            self.charges.exported(charge);
+        }
         hold.armed.disarm();
         if let Some(old) = old {
-            self.charges.release(&mut self.cards, old);
+            self.charges.release_export(&mut self.cards, old);
         }
     }
 
     /// What was exported to `file` at `index` was taken out.
     pub fn unexport(&mut self, file: ExportFile, index: u32) {
         if let Some(charge) = self.exports.slots.remove(&(file, index)).flatten() {
-            self.charges.release(&mut self.cards, charge);
+            self.charges.release_export(&mut self.cards, charge);
         }
     }
 
-    /// Bytes that nothing but the exports to `file` hold.
-    pub fn held_by_export_alone(&self, file: ExportFile) -> Bytes {
+    /// Bytes exported to `file` that nothing but exports, to this file or others, hold.
+    pub fn held_by_exports_alone(&self, file: ExportFile) -> Bytes {
         let charges = self.exports.slots.range((file, 0)..=(file, u32::MAX)).filter_map(|(_, charge)| *charge);
-        Bytes(charges.fold(0, |sum: u64, charge| sum.saturating_add(self.charges.last_reference(charge).0)))
+        Bytes(charges.fold(0, |sum: u64, charge| sum.saturating_add(self.charges.held_by_exports(charge).0)))
     }
 
     /// The last descriptor of `file` is closed: its exports are gone. What that released.
@@ -65,7 +68,7 @@ impl Accounts {
         let mut released = 0_u64;
         while let Some((&key, _)) = self.exports.slots.range((file, 0)..=(file, u32::MAX)).next() {
             if let Some(charge) = self.exports.slots.remove(&key).flatten() {
-                released = released.saturating_add(self.charges.release(&mut self.cards, charge).0);
+                released = released.saturating_add(self.charges.release_export(&mut self.cards, charge).0);
             }
         }
         Bytes(released)

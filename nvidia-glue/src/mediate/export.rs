@@ -265,7 +265,7 @@ impl Session {
                 lock(&self.files).set_unheld(token.id, None);
                 continue;
             }
-            let is_alone = lock(&self.accounts).held_by_export_alone(token.id).0 > 0;
+            let is_alone = lock(&self.accounts).held_by_exports_alone(token.id).0 > 0;
             let since = token.unheld_since.unwrap_or_else(Instant::now);
             if since.elapsed() < if is_alone { alone } else { transit } {
                 lock(&self.files).set_unheld(token.id, Some(since));

@@ -1,6 +1,9 @@
 //! What is gone without having said so: processes, clients whose file was closed, UVM files, unmapped managed memory.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
 
 use super::{
     Drift, DriftKind, Pid, Session,
@@ -47,8 +50,20 @@ impl Session {
         self.drop_dead_clients(&charged);
         let files = lock(&self.accounts).charged_uvm_files();
         self.drop_unheld_uvm_files(|file| files.contains(&file));
+        // Somebody is about to be refused: memory that only exports hold, to files that no process has, does not wait for who may come for it.
+        self.drop_unheld_tokens([super::TRANSIT[0], Duration::ZERO]);
         self.look_at_managed();
         *looks += 1;
+    }
+
+    /// Whether a client is charged whose process has ended: its file is perhaps being closed just now, by the kernel or by a thread of the
+    /// mediator's that still works on its last call.
+    pub(super) fn waits_for_the_dead(&self) -> bool {
+        let owners: Vec<Pid> = {
+            let accounts = lock(&self.accounts);
+            accounts.charged_clients().into_iter().filter_map(|client| accounts.owner(client)).collect()
+        };
+        owners.into_iter().any(|owner| !self.processes.is_running(owner))
     }
 
     /// What only lived with the process is let go of. May have to wait for other processes of the container.

@@ -7,6 +7,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use runtime_config::{Bytes, request::OverMemory};
@@ -325,18 +326,25 @@ impl Session {
         }
     }
 
-    /// Asks the accounts; if there is no room, looks for what is gone meanwhile, and asks once more.
+    /// Asks the accounts; if there is no room, looks for what is gone meanwhile, and asks again.
     pub(super) fn reserve<T>(&self, pid: Pid, ask: impl Fn(&mut Accounts) -> Result<T, Refusal>) -> Result<T, End> {
-        let first = ask(&mut lock(&self.accounts));
-        match first {
-            Err(Refusal::OverQuota(_) | Refusal::TooMany { .. }) => {
-                self.refresh();
-                let second = ask(&mut lock(&self.accounts));
-                second.map_err(|refusal| self.refused(pid, refusal))
+        /// For files of processes that have just ended to be closed.
+        const PAUSES: [Duration; 3] = [Duration::ZERO, Duration::from_millis(5), Duration::from_millis(50)];
+        let mut answer = ask(&mut lock(&self.accounts));
+        for pause in PAUSES {
+            if !matches!(answer, Err(Refusal::OverQuota(_) | Refusal::TooMany { .. })) {
+                break;
             }
-            Err(refusal) => Err(self.refused(pid, refusal)),
-            Ok(reserved) => Ok(reserved),
+            if pause > Duration::ZERO {
+                if !self.waits_for_the_dead() {
+                    break;
+                }
+                std::thread::sleep(pause);
+            }
+            self.refresh();
+            answer = ask(&mut lock(&self.accounts));
         }
+        answer.map_err(|refusal| self.refused(pid, refusal))
     }
 
     /// Whether something is held that only [`Session::reconcile`] can find gone: it is to be called, though no process makes calls.

@@ -196,7 +196,7 @@ impl Calling<'_> {
                 Err(_) => break,
             }
         }
-        self.require_waiting(done)
+        Ok(done)
     }
 }
 
@@ -212,17 +212,23 @@ impl Caller for Calling<'_> {
 
     fn read_up_to(&self, address: u64, bytes: &mut [u8]) -> Result<usize, CallerError> {
         let length = bytes.len();
-        self.transfer(length, |memory, done| {
+        let read = self.transfer(length, |memory, done| {
             let rest = bytes.get_mut(done..).unwrap_or_default();
             memory.read_at(rest, at(address, done))
-        })
+        })?;
+        self.require_waiting(read)
     }
 
+    // Whether the caller still waits then, the answer to it tells: what it never hears of is undone.
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), CallerError> {
         let written = self.transfer(bytes.len(), |memory, done| {
             memory.write_at(bytes.get(done..).unwrap_or_default(), at(address, done))
         })?;
-        if written == bytes.len() { Ok(()) } else { Err(CallerError::Fault { address }) }
+        if written == bytes.len() {
+            return Ok(());
+        }
+        self.require_waiting(())?;
+        Err(CallerError::Fault { address })
     }
 
     fn file(&self, fd: i32) -> Result<File, CallerError> {

@@ -133,7 +133,8 @@ fn memory_that_only_an_export_holds_goes_sooner_than_the_rest_and_is_waited_for(
     let program = container.program();
     let context = program.context(0);
     let (kept, freed) = (context.memory(MIB).unwrap(), context.memory(MIB).unwrap());
-    let tokens = [kept, freed].map(|memory| {
+    // The one that is freed twice: exports do not keep each other.
+    let tokens = [kept, freed, freed].map(|memory| {
         let token = program.open(Node::Control);
         export(&context, memory, token).unwrap();
         token
@@ -152,6 +153,21 @@ fn memory_that_only_an_export_holds_goes_sooner_than_the_rest_and_is_waited_for(
     container.session.drop_unheld_tokens([hour, Duration::ZERO]);
     assert_eq!(container.used(0), 0);
     assert!(!container.session.holds_anything());
+}
+
+#[test]
+fn memory_that_only_an_unheld_export_holds_is_there_for_whoever_needs_it() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    let memory = context.memory(LIMIT).unwrap();
+    let token = program.open(Node::Control);
+    export(&context, memory, token).unwrap();
+    context.free(memory).unwrap();
+    assert_eq!(context.memory(MIB), Err(Status::NO_MEMORY), "somebody has the token");
+    program.close(token);
+    context.memory(LIMIT).unwrap();
 }
 
 #[test]
