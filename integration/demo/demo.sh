@@ -172,8 +172,8 @@ run notebook AMP_VGPU_ENABLE=1 NVIDIA_VISIBLE_DEVICES=0 GPU_MEM_PER_DEVICE=21474
 echo
 show egpu ps
 for id in training inference notebook; do
-    egpu ps --output json | grep --quiet "\"$id\"" || fail "$id has no grant"
-    ctr tasks list | grep --quiet "^$id .*RUNNING" || fail "$id does not run"
+    egpu ps --output json | grep "\"$id\"" >/dev/null || fail "$id has no grant"
+    ctr tasks list | grep "^$id .*RUNNING" >/dev/null || fail "$id does not run"
 done
 echo "(notebook: 10 MB of its 2 GiB are reserved, as that dialect wants it.)"
 
@@ -185,8 +185,8 @@ if run greedy EGPU_DEVICES=0 EGPU_MEMORY=90% 2>"$work/refusal"; then
 fi
 sed 's/^/  /' "$work/refusal"
 grep --quiet --ignore-case memory "$work/refusal" || fail "the refusal does not say that it is about memory"
-! ctr tasks list | grep --quiet '^greedy ' || fail "greedy runs"
-! egpu ps --output json | grep --quiet '"greedy"' || fail "greedy holds a grant"
+! ctr tasks list | grep '^greedy ' >/dev/null || fail "greedy runs"
+! egpu ps --output json | grep '"greedy"' >/dev/null || fail "greedy holds a grant"
 ctr containers delete greedy
 echo "Nobody else noticed:"
 [ "$(ctr tasks list | grep --count RUNNING)" -eq 3 ] || fail "a neighbour of the refused container ended"
@@ -232,7 +232,7 @@ for ((tries = 0; ; tries++)); do
     [ "$tries" -lt 100 ] || fail "left behind: $left"
     sleep 0.1
 done
-! egpu ps --output json | grep --quiet '"id"' || fail "a grant outlived its container"
+! egpu ps --output json | grep '"id"' >/dev/null || fail "a grant outlived its container"
 show egpu cards
 say "Done: grants were made, held and given back; no process, mount or cgroup was left behind."
 echo "Memory quotas hold whatever a container runs; compute shares are admitted, and not held yet (see README)."
