@@ -144,10 +144,6 @@ impl Processes for OneProcess {
         Ok(maps.lines().filter(of_this_container).filter_map(parse).collect())
     }
 
-    fn has_driver_file(&self, _: Pid) -> io::Result<bool> {
-        Ok(true)
-    }
-
     fn has_open_file(&self, _: Pid, _: &File) -> io::Result<bool> {
         Ok(true)
     }

@@ -43,12 +43,6 @@ pub trait Processes: fmt::Debug + Send + Sync {
     /// When the process is gone.
     fn uvm_mappings(&self, pid: Pid) -> io::Result<Vec<UvmMapping>>;
 
-    /// Whether it has a file of the driver's open or mapped.
-    ///
-    /// # Errors
-    /// When the process is gone.
-    fn has_driver_file(&self, pid: Pid) -> io::Result<bool>;
-
     /// Whether one of its descriptors is of the same open file as `file` (`kcmp(2)` with `KCMP_FILE`).
     ///
     /// # Errors

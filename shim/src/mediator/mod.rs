@@ -109,8 +109,7 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     let release = setup.release.parse().map_err(BeginError::Release)?;
     let driver = open_driver(&setup.driver)?;
     let cards = open_cards(&*driver, &setup)?;
-    let processes =
-        Arc::new(ProcessTable::new(setup.cgroups.clone(), Arc::clone(&driver)).map_err(BeginError::Events)?);
+    let processes = Arc::new(ProcessTable::new(setup.cgroups.clone()).map_err(BeginError::Events)?);
 
     privileges::drop_for_good(shim).map_err(BeginError::Privileges)?;
     sys::let_signal_interrupt(listener::INTERRUPT).map_err(BeginError::Events)?;

@@ -19,10 +19,7 @@ use nix::sys::{
     timer::{Expiration, TimerSetTimeFlags},
     timerfd::{ClockId, TimerFd, TimerFlags},
 };
-use nvidia_glue::{
-    driver::Driver,
-    mediate::{Pid, Processes, UvmMapping},
-};
+use nvidia_glue::mediate::{Pid, Processes, UvmMapping};
 
 use super::caller::numbers;
 use crate::{sync::lock, sys};
@@ -59,7 +56,6 @@ impl Process {
 #[derive(Debug)]
 pub(super) struct ProcessTable {
     cgroups: Vec<PathBuf>,
-    driver: Arc<dyn Driver>,
     /// Ready when one of the processes has ended.
     ended: Epoll,
     next_token: AtomicU64,
@@ -71,12 +67,11 @@ pub(super) struct ProcessTable {
 }
 
 impl ProcessTable {
-    pub(super) fn new(cgroups: Vec<PathBuf>, driver: Arc<dyn Driver>) -> io::Result<Self> {
+    pub(super) fn new(cgroups: Vec<PathBuf>) -> io::Result<Self> {
         let ended = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let overdue = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
         Ok(Self {
             cgroups,
-            driver,
             ended,
             next_token: AtomicU64::new(0),
             known: Mutex::default(),
@@ -209,13 +204,6 @@ impl ProcessTable {
             let _ = self.ended.delete(&process.pidfd);
         }
     }
-
-    fn pidfd(&self, pid: Pid) -> io::Result<(Option<Arc<Process>>, Option<OwnedFd>)> {
-        match self.find(pid) {
-            Some(process) => Ok((Some(process), None)),
-            None => Ok((None, Some(sys::pidfd_open(pid.0)?))),
-        }
-    }
 }
 
 impl Processes for ProcessTable {
@@ -245,22 +233,6 @@ impl Processes for ProcessTable {
     fn uvm_mappings(&self, pid: Pid) -> io::Result<Vec<UvmMapping>> {
         let maps = self.looking(&[pid.0], || fs::read_to_string(format!("/proc/{}/maps", pid.0)))?;
         Ok(uvm_mappings(&maps))
-    }
-
-    fn has_driver_file(&self, pid: Pid) -> io::Result<bool> {
-        if !self.uvm_mappings(pid)?.is_empty() {
-            return Ok(true);
-        }
-        let (process, opened) = self.pidfd(pid)?;
-        let pidfd = process.as_ref().map(|process| process.pidfd.as_fd()).or(opened.as_ref().map(AsFd::as_fd));
-        let Some(pidfd) = pidfd else { return Ok(false) };
-        for fd in descriptors(pid)? {
-            let Ok(file) = sys::pidfd_getfd(pidfd, fd) else { continue };
-            if self.driver.node_of(&File::from(file))?.is_some() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     fn has_open_file(&self, pid: Pid, file: &File) -> io::Result<bool> {
@@ -338,24 +310,10 @@ fn uvm_mapping(line: &str) -> Option<UvmMapping> {
 
 #[cfg(test)]
 mod tests {
-    use nvidia_glue::driver::SimulatedDriver;
-
     use super::*;
 
     fn table(cgroup: &Path) -> ProcessTable {
-        let mut config = runtime_config::Config::default();
-        config.driver.kind = runtime_config::config::DriverKind::Simulated;
-        config.driver.simulated = vec![runtime_config::config::SimulatedCards {
-            model: "NVIDIA H200".to_owned(),
-            memory: runtime_config::Bytes(1 << 30),
-            count: 1,
-            uuid_prefix: None,
-            numa_node: None,
-            links: runtime_config::config::SimulatedLink::System,
-        }];
-        let inventory = nvidia_glue::cards::discover(&config).unwrap();
-        let driver = SimulatedDriver::new(cgroup, &inventory).unwrap();
-        ProcessTable::new(vec![cgroup.to_owned()], Arc::new(driver)).unwrap()
+        ProcessTable::new(vec![cgroup.to_owned()]).unwrap()
     }
 
     #[test]

@@ -176,9 +176,6 @@ impl Processes for Everybody {
     fn uvm_mappings(&self, pid: Pid) -> io::Result<Vec<UvmMapping>> {
         self.get(pid).map_or_else(gone, |process| Ok(lock(&process.mappings).clone()))
     }
-    fn has_driver_file(&self, pid: Pid) -> io::Result<bool> {
-        self.get(pid).map_or_else(gone, |process| Ok(!lock(&process.files).is_empty()))
-    }
     fn has_open_file(&self, pid: Pid, file: &File) -> io::Result<bool> {
         let Some(process) = self.get(pid) else { return gone() };
         let files = lock(&process.files);
