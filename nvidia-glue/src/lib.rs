@@ -3,6 +3,7 @@
 //! It knows nothing of containerd, ttrpc or tokio: request in, [`Grant`] and spec edits out.
 
 pub mod account;
+pub mod block_file;
 pub mod cards;
 pub mod decision_log;
 pub mod doctor;
@@ -13,6 +14,7 @@ pub mod inject;
 pub mod ledger;
 pub mod mediate;
 pub mod rm;
+pub mod schedule;
 mod select;
 pub mod spec;
 mod sys;

@@ -30,6 +30,14 @@ pub fn usage_file(state_dir: &Path, grant_id: &str) -> Result<PathBuf, InjectErr
     Ok(path(state_dir, grant_id)?.join("usage"))
 }
 
+/// Where the mediator of a grant tells of its scheduling ([`Status`](crate::schedule::Status)).
+///
+/// # Errors
+/// When `grant_id` is none.
+pub fn status_file(state_dir: &Path, grant_id: &str) -> Result<PathBuf, InjectError> {
+    Ok(path(state_dir, grant_id)?.join("schedule"))
+}
+
 /// Removes what [`Injection::complete`](super::Injection::complete) made on the host for a grant. Fine if there is
 /// nothing.
 ///

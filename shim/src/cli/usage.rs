@@ -7,10 +7,11 @@ use std::{
 };
 
 use nvidia_glue::{
+    block_file::ReadBlockError,
     cards::{self, ProcessMemory, Source},
     inject,
     ledger::Record,
-    usage::{self, ReadUsageError, UsageFile},
+    usage::{self, UsageFile},
 };
 use runtime_config::Bytes;
 
@@ -26,12 +27,12 @@ pub(super) struct Usage {
 }
 
 /// What the mediator of the record's container tells; `None` where there is none.
-pub(super) fn mediated(state_dir: &Path, record: &Record) -> Result<Option<usage::Usage>, ReadUsageError> {
+pub(super) fn mediated(state_dir: &Path, record: &Record) -> Result<Option<usage::Usage>, ReadBlockError> {
     // A grant id that is none has no file.
     let Ok(path) = inject::usage_file(state_dir, &record.grant_id) else { return Ok(None) };
     match UsageFile::read(&path) {
         Ok(usage) => Ok(Some(usage)),
-        Err(ReadUsageError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(ReadBlockError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }

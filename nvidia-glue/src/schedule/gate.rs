@@ -1,0 +1,73 @@
+//! A container's channels on one card, as a scheduler acts on them.
+
+use std::{fmt, io};
+
+use crate::rm::Status;
+
+/// A container's channels on one card. Channels that come to be while the gate is closed do not run before it opens.
+///
+/// A gate is open when it is made. Calls come from one thread at a time; they wait for no caller of the container's.
+pub trait Gate: fmt::Debug + Send + Sync {
+    /// `GPU-...`.
+    fn uuid(&self) -> &str;
+
+    /// Puts every channel back on the card. Also when it is open: what an earlier failure left off comes back.
+    ///
+    /// # Errors
+    /// When the driver refuses; the gate then counts as open, though some channels may still be off.
+    fn open(&self) -> Result<Edge, EdgeError>;
+
+    /// Takes every channel off the card, in the middle of a kernel too.
+    ///
+    /// # Errors
+    /// When the driver refuses; the gate then counts as closed, though some channels may still run.
+    fn close(&self) -> Result<Edge, EdgeError>;
+
+    /// Sets the time slice of each of the container's channel groups on the card, those to come included. `None`: what the
+    /// program asked for.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    fn set_slice(&self, slice_us: Option<u64>) -> Result<(), EdgeError>;
+
+    /// Channels on the engines that are throttled. 0: nothing to open or to close.
+    fn channels(&self) -> usize;
+
+    /// Channel groups on the compute engine, among which the container's share of time slices is divided.
+    fn groups(&self) -> usize;
+}
+
+/// What one opening or closing was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Edge {
+    /// Channels that were named to the driver.
+    pub channels: usize,
+    /// Calls that it took.
+    pub calls: usize,
+}
+
+/// Why channels could not be taken off or put back.
+#[derive(Debug, thiserror::Error)]
+pub enum EdgeError {
+    /// The system call.
+    #[error("{call} on card {uuid} failed")]
+    Call {
+        /// `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS`.
+        call: &'static str,
+        /// Which card.
+        uuid: String,
+        /// The errno.
+        #[source]
+        source: io::Error,
+    },
+    /// The driver.
+    #[error("the driver answers {call} on card {uuid} with {status:?}")]
+    Refused {
+        /// `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS`.
+        call: &'static str,
+        /// Which card.
+        uuid: String,
+        /// Its verdict. `NOT_SUPPORTED`: this card cannot take channels off.
+        status: Status,
+    },
+}

@@ -1,0 +1,82 @@
+//! What a mediator tells of its scheduling: to its shim, to the mediators that share its cards, and to whoever asks.
+
+use nix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use crate::block_file::BlockFile;
+
+/// Now, on the clock of all schedules: microseconds of `CLOCK_MONOTONIC`.
+pub fn now_us() -> u64 {
+    // The clock is there on every kernel, and starts at 0.
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000);
+    u64::try_from(now).unwrap_or(0)
+}
+
+/// The file in which [`Status`] is told, beside the container's usage file.
+pub type StatusFile = BlockFile<Status>;
+
+/// What a mediator tells of its scheduling.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// When this was written ([`now_us`]).
+    pub written_us: u64,
+    /// When the next will be written at the latest; `None`: not before something happens, as there is nothing to schedule. Whoever
+    /// finds it passed by two periods has found a mediator that has stalled.
+    pub next_by_us: Option<u64>,
+    /// Processes of the container have the driver open (policy `preemptive` counts those).
+    pub has_processes: bool,
+    /// Card by card, in the container's order.
+    pub cards: Vec<CardStatus>,
+}
+
+/// A container's time on one card, as far as it is known. Sums grow from the container's start.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardStatus {
+    /// `GPU-...`.
+    pub uuid: String,
+    /// How it runs now.
+    pub running: Running,
+    /// Channels and compute channel groups that are scheduled.
+    pub channels: usize,
+    /// Compute channel groups.
+    pub groups: usize,
+    /// Whether it has work for the card, as far as can be told; `None`: cannot be told.
+    pub busy: Option<bool>,
+    /// Time during which its channels were on the card.
+    pub open_us: u64,
+    /// Time during which it had channels, and they were off the card.
+    pub throttled_us: u64,
+    /// Card time that it used, if that is known better than from `open_us` (on cards shared by time slices).
+    pub used_us: Option<u64>,
+    /// What it achieved of the card's time in the last second and the last minute, in millionths.
+    pub achieved_1s_ppm: Option<u32>,
+    /// See above.
+    pub achieved_60s_ppm: Option<u32>,
+    /// Edges so far, how many began late by more than a millisecond, and the latest.
+    pub edges: u64,
+    /// See above.
+    pub late_edges: u64,
+    /// Microseconds.
+    pub latest_edge_us: u64,
+    /// Calls of the driver's that failed, in all.
+    pub failures: u64,
+}
+
+/// How a container runs on a card.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Running {
+    /// As the driver schedules it.
+    #[default]
+    Free,
+    /// In its window.
+    Open,
+    /// Between its windows: its channels are off the card.
+    Closed,
+    /// It waits for others of higher priority.
+    Waiting,
+    /// By time slices.
+    Slices,
+    /// Its channels cannot be taken off the card: what stays is a weight.
+    Degraded,
+}
