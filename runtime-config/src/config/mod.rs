@@ -6,6 +6,7 @@ mod document;
 mod error;
 #[cfg(test)]
 mod tests;
+mod throttle;
 mod validate;
 mod wire;
 
@@ -17,6 +18,7 @@ use std::{
 
 pub(crate) use document::nearest;
 pub use error::ConfigError;
+pub use throttle::Throttle;
 
 use crate::{
     request::{CardPolicy, ComputeShare, DriverCapabilities, MemoryLimit},

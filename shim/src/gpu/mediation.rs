@@ -8,7 +8,7 @@ use nvidia_glue::{
     ledger::{CardGrant, Enforcement, Record},
 };
 use runtime_config::{
-    config::{Config, UnknownDriver},
+    config::{Config, Throttle, UnknownDriver},
     request::{Isolation, Share},
 };
 
@@ -49,7 +49,10 @@ pub(super) fn mediation(
             MediatedDriver::Simulated { state_dir: config.state_dir.clone(), inventory: Box::new(inventory.clone()) }
         }
     };
-    let usage_file = inject::usage_file(&config.state_dir, &record.grant_id);
+    let (state_dir, grant_id) = (config.state_dir.clone(), record.grant_id.clone());
+    let usage_file = inject::usage_file(&state_dir, &grant_id).map_err(|source| GpuError::Inject(Box::new(source)))?;
+    let status_file =
+        inject::status_file(&state_dir, &grant_id).map_err(|source| GpuError::Inject(Box::new(source)))?;
     let setup = Setup {
         driver,
         release: inventory.driver_version.clone(),
@@ -57,7 +60,11 @@ pub(super) fn mediation(
         cards: record.cards.iter().filter_map(|grant| card(grant, inventory, is_limited)).collect(),
         over_memory: record.request.over_memory,
         reconcile_period_ms: u64::try_from(config.reconcile_period.as_millis()).unwrap_or(u64::MAX),
-        usage_file: usage_file.map_err(|source| GpuError::Inject(Box::new(source)))?,
+        usage_file,
+        grant_id,
+        state_dir,
+        status_file,
+        throttle: Throttle::default(),
         cgroups: record.cgroups.iter().map(PathBuf::from).collect(),
     };
     let excess =

@@ -58,6 +58,8 @@ pub(super) struct Events {
     pausing: Option<Instant>,
     usage: Option<UsageFile>,
     period: Duration,
+    /// What the shim was told last.
+    has_processes: bool,
 }
 
 struct Watched {
@@ -101,6 +103,7 @@ impl Events {
             pausing: None,
             usage: Some(usage),
             period,
+            has_processes: false,
         })
     }
 
@@ -137,6 +140,7 @@ impl Events {
             }
             self.keep_ticking()?;
             self.answer_pause();
+            self.tell_presence();
             self.speak()?;
         }
     }
@@ -191,6 +195,10 @@ impl Events {
             Ok(Some(ToMediator::Resume)) => {
                 self.mediation.set_paused(false);
                 self.pausing = None;
+                Ok(true)
+            }
+            Ok(Some(ToMediator::Ping)) => {
+                self.mediation.outbox.put(FromMediator::Pong, None);
                 Ok(true)
             }
             Ok(None) => Ok(false),
@@ -250,6 +258,14 @@ impl Events {
         if all || since.elapsed() >= PAUSE_LIMIT {
             self.pausing = None;
             self.mediation.outbox.put(FromMediator::Paused { all }, None);
+        }
+    }
+
+    fn tell_presence(&mut self) {
+        let has_processes = !self.mediation.processes.is_empty();
+        if has_processes != self.has_processes {
+            self.has_processes = has_processes;
+            self.mediation.outbox.put(FromMediator::Presence { has_processes }, None);
         }
     }
 

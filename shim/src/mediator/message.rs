@@ -22,6 +22,8 @@ pub enum ToMediator {
     Pause,
     /// Go on.
     Resume,
+    /// Say [`FromMediator::Pong`].
+    Ping,
 }
 
 /// From the mediator.
@@ -47,6 +49,13 @@ pub enum FromMediator {
         pid_in_container: i32,
         /// Why.
         reason: KillReason,
+    },
+    /// The answer to [`ToMediator::Ping`]: the main thread goes round.
+    Pong,
+    /// The container's first process has made a driver call, or the last that had is gone.
+    Presence {
+        /// Whether any has.
+        has_processes: bool,
     },
     /// For the log.
     Log {

@@ -46,7 +46,14 @@ impl Outbox {
             if queue.iter().any(is_same) {
                 return;
             }
-            let needed = matches!(message, FromMediator::Kill { .. } | FromMediator::Paused { .. });
+            if matches!(message, FromMediator::Presence { .. }) {
+                // Only the last counts. The main thread puts these, and it is the one that takes from the queue.
+                queue.retain(|(queued, _)| !matches!(queued, FromMediator::Presence { .. }));
+            }
+            let needed = matches!(
+                message,
+                FromMediator::Kill { .. } | FromMediator::Paused { .. } | FromMediator::Presence { .. }
+            );
             if queue.len() >= MOST_WAITING && !needed {
                 return;
             }
@@ -108,12 +115,19 @@ mod tests {
         let processes: Vec<Arc<Process>> = (0..7).map(Process::of_nobody).collect();
         for process in processes.iter().cycle().take(10_000) {
             outbox.put(FromMediator::Log { warning: true, text: String::new() }, None);
+            outbox.put(FromMediator::Presence { has_processes: process.pid % 2 == 0 }, None);
             let reason = KillReason::Drift(String::new());
             outbox.put(FromMediator::Kill { pid: process.pid, pid_in_container: 1, reason }, Some(Arc::clone(process)));
         }
-        assert_eq!(lock(&outbox.queue).len(), MOST_WAITING);
+        assert!(lock(&outbox.queue).len() <= MOST_WAITING + 1);
         let kills =
             lock(&outbox.queue).iter().filter(|(message, _)| matches!(message, FromMediator::Kill { .. })).count();
         assert_eq!(kills, processes.len(), "each once, and none is left out");
+        let told = |(message, _): &(FromMediator, _)| match message {
+            FromMediator::Presence { has_processes } => Some(*has_processes),
+            _ => None,
+        };
+        let presence: Vec<bool> = lock(&outbox.queue).iter().filter_map(told).collect();
+        assert_eq!(presence, [(10_000 - 1) % 7 % 2 == 0], "the last only");
     }
 }

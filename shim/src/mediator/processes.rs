@@ -174,6 +174,11 @@ impl ProcessTable {
         lock(&self.known).keys().copied().map(Pid).collect()
     }
 
+    /// Nobody has made a driver call who still runs.
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.known).is_empty()
+    }
+
     /// Ready when [`ProcessTable::take_ended`] has something.
     pub(super) fn ended(&self) -> &Epoll {
         &self.ended

@@ -14,6 +14,7 @@ use nvidia_glue::{
 };
 use runtime_config::{
     Bytes,
+    config::Throttle,
     request::{OverMemory, PciBusId},
 };
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,14 @@ pub struct Setup {
     pub reconcile_period_ms: u64,
     /// Where usage is told.
     pub usage_file: PathBuf,
+    /// Whose turns of the timetable are this container's.
+    pub grant_id: String,
+    /// egpu's state directory: the timetable and the neighbours' status files are in it.
+    pub state_dir: PathBuf,
+    /// Where the schedule's state is told.
+    pub status_file: PathBuf,
+    /// Which engines are scheduled.
+    pub throttle: Throttle,
     /// The container's cgroup directories; they need not exist yet.
     pub cgroups: Vec<PathBuf>,
 }

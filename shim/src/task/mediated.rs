@@ -131,7 +131,7 @@ impl Container {
                 tokio::spawn(async move { container.kill_for_excess(&context, pid, &pidfd).await });
             }
             // Whoever asked for the pause is told by the mediator's own reader.
-            FromMediator::Paused { .. } => {}
+            FromMediator::Paused { .. } | FromMediator::Pong | FromMediator::Presence { .. } => {}
         }
     }
 

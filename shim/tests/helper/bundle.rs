@@ -282,6 +282,10 @@ pub fn setup(bench: &Bench) -> Setup {
         over_memory: runtime_config::request::OverMemory::Deny,
         reconcile_period_ms: 50,
         usage_file: bench.directory.path().join("usage"),
+        grant_id: "grant".to_owned(),
+        state_dir: bench.directory.path().join("state"),
+        status_file: bench.directory.path().join("schedule"),
+        throttle: runtime_config::config::Throttle::default(),
         cgroups: vec![],
     }
 }
