@@ -20,6 +20,11 @@ pub trait Observer: fmt::Debug + Send + Sync {
 
     /// What was found in [`Session::reconcile`](super::Session::reconcile), too.
     fn drift(&self, drift: &Drift);
+
+    /// On card `uuid`, where the container had none, there is a channel on an engine that is throttled. Whoever opens and closes
+    /// the card's [`Gate`](crate::schedule::Gate) slept, and the gate is most likely closed. To be told after the channel is
+    /// counted and before anything waits for the gate.
+    fn first_channel(&self, _uuid: &str) {}
 }
 
 /// A process asked for too much.
