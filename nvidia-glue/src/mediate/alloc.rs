@@ -110,7 +110,7 @@ impl Session {
             return self.alloc_root(flight);
         }
         self.own_client(alloc.client)?;
-        self.alloc_object(flight, alloc, class)
+        self.alloc_object(flight, alloc, &class)
     }
 
     /// `NV_ESC_RM_ALLOC_OBJECT`: the same, for classes that need no parameters.
@@ -122,10 +122,10 @@ impl Session {
         }
         self.own_client(client)?;
         let alloc = Alloc { client, parent, object, class, params: 0, said_params_size: 0, rights: 0 };
-        self.alloc_object(flight, alloc, known)
+        self.alloc_object(flight, alloc, &known)
     }
 
-    fn known_class(&self, class: u32) -> Result<&'static Class, End> {
+    fn known_class(&self, class: u32) -> Result<Class, End> {
         let Some(row) = crate::rm::classes::class(class) else {
             self.count_unknown(UnknownKind::Class(class), false);
             return Err(End::Status(Status::INVALID_CLASS));

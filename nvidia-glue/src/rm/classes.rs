@@ -1,5 +1,7 @@
 //! The classes of `NV_ESC_RM_ALLOC`.
 
+mod packed;
+
 use super::Status;
 
 /// One class.
@@ -75,8 +77,8 @@ pub const OS_DESCRIPTOR: u32 = 0x71;
 
 /// The row of a class; `None`: not known, to be refused with [`Status::INVALID_CLASS`] and counted, because it could obtain
 /// memory.
-pub fn class(id: u32) -> Option<&'static Class> {
-    CLASSES.binary_search_by_key(&id, |class| class.id).ok().and_then(|at| CLASSES.get(at))
+pub fn class(id: u32) -> Option<Class> {
+    packed::find(id)
 }
 
 const fn row(id: u32, name: &'static str, kind: ClassKind, params_size: u16, header: &'static str) -> Class {
@@ -90,8 +92,8 @@ use ClassKind::{
 
 /// Every class that a driver from 525 to 595 gives to user space or knows by that name, by number: the union of
 /// `src/nvidia/src/kernel/rmapi/resource_list.h` over those releases, with the engines of cards that only the closed modules
-/// drive. Sizes are the largest of those releases.
-pub const CLASSES: &[Class] = &[
+/// drive. Sizes are the largest of those releases. Not for the running program: [`packed`] has them there.
+pub(super) const CLASSES: &[Class] = &[
     row(0x0000, "NV01_ROOT", Root, 120, "nvos.h"),
     row(0x0001, "NV01_ROOT_NON_PRIV", Root, 120, "nvos.h"),
     row(0x0002, "NV01_CONTEXT_DMA", Plain, 32, "class/cl0002.h"),

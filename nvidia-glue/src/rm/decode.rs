@@ -199,7 +199,7 @@ impl Alloc {
     const PARAMS_MOST: usize = 4096;
 
     /// The row of its class.
-    pub fn class(&self) -> Option<&'static Class> {
+    pub fn class(&self) -> Option<Class> {
         class(self.class)
     }
 
@@ -247,7 +247,7 @@ impl Control {
     pub const PARAMS_MOST: u32 = 1 << 20;
 
     /// The row of its number.
-    pub fn row(&self) -> Option<&'static ControlRow> {
+    pub fn row(&self) -> Option<ControlRow> {
         super::controls::control(self.id)
     }
 }

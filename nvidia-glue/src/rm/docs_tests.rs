@@ -234,7 +234,7 @@ fn control_tables(text: &mut String) {
             ControlRule::Share => "lets other clients duplicate objects; the container's own only",
             ControlRule::Pass | ControlRule::Refuse(..) => continue,
         };
-        grouped.add(done.to_owned(), name_of(row));
+        grouped.add(done.to_owned(), name_of(&row));
     }
     grouped.write(text);
     pointers(text);
@@ -272,7 +272,7 @@ fn refused_controls(text: &mut String) {
     let mut grouped = Grouped::default();
     for row in controls() {
         let ControlRule::Refuse(_, reason) = row.rule else { continue };
-        grouped.add(reason.to_owned(), name_of(row));
+        grouped.add(reason.to_owned(), name_of(&row));
     }
     for what in &grouped.order {
         let names = &grouped.names[what];

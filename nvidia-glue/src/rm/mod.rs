@@ -10,6 +10,7 @@ pub mod decode;
 pub mod escapes;
 pub mod layout;
 pub mod memory;
+mod packed;
 pub mod status;
 pub mod uvm;
 

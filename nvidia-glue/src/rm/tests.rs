@@ -166,6 +166,7 @@ fn tables_have_each_number_once_with_a_name_and_a_header() {
     strictly_rising(UVM_COMMANDS.iter().map(|command| command.command));
     for class in CLASSES {
         assert!(!class.name.is_empty() && !class.header.is_empty(), "{:#x}", class.id);
+        assert_eq!(super::classes::class(class.id), Some(*class), "the program has the row as it is written");
     }
     for escape in ESCAPES {
         assert!(escape.name.starts_with("NV_ESC_") && !escape.what.is_empty(), "{:#x}", escape.number);

@@ -21,6 +21,7 @@
 mod client;
 mod device;
 mod other;
+mod packed;
 mod subdevice;
 
 use super::{
@@ -191,15 +192,22 @@ const SCHEDULING: &str = "scheduling is by the grant";
 const SHARED: &str = "changes the card, or the host, for all who use it";
 const VGPU: &str = "virtual GPUs, of the host";
 
+/// The rows as they are written. Not for the running program: [`packed`] has them there.
+const TABLES: [&[ControlRow]; 4] = [client::CLIENT, device::DEVICE, subdevice::SUBDEVICE, other::OTHER];
+
 /// The row of a control; `None`: not known. What to do then is what [`rule_of`] says.
-pub fn control(id: u32) -> Option<&'static ControlRow> {
-    let table = match id >> 16 {
-        0x0000 => client::CLIENT,
-        0x0080 => device::DEVICE,
-        0x2080 => subdevice::SUBDEVICE,
-        _ => other::OTHER,
-    };
-    table.binary_search_by_key(&id, |control| control.id).ok().and_then(|at| table.get(at))
+pub fn control(id: u32) -> Option<ControlRow> {
+    packed::find(table_of(id), id)
+}
+
+/// Which of [`TABLES`] has the controls of the class of this one.
+const fn table_of(id: u32) -> usize {
+    match id >> 16 {
+        0x0000 => 0,
+        0x0080 => 1,
+        0x2080 => 2,
+        _ => 3,
+    }
 }
 
 /// What is done with a control, known or not.
@@ -224,8 +232,8 @@ const fn is_of_the_binary_api(id: u32) -> bool {
 }
 
 /// Every known control.
-pub fn controls() -> impl Iterator<Item = &'static ControlRow> {
-    [client::CLIENT, device::DEVICE, subdevice::SUBDEVICE, other::OTHER].into_iter().flatten()
+pub fn controls() -> impl Iterator<Item = ControlRow> {
+    packed::all()
 }
 
 #[cfg(test)]

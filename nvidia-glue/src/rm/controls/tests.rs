@@ -21,13 +21,18 @@ fn every_control_with_a_pointer_is_described_or_refused() {
 
 #[test]
 fn rows_are_in_order_and_of_their_table() {
-    for table in [client::CLIENT, device::DEVICE, subdevice::SUBDEVICE, other::OTHER] {
+    for (number, table) in TABLES.into_iter().enumerate() {
         for pair in table.windows(2) {
             assert!(pair[0].id < pair[1].id, "{:#x} before {:#x}", pair[0].id, pair[1].id);
         }
+        for row in table {
+            assert_eq!(table_of(row.id), number, "{:#010x} is in the table where it is looked up", row.id);
+        }
     }
+    let written = TABLES.into_iter().flatten();
+    assert!(controls().eq(written.copied()), "the program has the rows as they are written");
     for row in controls() {
-        assert_eq!(control(row.id), Some(row), "{:#010x} is found where it is looked up", row.id);
+        assert_eq!(control(row.id), Some(row), "{:#010x} is found", row.id);
         assert!(!row.name.is_empty() && !row.header.is_empty(), "{:#010x}", row.id);
     }
 }
