@@ -6,6 +6,7 @@
 #   make demo       the main job end to end on a real containerd; simulated cards where there is no NVIDIA driver
 #   make test       everything that runs without a GPU: lints, unit tests, real containerd, what the binaries link to
 #   make bench      egpu against runc in the same run (BENCH_ARGS="--save" keeps the result)
+#   make bench-calls  what mediation costs a call of the driver, on a simulated card
 #   make gpu-test   the suite on a machine with an NVIDIA driver; elsewhere, the bundle that carries it there
 #   make install    into PREFIX (/usr/local), below DESTDIR; make uninstall refuses while containers use egpu
 #   make lint       rustfmt and clippy, warnings denied; make deny: licences and sources of dependencies
@@ -31,7 +32,7 @@ RM_CLIENT_TARGET := $(shell uname -m)-unknown-linux-gnu
 RM_CLIENT := $(TARGET)/rm-client/$(RM_CLIENT_TARGET)/debug/rm-client
 export EGPU_TEST_RM_CLIENT ?= $(RM_CLIENT)
 
-.PHONY: rm-client build demo test lint deny unit-test integration-test link-test bench gpu-test install uninstall
+.PHONY: rm-client build demo test lint deny unit-test integration-test link-test bench bench-calls gpu-test install uninstall
 
 build:
 	scripts/setup.sh build
@@ -75,6 +76,10 @@ bench: build
 	scripts/setup.sh containerd
 	EGPU_TEST_BIN=$(RELEASE) $(CARGO) bench --package integration --bench against_runc --profile dev --locked -- $(BENCH_ARGS)
 	$(CARGO) bench --package nvidia-glue --bench admission --locked
+
+bench-calls: build rm-client
+	scripts/setup.sh containerd
+	EGPU_TEST_BIN=$(RELEASE) $(CARGO) bench --package integration --bench mediated_calls --profile dev --locked -- $(BENCH_ARGS)
 
 # Where there is no driver: the bundle only, to be unpacked on a machine that has one.
 gpu-test: build

@@ -14,7 +14,7 @@ use std::{
         unix::net::{UnixListener, UnixStream},
     },
     process::ExitCode,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rm_client::{
@@ -30,7 +30,7 @@ usage: rm-client COMMAND [--card N] [--dev DIRECTORY]
                                         memory of the card; --map: mapped as CUDA maps it
   managed SIZE [--count N] [--hold SECONDS|stdin]
                                         managed memory
-  free-loop SIZE TIMES                  allocates and frees
+  free-loop SIZE TIMES [--map]          allocates and frees, and says how long that took; --map: mapped as CUDA maps it
   fork N SIZE                           N processes allocate at once, each as its own client
   pass-fd SIZE                          a child allocates with a client that it was passed
   export SIZE SOCKET [--hold ...]       allocates, exports, frees its handle, sends the file to who connects
@@ -227,11 +227,17 @@ fn managed(options: &Options, size: u64) -> Result<ExitCode, RmError> {
 
 fn free_loop(options: &Options, size: u64, times: u64) -> Result<ExitCode, RmError> {
     with_device(options, |device| {
+        let mut space = if options.map { Some(AddressSpace::open(device)?) } else { None };
+        let begin = Instant::now();
         for _ in 0..times {
             let memory = device.alloc(size)?;
+            if let Some(space) = &mut space {
+                let base = space.map(device, memory)?;
+                space.unmap(base, memory.size)?;
+            }
             device.client.free(memory.handle)?;
         }
-        println!("allocated and freed {times} times");
+        println!("allocated and freed {times} times in {} us", begin.elapsed().as_micros());
         Ok(ExitCode::SUCCESS)
     })
 }
