@@ -211,6 +211,7 @@ fn container() -> Container {
         links: Vec::new(),
         mig_enabled: false,
         mig_devices: Vec::new(),
+        hard_caps: true,
         health: Health::Ok,
     };
     let granted = GrantedCard {

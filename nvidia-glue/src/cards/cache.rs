@@ -16,7 +16,7 @@ use super::{Health, Inventory, Roots, health, kernel_module, state_file};
 const CACHE_FILE: &str = "inventory.json";
 const LOCK_FILE: &str = "inventory.lock";
 /// Version of the file's format.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// For so long an inventory with an unusable card is believed.
 const RECHECK_MS: u64 = 60_000;
 

@@ -81,6 +81,8 @@ pub struct Card {
     pub mig_enabled: bool,
     /// MIG devices.
     pub mig_devices: Vec<MigDevice>,
+    /// It can take a running container off, and so hold it to a part of its time: it runs GSP firmware.
+    pub hard_caps: bool,
     /// Whether it may be granted.
     pub health: Health,
 }

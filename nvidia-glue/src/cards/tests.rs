@@ -121,7 +121,7 @@ fn a_spoilt_cache_is_a_miss() {
     let config = config(&node, DriverKind::Auto, 0);
     store(&node, &config);
     let good = fs::read_to_string(cache_file(&config)).unwrap();
-    let other_format = good.replacen("\"format\":1", "\"format\":2", 1);
+    let other_format = good.replacen("\"format\":2", "\"format\":3", 1);
     let other_order = good.replacen("\"index\":1", "\"index\":7", 1);
     assert!(other_format != good && other_order != good);
     for spoilt in ["", "{}", "null", &good[..good.len() / 2], &other_format, &other_order, "\u{0}\u{1}"] {

@@ -43,6 +43,7 @@ fn findings() -> Findings {
         uuid_prefix: None,
         numa_node: None,
         links: SimulatedLink::System,
+        gsp: true,
     };
     let driver = Driver { kind: DriverKind::Simulated, simulated: vec![table], ..Config::default().driver };
     let mut inventory = node_cards::discover(&Config { driver, ..Config::default() }).unwrap();

@@ -22,7 +22,7 @@ use crate::{
         ld_cache::{self, Entry, Hwcap},
         tests::{fake_host, fake_library, put},
     },
-    ledger::{CardGrant, ContainerKey, Enforcement, GrantState, Process, Record},
+    ledger::{CardGrant, ComputeEnforcement, ContainerKey, Enforcement, GrantState, Process, Record},
 };
 
 const VERSION: &str = "580.159.04";
@@ -195,6 +195,7 @@ pub(super) fn card(index: u32, minor: u32, uuid: &str) -> Card {
         links: Vec::new(),
         mig_enabled: false,
         mig_devices: Vec::new(),
+        hard_caps: true,
         health: Health::Ok,
     }
 }
@@ -218,6 +219,7 @@ pub(super) fn grant(uuid: &str) -> CardGrant {
         policy: CardPolicy::Fixed,
         exclusive: true,
         enforcement: Enforcement::WholeCard,
+        compute_by: ComputeEnforcement::None,
     }
 }
 
@@ -235,6 +237,8 @@ pub(super) fn record(share: Share) -> Record {
         mediator: None,
         cgroups: Vec::new(),
         order: 0,
+        priority: None,
+        present: false,
         request: GpuRequest {
             dialect: Dialect::Nvidia,
             cards: CardRequest::All,

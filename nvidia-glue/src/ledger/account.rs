@@ -9,7 +9,7 @@ use runtime_config::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CardGrant, Enforcement, Limits,
+    CardGrant, ComputeEnforcement, Enforcement, Limits,
     schedule::{MIN_REMAINDER_PERCENT, PERIOD_PARTS, percent_parts, ratio_parts},
 };
 use crate::cards::Card;
@@ -150,6 +150,7 @@ impl CardAsk {
             policy: self.policy_on(sums, limits),
             exclusive: self.exclusive,
             enforcement: self.enforcement,
+            compute_by: ComputeEnforcement::None,
         }
     }
 

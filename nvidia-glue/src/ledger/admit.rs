@@ -222,6 +222,8 @@ fn new_record(
         mediator: None,
         cgroups: strings(admission.cgroups),
         order: index.next_order(),
+        priority: None,
+        present: false,
         request: admission.request.clone(),
         exclusive: !cards.is_empty() && cards.iter().all(|card| card.exclusive),
         cards,

@@ -2,7 +2,7 @@
 
 use runtime_config::{
     Bytes,
-    config::{Config, MemoryScaling},
+    config::{Config, HardCapsUnavailable, MemoryScaling},
     request::CardPolicy,
 };
 
@@ -17,6 +17,10 @@ pub struct Limits {
     pub memory_scaling: MemoryScaling,
     /// Policy of a card on which the first container needs no particular one.
     pub default_policy: CardPolicy,
+    /// Length of a period on cards for which none is set, microseconds.
+    pub period_us: u64,
+    /// What becomes of hard caps on cards that cannot take containers off.
+    pub hard_caps_unavailable: HardCapsUnavailable,
 }
 
 impl From<&Config> for Limits {
@@ -26,6 +30,8 @@ impl From<&Config> for Limits {
             device_split_count: config.device_split_count,
             memory_scaling: config.memory_scaling,
             default_policy: config.default_policy,
+            period_us: u64::try_from(config.period.as_micros()).unwrap_or(u64::MAX),
+            hard_caps_unavailable: config.hard_caps_unavailable,
         }
     }
 }

@@ -3,6 +3,14 @@
 //! - [`Ledger::admit`] reserves what a container asked for and writes its record, before the container is created. The
 //!   record is *pending* and names the cgroups in which the container is going to be.
 //! - [`Ledger::bind`] adds the container's init once it exists.
+//! - `Ledger::set(&self, inventory: &Inventory, limits: &Limits, container: &ContainerKey, change: &Change, log: &DecisionLog)
+//!   -> Result<Record, ChangeError>` changes a container's limits and priority.
+//! - `Ledger::set_policy(&self, inventory: &Inventory, limits: &Limits, uuid: &str, setting: CardSetting, log: &DecisionLog)
+//!   -> Result<CardSetting, PolicyError>` changes a card's policy and period; what is `None` in `setting` stays. Returns what
+//!   is set then.
+//! - `Ledger::set_present(&self, container: &ContainerKey, present: bool) -> Result<(), StoreError>`: the container's first
+//!   process has the driver open, or none has any more. No grant: nothing happens.
+//! - `Ledger::timetable(state_dir: &Path) -> Result<Timetable, TimetableError>` reads who runs when. Takes no lock.
 //! - [`Ledger::release`] gives the grant back: after the container has ended, or when its create failed.
 //!
 //! # Whose end is whose
@@ -19,6 +27,7 @@
 
 mod account;
 mod admit;
+mod change;
 mod error;
 mod index;
 mod layout;
@@ -41,10 +50,11 @@ use std::{path::Path, time::Duration};
 pub(crate) use account::CardAsk;
 pub use account::Refusal;
 pub use admit::Admission;
+pub use change::{CardSetting, Change, ChangeError, PolicyError};
 pub use error::{AdmitError, AdmitErrorKind, BindError, ReleaseError};
 pub use limits::Limits;
 use liveness::{Linux, Node};
-pub use record::{CardGrant, ContainerKey, Enforcement, GrantState, Process, Record};
+pub use record::{CardGrant, ComputeEnforcement, ContainerKey, Enforcement, GrantState, Process, Record};
 pub use release::ReleaseReason;
 pub use state::CardState;
 use store::Store;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use runtime_config::{
     Bytes,
-    request::{CardPolicy, ComputeShare, GpuRequest},
+    request::{CardPolicy, ComputeShare, GpuRequest, Isolation, Priority, Share},
 };
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +59,12 @@ pub struct Record {
     pub cgroups: Vec<String>,
     /// Order of admission; schedules are laid out in it.
     pub order: u64,
+    /// Who runs first, where that was changed after the admission; `None`: as was asked.
+    #[serde(default)]
+    pub priority: Option<Priority>,
+    /// Processes of the container have the driver open, as far as its shim has told.
+    #[serde(default)]
+    pub present: bool,
     /// What was asked.
     pub request: GpuRequest,
     /// What was granted, card by card in the container's order.
@@ -67,6 +73,18 @@ pub struct Record {
     pub exclusive: bool,
     /// Instant of admission, RFC 3339.
     pub admitted_at: String,
+}
+
+impl Record {
+    /// Who runs first, as of now.
+    pub fn priority(&self) -> Priority {
+        self.priority.unwrap_or(self.request.priority)
+    }
+
+    /// The container is mediated and recorded, and has no limits (isolation `none`).
+    pub fn is_unlimited(&self) -> bool {
+        matches!(self.request.share, Share::Part { isolation: Isolation::None, .. })
+    }
 }
 
 /// State of a grant.
@@ -107,6 +125,24 @@ pub struct CardGrant {
     pub exclusive: bool,
     /// What holds the limits.
     pub enforcement: Enforcement,
+    /// What holds the share of time, where the limits are held by the mediator.
+    #[serde(default)]
+    pub compute_by: ComputeEnforcement,
+}
+
+/// What holds a container's share of a card's time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ComputeEnforcement {
+    /// Nothing: the driver's own scheduling, or a whole card.
+    #[default]
+    None,
+    /// Exclusive windows of time, outside of which its channels are off the card.
+    Windows,
+    /// Time slices by weight, steered by what is achieved.
+    Slices,
+    /// As `Slices`, because the card cannot take channels off: a cap is a weight, and idle time goes to who wants it.
+    WeightsOnly,
 }
 
 /// What holds a grant's limits.
@@ -119,7 +155,8 @@ pub enum Enforcement {
     Mig,
     /// Admission only: the sums are held, the running container is not.
     Admission,
-    /// The mediator, which executes the container's driver calls, holds its memory. Shares of time are held by admission.
+    /// The mediator, which executes the container's driver calls, holds its memory, and its time as
+    /// [`CardGrant::compute_by`] says.
     Mediated,
     /// Nothing is granted that could be held: the container looks at the card (`utility` alone). Its `memory` is 0.
     Monitor,

@@ -12,7 +12,7 @@ use std::{
 
 use runtime_config::{
     Bytes, Percent, Weight,
-    config::MemoryScaling,
+    config::{HardCapsUnavailable, MemoryScaling},
     request::{
         CardPolicy, CardRequest, ComputeShare, DeviceSelector, Dialect, DriverCapabilities, GpuRequest, Isolation,
         MemoryLimit, NvidiaExtras, OverMemory, PciBusId, PerCard, Placement, Priority, Share,
@@ -36,6 +36,8 @@ pub(crate) fn limits() -> Limits {
         device_split_count: 10,
         memory_scaling: MemoryScaling::NONE,
         default_policy: CardPolicy::Fixed,
+        period_us: 100_000,
+        hard_caps_unavailable: HardCapsUnavailable::Refuse,
     }
 }
 
@@ -54,6 +56,7 @@ pub(crate) fn v100s(count: u32) -> Inventory {
         links: Vec::new(),
         mig_enabled: false,
         mig_devices: Vec::new(),
+        hard_caps: true,
         health: Health::Ok,
     };
     Inventory {

@@ -75,6 +75,12 @@ pub struct Config {
     pub oom_script_timeout: Duration,
     /// Policy of a card on which nobody has set one.
     pub default_policy: CardPolicy,
+    /// How often containers have their turns, 20 ms to 500 ms.
+    pub period: Duration,
+    /// What a container is kept from outside its turns.
+    pub throttle: Throttle,
+    /// What becomes of hard caps on cards that cannot take containers off.
+    pub hard_caps_unavailable: HardCapsUnavailable,
     /// Slices of a card, 1 to 20.
     pub max_inst: u16,
     /// The most containers on one card, 1 to 1000.
@@ -138,6 +144,15 @@ pub enum UnknownDriver {
     Pass,
 }
 
+/// What becomes of a request for a hard cap on a card that cannot take containers off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HardCapsUnavailable {
+    /// It is refused.
+    Refuse,
+    /// What was asked for is a weight.
+    Degrade,
+}
+
 /// One `[[driver.simulated]]` table: `count` cards of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SimulatedCards {
@@ -153,6 +168,8 @@ pub struct SimulatedCards {
     pub numa_node: Option<u32>,
     /// What connects them to each other.
     pub links: SimulatedLink,
+    /// They can take containers off.
+    pub gsp: bool,
 }
 
 /// What connects the cards of one table.
@@ -222,6 +239,9 @@ impl Default for Config {
             reconcile_period: Duration::from_secs(1),
             oom_script_timeout: Duration::from_secs(10),
             default_policy: CardPolicy::Fixed,
+            period: Duration::from_millis(100),
+            throttle: Throttle::ComputeCopy,
+            hard_caps_unavailable: HardCapsUnavailable::Refuse,
             max_inst: 16,
             device_split_count: 10,
             memory_scaling: MemoryScaling::NONE,

@@ -64,6 +64,7 @@ fn the_example_of_simulated_cards_is_read() {
             uuid_prefix: Some("GPU-5e1f".into()),
             numa_node: Some(0),
             links: SimulatedLink::NvLink,
+            gsp: false,
         }]
     );
 }
@@ -72,7 +73,8 @@ fn the_example_of_simulated_cards_is_read() {
 fn values_are_read() {
     let config = Config::from_toml(
         "state_dir = '/run/other'\nmax_inst = 20\nmemory_scaling = 1.5\ndefault_policy = 'soft'\n\
-         unknown_driver = 'pass'\nreconcile_period = '250ms'\noom_script_timeout = '1m 30s'\n\
+         unknown_driver = 'pass'\nreconcile_period = '250ms'\nperiod = '20ms'\nthrottle = 'all'\n\
+         hard_caps_unavailable = 'degrade'\noom_script_timeout = '1m 30s'\n\
          supported_driver_capabilities = 'compute, utility'\nshare_by_default = true\n\
          [default_share]\nmemory = '8GiB'\ncompute = 'none'\n\
          [hami]\ndefault_memory = '0'\ndefault_compute = 30\n\
@@ -85,6 +87,9 @@ fn values_are_read() {
     assert_eq!(config.unknown_driver, UnknownDriver::Pass);
     assert_eq!(config.reconcile_period, Duration::from_millis(250));
     assert_eq!(config.oom_script_timeout, Duration::from_secs(90));
+    assert_eq!(config.period, Duration::from_millis(20));
+    assert_eq!(config.throttle, Throttle::All);
+    assert_eq!(config.hard_caps_unavailable, HardCapsUnavailable::Degrade);
     assert_eq!(config.memory_scaling.apply(Bytes(1000)), Bytes(1500));
     assert!(config.memory_scaling.oversubscribes());
     assert_eq!(config.default_policy, CardPolicy::Soft);
@@ -96,6 +101,7 @@ fn values_are_read() {
     assert_eq!(config.driver.kind, DriverKind::Simulated);
     assert_eq!(config.driver.simulated.len(), 1);
     assert_eq!(config.driver.simulated[0].links, SimulatedLink::System);
+    assert!(config.driver.simulated[0].gsp);
 }
 
 #[test]
@@ -135,6 +141,19 @@ fn values_out_of_range_are_refused_with_key_line_value_and_range() {
         ),
         ("oom_script_timeout = '-1s'".to_owned(), ", line 1: oom_script_timeout = \"-1s\" is not accepted"),
         ("oom_script_timeout = '5'".to_owned(), ", line 1: oom_script_timeout = \"5\" is not accepted"),
+        (
+            "period = '19ms'".to_owned(),
+            ", line 1: period = \"19ms\" is not accepted; it must be a time from \"20ms\" to \"500ms\"",
+        ),
+        ("period = '501ms'".to_owned(), ", line 1: period = \"501ms\" is not accepted"),
+        (
+            "throttle = 'copy'".to_owned(),
+            ", line 1: throttle = \"copy\" is not accepted; it must be \"compute\", \"compute+copy\" or \"all\"",
+        ),
+        (
+            "hard_caps_unavailable = 'ignore'".to_owned(),
+            ", line 1: hard_caps_unavailable = \"ignore\" is not accepted; it must be \"refuse\" or \"degrade\"",
+        ),
         ("\nmax_inst = 21".to_owned(), ", line 2: max_inst = 21 is not accepted"),
         ("device_split_count = 0".to_owned(), ", line 1: device_split_count = 0 is"),
         (

@@ -8,8 +8,8 @@ use std::{
 use jiff::SignedDuration;
 
 use super::{
-    Config, ConfigError, DefaultShare, Driver, DriverKind, HamiDefaults, MemoryScaling, SimulatedCards, SimulatedLink,
-    UnknownDriver, document::Document, wire,
+    Config, ConfigError, DefaultShare, Driver, DriverKind, HamiDefaults, HardCapsUnavailable, MemoryScaling,
+    SimulatedCards, SimulatedLink, Throttle, UnknownDriver, document::Document, wire,
 };
 use crate::{
     request::{CardPolicy, ComputeShare, DriverCapabilities, MemoryLimit},
@@ -58,6 +58,9 @@ pub(super) fn validate(file: &wire::File, document: &Document<'_>) -> Result<Con
             Duration::from_secs(600),
         )?,
         default_policy: check.policy(&file.default_policy)?,
+        period: check.duration("period", &file.period, Duration::from_millis(20), Duration::from_millis(500))?,
+        throttle: check.throttle(&file.throttle)?,
+        hard_caps_unavailable: check.hard_caps_unavailable(&file.hard_caps_unavailable)?,
         max_inst: check.integer("max_inst", file.max_inst, 1, 20)?,
         device_split_count: check.integer("device_split_count", file.device_split_count, 1, 1000)?,
         memory_scaling: MemoryScaling::new(file.memory_scaling).ok_or_else(|| {
@@ -106,6 +109,25 @@ impl Check<'_> {
             "refuse" => Ok(UnknownDriver::Refuse),
             "pass" => Ok(UnknownDriver::Pass),
             other => Err(self.error("unknown_driver", &format!("{other:?}"), "\"refuse\" or \"pass\"".to_owned())),
+        }
+    }
+
+    fn throttle(&self, value: &str) -> Result<Throttle, ConfigError> {
+        let all = [Throttle::Compute, Throttle::ComputeCopy, Throttle::All];
+        all.into_iter().find(|throttle| throttle.name() == value).ok_or_else(|| {
+            let accepted = "\"compute\", \"compute+copy\" or \"all\"".to_owned();
+            self.error("throttle", &format!("{value:?}"), accepted)
+        })
+    }
+
+    fn hard_caps_unavailable(&self, value: &str) -> Result<HardCapsUnavailable, ConfigError> {
+        match value {
+            "refuse" => Ok(HardCapsUnavailable::Refuse),
+            "degrade" => Ok(HardCapsUnavailable::Degrade),
+            other => {
+                let accepted = "\"refuse\" or \"degrade\"".to_owned();
+                Err(self.error("hard_caps_unavailable", &format!("{other:?}"), accepted))
+            }
         }
     }
 
@@ -221,6 +243,7 @@ impl Check<'_> {
             uuid_prefix: cards.uuid.clone(),
             numa_node,
             links,
+            gsp: cards.gsp,
         })
     }
 }

@@ -22,6 +22,9 @@ pub(super) struct File {
     pub(super) reconcile_period: String,
     pub(super) oom_script_timeout: String,
     pub(super) default_policy: String,
+    pub(super) period: String,
+    pub(super) throttle: String,
+    pub(super) hard_caps_unavailable: String,
     pub(super) max_inst: i64,
     pub(super) device_split_count: i64,
     pub(super) memory_scaling: f64,
@@ -65,10 +68,16 @@ pub(super) struct Simulated {
     pub(super) numa_node: Option<i64>,
     #[serde(default = "system")]
     pub(super) links: String,
+    #[serde(default = "yes")]
+    pub(super) gsp: bool,
 }
 
 fn one() -> i64 {
     1
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn system() -> String {
@@ -95,6 +104,9 @@ impl Default for File {
             reconcile_period: "1s".to_owned(),
             oom_script_timeout: "10s".to_owned(),
             default_policy: "fixed".to_owned(),
+            period: "100ms".to_owned(),
+            throttle: "compute+copy".to_owned(),
+            hard_caps_unavailable: "refuse".to_owned(),
             max_inst: 16,
             device_split_count: 10,
             memory_scaling: 1.0,
@@ -139,6 +151,7 @@ impl File {
             uuid: Some(String::new()),
             numa_node: Some(0),
             links: system(),
+            gsp: yes(),
         });
         file
     }

@@ -2,7 +2,7 @@
 
 use nvidia_glue::{
     cards::{self, Inventory},
-    ledger::{CardGrant, CardState, ContainerKey, Enforcement, GrantState, Process, Record},
+    ledger::{CardGrant, CardState, ComputeEnforcement, ContainerKey, Enforcement, GrantState, Process, Record},
 };
 use runtime_config::{
     Bytes, Config, Percent,
@@ -25,6 +25,7 @@ pub(super) fn node() -> Node {
         policy: CardPolicy::Fixed,
         exclusive: false,
         enforcement: Enforcement::Mediated,
+        compute_by: ComputeEnforcement::Windows,
     };
     let whole = CardGrant {
         index: 1,
@@ -33,6 +34,7 @@ pub(super) fn node() -> Node {
         compute: ComputeShare::Unlimited,
         exclusive: true,
         enforcement: Enforcement::WholeCard,
+        compute_by: ComputeEnforcement::None,
         ..share.clone()
     };
     let records = vec![
@@ -111,6 +113,8 @@ fn record(id: &str, asked: &str, pid: Option<i32>, grant: CardGrant) -> Record {
         mediator: None,
         cgroups: vec![format!("/sys/fs/cgroup/{id}")],
         order: 1,
+        priority: None,
+        present: false,
         request: request(asked),
         exclusive: grant.exclusive,
         cards: vec![grant],

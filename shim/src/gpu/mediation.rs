@@ -8,7 +8,7 @@ use nvidia_glue::{
     ledger::{CardGrant, Enforcement, Record},
 };
 use runtime_config::{
-    config::{Config, Throttle, UnknownDriver},
+    config::{Config, UnknownDriver},
     request::{Isolation, Share},
 };
 
@@ -64,7 +64,7 @@ pub(super) fn mediation(
         grant_id,
         state_dir,
         status_file,
-        throttle: Throttle::default(),
+        throttle: config.throttle,
         cgroups: record.cgroups.iter().map(PathBuf::from).collect(),
     };
     let excess =

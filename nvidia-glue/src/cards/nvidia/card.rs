@@ -70,6 +70,7 @@ pub(super) fn unknown(index: u32) -> Card {
         links: Vec::new(),
         mig_enabled: false,
         mig_devices: Vec::new(),
+        hard_caps: false,
         health: Health::Ok,
     }
 }
@@ -95,6 +96,8 @@ pub(super) fn read(roots: &Roots, device: &Device<'_>, index: u32, information: 
         (u32::try_from(capability.major).unwrap_or(0), u32::try_from(capability.minor).unwrap_or(0))
     });
     card.numa_node = numa_node(roots, card.pci);
+    // Without GSP firmware the driver refuses to take channels off; drivers that do not know the question have none.
+    card.hard_caps = probe.optional("GSP firmware", device.gsp_firmware_mode()).is_some_and(|mode| mode.enabled);
     card.mig_enabled = probe.optional("MIG mode", device.mig_mode()).is_some_and(|mode| mode.current == 1);
     if card.mig_enabled {
         card.mig_devices = mig_devices(device, &mut probe);

@@ -132,6 +132,12 @@ int nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t d, unsigned index, nvmlDevi
 int nvmlDeviceGetGpuInstanceId(nvmlDevice_t d, unsigned *id) { *id = d->mig + 6; return d->mig == 5 ? UNKNOWN : SUCCESS; }
 int nvmlDeviceGetComputeInstanceId(nvmlDevice_t d, unsigned *id) { *id = d->mig == 4; return SUCCESS; }
 
+int nvmlDeviceGetGspFirmwareMode(nvmlDevice_t d, unsigned *enabled, unsigned *by_default)
+{
+	*enabled = *by_default = d->card < MIG;
+	return d->card == BARE ? NOT_SUPPORTED : SUCCESS;
+}
+
 /* Two links of each sound card go into one NVSwitch; a third is down. There is no fourth. */
 int nvmlDeviceGetNvLinkState(nvmlDevice_t d, unsigned link, unsigned *active)
 {

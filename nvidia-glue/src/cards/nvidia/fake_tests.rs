@@ -76,6 +76,10 @@ fn every_card_is_listed_as_it_is() {
     let bare = &cards[5];
     assert_eq!((bare.brand.as_str(), bare.compute_capability, reason(bare)), ("Unknown", (0, 0), ""));
     assert_eq!(bare.model, "NVIDIA GPU");
+    assert_eq!(
+        cards.iter().map(|card| card.hard_caps).collect::<Vec<_>>(),
+        [true, true, false, false, false, false, false]
+    );
 
     // Card 5 has no opinion on its recovery, so it forgives nothing.
     let indices: Vec<u32> = sound.iter().filter_map(|uuid| inventory.by_uuid(uuid)).map(|card| card.index).collect();

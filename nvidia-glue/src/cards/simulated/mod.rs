@@ -103,6 +103,7 @@ fn card(table: &SimulatedCards, first: u32, ordinal: u32) -> Result<Card, Simula
         links,
         mig_enabled: false,
         mig_devices: Vec::new(),
+        hard_caps: table.gsp,
         health: Health::Ok,
     })
 }
@@ -129,6 +130,7 @@ pub(in crate::cards) mod tests {
             uuid_prefix: None,
             numa_node: None,
             links: SimulatedLink::System,
+            gsp: true,
         }
     }
 

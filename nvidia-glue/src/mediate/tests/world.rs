@@ -51,6 +51,7 @@ impl Machine {
             uuid_prefix: None,
             numa_node: None,
             links: SimulatedLink::System,
+            gsp: true,
         };
         let inventory = simulated_inventory(&[table]).unwrap();
         let directory = tempfile::tempdir().unwrap();

@@ -38,6 +38,7 @@ fn inventory() -> Inventory {
         uuid_prefix: None,
         numa_node: None,
         links: SimulatedLink::System,
+        gsp: true,
     }])
     .unwrap()
 }
