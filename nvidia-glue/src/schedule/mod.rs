@@ -9,10 +9,13 @@
 //! whatever time namespace of the host's they are. Periods begin at whole multiples of their length, so that two layouts of
 //! the same period agree about where it begins.
 
+mod course;
 mod gate;
+pub mod pacer;
 mod status;
 mod timetable;
 
+pub use course::{Course, Span};
 pub use gate::{Edge, EdgeError, Gate};
 pub use status::{CardStatus, Running, Status, StatusFile, now_us};
 pub use timetable::{CardTurn, Epoch, Neighbour, Pass, Timetable, Turn, Window};

@@ -1,0 +1,270 @@
+//! Keeps one container to its spans of time on one card: when to put its channels on the card and when to take them off.
+//!
+//! Pure: it is told what time it is. Its caller asks what comes [`next`](Pacer::next), does that at the instant named, and says
+//! how it went ([`moved`](Pacer::moved), [`failed`](Pacer::failed)).
+//!
+//! What counts is the time during which the channels are on the card, from the end of the call that puts them there to the end
+//! of the one that takes them off: an edge takes effect near the end of its call. Calls are therefore issued ahead by what
+//! such calls have taken of late ([`Lead`]). What a span came out too long by is taken off the next ones (the balance), however
+//! long that takes; what it came out too short by is made up only where nobody else has the card: a neighbour is never made
+//! to pay for the lateness of the host. A span that is over by the time that somebody looks is not made up.
+
+use super::{Course, Span};
+
+/// A rest of a span that is shorter is not worth its two edges.
+const LEAST_US: u64 = 1_000;
+/// The most by which a span is made longer for those that were too short.
+const MOST_CREDIT_US: u64 = 2_000;
+/// The most that is ever taken off later spans: as much as ten periods of the default length.
+const MOST_DEBT_US: i64 = 1_000_000;
+/// More than so many spans need not be looked at: the debt is at its limit.
+const MOST_PASSED: usize = 1_000;
+
+/// Puts a container's channels on a card, or takes them off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Move {
+    /// On the card.
+    Open,
+    /// Off.
+    Close,
+}
+
+/// What is to be done, and when its call is to be issued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Next {
+    /// What.
+    pub what: Move,
+    /// `CLOCK_MONOTONIC`, microseconds; not before the instant at which it was asked for.
+    pub at_us: u64,
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct Pacer {
+    course: Course,
+    /// What is open, and since when.
+    open: Option<Current>,
+    /// What comes next, as it was planned.
+    planned: Option<Span>,
+    /// Whatever began before begins here: before it, the container had no channels.
+    since_us: u64,
+    /// Spans that end by then are accounted for.
+    settled_us: u64,
+    /// What it had too much (positive) or too little of its spans.
+    balance_us: i64,
+    /// No move before that.
+    not_before_us: u64,
+    opening: Lead,
+    closing: Lead,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Current {
+    span: Span,
+    opened_us: u64,
+}
+
+impl Pacer {
+    /// Of a card on which the container's channels are off.
+    pub fn new(course: Course) -> Self {
+        Self {
+            course,
+            open: None,
+            planned: None,
+            since_us: 0,
+            settled_us: 0,
+            balance_us: 0,
+            not_before_us: 0,
+            // The least that a call took lately: to be early would be at a neighbour's cost, and one call may have to wait for the
+            // neighbour's, which is issued at about the same instant.
+            opening: Lead::new(1, 4, 0),
+            closing: Lead::new(1, 2, 500),
+        }
+    }
+
+    /// Another course holds from now on.
+    pub fn follow(&mut self, course: Course, now_us: u64) {
+        if let Some(open) = &mut self.open {
+            let span = course.span(now_us).filter(|span| span.start_us <= now_us);
+            // What was open in another span than the course says now is over.
+            let (end_us, free_after_us) = span.map_or((now_us, 0), |span| (span.end_us, span.free_after_us));
+            open.span.end_us = end_us.max(open.span.start_us);
+            open.span.free_after_us = free_after_us;
+        }
+        self.course = course;
+    }
+
+    /// The course.
+    pub fn course(&self) -> &Course {
+        &self.course
+    }
+
+    /// Whether the channels are on the card.
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// What it had more (or less: negative) than its spans, and has not paid back. For tests and views.
+    pub fn balance_us(&self) -> i64 {
+        self.balance_us
+    }
+
+    /// What to do next, and when; `None`: nothing before the course changes.
+    pub fn next(&mut self, now_us: u64) -> Option<Next> {
+        let earliest_us = now_us.max(self.not_before_us);
+        match self.open {
+            Some(open) => {
+                let end_us = self.end(&open)?;
+                let at_us = end_us.saturating_sub(self.closing.get()).max(earliest_us);
+                Some(Next { what: Move::Close, at_us })
+            }
+            None => {
+                let span = self.upcoming(earliest_us)?;
+                self.planned = Some(span);
+                let at_us = span.start_us.saturating_sub(self.opening.get()).max(earliest_us);
+                Some(Next { what: Move::Open, at_us })
+            }
+        }
+    }
+
+    /// When the channels are to be off.
+    fn end(&self, open: &Current) -> Option<u64> {
+        let Current { span, opened_us } = *open;
+        if span.end_us == u64::MAX {
+            return None;
+        }
+        let length = i64::try_from(span.length_us()).unwrap_or(i64::MAX);
+        let wanted = u64::try_from(length.saturating_sub(self.balance_us)).unwrap_or(0);
+        Some(opened_us.saturating_add(wanted).min(span.end_us + credit(&span)))
+    }
+
+    /// The next span that is worth opening; those before it are accounted for.
+    fn upcoming(&mut self, now_us: u64) -> Option<Span> {
+        loop {
+            let mut span = self.course.span(now_us.max(self.settled_us))?;
+            span.start_us = span.start_us.max(self.since_us);
+            if span.end_us == u64::MAX {
+                self.balance_us = 0;
+                return Some(span);
+            }
+            let length = i64::try_from(span.length_us()).unwrap_or(i64::MAX);
+            let is_over = now_us + self.opening.get() + LEAST_US > span.end_us;
+            let is_paid = length.saturating_sub(self.balance_us) < LEAST_US.cast_signed();
+            if !is_over && !is_paid {
+                return Some(span);
+            }
+            self.settle(&span, 0, 0);
+        }
+    }
+
+    /// A move was made: planned for one instant, begun and ended at others.
+    pub fn moved(&mut self, what: Move, planned_us: u64, ended_us: u64) {
+        self.not_before_us = 0;
+        let took_us = ended_us.saturating_sub(planned_us);
+        match what {
+            Move::Open => {
+                self.opening.learn(took_us);
+                // Nobody planned it: then it is to end at once.
+                let unplanned = Span { start_us: ended_us, end_us: ended_us, free_after_us: 0 };
+                self.open = Some(Current { span: self.planned.take().unwrap_or(unplanned), opened_us: ended_us });
+            }
+            Move::Close => {
+                self.closing.learn(took_us);
+                if let Some(open) = self.open.take() {
+                    self.settle(&open.span, ended_us.saturating_sub(open.opened_us), ended_us);
+                    self.settle_passed(ended_us);
+                }
+            }
+        }
+    }
+
+    /// A move was not made, and is not to be tried again before an instant. A container whose channels could not be taken off
+    /// counts as running on.
+    pub fn failed(&mut self, not_before_us: u64) {
+        self.not_before_us = not_before_us;
+    }
+
+    /// From now on the container has no channels, and the card's gate is closed: nothing is owed for that time.
+    pub fn rest(&mut self, now_us: u64) {
+        self.planned = None;
+        if let Some(open) = self.open.take() {
+            let end_us = now_us.clamp(open.span.start_us, open.span.end_us);
+            let span = Span { end_us, free_after_us: 0, ..open.span };
+            self.settle(&span, now_us.saturating_sub(open.opened_us), now_us);
+            self.settle_passed(now_us);
+        }
+        self.balance_us = self.balance_us.max(0);
+    }
+
+    /// It has channels again.
+    pub fn resume(&mut self, now_us: u64) {
+        self.since_us = now_us;
+    }
+
+    /// The spans that passed while an earlier one was left open: what was used then was its own.
+    fn settle_passed(&mut self, now_us: u64) {
+        for _ in 0..MOST_PASSED {
+            match self.course.span(self.settled_us) {
+                Some(span) if span.end_us <= now_us => self.settle(&span, 0, 0),
+                _ => break,
+            }
+        }
+    }
+
+    /// Accounts for a span: how long the channels were on the card for it, and when they were off.
+    fn settle(&mut self, span: &Span, on_us: u64, closed_us: u64) {
+        let signed = |us: u64| i64::try_from(us).unwrap_or(i64::MAX);
+        let credit = credit(span);
+        // What somebody else may have lost is never set off against what was lost to the host.
+        let overlap = signed(closed_us.saturating_sub(span.end_us.saturating_add(credit)));
+        let balance = self.balance_us.saturating_add(signed(on_us)).saturating_sub(signed(span.length_us()));
+        self.balance_us = balance.max(overlap).clamp(-signed(credit), MOST_DEBT_US);
+        self.settled_us = self.settled_us.max(span.end_us);
+    }
+}
+
+/// How much longer than planned a span may be.
+fn credit(span: &Span) -> u64 {
+    // Half of what is free: others may have credit, too.
+    (span.free_after_us / 2).min(MOST_CREDIT_US)
+}
+
+/// How far ahead a call is issued: what such calls took of late.
+#[derive(Debug, Clone)]
+struct Lead {
+    took_us: [u64; Self::KEPT],
+    known: usize,
+    next: usize,
+    /// Which of them counts, as a part of all.
+    quantile: (usize, usize),
+    at_first_us: u64,
+}
+
+impl Lead {
+    const KEPT: usize = 16;
+    /// Whatever takes longer is no matter of the call's.
+    const MOST_US: u64 = 3_000;
+
+    fn new(numerator: usize, denominator: usize, at_first_us: u64) -> Self {
+        Self { took_us: [0; Self::KEPT], known: 0, next: 0, quantile: (numerator, denominator), at_first_us }
+    }
+
+    fn learn(&mut self, took_us: u64) {
+        if let Some(slot) = self.took_us.get_mut(self.next) {
+            *slot = took_us.min(Self::MOST_US);
+        }
+        self.next = (self.next + 1) % Self::KEPT;
+        self.known = (self.known + 1).min(Self::KEPT);
+    }
+
+    fn get(&self) -> u64 {
+        let mut known = self.took_us;
+        let known = known.get_mut(..self.known).unwrap_or_default();
+        known.sort_unstable();
+        let (numerator, denominator) = self.quantile;
+        known.get(known.len() * numerator / denominator).copied().unwrap_or(self.at_first_us)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,257 @@
+//! A pacer on a clock that is played, with a host that wakes late and a driver that takes its time.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::schedule::{CardTurn, Epoch, Pass, Timetable, Turn, Window};
+
+const PERIOD: u64 = 100_000;
+
+fn turn(grant: &str, windows: &[(u64, u64)]) -> Turn {
+    let windows = windows.iter().map(|&(start_us, end_us)| Window { start_us, end_us }).collect();
+    let card = CardTurn {
+        uuid: "GPU-a".into(),
+        memory: runtime_config::Bytes(0),
+        pass: Pass::Windows(windows),
+        share_ppm: 0,
+        neighbours: Vec::new(),
+    };
+    let priority = runtime_config::request::Priority::High;
+    Turn { grant_id: grant.into(), period_us: PERIOD, priority, cards: vec![card] }
+}
+
+/// One epoch with a container `own`, and one that has all other time if there are `neighbours`.
+fn epoch(from_us: u64, (start, end): (u64, u64), neighbours: bool) -> Epoch {
+    let mut turns = vec![turn("own", &[(start, end)])];
+    if neighbours {
+        turns.push(turn("other", &[(0, start), (end, PERIOD)]));
+    }
+    Epoch { from_us, turns }
+}
+
+fn course(epochs: Vec<Epoch>) -> Course {
+    let table = Timetable { version: 1, boot_id: String::new(), revision: 1, epochs };
+    Course::of(&table, "own", "GPU-a", &Course::never())
+}
+
+/// How a host and a driver behave, move by move: microseconds until the thread runs, and that the call takes.
+type Jitter = Vec<(u64, u64)>;
+
+/// The times during which the channels were on the card.
+fn run(pacer: &mut Pacer, from_us: u64, until_us: u64, jitter: &Jitter) -> Vec<(u64, u64)> {
+    let (mut now, mut on, mut opened) = (from_us, Vec::new(), 0);
+    for (wake, call) in jitter.iter().cycle() {
+        let Some(next) = pacer.next(now) else { break };
+        assert!(next.at_us >= now, "nothing is done in the past");
+        if next.at_us >= until_us {
+            break;
+        }
+        now = next.at_us + wake + call;
+        pacer.moved(next.what, next.at_us, now);
+        match next.what {
+            Move::Open => opened = now,
+            Move::Close => on.push((opened, now)),
+        }
+    }
+    if pacer.is_open() {
+        on.push((opened, until_us.max(opened)));
+    }
+    on
+}
+
+fn total(on: &[(u64, u64)]) -> u64 {
+    on.iter().map(|(from, until)| until - from).sum()
+}
+
+/// What of it lay outside of the windows.
+fn overlap(on: &[(u64, u64)], course: &Course) -> u64 {
+    let mut outside = 0;
+    for &(from, until) in on {
+        let mut at = from;
+        while at < until {
+            let span = course.span(at).unwrap();
+            outside += span.start_us.min(until).saturating_sub(at);
+            at = span.end_us.min(until).max(at + 1);
+        }
+    }
+    outside
+}
+
+#[test]
+fn without_jitter_windows_are_exact_from_the_second_on() {
+    let course = course(vec![epoch(0, (10_000, 35_000), true)]);
+    let mut pacer = Pacer::new(course.clone());
+    let on = run(&mut pacer, 0, 20 * PERIOD, &vec![(0, 400), (0, 600)]);
+    assert_eq!(on.len(), 20);
+    assert_eq!(on[0], (10_400, 35_100), "nobody knew how long the calls take");
+    for (number, (from, until)) in (0..).zip(&on).skip(2) {
+        let base = number * PERIOD;
+        assert_eq!((*from, *until), (base + 10_000, base + 35_000));
+    }
+}
+
+#[test]
+fn what_a_late_close_took_is_given_back() {
+    let course = course(vec![epoch(0, (10_000, 35_000), true)]);
+    let mut pacer = Pacer::new(course);
+    let first = run(&mut pacer, 0, 5 * PERIOD, &vec![(0, 400)]);
+    assert_eq!(*first.last().unwrap(), (410_000, 435_000));
+    let next = pacer.next(500_000).unwrap();
+    pacer.moved(Move::Open, next.at_us, 510_000);
+    let next = pacer.next(510_000).unwrap();
+    // 40 ms late: more than a window, less than two.
+    pacer.moved(Move::Close, next.at_us, 575_000);
+    assert_eq!(pacer.balance_us(), 40_000);
+    let after = run(&mut pacer, 575_000, 10 * PERIOD, &vec![(0, 400)]);
+    assert_eq!(after[0], (710_000, 720_000), "one window is skipped, the next one is 15 ms shorter");
+    assert_eq!(after[1], (810_000, 835_000));
+    assert_eq!(pacer.balance_us(), 0);
+}
+
+#[test]
+fn a_thread_that_slept_for_periods_owes_only_what_was_not_its_own() {
+    let course = course(vec![epoch(0, (10_000, 35_000), true)]);
+    let mut pacer = Pacer::new(course);
+    let next = pacer.next(0).unwrap();
+    pacer.moved(Move::Open, next.at_us, 10_000);
+    pacer.next(10_000).unwrap();
+    // Three windows more were within.
+    pacer.moved(Move::Close, 35_000, 350_000);
+    assert_eq!(pacer.balance_us(), 340_000 - 4 * 25_000);
+}
+
+#[test]
+fn windows_that_are_missed_are_skipped() {
+    let course = course(vec![epoch(0, (10_000, 35_000), true)]);
+    let mut pacer = Pacer::new(course);
+    assert_eq!(pacer.next(36_000), Some(Next { what: Move::Open, at_us: 110_000 }));
+    assert_eq!(pacer.next(134_500), Some(Next { what: Move::Open, at_us: 210_000 }), "the rest is not worth it");
+    assert_eq!(pacer.next(220_000), Some(Next { what: Move::Open, at_us: 220_000 }));
+    pacer.moved(Move::Open, 220_000, 220_400);
+    assert_eq!(
+        pacer.next(220_400),
+        Some(Next { what: Move::Close, at_us: 234_500 }),
+        "the neighbour's time is its own"
+    );
+}
+
+#[test]
+fn where_nobody_else_is_lateness_is_made_up_in_part() {
+    let course = course(vec![epoch(0, (10_000, 35_000), false)]);
+    let mut pacer = Pacer::new(course);
+    pacer.next(0).unwrap();
+    pacer.moved(Move::Open, 10_000, 11_000);
+    assert_eq!(pacer.next(11_000), Some(Next { what: Move::Close, at_us: 35_500 }), "500 us for the call");
+    pacer.moved(Move::Close, 35_500, 36_000);
+    assert_eq!(pacer.balance_us(), 0);
+    pacer.next(36_000).unwrap();
+    pacer.moved(Move::Open, 110_000, 120_000);
+    assert_eq!(pacer.next(120_000), Some(Next { what: Move::Close, at_us: 136_500 }), "not more than 2 ms");
+}
+
+#[test]
+fn new_epochs_hold_from_their_instant() {
+    let change = course(vec![epoch(0, (10_000, 35_000), true), epoch(220_000, (50_000, 60_000), true)]);
+    let on = run(&mut Pacer::new(change), 0, 4 * PERIOD, &vec![(0, 0)]);
+    assert_eq!(on[1..], [(110_000, 135_000), (210_000, 220_000), (250_000, 260_000), (350_000, 360_000)]);
+    let on_goes = course(vec![epoch(0, (10_000, 35_000), true), epoch(220_000, (15_000, 60_000), true)]);
+    let on = run(&mut Pacer::new(on_goes), 0, 4 * PERIOD, &vec![(0, 0)]);
+    assert_eq!(on[1..], [(110_000, 135_000), (210_000, 260_000), (315_000, 360_000)], "no edge between the two");
+}
+
+#[test]
+fn another_course_changes_what_is_open() {
+    let mut pacer = Pacer::new(course(vec![epoch(0, (10_000, 35_000), true)]));
+    pacer.next(0).unwrap();
+    pacer.moved(Move::Open, 10_000, 10_000);
+    pacer.follow(course(vec![epoch(0, (10_000, 35_000), true), epoch(20_000, (10_000, 50_000), true)]), 15_000);
+    assert_eq!(pacer.next(15_000), Some(Next { what: Move::Close, at_us: 49_500 }));
+    pacer.follow(Course::always(), 20_000);
+    assert_eq!(pacer.next(20_000), None);
+    pacer.follow(Course::never(), 30_000);
+    assert_eq!(pacer.next(30_000), Some(Next { what: Move::Close, at_us: 30_000 }));
+    pacer.moved(Move::Close, 30_000, 30_400);
+    assert_eq!(pacer.next(30_400), None);
+    assert!(pacer.balance_us() <= 400);
+}
+
+#[test]
+fn what_cannot_be_closed_counts_as_running() {
+    let mut pacer = Pacer::new(course(vec![epoch(0, (10_000, 35_000), true)]));
+    pacer.next(0).unwrap();
+    pacer.moved(Move::Open, 10_000, 10_000);
+    pacer.failed(60_000);
+    assert_eq!(pacer.next(35_000), Some(Next { what: Move::Close, at_us: 60_000 }));
+    pacer.moved(Move::Close, 60_000, 60_000);
+    assert_eq!(pacer.balance_us(), 25_000);
+}
+
+#[test]
+fn nobody_gains_by_having_no_channels_for_a_moment() {
+    let mut pacer = Pacer::new(course(vec![epoch(0, (10_000, 35_000), false)]));
+    pacer.next(0).unwrap();
+    pacer.moved(Move::Open, 10_000, 10_000);
+    pacer.rest(12_000);
+    assert_eq!(pacer.balance_us(), 0);
+    pacer.resume(30_000);
+    assert_eq!(pacer.next(30_000), Some(Next { what: Move::Open, at_us: 30_000 }));
+    pacer.moved(Move::Open, 30_000, 30_000);
+    assert_eq!(pacer.next(30_000), Some(Next { what: Move::Close, at_us: 34_500 }));
+}
+
+fn window() -> impl Strategy<Value = (u64, u64)> {
+    (5_000..=95_000_u64).prop_flat_map(|length| (0..=PERIOD - length).prop_map(move |start| (start, start + length)))
+}
+
+/// Mostly a little, now and then a lot.
+fn jitter(most_wake: u64) -> impl Strategy<Value = Jitter> {
+    let wake = prop_oneof![8 => 0..most_wake / 5 + 1, 1 => 0..=most_wake];
+    let call = prop_oneof![8 => 300..700_u64, 1 => 300..1_500_u64];
+    proptest::collection::vec((wake, call), 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Caps beside neighbours: exact where the host is as it should be.
+    #[test]
+    fn a_share_is_exact_over_a_hundred_periods(window in window(), jitter in jitter(1_000), neighbours: bool) {
+        let course = course(vec![epoch(0, window, neighbours)]);
+        let on = run(&mut Pacer::new(course.clone()), 0, 100 * PERIOD, &jitter);
+        let asked = 100 * (window.1 - window.0);
+        let error = total(&on).abs_diff(asked);
+        prop_assert!(error <= 100 * PERIOD / 200, "{} of {}", total(&on), asked);
+    }
+
+    /// However late the host is: nobody has more than his share but for one edge, and each overlap is that of one edge.
+    #[test]
+    fn nobody_has_more_than_his_share(window in window(), jitter in jitter(60_000), neighbours: bool) {
+        let course = course(vec![epoch(0, window, neighbours)]);
+        let mut pacer = Pacer::new(course.clone());
+        let on = run(&mut pacer, 0, 100 * PERIOD, &jitter);
+        let latest = jitter.iter().map(|(wake, call)| wake + call).max().unwrap();
+        let asked = 100 * (window.1 - window.0);
+        prop_assert!(total(&on) <= asked + latest + 1_000, "{} of {}", total(&on), asked);
+        for one in &on {
+            let credit = if neighbours { 0 } else { MOST_CREDIT_US };
+            let overlap = overlap(&[*one], &course);
+            prop_assert!(overlap <= 2 * latest + credit, "{:?} by {}", one, overlap);
+        }
+        prop_assert!(pacer.balance_us() <= i64::try_from(latest).unwrap());
+    }
+
+    /// It never stops, whatever is done to it.
+    #[test]
+    fn a_container_that_is_due_runs(window in window(), glitch in 0..3_000_000_u64, jitter in jitter(1_000)) {
+        let course = course(vec![epoch(0, window, true)]);
+        let mut pacer = Pacer::new(course);
+        pacer.next(0).unwrap();
+        pacer.moved(Move::Open, window.0, window.0);
+        pacer.moved(Move::Close, window.1, window.1 + glitch);
+        let from = window.1 + glitch;
+        // What it took is paid by not running: at most a second's worth of its windows.
+        let periods = 2 + 1_000_000 / (window.1 - window.0);
+        let on = run(&mut pacer, from, from + (periods + 20) * PERIOD, &jitter);
+        prop_assert!(on.len() >= 15, "{}", on.len());
+    }
+}
