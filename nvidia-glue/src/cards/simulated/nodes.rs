@@ -36,7 +36,7 @@ pub struct SimulatedNodesError {
 
 /// Makes the files below `<state_dir>/simulated/dev` that are not there yet.
 ///
-/// They are empty plain files, one for each node, so that the identity of an open file tells the cards apart as the
+/// They are plain files without content (simulated programs write into those of cards), one for each node, so that the identity of an open file tells the cards apart as the
 /// device number does on real ones. Any number of callers may do this at once.
 ///
 /// # Errors

@@ -6,6 +6,7 @@ use super::{
     bytes::{get, get_u64, put, put_u64},
     card_memory::GRANULE,
     classes::{self, Below, Class, Makes},
+    engines::Group,
     objects::{Client, INVALID_OBJECT_PARENT, Kind, Object, VideoMemory},
     open_files::FileId,
     state::State,
@@ -64,14 +65,24 @@ pub(super) fn allocate(state: &mut State, ask: Ask<'_>) -> Result<u32, Status> {
     for needed in &depends_on {
         state.client(ask.file, ask.client)?.object(*needed)?;
     }
-    let kind = make(state, class, card, params)?;
+    let place = Place { client: ask.client, parent: ask.parent, handle, card };
+    let kind = make(state, class, place, params)?;
     let object = Object { parent: ask.parent, class: ask.class, kind, depends_on };
     state.client(ask.file, ask.client)?.objects.insert(handle, object);
     Ok(handle)
 }
 
-fn make(state: &mut State, class: Class, card: Option<usize>, params: &mut [u8]) -> Result<Kind, Status> {
-    let on_card = card.ok_or(INVALID_OBJECT_PARENT);
+/// Where a new object comes to be.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    client: u32,
+    parent: u32,
+    handle: u32,
+    card: Option<usize>,
+}
+
+fn make(state: &mut State, class: Class, place: Place, params: &mut [u8]) -> Result<Kind, Status> {
+    let on_card = place.card.ok_or(INVALID_OBJECT_PARENT);
     Ok(match class.makes {
         Makes::NotSupported => return Err(Status::NOT_SUPPORTED),
         Makes::Refused => return Err(Status::INSUFFICIENT_PERMISSIONS),
@@ -82,11 +93,23 @@ fn make(state: &mut State, class: Class, card: Option<usize>, params: &mut [u8])
         Makes::SystemMemory => Kind::SystemMemory { length: system_memory(params)? },
         Makes::VirtualMemory => Kind::VirtualMemory,
         Makes::AddressSpace => Kind::AddressSpace,
-        Makes::ChannelGroup => Kind::ChannelGroup { engine: get(params, 12), timeslice_us: 1024, buffers: None },
-        // engineType counts where there is no group above.
-        Makes::Channel => Kind::Channel { engine: get(params, 128), disabled: false, scheduled: false, buffers: None },
+        Makes::ChannelGroup => Kind::ChannelGroup { engine: get(params, 12), group: Group::new(), buffers: None },
+        Makes::Channel => channel(state, place, get(params, 128))?,
         Makes::ContextShare | Makes::Plain | Makes::Client => Kind::Plain,
     })
+}
+
+/// A channel; `engine` counts where there is no group above.
+fn channel(state: &State, place: Place, engine: u32) -> Result<Kind, Status> {
+    let above = state.clients.get(&place.client).and_then(|client| client.objects.get(&place.parent));
+    let (engine, group) = match above.map(|above| &above.kind) {
+        Some(Kind::ChannelGroup { engine, group, .. }) => (*engine, Arc::clone(group)),
+        _ => (engine, Group::new()),
+    };
+    let card = place.card.and_then(|card| state.cards.get(card)).ok_or(INVALID_OBJECT_PARENT)?;
+    let seat = card.engines.join((place.client, place.handle), &group, engine);
+    let seat = seat.map_err(|error| card.cannot_count(&error))?.ok_or(Status::INSUFFICIENT_RESOURCES)?;
+    Ok(Kind::Channel { engine, seat, buffers: None })
 }
 
 fn check_parent(client: &Client, own: u32, parent: u32, below: Below) -> Result<(), Status> {

@@ -2,22 +2,25 @@
 //!
 //! It has the bytes, sizes, statuses and life times of release 580.159.04 (the version that simulated cards claim): the same
 //! checks of nodes, open files, handles and parents, the same rounding of memory, and the same references that keep memory
-//! after its handle is gone. What it cannot have is a processor: nothing that is submitted runs, mapped memory has no content,
-//! no event comes. What the kernel would do in a caller's own context is done here in its place
+//! after its handle is gone. What it cannot have is a processor: nothing that is submitted is computed, mapped memory has no
+//! content, no event comes. But there is time: the channels of all processes share each card's engines as real ones do, and
+//! each is given what it would have had of them (`engines`). What the kernel would do in a caller's own context is done here in its place
 //! ([`Driver::in_callers_place`]).
 //!
 //! A client is owned by the open file that it was made on; when the last descriptor of that is closed, it is freed with all
 //! that hangs on it. Nobody tells a process about that, so it is seen at the next call of any kind, by locks that stay with
 //! open files (`open_files`). Cards' memory is one account for the machine (`card_memory`), so that an oversubscribed card
-//! is full for all its users.
+//! is full for all its users, and so is their time.
 
 mod allocate;
 mod bytes;
 mod call;
 mod card_memory;
 mod classes;
+mod client_handles;
 mod controls;
 mod duplicate;
+mod engines;
 mod escapes;
 mod objects;
 mod open_files;
@@ -39,12 +42,14 @@ use std::{
 use self::{
     call::Call,
     card_memory::CardMemory,
+    client_handles::ClientHandles,
+    engines::{Clock, Engines},
     open_files::OpenFiles,
     state::{SimulatedCard, State},
 };
 use super::{DeviceFile, Driver, DriverCall, OwnClient};
 use crate::{
-    cards::{Inventory, SimulatedNodesError, make_simulated_nodes},
+    cards::{Card, Inventory, SimulatedNodesError, make_simulated_nodes},
     rm::{Handle, Node},
 };
 
@@ -79,6 +84,10 @@ impl SimulatedDriver {
     /// # Errors
     /// When the state directory cannot be written.
     pub fn new(state_dir: &Path, inventory: &Inventory) -> Result<Self, SimulatedDriverError> {
+        Self::with_clock(state_dir, inventory, &Clock::Monotonic)
+    }
+
+    fn with_clock(state_dir: &Path, inventory: &Inventory, clock: &Clock) -> Result<Self, SimulatedDriverError> {
         let made = make_simulated_nodes(state_dir, inventory)?;
         let cards = made.cards.into_iter().map(|(minor, path)| (Node::Card(minor), path));
         let all = cards.chain([(Node::Control, made.control), (Node::Uvm, made.uvm)]);
@@ -91,16 +100,18 @@ impl SimulatedDriver {
             nodes.insert((metadata.dev(), metadata.ino()), (node, path));
         }
         let directory = state_dir.join("simulated");
-        let memory = |card: &crate::cards::Card| {
-            CardMemory::new(&directory, &card.uuid, card.memory.0)
-                .map_err(|source| SimulatedDriverError::File { path: directory.join(&card.uuid), source })
+        let simulated = |card: &Card| {
+            let at = |source| SimulatedDriverError::File { path: directory.join(&card.uuid), source };
+            let memory = CardMemory::new(&directory, &card.uuid, card.memory.0).map_err(at)?;
+            let node = own.get(&Node::Card(card.minor)).ok_or_else(|| at(io::ErrorKind::NotFound.into()))?;
+            let node = node.try_clone().map_err(at)?;
+            let engines = Engines::new(&directory, &card.uuid, node, clock.clone()).map_err(at)?;
+            Ok(SimulatedCard::new(card.clone(), memory, engines))
         };
-        let cards = inventory
-            .cards
-            .iter()
-            .map(|card| Ok(SimulatedCard::new(card.clone(), memory(card)?)))
-            .collect::<Result<_, SimulatedDriverError>>()?;
-        let state = State::new(cards, OpenFiles::new(own), inventory.driver_version.clone());
+        let cards = inventory.cards.iter().map(simulated).collect::<Result<_, SimulatedDriverError>>()?;
+        let handles = ClientHandles::new(&directory)
+            .map_err(|source| SimulatedDriverError::File { path: directory.clone(), source })?;
+        let state = State::new(cards, OpenFiles::new(own), handles, inventory.driver_version.clone());
         Ok(Self { nodes, state: Mutex::new(state) })
     }
 

@@ -5,7 +5,11 @@ use std::{
     sync::Arc,
 };
 
-use super::{card_memory::Piece, open_files::FileId};
+use super::{
+    card_memory::Piece,
+    engines::{Group, Seat},
+    open_files::FileId,
+};
 use crate::rm::Status;
 
 /// `NV_ERR_INVALID_OBJECT_HANDLE`.
@@ -49,15 +53,14 @@ pub(super) enum Kind {
     AddressSpace,
     ChannelGroup {
         engine: u32,
-        timeslice_us: u64,
+        group: Arc<Group>,
         /// The context buffers of its engine, from its first scheduling on.
         buffers: Option<Arc<VideoMemory>>,
     },
     Channel {
         engine: u32,
-        /// Whether `DISABLE_CHANNELS` has taken it off the card.
-        disabled: bool,
-        scheduled: bool,
+        /// On its engine, until it is freed.
+        seat: Arc<Seat>,
         /// As a group's, of a channel without one.
         buffers: Option<Arc<VideoMemory>>,
     },

@@ -4,26 +4,32 @@ use std::{collections::BTreeMap, io, sync::Arc};
 
 use super::{
     card_memory::{CardMemory, GRANULE},
+    client_handles::ClientHandles,
+    engines::Engines,
     objects::{Client, GENERIC, INVALID_OBJECT_HANDLE, VideoMemory},
     open_files::{FileId, OpenFiles},
     uvm::UvmFile,
 };
 use crate::{cards::Card, driver::DeviceFile, rm::Status};
 
-/// Client handles are this and an index (`RS_CLIENT_HANDLE_BASE`).
-const CLIENT_HANDLES: u32 = 0xc1d0_0000;
-
 /// A card, and what is taken of it.
 #[derive(Debug)]
 pub(super) struct SimulatedCard {
     pub(super) card: Card,
     pub(super) memory: Arc<CardMemory>,
+    pub(super) engines: Arc<Engines>,
     next_address: u64,
 }
 
 impl SimulatedCard {
-    pub(super) fn new(card: Card, memory: CardMemory) -> Self {
-        Self { card, memory: Arc::new(memory), next_address: 0 }
+    pub(super) fn new(card: Card, memory: CardMemory, engines: Engines) -> Self {
+        Self { card, memory: Arc::new(memory), engines: Arc::new(engines), next_address: 0 }
+    }
+
+    /// An account of the card cannot be kept.
+    pub(super) fn cannot_count(&self, error: &io::Error) -> Status {
+        tracing::warn!(%error, card = self.card.uuid, "a simulated card's account cannot be kept");
+        GENERIC
     }
 
     /// The driver's number of the card: domain, bus and device, as `gpuId` is made.
@@ -54,13 +60,16 @@ pub(super) struct State {
     pub(super) uvm: BTreeMap<FileId, UvmFile>,
     /// What the driver calls its version.
     pub(super) version: String,
-    next_client: u32,
+    client_handles: ClientHandles,
 }
 
 impl State {
-    pub(super) fn new(cards: Vec<SimulatedCard>, files: OpenFiles, version: String) -> Self {
-        // The driver's handles are the machine's; each process that simulates it starts somewhere else.
-        let next_client = std::process::id() % 0x8000;
+    pub(super) fn new(
+        cards: Vec<SimulatedCard>,
+        files: OpenFiles,
+        client_handles: ClientHandles,
+        version: String,
+    ) -> Self {
         Self {
             cards,
             files,
@@ -69,7 +78,7 @@ impl State {
             exports: BTreeMap::new(),
             uvm: BTreeMap::new(),
             version,
-            next_client,
+            client_handles,
         }
     }
 
@@ -108,8 +117,10 @@ impl State {
 
     fn choose_client_handle(&mut self) -> Result<u32, Status> {
         for _ in 0..=self.clients.len() {
-            self.next_client = self.next_client % 0xf_ffff + 1;
-            let handle = CLIENT_HANDLES | self.next_client;
+            let handle = self.client_handles.next().map_err(|error| {
+                tracing::warn!(%error, "the handles of simulated clients cannot be counted");
+                GENERIC
+            })?;
             if !self.clients.contains_key(&handle) {
                 return Ok(handle);
             }
@@ -121,10 +132,7 @@ impl State {
     pub(super) fn take(&mut self, card: usize, length: u64, consumed: u64) -> Result<Arc<VideoMemory>, Status> {
         let place = self.cards.get_mut(card).ok_or(Status::INVALID_DEVICE)?;
         let consumed = consumed.checked_next_multiple_of(GRANULE).ok_or(Status::NO_MEMORY)?;
-        let piece = place.memory.take(consumed).map_err(|error| {
-            tracing::warn!(%error, card = place.card.uuid, "a simulated card's memory cannot be counted");
-            GENERIC
-        })?;
+        let piece = place.memory.take(consumed).map_err(|error| place.cannot_count(&error))?;
         let piece = piece.ok_or(Status::NO_MEMORY)?;
         let address = place.next_address;
         place.next_address = place.next_address.wrapping_add(consumed);

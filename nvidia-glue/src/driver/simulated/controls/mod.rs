@@ -26,6 +26,7 @@ const SERIALIZED: u32 = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum On {
     Client,
+    Device,
     Subdevice,
     Group,
     Channel,
@@ -181,6 +182,7 @@ const CONTROLS: &[Row] = &[
     row(0x2080_1218, On::Subdevice, 16, memory::context_buffer_size),
     row(0x2080_1301, On::Subdevice, 16, memory::fb_info_v1),
     row(0x2080_1303, On::Subdevice, 1028, memory::fb_info),
+    row(0x0080_170f, On::Device, 16, scheduling::set_channel_properties),
     row(0x2080_110b, On::Subdevice, 536, scheduling::disable_channels),
     row(0x2080_2096, On::Subdevice, 55888, |_, control| {
         control.params().fill(0);
@@ -192,6 +194,8 @@ const CONTROLS: &[Row] = &[
     row(0xa06c_0105, On::Group, 8, |_, _| Ok(())),
     row(0xa06f_0103, On::Channel, 3, scheduling::schedule),
     row(0xa06f_0104, On::Channel, 4, |_, _| Ok(())),
+    row(0xc36f_0103, On::Channel, 3, scheduling::schedule),
+    row(0xc36f_0104, On::Channel, 4, |_, _| Ok(())),
     row(0xc36f_0108, On::Channel, 4, scheduling::work_submit_token),
     row(0x503c_0104, On::Any, 32, memory::object_at_0),
     row(0x503c_0105, On::Any, 4, memory::object_at_0),
@@ -237,6 +241,7 @@ fn takes(on: On, target: Option<&Object>) -> bool {
         (on, target.map(|object| &object.kind)),
         (On::Any, _)
             | (On::Client, None)
+            | (On::Device, Some(Kind::Device { .. }))
             | (On::Subdevice, Some(Kind::Subdevice { .. }))
             | (On::Group, Some(Kind::ChannelGroup { .. }))
             | (On::Channel, Some(Kind::Channel { .. }))

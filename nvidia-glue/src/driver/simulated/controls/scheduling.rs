@@ -1,9 +1,12 @@
 //! Taking channels on and off a card.
 
+use std::sync::Arc;
+
 use super::{
     super::{
         allocate::GRAPHICS,
         bytes::{get, get_u64, put, put_u64},
+        engines::{Group, Seat},
         objects::{Kind, Object},
         open_files::FileId,
         state::State,
@@ -30,21 +33,18 @@ pub(super) fn disable_channels(state: &mut State, control: &mut Control<'_, '_>)
     if count > MOST_CHANNELS || get_u64(params, 16) != 0 {
         return Err(Status::INVALID_ARGUMENT);
     }
+    let (rewind, card) = (params.get(9).is_some_and(|flag| *flag != 0), control.card()?);
+    let params = control.params();
     let named: Vec<(u32, u32)> = (0..count as usize)
         .map(|index| (get(params, CLIENTS + index * 4), get(params, CHANNELS + index * 4)))
         .collect();
-    for (client, channel) in named {
-        let object = state.clients.get_mut(&client).and_then(|client| client.objects.get_mut(&channel));
-        match object.map(|object| &mut object.kind) {
-            Some(Kind::Channel { disabled, .. }) => *disabled = disable,
-            _ => return Err(INVALID_CHANNEL),
-        }
-    }
-    Ok(())
+    let card = state.cards.get(card).ok_or(Status::INVALID_DEVICE)?;
+    let found = card.engines.disable(&named, disable, rewind).map_err(|error| card.cannot_count(&error))?;
+    if found { Ok(()) } else { Err(INVALID_CHANNEL) }
 }
 
 /// bEnable: of one channel, or of all channels of a group, which must have some. The first time, the context's buffers are
-/// made, which no object shows.
+/// made, which no object shows. Without bEnable it succeeds and nothing stops, as was seen on a card.
 pub(super) fn schedule(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     let (file, client, target, card) = (control.call.file, control.client, control.object, control.card()?);
     let enable = control.params().first().is_some_and(|flag| *flag != 0);
@@ -53,21 +53,20 @@ pub(super) fn schedule(state: &mut State, control: &mut Control<'_, '_>) -> Resu
     let parent = owner.object(target)?.parent;
     let grouped = owner.objects.get(&parent).is_some_and(|above| matches!(above.kind, Kind::ChannelGroup { .. }));
     let context = if grouped { parent } else { target };
-    let is_named = |handle: u32, object: &Object| {
-        matches!(object.kind, Kind::Channel { .. }) && (handle == target || object.parent == target)
+    let named = owner.objects.iter().filter(|(handle, object)| **handle == target || object.parent == target);
+    let seat = |object: &Object| match &object.kind {
+        Kind::Channel { seat, .. } => Some(Arc::clone(seat)),
+        _ => None,
     };
-    if !owner.objects.iter().any(|(handle, object)| is_named(*handle, object)) {
+    let seats: Vec<Arc<Seat>> = named.filter_map(|(_, object)| seat(object)).collect();
+    if seats.is_empty() {
         return Err(Status::INVALID_STATE);
     }
     if enable {
         make_buffers(state, (file, client), context, card)?;
-    }
-    for (handle, object) in &mut state.client(file, client)?.objects {
-        let named = is_named(*handle, object);
-        if let Kind::Channel { scheduled, .. } = &mut object.kind
-            && named
-        {
-            *scheduled = enable;
+        let card = state.cards.get(card).ok_or(Status::INVALID_DEVICE)?;
+        for seat in seats {
+            seat.schedule().map_err(|error| card.cannot_count(&error))?;
         }
     }
     Ok(())
@@ -90,28 +89,63 @@ fn make_buffers(state: &mut State, (file, client): (FileId, u32), context: u32, 
 
 /// In microseconds.
 pub(super) fn set_timeslice(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
-    let (file, client, target) = (control.call.file, control.client, control.object);
+    let (file, client, target, card) = (control.call.file, control.client, control.object, control.card()?);
     let asked = get_u64(control.params(), 0);
     if asked == 0 {
         return Err(Status::INVALID_ARGUMENT);
     }
-    if let Kind::ChannelGroup { timeslice_us, .. } = &mut state.client(file, client)?.object_mut(target)?.kind {
-        *timeslice_us = asked;
-    }
-    Ok(())
+    let Kind::ChannelGroup { group, .. } = &state.client(file, client)?.object(target)?.kind else {
+        return Err(Status::INVALID_ARGUMENT);
+    };
+    let group = Arc::clone(group);
+    set_slice(state, card, &group, asked)
+}
+
+fn set_slice(state: &State, card: usize, group: &Group, slice_us: u64) -> Result<(), Status> {
+    let card = state.cards.get(card).ok_or(Status::INVALID_DEVICE)?;
+    card.engines.set_slice(group, slice_us).map_err(|error| card.cannot_count(&error))
 }
 
 pub(super) fn timeslice(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     let (file, client, target) = (control.call.file, control.client, control.object);
-    if let Kind::ChannelGroup { timeslice_us, .. } = state.client(file, client)?.object(target)?.kind {
-        put_u64(control.params(), 0, timeslice_us);
+    if let Kind::ChannelGroup { group, .. } = &state.client(file, client)?.object(target)?.kind {
+        let slice_us = group.slice_us();
+        put_u64(control.params(), 0, slice_us);
     }
     Ok(())
 }
 
-/// What a program writes to the doorbell.
-pub(super) fn work_submit_token(_: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
-    let token = control.object & 0xffff;
-    put(control.params(), 0, token);
+/// hChannel, property, value: of any channel of the client, whoever else uses the card.
+pub(super) fn set_channel_properties(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    /// `NV0080_CTRL_FIFO_SET_CHANNEL_PROPERTIES_*` (ctrl0080fifo.h).
+    const ENGINE_TIMESLICE: u32 = 0;
+    const ENGINE_TIMESLICE_DISABLE: u32 = 2;
+    const NOOP: u32 = 7;
+    let (file, client, card) = (control.call.file, control.client, control.card()?);
+    let params = control.params();
+    let (channel, property, value) = (get(params, 0), get(params, 4), get_u64(params, 8));
+    let Kind::Channel { seat, .. } = &state.client(file, client)?.object(channel)?.kind else {
+        return Err(INVALID_CHANNEL);
+    };
+    let seat = Arc::clone(seat);
+    match property {
+        ENGINE_TIMESLICE if value != 0 => set_slice(state, card, seat.group(), value),
+        ENGINE_TIMESLICE_DISABLE => set_slice(state, card, seat.group(), u64::MAX),
+        NOOP => Ok(()),
+        _ => Err(Status::NOT_SUPPORTED),
+    }
+}
+
+/// What a program writes to the doorbell; here the number of its doorbell (`engines::doorbells`), where what the channel has
+/// executed is told then.
+pub(super) fn work_submit_token(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    let (file, client, target, card) = (control.call.file, control.client, control.object, control.card()?);
+    let Kind::Channel { seat, .. } = &state.client(file, client)?.object(target)?.kind else {
+        return Err(INVALID_CHANNEL);
+    };
+    let seat = Arc::clone(seat);
+    let card = state.cards.get(card).ok_or(Status::INVALID_DEVICE)?;
+    seat.tell().map_err(|error| card.cannot_count(&error))?;
+    put(control.params(), 0, seat.token());
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The simulated driver as programs meet it: by bytes.
 
+mod engines;
 mod garbage;
 mod lifetimes;
 mod objects;
@@ -17,6 +18,7 @@ use runtime_config::{
 use super::{
     SimulatedDriver,
     bytes::{get, get_u64, put, put_u64},
+    engines::Clock,
     objects::{Kind, VideoMemory},
     state::State,
 };
@@ -58,7 +60,11 @@ impl Machine {
     }
 
     fn below(state_dir: &Path) -> Self {
-        let driver = SimulatedDriver::new(state_dir, &inventory()).unwrap();
+        Self::with_clock(state_dir, &Clock::Monotonic)
+    }
+
+    fn with_clock(state_dir: &Path, clock: &Clock) -> Self {
+        let driver = SimulatedDriver::with_clock(state_dir, &inventory(), clock).unwrap();
         let cards = (0..2).map(|minor| driver.open(Node::Card(minor)).unwrap()).collect();
         Self { driver, _cards: cards, _state_dir: None }
     }

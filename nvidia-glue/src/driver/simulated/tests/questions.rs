@@ -86,36 +86,6 @@ fn processes_are_this_one_with_what_its_objects_hold() {
 }
 
 #[test]
-fn channels_are_taken_off_the_card_by_anybody() {
-    let machine = Machine::new();
-    let (program, other) = (machine.program(), machine.program());
-    let (device, _) = program.device(0);
-    let group = program.alloc(device, 0, 0xa06c, Some(&mut vec![0; 20])).unwrap();
-    assert_eq!(program.control(group, 0xa06c_0101, &mut vec![1, 0, 0]), Err(Status::INVALID_STATE), "no channels");
-    let channel = program.alloc(group, 0, 0xc86f, Some(&mut vec![0; 368])).unwrap();
-    let (_, subdevice) = other.device(0);
-    let mut params = vec![0; 536];
-    params[0] = 1;
-    put(&mut params, 4, 1);
-    put(&mut params, 24, program.client);
-    put(&mut params, 280, channel);
-    other.control(subdevice, 0x2080_110b, &mut params).unwrap();
-    let disabled = |machine: &Machine| {
-        let mut state = machine.driver.state();
-        let kind = &state.clients.get_mut(&program.client).unwrap().object(channel).unwrap().kind;
-        matches!(kind, Kind::Channel { disabled: true, .. })
-    };
-    assert!(disabled(&machine));
-    params[0] = 0;
-    other.control(subdevice, 0x2080_110b, &mut params).unwrap();
-    assert!(!disabled(&machine));
-    put(&mut params, 280, 0x777);
-    assert_eq!(other.control(subdevice, 0x2080_110b, &mut params), Err(Status(0x21)));
-    put(&mut params, 4, 65);
-    assert_eq!(other.control(subdevice, 0x2080_110b, &mut params), Err(Status::INVALID_ARGUMENT));
-}
-
-#[test]
 fn a_control_has_its_object_its_size_and_its_parameters() {
     let machine = Machine::new();
     let program = machine.program();

@@ -1,0 +1,163 @@
+//! The channels of a card as a small file, which every process of the machine that simulates the driver reads and writes.
+//!
+//! One line for each engine and each channel, then `end`, behind which an older, longer content may stand. Whoever looks holds
+//! the file's lock, and drops the channels of processes that are gone, as the driver does.
+
+use std::{
+    collections::BTreeMap,
+    fs::{File, OpenOptions},
+    io::{self, Read},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use nix::fcntl::{Flock, FlockArg};
+
+use super::time::{Channel, Channels};
+use crate::ledger::Process;
+
+const END: &str = "end";
+
+/// Where a card's channels stand.
+#[derive(Debug)]
+pub(super) struct ChannelFile {
+    pub(super) path: PathBuf,
+}
+
+impl ChannelFile {
+    pub(super) fn new(directory: &Path, uuid: &str) -> io::Result<Self> {
+        let path = directory.join(format!("{uuid}.channels"));
+        // Here, and not at each use: a mediator may not make files any more by then.
+        OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
+        Ok(Self { path })
+    }
+
+    /// Reads what living processes have on the card, changes it, and writes it.
+    pub(super) fn locked<T>(&self, change: impl FnOnce(&mut Channels) -> T) -> io::Result<T> {
+        let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
+        let file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| io::Error::from(error))?;
+        let mut channels = read(&file)?;
+        drop_dead(&mut channels);
+        let answer = change(&mut channels);
+        // In one write, so that nobody ever sees half of it, whenever the writer is killed.
+        file.write_all_at(text(&channels).as_bytes(), 0)?;
+        Ok(answer)
+    }
+}
+
+fn drop_dead(channels: &mut Channels) {
+    let mut alive: BTreeMap<(i32, u64), bool> = BTreeMap::new();
+    channels.channels.retain(|Channel { owner, .. }| {
+        let look = || Process::of(owner.pid).is_ok_and(|now| now == *owner);
+        *alive.entry((owner.pid, owner.start_time)).or_insert_with(look)
+    });
+}
+
+fn read(mut file: &File) -> io::Result<Channels> {
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    let mut channels = Channels::default();
+    for line in text.lines().take_while(|line| *line != END) {
+        // What cannot be read is nobody's: a user may write anything into a state directory.
+        let _known = parse(line, &mut channels);
+    }
+    Ok(channels)
+}
+
+fn parse(line: &str, channels: &mut Channels) -> Option<()> {
+    let mut words = line.split(' ');
+    match words.next()? {
+        "at" => channels.at_ns = next(&mut words)?,
+        "engine" => {
+            channels.busy_ns.insert(next(&mut words)?, next(&mut words)?);
+        }
+        "channel" => channels.channels.push(Channel {
+            owner: Process { pid: next(&mut words)?, start_time: next(&mut words)? },
+            client: next(&mut words)?,
+            handle: next(&mut words)?,
+            token: next(&mut words)?,
+            group: next(&mut words)?,
+            engine: next(&mut words)?,
+            slice_us: next(&mut words)?,
+            scheduled: next(&mut words)?,
+            disabled: next(&mut words)?,
+            submitted_ns: next(&mut words)?,
+            executed_ns: next(&mut words)?,
+        }),
+        _ => return None,
+    }
+    Some(())
+}
+
+fn next<'a, T: FromStr>(words: &mut impl Iterator<Item = &'a str>) -> Option<T> {
+    words.next()?.parse().ok()
+}
+
+fn text(channels: &Channels) -> String {
+    let mut lines = vec![format!("at {}", channels.at_ns)];
+    lines.extend(channels.busy_ns.iter().map(|(engine, busy)| format!("engine {engine} {busy}")));
+    lines.extend(channels.channels.iter().map(|channel| {
+        let Channel { owner, client, handle, token, group, engine, slice_us, .. } = channel;
+        let Channel { scheduled, disabled, submitted_ns, executed_ns, .. } = channel;
+        let Process { pid, start_time } = owner;
+        format!(
+            "channel {pid} {start_time} {client} {handle} {token} {group} {engine} {slice_us} {scheduled} {disabled} \
+             {submitted_ns} {executed_ns}"
+        )
+    }));
+    lines.push(format!("{END}\n"));
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> (tempfile::TempDir, ChannelFile) {
+        let directory = tempfile::tempdir().unwrap();
+        let file = ChannelFile::new(directory.path(), "GPU-1").unwrap();
+        (directory, file)
+    }
+
+    fn channel(owner: Process, token: u32) -> Channel {
+        Channel {
+            owner,
+            client: 0xc1d0_0001,
+            handle: 7,
+            token,
+            group: 3,
+            engine: 1,
+            slice_us: 1024,
+            scheduled: true,
+            disabled: false,
+            submitted_ns: u64::MAX,
+            executed_ns: 12,
+        }
+    }
+
+    #[test]
+    fn what_one_wrote_the_next_reads_and_the_dead_are_gone() {
+        let (_directory, file) = file();
+        let own = Process::current().unwrap();
+        let other = Process { pid: own.pid, start_time: own.start_time + 1 };
+        let written = Channels {
+            at_ns: 5,
+            busy_ns: BTreeMap::from([(1, 4), (9, u64::MAX)]),
+            channels: vec![channel(own, 0), channel(other, 1), channel(own, 2)],
+        };
+        file.locked(|channels| channels.clone_from(&written)).unwrap();
+        let read = file.locked(|channels| channels.clone()).unwrap();
+        let living = vec![channel(own, 0), channel(own, 2)];
+        assert_eq!(read, Channels { channels: living, ..written });
+        file.locked(|channels| channels.channels.clear()).unwrap();
+        assert_eq!(file.locked(|channels| channels.channels.len()).unwrap(), 0, "an older, longer text does not count");
+    }
+
+    #[test]
+    fn a_file_of_garbage_is_an_empty_one() {
+        let (_directory, file) = file();
+        std::fs::write(&file.path, "at x\nengine 1\nchannel 1 2 3\nchannel a b c d e f g h i j k l\n\n99\n").unwrap();
+        assert_eq!(file.locked(|channels| channels.clone()).unwrap(), Channels::default());
+    }
+}

@@ -1,0 +1,235 @@
+//! The engines of a simulated card, and the channels of all processes that share them.
+//!
+//! There is no processor: time is what an engine executes. Every process that simulates the driver (each container's mediator)
+//! keeps the same account in a file for each card: at each event (a channel comes, goes, is scheduled, taken off or put back, a
+//! slice changes, somebody asks) the time since the last one is divided among those that had work ([`time`]). What a
+//! program has to do, it writes into the card's node ([`doorbells`]).
+
+mod doorbells;
+mod file;
+mod time;
+
+#[cfg(test)]
+use std::sync::atomic::AtomicU64;
+use std::{
+    fs::File,
+    io,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64 as Slice, Ordering},
+    },
+};
+
+use nix::time::{ClockId, clock_gettime};
+
+use self::{
+    doorbells::Doorbells,
+    file::ChannelFile,
+    time::{Channel, Channels, DEFAULT_SLICE_US},
+};
+use crate::ledger::Process;
+
+/// Tokens of a card's channels: as many as a run list has channels.
+const MOST_CHANNELS: u32 = 1 << 16;
+
+/// Whose clock time goes by.
+#[derive(Debug, Clone)]
+pub(super) enum Clock {
+    /// `CLOCK_MONOTONIC`.
+    Monotonic,
+    /// A test's.
+    #[cfg(test)]
+    Set(Arc<AtomicU64>),
+}
+
+impl Clock {
+    fn now_ns(&self) -> u64 {
+        match self {
+            // The clock is there on every kernel, and starts at 0.
+            Self::Monotonic => clock_gettime(ClockId::CLOCK_MONOTONIC)
+                .map_or(0, |now| u64::try_from(now.tv_sec() * 1_000_000_000 + now.tv_nsec()).unwrap_or(0)),
+            #[cfg(test)]
+            Self::Set(now) => now.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A channel group, however many handles it has.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// Among the groups of this process.
+    id: u64,
+    slice_us: Slice,
+}
+
+impl Group {
+    /// One with the default slice.
+    pub(super) fn new() -> Arc<Self> {
+        static NEXT: Slice = Slice::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Self { id, slice_us: Slice::new(DEFAULT_SLICE_US) })
+    }
+
+    pub(super) fn slice_us(&self) -> u64 {
+        self.slice_us.load(Ordering::Relaxed)
+    }
+}
+
+/// The engines of one card.
+#[derive(Debug)]
+pub(super) struct Engines {
+    file: ChannelFile,
+    doorbells: Doorbells,
+    own: Process,
+    clock: Clock,
+}
+
+/// A channel's place on its engine, which it leaves when this is dropped.
+#[derive(Debug)]
+pub(super) struct Seat {
+    engines: Arc<Engines>,
+    group: Arc<Group>,
+    token: u32,
+}
+
+/// What an engine gave a channel, and as of when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Executed {
+    pub(super) executed_ns: u64,
+    pub(super) at_ns: u64,
+}
+
+impl Engines {
+    /// The engines of the card called `uuid`, with the file in `directory`; `node` stands for its `/dev/nvidiaN`.
+    pub(super) fn new(directory: &Path, uuid: &str, node: File, clock: Clock) -> io::Result<Self> {
+        Ok(Self {
+            file: ChannelFile::new(directory, uuid)?,
+            doorbells: Doorbells(node),
+            own: Process::current()?,
+            clock,
+        })
+    }
+
+    /// Divides the time until now, then changes something.
+    fn event<T>(&self, change: impl FnOnce(&mut Channels) -> T) -> io::Result<T> {
+        self.file.locked(|card| {
+            let end = card.channels.iter().map(|channel| channel.token.saturating_add(1)).max().unwrap_or(0);
+            let submitted = self.doorbells.read(end.min(MOST_CHANNELS))?;
+            card.advance(self.clock.now_ns(), |token| submitted.get(token as usize).copied().unwrap_or_default());
+            Ok(change(card))
+        })?
+    }
+
+    /// A new channel of a client; `None` when the card has too many.
+    pub(super) fn join(
+        self: &Arc<Self>,
+        (client, handle): (u32, u32),
+        group: &Arc<Group>,
+        engine: u32,
+    ) -> io::Result<Option<Arc<Seat>>> {
+        let token = self.event(|Channels { channels, .. }| {
+            let mut taken: Vec<u32> = channels.iter().map(|channel| channel.token).collect();
+            taken.sort_unstable();
+            let free = (0..MOST_CHANNELS).zip(taken.iter().map(Some).chain(std::iter::repeat(None)));
+            let token = free.into_iter().find(|(token, taken)| *taken != Some(token)).map(|(token, _)| token);
+            let Some(token) = token else { return Ok(None) };
+            self.doorbells.clear(token)?;
+            channels.push(Channel {
+                owner: self.own,
+                client,
+                handle,
+                token,
+                group: group.id,
+                engine,
+                slice_us: group.slice_us(),
+                scheduled: false,
+                disabled: false,
+                submitted_ns: 0,
+                executed_ns: 0,
+            });
+            Ok::<_, io::Error>(Some(token))
+        })??;
+        let seat = |token| Seat { engines: Arc::clone(self), group: Arc::clone(group), token };
+        Ok(token.map(|token| Arc::new(seat(token))))
+    }
+
+    /// Takes channels off the card or puts them back, of whichever process; says whether all were found. With `rewind`, what
+    /// they had to do is lost.
+    pub(super) fn disable(&self, named: &[(u32, u32)], off: bool, rewind: bool) -> io::Result<bool> {
+        self.event(|Channels { channels, .. }| {
+            let mut all = true;
+            for name in named {
+                let mut found = false;
+                for channel in channels.iter_mut().filter(|channel| (channel.client, channel.handle) == *name) {
+                    (channel.disabled, found) = (off, true);
+                    if rewind {
+                        channel.submitted_ns = channel.executed_ns;
+                        self.doorbells.rewind(channel.token, channel.executed_ns)?;
+                    }
+                }
+                all &= found;
+            }
+            Ok(all)
+        })?
+    }
+
+    /// Sets a group's slice, for its channels to come, too.
+    pub(super) fn set_slice(&self, group: &Group, slice_us: u64) -> io::Result<()> {
+        group.slice_us.store(slice_us, Ordering::Relaxed);
+        self.event(|Channels { channels, .. }| {
+            let of_group = |channel: &&mut Channel| channel.owner == self.own && channel.group == group.id;
+            channels.iter_mut().filter(of_group).for_each(|channel| channel.slice_us = slice_us);
+        })
+    }
+
+    fn own(&self, token: u32) -> impl Fn(&&mut Channel) -> bool {
+        move |channel| channel.token == token && channel.owner == self.own
+    }
+}
+
+impl Seat {
+    /// Which group it is in.
+    pub(super) fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// The number that the program knows its doorbell by.
+    pub(super) const fn token(&self) -> u32 {
+        self.token
+    }
+
+    /// Puts it on the run list. There is no way off it but [`Engines::disable`]: what a program takes off, the driver puts
+    /// back when there is work.
+    pub(super) fn schedule(&self) -> io::Result<()> {
+        self.engines.event(|Channels { channels, .. }| {
+            channels.iter_mut().filter(self.engines.own(self.token)).for_each(|channel| channel.scheduled = true);
+        })
+    }
+
+    /// What it got until now, which the program then finds at its doorbell.
+    pub(super) fn tell(&self) -> io::Result<()> {
+        let Executed { executed_ns, at_ns } = self.executed()?;
+        self.engines.doorbells.tell(self.token, executed_ns, at_ns)
+    }
+
+    /// What it got until now.
+    pub(super) fn executed(&self) -> io::Result<Executed> {
+        self.engines.event(|Channels { channels, at_ns, .. }| {
+            let own = channels.iter_mut().find(self.engines.own(self.token));
+            Executed { executed_ns: own.map_or(0, |channel| channel.executed_ns), at_ns: *at_ns }
+        })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let left = self.engines.event(|Channels { channels, .. }| {
+            channels.retain(|channel| channel.token != self.token || channel.owner != self.engines.own);
+        });
+        if let Err(error) = left {
+            let path = self.engines.file.path.display().to_string();
+            tracing::warn!(%error, path, "a simulated channel does not leave its engine");
+        }
+    }
+}
