@@ -215,6 +215,7 @@ fn container() -> Container {
         health: Health::Ok,
     };
     let granted = GrantedCard {
+        monitored: false,
         index: 0,
         uuid: UUID.into(),
         minor: 0,

@@ -88,6 +88,14 @@ impl Default for ObjectLimits {
     }
 }
 
+impl ObjectLimits {
+    /// Of a container that only looks at its cards: nothing that takes memory of a card for its own sake. NVML has a client for each
+    /// program and a few dozen objects in it.
+    pub fn of_a_monitor() -> Self {
+        Self { channel_groups: 0, channels: 0, address_spaces: 0, references: 0, managed_ranges: 0, ..Self::default() }
+    }
+}
+
 /// One of the numbers of [`ObjectLimits`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Counted {

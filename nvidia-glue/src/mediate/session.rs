@@ -102,6 +102,8 @@ impl Session {
         };
         let own = open_own_client(driver.as_ref(), &abi).map_err(SessionError::Client)?;
         let limits: Vec<Bytes> = cards.iter().map(|card| card.memory_limit).collect();
+        let only_looks = cards.iter().all(|card| card.monitored);
+        let object_limits = if only_looks { ObjectLimits::of_a_monitor() } else { ObjectLimits::default() };
         let grant = Grant::find(driver.as_ref(), abi, &own, cards)?;
         Ok(Self {
             abi,
@@ -111,7 +113,7 @@ impl Session {
             over_memory,
             own,
             grant,
-            accounts: Mutex::new(Accounts::new(&limits, ObjectLimits::default())),
+            accounts: Mutex::new(Accounts::new(&limits, object_limits)),
             topology: Mutex::default(),
             people: Mutex::default(),
             address_spaces: Mutex::default(),

@@ -46,6 +46,9 @@ pub struct GrantedCard {
     /// Bytes that the container may have of it, floored to whole KiB. `total` or more: the whole card; its view is left as the
     /// driver shows it.
     pub memory_limit: Bytes,
+    /// The container only looks at the card (monitoring): its view is left as the driver shows it, though its limit is less than the
+    /// card. For a limit of 0.
+    pub monitored: bool,
     /// Bytes that the card has, NVML's total.
     pub total: Bytes,
     /// `NVIDIA H200`.

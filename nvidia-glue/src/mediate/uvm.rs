@@ -35,7 +35,11 @@ impl Session {
                 self.pass_or_continue(flight)
             }
             UvmCall::RegisterGpu(object) => {
-                self.grant.by_uuid_bytes(object.uuid).ok_or(End::Status(Status::INVALID_DEVICE))?;
+                let card = self.grant.by_uuid_bytes(object.uuid).ok_or(End::Status(Status::INVALID_DEVICE))?;
+                // It makes channels and page tables of its own there, for whoever may have memory to map.
+                if self.grant.get(card).is_some_and(|own| own.granted.monitored) {
+                    return Err(End::Status(Status::NO_MEMORY));
+                }
                 // CUDA names no client (and -1 for its file), except for a part of a card.
                 if object.client == Handle::NONE {
                     let file = self.uvm_file(flight)?;

@@ -5,6 +5,8 @@
 
 mod bytes;
 mod read;
+#[cfg(test)]
+pub(crate) mod recorded;
 
 pub use bytes::TracedBytes;
 pub use read::{TraceError, read};

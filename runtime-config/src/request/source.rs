@@ -69,7 +69,7 @@ pub struct Privileges {
 impl Privileges {
     /// What lets the container get around a quota, in words. Capabilities count in the initial user namespace only: the
     /// driver asks for them there.
-    pub(super) fn against_a_quota(self) -> Vec<&'static str> {
+    pub fn against_a_quota(self) -> Vec<&'static str> {
         let in_initial_namespace = !self.user_namespace;
         let ways = [
             (self.cap_sys_admin && in_initial_namespace, "CAP_SYS_ADMIN"),

@@ -9,7 +9,7 @@ use nvidia_glue::{
 };
 use runtime_config::{
     config::{Config, UnknownDriver},
-    request::{Isolation, Share},
+    request::{Isolation, OverMemory, Share},
 };
 
 use super::GpuError;
@@ -33,13 +33,21 @@ pub struct ExcessRules {
     pub oom_script_timeout: Duration,
 }
 
-/// `None`: the container shares no card.
+/// `None`: the container shares no card, and looks at none that it could take memory of. `is_confined`: it has no rights that no
+/// mediator survives; who shares a card is mediated with them, too, where the configuration lets it have a quota that is advice.
 pub(super) fn mediation(
     config: &Config,
     record: &Record,
     inventory: &Inventory,
+    is_confined: bool,
 ) -> Result<Option<Mediation>, GpuError> {
-    if !record.cards.iter().any(|grant| grant.enforcement == Enforcement::Mediated) {
+    let is_mediated = |grant: &CardGrant| match grant.enforcement {
+        Enforcement::Mediated => true,
+        // In MIG mode a card has no memory but its devices', which the driver holds apart, and tells through capabilities of the caller's.
+        Enforcement::Monitor => is_confined && !is_in_mig_mode(grant, inventory),
+        Enforcement::WholeCard | Enforcement::Mig | Enforcement::Admission => false,
+    };
+    if !record.cards.iter().any(is_mediated) {
         return Ok(None);
     }
     let is_limited = !matches!(record.request.share, Share::Part { isolation: Isolation::None, .. });
@@ -58,7 +66,7 @@ pub(super) fn mediation(
         release: inventory.driver_version.clone(),
         pass_unknown_driver: config.unknown_driver == UnknownDriver::Pass,
         cards: record.cards.iter().filter_map(|grant| card(grant, inventory, is_limited)).collect(),
-        over_memory: record.request.over_memory,
+        over_memory: over_memory(record),
         reconcile_period_ms: u64::try_from(config.reconcile_period.as_millis()).unwrap_or(u64::MAX),
         usage_file,
         grant_id,
@@ -72,15 +80,26 @@ pub(super) fn mediation(
     Ok(Some(Mediation { setup, excess }))
 }
 
+fn is_in_mig_mode(grant: &CardGrant, inventory: &Inventory) -> bool {
+    inventory.cards.iter().any(|card| card.uuid == grant.uuid && card.mig_enabled)
+}
+
+/// Who only looks has nothing, so it is told so; it has not asked for a limit, nor to be killed at one.
+fn over_memory(record: &Record) -> OverMemory {
+    if record.request.share == Share::Monitor { OverMemory::Deny } else { record.request.over_memory }
+}
+
 /// The ledger granted only cards of the inventory.
 fn card(grant: &CardGrant, inventory: &Inventory, is_limited: bool) -> Option<MediatedCard> {
     let card = inventory.cards.iter().find(|card| card.uuid == grant.uuid)?;
-    let is_whole = grant.exclusive || !is_limited;
+    let monitored = grant.enforcement == Enforcement::Monitor;
+    let is_whole = !monitored && (grant.exclusive || !is_limited);
     Some(MediatedCard {
         uuid: card.uuid.clone(),
         minor: card.minor,
         pci: card.pci,
         limit: if is_whole { card.memory } else { grant.memory },
+        monitored,
         total: card.memory,
         model: card.model.clone(),
     })

@@ -23,7 +23,7 @@ use nvidia_glue::{
 };
 use runtime_config::{
     config::Config,
-    request::{self, ContainerRequest, GpuRequest, Share},
+    request::{self, CardRequest, ContainerRequest, GpuRequest, Privileges, Share},
 };
 use serde_json::Value;
 
@@ -96,8 +96,7 @@ impl ExecRules {
 struct Ask {
     config: Config,
     request: GpuRequest,
-    /// Its capabilities are worth nothing to the driver.
-    own_user_namespace: bool,
+    privileges: Privileges,
     inventory: Option<Inventory>,
 }
 
@@ -131,7 +130,7 @@ impl Gpu {
     ) -> Result<Prepared, GpuError> {
         let (key, bundle_path) = (self.key(id), bundle.to_owned());
         let reading = blocking(move || read(&key, &bundle_path)).await?;
-        let Ask { config, request, own_user_namespace, inventory } = match reading {
+        let Ask { config, request, privileges, inventory } = match reading {
             Reading::NoGpu(prepared) => return Ok(prepared),
             Reading::Gpu(ask) => *ask,
         };
@@ -146,7 +145,7 @@ impl Gpu {
             helper_pid: helper.zygote_pid(),
             config,
             request,
-            own_user_namespace,
+            privileges,
             inventory,
         };
         blocking(move || grant.admit()).await
@@ -231,16 +230,17 @@ fn read(key: &ContainerKey, bundle: &Path) -> Result<Reading, GpuError> {
             for warning in warnings {
                 tracing::warn!(container = %key, "{warning}");
             }
-            let privileges = container.source.privileges;
-            let exempt = privileges.cap_sys_admin && !privileges.user_namespace;
-            let fence = config.fence_other_containers && !exempt;
-            if config.fence_other_containers && exempt {
-                tracing::info!(container = %key, "has CAP_SYS_ADMIN and is not fenced off from the driver");
-            }
+            let fence = is_fenced(key, &config, container.source.privileges);
             Ok(Reading::NoGpu(Prepared { fence, ..Prepared::default() }))
         }
         ContainerRequest::Gpu(mut request) => {
-            if container.seccomp_listener && matches!(request.share, Share::Part { .. }) {
+            let privileges = container.source.privileges;
+            let is_mediated = match request.share {
+                Share::Part { .. } => true,
+                Share::Monitor => request.cards != CardRequest::None && privileges.against_a_quota().is_empty(),
+                Share::Exclusive => false,
+            };
+            if container.seccomp_listener && is_mediated {
                 log.refused_at_validation(key, &request.asked.join(" "), &GpuError::SeccompListener);
                 return Err(GpuError::SeccompListener);
             }
@@ -248,10 +248,18 @@ fn read(key: &ContainerKey, bundle: &Path) -> Result<Reading, GpuError> {
                 request.group = container.workload;
             }
             let inventory = cards::cached(&config);
-            let own_user_namespace = container.source.privileges.user_namespace;
-            Ok(Reading::Gpu(Box::new(Ask { config, request: *request, own_user_namespace, inventory })))
+            Ok(Reading::Gpu(Box::new(Ask { config, request: *request, privileges, inventory })))
         }
     }
+}
+
+/// Whether a container that was granted no card gets the static filter.
+fn is_fenced(container: &ContainerKey, config: &Config, privileges: Privileges) -> bool {
+    let exempt = privileges.cap_sys_admin && !privileges.user_namespace;
+    if config.fence_other_containers && exempt {
+        tracing::info!(%container, "has CAP_SYS_ADMIN and is not fenced off from the driver");
+    }
+    config.fence_other_containers && !exempt
 }
 
 /// A container whose request is understood, on its way to a grant.
@@ -262,7 +270,7 @@ struct Grant {
     helper_pid: i32,
     config: Config,
     request: GpuRequest,
-    own_user_namespace: bool,
+    privileges: Privileges,
     inventory: Inventory,
 }
 
@@ -304,18 +312,24 @@ impl Grant {
                 }
                 serde_json::to_value(&injection).map_err(GpuError::Encode)
             });
-        let mediation = mediation::mediation(&self.config, &record, &self.inventory);
+        let rights = self.privileges.against_a_quota();
+        let mediation = mediation::mediation(&self.config, &record, &self.inventory, rights.is_empty());
         match injection.and_then(|injection| Ok((injection, mediation?))) {
-            Ok((injection, mediation)) => Ok(Prepared {
-                injection: Some(injection),
-                fence: false,
-                mediation: mediation.map(Box::new),
-                exec_rules: {
-                    let shares_card = matches!(record.request.share, Share::Part { .. });
-                    let holds = !self.own_user_namespace && !self.config.allow_privileged_quota;
-                    ExecRules { shares_card, refuses_privileges: shares_card && holds }
-                },
-            }),
+            Ok((injection, mediation)) => {
+                if record.request.share == Share::Monitor && !record.cards.is_empty() && !rights.is_empty() {
+                    let rights = rights.join(" and ");
+                    tracing::info!(container = %self.key, rights, "looks at its cards unmediated: with these rights nothing holds it");
+                }
+                let holds = !self.privileges.user_namespace && !self.config.allow_privileged_quota;
+                let exec_rules = ExecRules {
+                    shares_card: matches!(record.request.share, Share::Part { .. }),
+                    refuses_privileges: mediation.is_some() && holds,
+                };
+                // Without a card, and with the driver's files: a card's descriptor that another container lends must be of no use.
+                let fence = record.cards.is_empty() && is_fenced(&self.key, &self.config, self.privileges);
+                let mediation = mediation.map(Box::new);
+                Ok(Prepared { injection: Some(injection), fence, mediation, exec_rules })
+            }
             Err(error) => {
                 // The first error is the one to tell; a reservation that cannot be taken back is reclaimed later.
                 if let Err(error) = ledger.release(&self.key, ReleaseReason::CreateFailed, &log) {

@@ -77,6 +77,8 @@ pub struct MediatedCard {
     pub pci: PciBusId,
     /// Bytes that the container may have.
     pub limit: Bytes,
+    /// It only looks at the card, and sees all of it.
+    pub monitored: bool,
     /// Bytes that the card has.
     pub total: Bytes,
     /// `NVIDIA H200`.
@@ -101,6 +103,7 @@ impl Setup {
             minor: card.minor,
             pci: card.pci,
             memory_limit: card.limit.floor_to_kib(),
+            monitored: card.monitored,
             total: card.total,
             model: card.model,
         });

@@ -272,6 +272,7 @@ pub fn setup(bench: &Bench) -> Setup {
         release: "580.159.04".to_owned(),
         pass_unknown_driver: false,
         cards: vec![MediatedCard {
+            monitored: false,
             uuid: card.uuid.clone(),
             minor: card.minor,
             pci: card.pci,

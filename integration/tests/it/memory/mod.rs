@@ -5,6 +5,7 @@ mod hold;
 mod kill;
 mod live;
 mod many;
+mod monitor;
 mod view;
 
 use integration::{Container, ContainerBuilder, Node, eventually, hostile::MIB};
@@ -13,7 +14,7 @@ use crate::case::Case;
 
 /// All of them.
 pub(crate) fn cases() -> Vec<Case> {
-    let all = [hold::cases(), kill::cases(), live::cases(), many::cases(), view::cases()];
+    let all = [hold::cases(), kill::cases(), live::cases(), many::cases(), monitor::cases(), view::cases()];
     all.into_iter().flatten().map(|case| case.also_needing(integration::hostile::available)).collect()
 }
 

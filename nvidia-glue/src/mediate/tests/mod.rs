@@ -5,5 +5,6 @@ mod exports;
 mod foreign;
 mod managed;
 mod memory;
+mod monitor;
 mod views;
 mod world;

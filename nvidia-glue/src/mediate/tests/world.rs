@@ -53,7 +53,10 @@ impl Machine {
             links: SimulatedLink::System,
             gsp: true,
         };
-        let inventory = simulated_inventory(&[table]).unwrap();
+        Self::of(simulated_inventory(&[table]).unwrap())
+    }
+
+    pub(super) fn of(inventory: Inventory) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let driver = Arc::new(SimulatedDriver::new(directory.path(), &inventory).unwrap());
         Self { _directory: directory, driver, inventory, next_pid: Arc::new(AtomicI32::new(1000)) }
@@ -86,6 +89,7 @@ impl Machine {
                 minor: card.minor,
                 pci: card.pci,
                 memory_limit: Bytes(limit),
+                monitored: limit == 0,
                 total: card.memory,
                 model: card.model.clone(),
             }
@@ -499,6 +503,13 @@ pub(super) fn device_params(instance: u32) -> Vec<u8> {
 pub(super) fn memory_params(size: u64) -> Vec<u8> {
     let mut params = vec![0; 128];
     params[64..72].copy_from_slice(&size.to_le_bytes());
+    params
+}
+
+/// Pinned memory of the host's: `NVOS32_ATTR_LOCATION_PCI`.
+pub(super) fn host_memory_params(size: u64) -> Vec<u8> {
+    let mut params = memory_params(size);
+    assert!(write_u32(&mut params, 24, 1 << 25));
     params
 }
 

@@ -8,13 +8,17 @@ use std::{
 };
 
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
-use nvidia_glue::{doctor::Check, ledger::Ledger};
+use nvidia_glue::{
+    doctor::Check,
+    ledger::{Enforcement, GrantState, Ledger, Record},
+};
 use runtime_config::Config;
 
 use super::{failure, ok, plural, warning};
 
 const STATE: &str = "state directory";
 const LEDGER: &str = "ledger";
+const MONITORS: &str = "monitoring";
 const LOG: &str = "decision log";
 /// Write permission for the group and for others.
 const OTHERS_WRITE: u32 = 0o022;
@@ -22,7 +26,7 @@ const OTHERS_WRITE: u32 = 0o022;
 pub(super) fn checks(config: &Config) -> Vec<Check> {
     let mut checks = vec![directory(&config.state_dir)];
     if config.state_dir.is_dir() {
-        checks.push(ledger(&config.state_dir));
+        checks.extend(ledger(&config.state_dir));
     }
     checks.push(log(&config.log_file));
     checks
@@ -55,15 +59,30 @@ fn directory(path: &Path) -> Check {
     }
 }
 
-fn ledger(state_dir: &Path) -> Check {
+fn ledger(state_dir: &Path) -> Vec<Check> {
     match Ledger::open(state_dir).and_then(|ledger| ledger.records()) {
-        Ok(records) => ok(LEDGER, format!("{} with cards", plural(records.len(), "container"))),
-        Err(error) => failure(
+        Ok(records) => {
+            let count = ok(LEDGER, format!("{} with cards", plural(records.len(), "container")));
+            std::iter::once(count).chain(unheld(&records)).collect()
+        }
+        Err(error) => vec![failure(
             LEDGER,
             crate::cli::chain(&error),
             "until it can be read nothing is granted: see the file that is named",
-        ),
+        )],
     }
+}
+
+/// Containers that look at cards and whose rights no mediator survives: what they take of a card, nobody refuses.
+fn unheld(records: &[Record]) -> Option<Check> {
+    let is_unheld = |record: &&Record| {
+        let looks = record.cards.iter().any(|grant| grant.enforcement == Enforcement::Monitor);
+        looks && record.state == GrantState::Bound && record.mediator.is_none()
+    };
+    let names: Vec<String> = records.iter().filter(is_unheld).map(|record| record.container.to_string()).collect();
+    let detail = format!("{} may look at cards and could take memory of them: nothing mediates them", names.join(", "));
+    let remedy = "leave them CAP_SYS_ADMIN, CAP_SYS_MODULE, CAP_SYS_RAWIO, every device and the host's process ids only if they need them";
+    (!names.is_empty()).then(|| warning(MONITORS, detail, remedy))
 }
 
 /// The inits of the containers that hold cards. What keeps them from being read is reported by [`checks`].
@@ -89,6 +108,7 @@ mod tests {
     use nvidia_glue::doctor::Level;
 
     use super::*;
+    use crate::cli::test_support;
 
     #[test]
     fn a_directory_that_others_write_is_a_failure() {
@@ -103,14 +123,34 @@ mod tests {
         assert_eq!(directory(&file).level, Level::Failure);
     }
 
+    fn levels(state_dir: &Path) -> Vec<Level> {
+        ledger(state_dir).into_iter().map(|check| check.level).collect()
+    }
+
+    #[test]
+    fn who_looks_at_cards_unmediated_is_named() {
+        let mut records = test_support::node().records;
+        assert_eq!(unheld(&records), None, "whoever has a share, or all");
+        let record = &mut records[0];
+        record.cards.truncate(1);
+        record.cards[0].enforcement = Enforcement::Monitor;
+        record.state = GrantState::Bound;
+        record.mediator = record.init;
+        assert_eq!(unheld(&records), None);
+        records[0].mediator = None;
+        let told = unheld(&records).unwrap();
+        assert_eq!(told.level, Level::Warning);
+        assert!(told.detail.contains(&records[0].container.to_string()), "{told:?}");
+    }
+
     #[test]
     fn a_ledger_that_cannot_be_read_is_a_failure() {
         let parent = tempfile::tempdir().unwrap();
         let state = parent.path().join("state");
-        assert_eq!(ledger(&state).level, Level::Ok);
+        assert_eq!(levels(&state), [Level::Ok]);
         fs::remove_dir(state.join("ledger")).unwrap();
         fs::write(state.join("ledger"), "no directory").unwrap();
-        assert_eq!(ledger(&state).level, Level::Failure);
+        assert_eq!(levels(&state), [Level::Failure]);
     }
 
     #[test]

@@ -1,19 +1,11 @@
 //! Traces of real programs on real cards, replayed: the simulated driver answers each call as the driver did.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs::File,
-    io::BufReader,
-    path::Path,
-};
-
-use flate2::read::GzDecoder;
-use runtime_config::request::PciBusId;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::{
-    cards::Card,
-    trace::{Event, Header, Ioctl, Line, read},
+use crate::trace::{
+    Event, Ioctl,
+    recorded::{self, is_escape, node, recorded},
 };
 
 /// Replies that differ, and may: the classes and controls, with the reason.
@@ -25,88 +17,6 @@ const MAY_DIFFER: &[(u32, &str)] = &[
     (0x2080_182a, "what the machine's bus can do"),
     (75, "UVM_MM_INITIALIZE of a process in which memory cannot be watched"),
 ];
-
-fn recorded(program: &str) -> (Header, Vec<Line>) {
-    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../integration/fixtures/traces");
-    let file = File::open(traces.join(format!("{program}.jsonl.gz"))).unwrap();
-    let (header, lines) = read(BufReader::new(GzDecoder::new(file))).unwrap();
-    (header, lines.map(Result::unwrap).collect())
-}
-
-fn node(name: &str) -> Node {
-    match name {
-        "nvidiactl" => Node::Control,
-        "nvidia-uvm" => Node::Uvm,
-        card => Node::Card(card.strip_prefix("nvidia").unwrap().parse().unwrap()),
-    }
-}
-
-fn is_escape(call: &Ioctl, number: u32) -> bool {
-    call.command >> 30 == 3 && call.command >> 8 & 0xff == u32::from(b'F') && call.command & 0xff == number
-}
-
-fn calls(lines: &[Line]) -> impl Iterator<Item = &Ioctl> {
-    lines.iter().filter_map(|line| match &line.event {
-        Event::Ioctl(call) => Some(call),
-        _ => None,
-    })
-}
-
-/// The cards that the trace shows: where they are, and what they are called.
-fn cards(lines: &[Line]) -> Vec<Card> {
-    let list = calls(lines).find(|call| is_escape(call, 0xc8)).unwrap().args.after();
-    let uuids = uuids(lines);
-    let entries = list.chunks_exact(72).filter(|entry| entry[0] == 1);
-    let mut cards: Vec<Card> = entries
-        .map(|entry| Card {
-            minor: get(entry, 56),
-            pci: PciBusId { domain: get(entry, 4), bus: entry[8], device: entry[9], function: entry[10] },
-            memory: Bytes(140 << 30),
-            ..inventory().cards[0].clone()
-        })
-        .collect();
-    for (index, card) in (0..).zip(&mut cards) {
-        card.index = index;
-        // A program that never asks for a card's UUID does not name it either.
-        card.uuid = uuids.get(&index).cloned().unwrap_or_else(|| format!("GPU-00000000-0000-0000-0000-{index:012}"));
-    }
-    cards
-}
-
-/// By device instance: which object is of which card, and what its UUID was told to be.
-fn uuids(lines: &[Line]) -> BTreeMap<u32, String> {
-    let (mut instances, mut uuids) = (BTreeMap::new(), BTreeMap::new());
-    for call in calls(lines) {
-        let args = call.args.after();
-        let params = call.buffers.first().map(|buffer| buffer.bytes.after()).unwrap_or_default();
-        if is_escape(call, 0x2b) && call.status == Some(0) {
-            let instance = match get(args, 12) {
-                0x80 => Some(get(params, 0)),
-                0x2080 => instances.get(&(get(args, 0), get(args, 4))).copied(),
-                _ => None,
-            };
-            if let Some(instance) = instance {
-                instances.insert((get(args, 0), get(args, 8)), instance);
-            }
-        }
-        if is_escape(call, 0x2a)
-            && get(args, 8) == 0x2080_014a
-            && let Some(instance) = instances.get(&(get(args, 0), get(args, 4)))
-        {
-            let data = &params[12..];
-            let text = match get(params, 8) {
-                16 => {
-                    let digits = hex::encode(&data[..16]);
-                    let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
-                    format!("GPU-{}", parts.join("-"))
-                }
-                length => String::from_utf8(data[..length as usize - 1].to_vec()).unwrap(),
-            };
-            uuids.insert(*instance, text);
-        }
-    }
-    uuids
-}
 
 /// One trace on one simulated machine.
 struct Replay {
@@ -125,7 +35,11 @@ impl Replay {
     fn of(program: &str) -> Self {
         let (header, lines) = recorded(program);
         let state_dir = tempfile::tempdir().unwrap();
-        let inventory = Inventory { driver_version: header.driver.unwrap(), cards: cards(&lines), ..inventory() };
+        let inventory = Inventory {
+            driver_version: header.driver.unwrap(),
+            cards: recorded::cards(&lines, &inventory().cards[0]),
+            ..inventory()
+        };
         let driver = SimulatedDriver::new(state_dir.path(), &inventory).unwrap();
         let own = inventory.cards.iter().map(|card| driver.open(Node::Card(card.minor)).unwrap()).collect();
         let (files, handles) = (BTreeMap::new(), BTreeMap::new());

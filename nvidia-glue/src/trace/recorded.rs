@@ -1,0 +1,101 @@
+//! The traces of `integration/fixtures/traces`, for tests that replay them.
+
+use std::{collections::BTreeMap, fs::File, io::BufReader, path::Path};
+
+use flate2::read::GzDecoder;
+use runtime_config::{Bytes, request::PciBusId};
+
+use super::{Event, Header, Ioctl, Line, read};
+use crate::{
+    cards::Card,
+    rm::{Node, layout::read_u32},
+};
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    read_u32(bytes, at).unwrap()
+}
+
+/// What a program did.
+pub(crate) fn recorded(program: &str) -> (Header, Vec<Line>) {
+    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../integration/fixtures/traces");
+    let file = File::open(traces.join(format!("{program}.jsonl.gz"))).unwrap();
+    let (header, lines) = read(BufReader::new(GzDecoder::new(file))).unwrap();
+    (header, lines.map(Result::unwrap).collect())
+}
+
+/// A node by its file name.
+pub(crate) fn node(name: &str) -> Node {
+    match name {
+        "nvidiactl" => Node::Control,
+        "nvidia-uvm" => Node::Uvm,
+        card => Node::Card(card.strip_prefix("nvidia").unwrap().parse().unwrap()),
+    }
+}
+
+/// Whether it is that escape of the driver's.
+pub(crate) fn is_escape(call: &Ioctl, number: u32) -> bool {
+    call.command >> 30 == 3 && call.command >> 8 & 0xff == u32::from(b'F') && call.command & 0xff == number
+}
+
+fn calls(lines: &[Line]) -> impl Iterator<Item = &Ioctl> {
+    lines.iter().filter_map(|line| match &line.event {
+        Event::Ioctl(call) => Some(call),
+        _ => None,
+    })
+}
+
+/// The cards that the trace shows: where they are, and what they are called. Otherwise they are as `like`.
+pub(crate) fn cards(lines: &[Line], like: &Card) -> Vec<Card> {
+    let list = calls(lines).find(|call| is_escape(call, 0xc8)).unwrap().args.after();
+    let uuids = uuids(lines);
+    let entries = list.chunks_exact(72).filter(|entry| entry[0] == 1);
+    let mut cards: Vec<Card> = entries
+        .map(|entry| Card {
+            minor: word(entry, 56),
+            pci: PciBusId { domain: word(entry, 4), bus: entry[8], device: entry[9], function: entry[10] },
+            memory: Bytes(140 << 30),
+            ..like.clone()
+        })
+        .collect();
+    for (index, card) in (0..).zip(&mut cards) {
+        card.index = index;
+        // A program that never asks for a card's UUID does not name it either.
+        card.uuid = uuids.get(&index).cloned().unwrap_or_else(|| format!("GPU-00000000-0000-0000-0000-{index:012}"));
+    }
+    cards
+}
+
+/// By device instance: which object is of which card, and what its UUID was told to be.
+fn uuids(lines: &[Line]) -> BTreeMap<u32, String> {
+    let (mut instances, mut uuids) = (BTreeMap::new(), BTreeMap::new());
+    for call in calls(lines) {
+        let args = call.args.after();
+        let params = call.buffers.first().map(|buffer| buffer.bytes.after()).unwrap_or_default();
+        if is_escape(call, 0x2b) && call.status == Some(0) {
+            let instance = match word(args, 12) {
+                0x80 => Some(word(params, 0)),
+                0x2080 => instances.get(&(word(args, 0), word(args, 4))).copied(),
+                _ => None,
+            };
+            if let Some(instance) = instance {
+                instances.insert((word(args, 0), word(args, 8)), instance);
+            }
+        }
+        if is_escape(call, 0x2a)
+            && word(args, 8) == 0x2080_014a
+            && let Some(instance) = instances.get(&(word(args, 0), word(args, 4)))
+        {
+            let data = &params[12..];
+            let text = match word(params, 8) {
+                16 => {
+                    let digits = hex::encode(&data[..16]);
+                    let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
+                    format!("GPU-{}", parts.join("-"))
+                }
+                length => String::from_utf8(data[..length as usize - 1].to_vec()).unwrap(),
+            };
+            uuids.insert(*instance, text);
+        }
+    }
+    uuids
+}
