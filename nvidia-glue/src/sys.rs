@@ -111,3 +111,49 @@ pub(crate) fn same_open_file(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::
         _ => Err(io::Error::last_os_error()),
     }
 }
+
+/// Memory of the driver's, mapped for reading: it changes at any time.
+#[derive(Debug)]
+pub(crate) struct ReadOnlyMapping {
+    at: std::ptr::NonNull<libc::c_void>,
+    length: usize,
+}
+
+impl ReadOnlyMapping {
+    /// Maps the first `length` bytes of a file.
+    ///
+    /// # Errors
+    /// The system call's errno.
+    pub(crate) fn new(file: BorrowedFd<'_>, length: usize) -> io::Result<Self> {
+        // SAFETY: the kernel chooses the place, so nothing that is mapped is replaced; the rest are integers.
+        let at =
+            unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let at = std::ptr::NonNull::new(at).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Self { at, length })
+    }
+
+    /// The 8 bytes at an offset that is a multiple of 8; `None` beyond the end.
+    pub(crate) fn word(&self, offset: usize) -> Option<u64> {
+        if !offset.is_multiple_of(8) || offset.checked_add(8)? > self.length {
+            return None;
+        }
+        // SAFETY: within the mapping, which lives as long as `self`, and aligned as the mapping begins at a page. Somebody else
+        // writes there meanwhile, which a volatile read of a plain integer allows for.
+        let word = unsafe { self.at.cast::<u8>().add(offset).cast::<u64>().read_volatile() };
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        Some(word)
+    }
+}
+
+impl Drop for ReadOnlyMapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, with that length, and referred to by nobody else.
+        unsafe { libc::munmap(self.at.as_ptr(), self.length) };
+    }
+}
+
+// SAFETY: the mapping is the process's, not a thread's, and is only read.
+unsafe impl Send for ReadOnlyMapping {}

@@ -5,16 +5,21 @@
 mod nvidia;
 mod own_client;
 mod patch;
+mod raw;
 mod simulated;
+mod switch_log;
+mod switches;
 
 use std::{fmt, fs::File, io, os::fd::AsFd, sync::Arc};
 
 pub use nvidia::NvidiaDriver;
 pub use own_client::{OpenClientError, open_own_client};
+pub(crate) use raw::Raw;
 pub use simulated::{SimulatedDriver, SimulatedDriverError};
+pub use switches::{Presence, Switch, SwitchLog, SwitchLogError, Taken};
 
 use crate::{
-    rm::{Handle, Node},
+    rm::{Abi, Handle, Node},
     sys,
 };
 
@@ -111,6 +116,15 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// # Errors
     /// When the driver answers something that means neither.
     fn client_exists(&self, probe: &OwnClient, client: Handle) -> io::Result<bool>;
+
+    /// The log of a card's context switches, through a client of the mediator's own and its subdevice of the card. `None`: this
+    /// driver keeps none. One for each subdevice.
+    ///
+    /// # Errors
+    /// When the driver refuses it.
+    fn switch_log(&self, _: &Abi, _: &OwnClient, _: Handle) -> Result<Option<Box<dyn SwitchLog>>, SwitchLogError> {
+        Ok(None)
+    }
 }
 
 /// Whether two descriptors are of one open file description (one `open(2)`), which is what the driver ties clients to.

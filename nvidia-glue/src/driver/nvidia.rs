@@ -10,10 +10,13 @@ use std::{
 
 use rustix::fs::{major, minor};
 
-use super::{DeviceFile, Driver, DriverCall, OwnClient, own_client::read_write, patch, patch::u32_at};
+use super::{
+    DeviceFile, Driver, DriverCall, OwnClient, SwitchLog, SwitchLogError, own_client::read_write, patch, patch::u32_at,
+    switch_log::NvidiaSwitchLog,
+};
 use crate::{
     cards::Roots,
-    rm::{Handle, Node, Status},
+    rm::{Abi, Handle, Node, Status},
 };
 
 /// What the driver's character devices are called in `/proc/devices`; the first name is that of releases before 550.
@@ -33,7 +36,7 @@ const DUP_STATUS: usize = 24;
 const INVALID_OBJECT_HANDLE: Status = Status(0x33);
 
 /// NVIDIA's kernel modules, through device nodes below a root.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct NvidiaDriver {
     dev: PathBuf,
     frontend: Vec<u32>,
@@ -140,6 +143,15 @@ impl Driver for NvidiaDriver {
                 client.0
             ))),
         }
+    }
+
+    fn switch_log(
+        &self,
+        abi: &Abi,
+        own: &OwnClient,
+        subdevice: Handle,
+    ) -> Result<Option<Box<dyn SwitchLog>>, SwitchLogError> {
+        Ok(Some(Box::new(NvidiaSwitchLog::open(self.clone(), *abi, own, subdevice)?)))
     }
 }
 
