@@ -82,6 +82,8 @@ pub struct Mediator {
     is_ending: AtomicBool,
     /// Whether nothing is being handled since the last [`ToMediator::Pause`]; told by whoever reads the messages.
     paused: watch::Sender<Option<bool>>,
+    /// The last ping is not answered.
+    is_silent: AtomicBool,
 }
 
 impl Mediator {
@@ -112,6 +114,7 @@ impl Mediator {
             exit,
             is_ending: AtomicBool::new(false),
             paused: watch::Sender::new(None),
+            is_silent: AtomicBool::new(false),
         }))
     }
 
@@ -129,6 +132,11 @@ impl Mediator {
     pub async fn unexpected_end(&self) -> Option<Exit> {
         let exit = self.wait().await;
         if self.is_ending.load(Ordering::Relaxed) { None } else { exit }
+    }
+
+    /// Waits for its end, however it comes.
+    pub async fn ended(&self) {
+        self.wait().await;
     }
 
     async fn wait(&self) -> Option<Exit> {
@@ -157,7 +165,7 @@ impl Mediator {
     }
 
     /// The next message, and what came beside it; `None` when there are no more. For one reader, which must not stop:
-    /// [`Mediator::pause`] needs it.
+    /// [`Mediator::pause`] and [`Mediator::is_silent`] need it.
     pub async fn next(&self) -> Option<(FromMediator, Option<OwnedFd>)> {
         loop {
             let received = self.control.async_io(Interest::READABLE, |socket| message::receive(socket.as_fd())).await;
@@ -165,6 +173,7 @@ impl Mediator {
                 Ok(Some((FromMediator::Paused { all }, _))) => {
                     self.paused.send_replace(Some(all));
                 }
+                Ok(Some((FromMediator::Pong, _))) => self.is_silent.store(false, Ordering::Relaxed),
                 Ok(message) => return message,
                 Err(error) => {
                     tracing::warn!(%error, mediator = self.process.pid, "what the mediator says is not understood");
@@ -186,6 +195,17 @@ impl Mediator {
     /// Has it go on.
     pub async fn resume(&self) -> Result<(), MediatorError> {
         self.tell(ToMediator::Resume).await
+    }
+
+    /// Asks for a sign of life.
+    pub async fn ping(&self) -> Result<(), MediatorError> {
+        self.is_silent.store(true, Ordering::Relaxed);
+        self.tell(ToMediator::Ping).await
+    }
+
+    /// Whether it has not answered the last [`Mediator::ping`].
+    pub fn is_silent(&self) -> bool {
+        self.is_silent.load(Ordering::Relaxed)
     }
 
     async fn tell(&self, message: ToMediator) -> Result<(), MediatorError> {

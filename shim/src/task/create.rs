@@ -208,6 +208,7 @@ impl Plan {
         context.events.publish(&self.event(pid));
         container.watch_init(context, exit);
         container.watch_mediator(context);
+        container.watch_stall();
         Ok(container)
     }
 

@@ -2,7 +2,7 @@
 
 use std::{
     os::fd::{AsFd, OwnedFd},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -12,12 +12,13 @@ use std::{
 
 use containerd_shim::protos::events::task::TaskOOM;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::{sync::watch, time::timeout};
 
 use super::{
     Context,
     container::Container,
     error::{TaskError, chain},
+    watchdog,
 };
 use crate::{
     gpu::{ExcessRules, Mediation},
@@ -38,17 +39,23 @@ pub(super) struct Mediated {
     script: tokio::sync::Mutex<()>,
     /// How often init was killed for asking too much.
     init_kills: AtomicU64,
+    status_file: PathBuf,
+    /// Whether any of its processes uses the driver.
+    has_processes: watch::Sender<bool>,
 }
 
 impl Mediated {
     /// Starts the mediator.
     pub(super) async fn start(context: &Context, mediation: Mediation) -> Result<Self, TaskError> {
+        let status_file = mediation.setup.status_file.clone();
         let mediator = Mediator::start(&context.helper, &context.reaper, mediation.setup).await;
         Ok(Self {
             mediator: mediator.map_err(TaskError::Mediator)?,
             excess: mediation.excess,
             script: tokio::sync::Mutex::default(),
             init_kills: AtomicU64::new(0),
+            status_file,
+            has_processes: watch::Sender::new(false),
         })
     }
 
@@ -111,6 +118,37 @@ impl Container {
         });
     }
 
+    /// Ends the container when its mediator has stalled: nobody holds its quota, and its neighbours' time may be its own.
+    pub(super) fn watch_stall(self: &Arc<Self>) {
+        let Some(mediated) = &self.fixed.mediated else { return };
+        let (container, mediated) = (Arc::clone(self), Arc::clone(mediated));
+        tokio::spawn(async move {
+            let mediator = &mediated.mediator;
+            let has_processes = mediated.has_processes.subscribe();
+            let stall = tokio::select! {
+                stall = watchdog::until_stalled(mediator, mediated.status_file.clone(), has_processes) => stall,
+                () = mediator.ended() => return,
+            };
+            let (id, pid) = (&container.fixed.id, mediator.process().pid);
+            tracing::error!(
+                container = id,
+                mediator = pid,
+                "the mediator has stalled, {stall}; the container is ended"
+            );
+            if let Err(error) = container.kill_everything().await {
+                tracing::error!(
+                    container = id,
+                    error = chain(&error),
+                    "a container whose mediator has stalled lives on"
+                );
+            }
+            // What the driver has given the container goes with it.
+            if let Err(error) = mediated.end().await {
+                tracing::error!(container = id, error = chain(&error), "a mediator that has stalled lives on");
+            }
+        });
+    }
+
     fn told(self: &Arc<Self>, context: &Arc<Context>, message: FromMediator, pidfd: Option<OwnedFd>) {
         let id = self.fixed.id.as_str();
         match message {
@@ -131,7 +169,12 @@ impl Container {
                 tokio::spawn(async move { container.kill_for_excess(&context, pid, &pidfd).await });
             }
             // Whoever asked for the pause is told by the mediator's own reader.
-            FromMediator::Paused { .. } | FromMediator::Pong | FromMediator::Presence { .. } => {}
+            FromMediator::Paused { .. } | FromMediator::Pong => {}
+            FromMediator::Presence { has_processes } => {
+                if let Some(mediated) = &self.fixed.mediated {
+                    mediated.has_processes.send_replace(has_processes);
+                }
+            }
         }
     }
 

@@ -11,6 +11,7 @@ mod process;
 mod removal;
 mod service;
 mod state;
+mod watchdog;
 
 use std::{
     collections::HashMap,

@@ -240,8 +240,18 @@ impl Mediator {
         nix::unistd::write(&*self.control, &serde_json::to_vec(message).unwrap()).unwrap();
     }
 
-    /// Its next message.
+    /// Its next message, whoever comes and goes meanwhile.
     pub fn hear(&self) -> FromMediator {
+        loop {
+            match self.hear_all() {
+                FromMediator::Presence { .. } => {}
+                message => return message,
+            }
+        }
+    }
+
+    /// Its next message.
+    pub fn hear_all(&self) -> FromMediator {
         let mut text = [0u8; 4096];
         let length = nix::unistd::read(&*self.control, &mut text).unwrap();
         serde_json::from_slice(&text[..length]).unwrap()

@@ -18,6 +18,7 @@ pub fn cases() -> Vec<(&'static str, Case)> {
         what_a_call_costs,
         a_mediator_lets_go_of_containers_that_end,
         while_it_is_paused_no_call_is_taken_up,
+        a_mediator_answers_pings_and_tells_who_is_there,
         a_mediator_ends_with_the_shims_end_of_its_socket,
     ]
     .to_vec()
@@ -140,6 +141,25 @@ async fn while_it_is_paused_no_call_is_taken_up(bench: &Bench) {
     }
     container.delete().await.unwrap();
     wait(&init);
+    mediator.end();
+}
+
+async fn a_mediator_answers_pings_and_tells_who_is_there(bench: &Bench) {
+    let mediator = Mediator::start(bench).await;
+    for _ in 0..3 {
+        mediator.tell(&ToMediator::Ping);
+        assert_eq!(mediator.hear_all(), FromMediator::Pong);
+    }
+    for _ in 0..3 {
+        let container =
+            bench.container(&["/probe", "ioctl"], |spec| bench.add_mediated_probe(spec)).mediated(&mediator);
+        assert_eq!(container.run().await.unwrap(), (0, "done\n".into()));
+        for has_processes in [true, false] {
+            assert_eq!(mediator.hear_all(), FromMediator::Presence { has_processes });
+        }
+        mediator.tell(&ToMediator::Ping);
+        assert_eq!(mediator.hear_all(), FromMediator::Pong);
+    }
     mediator.end();
 }
 

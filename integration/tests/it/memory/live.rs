@@ -1,7 +1,10 @@
 //! What a container uses goes up and down with what its programs do, and ends with them.
 
 use integration::{Node, eventually, hostile::MIB, processes::Process};
-use nix::sys::signal::Signal;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 
 use super::{fill, granted, idle, until_free, until_used};
 use crate::case::Case;
@@ -11,6 +14,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("memory::use_goes_back_after_free_close_exit_and_kill", goes_back),
         Case::egpu("memory::denials_are_counted", denials),
         Case::egpu("memory::a_killed_mediator_ends_its_container_alone", killed_mediator),
+        Case::egpu("memory::a_stalled_mediator_ends_its_container_alone", stalled_mediator),
+        Case::egpu("memory::an_idle_mediator_that_stalls_is_noticed", stalled_and_idle),
         Case::egpu("memory::a_killed_shim_leaves_no_mediator", killed_shim),
         Case::egpu("memory::a_paused_container_keeps_its_memory", paused),
     ]
@@ -75,6 +80,39 @@ fn killed_mediator(node: &Node) {
     second.end();
     assert!(mediators(node).is_empty());
     until_free(node);
+}
+
+/// Stopped, it neither keeps its schedule nor answers.
+fn stop(mediator: &Process) {
+    kill(Pid::from_raw(mediator.pid), Signal::SIGSTOP).expect("stop a mediator");
+    eventually("it has stopped", || Process::read(mediator.pid).filter(|process| process.state == 'T').map(drop));
+}
+
+fn stalled_mediator(node: &Node) {
+    let first = granted(node, "a", 512).hostile(&["hold", "256"]).start().unwrap();
+    assert_eq!(first.stdio.value("status"), 0);
+    let of_first = mediators(node);
+    assert_eq!(of_first.len(), 1);
+    let second = idle(node, "b", 512);
+    stop(&of_first[0]);
+    assert_eq!(first.wait().unwrap(), 137);
+    assert!(fill(&second).0 > 400 * MIB, "the neighbour goes on");
+    let mut first = first;
+    first.delete().unwrap();
+    assert_eq!(node.granted(), ["b"]);
+    second.end();
+    assert!(mediators(node).is_empty());
+    until_free(node);
+}
+
+/// Whoever made a driver call would wait for ever.
+fn stalled_and_idle(node: &Node) {
+    let container = idle(node, "a", 512);
+    stop(&mediators(node)[0]);
+    assert_eq!(container.wait().unwrap(), 137);
+    let mut container = container;
+    container.delete().unwrap();
+    assert!(node.granted().is_empty() && mediators(node).is_empty());
 }
 
 fn killed_shim(node: &Node) {

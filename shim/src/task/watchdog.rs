@@ -1,0 +1,227 @@
+//! Notices a mediator that has stalled: one that does not say when it says it will, or that answers no more.
+//!
+//! A stalled mediator may have left its container on a card in its neighbours' time, or off it for ever; and whoever makes a
+//! driver call waits for it. It says in its status file when it is going to write the next status (while it schedules
+//! anything), and its main thread answers pings.
+//!
+//! What counts is time during which this shim ran and looked, and not what clocks say: a machine or a container of processes
+//! that was stopped as a whole goes on where it stood, and nobody has stalled.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use nvidia_glue::schedule::{Status, StatusFile, now_us};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
+
+use crate::mediator::Mediator;
+
+/// How often the status is looked at while it is to be written in time.
+const LOOK: Duration = Duration::from_millis(250);
+/// How often a mediator is pinged whose container uses the driver, and how often one that has nothing to do.
+const PING: Duration = Duration::from_secs(2);
+const IDLE_PING: Duration = Duration::from_secs(10);
+/// For the answer. The main thread waits for nobody, but a host may be busy.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// A status may be late by two of the intervals at which it is written, and by no less and no more than this.
+const LEAST_GRACE: Duration = Duration::from_millis(300);
+const MOST_GRACE: Duration = Duration::from_secs(1);
+
+/// Why a mediator counts as stalled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stall {
+    /// It did not write its status.
+    Late(Duration),
+    /// It did not answer.
+    Silent(Duration),
+}
+
+impl fmt::Display for Stall {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Late(by) => write!(formatter, "its scheduler is late by {} ms", by.as_millis()),
+            Self::Silent(since) => write!(formatter, "it has not answered for {} s", since.as_secs()),
+        }
+    }
+}
+
+/// Returns when the mediator has stalled. `has_processes`: whether its container uses the driver.
+pub(super) async fn until_stalled(
+    mediator: &Mediator,
+    status_file: PathBuf,
+    mut has_processes: watch::Receiver<bool>,
+) -> Stall {
+    let mut watch = Watch::default();
+    loop {
+        let (begin, wait) = (Instant::now(), watch.wait(*has_processes.borrow_and_update()));
+        tokio::select! {
+            () = sleep(wait) => {}
+            changed = has_processes.changed() => if changed.is_err() { sleep(wait).await },
+        }
+        // More than that has passed only if this process was stopped, or had no processor.
+        let passed = begin.elapsed().min(wait * 2);
+        let (now_us, path) = (now_us(), status_file.clone());
+        // Half a status, of a mediator that was stopped in the middle, is none: the last one before it stands.
+        let status = tokio::task::spawn_blocking(move || StatusFile::read(&path).ok()).await.ok().flatten();
+        if let Some(stall) = watch.look(passed, now_us, status.as_ref(), mediator.is_silent()) {
+            return stall;
+        }
+        if watch.ping_is_due(*has_processes.borrow()) {
+            // A socket that takes nothing more is silence, too.
+            let _ = timeout(LOOK, mediator.ping()).await;
+        }
+    }
+}
+
+/// What was seen so far.
+#[derive(Debug, Default)]
+struct Watch {
+    /// The last status that could be read.
+    status: Option<Status>,
+    /// For how long that has been seen to be late; `None`: it is not.
+    late: Option<Duration>,
+    /// Whether a ping is not answered, and for how long it has been seen not to be.
+    is_silent: bool,
+    silent: Duration,
+    since_ping: Duration,
+}
+
+impl Watch {
+    /// Until the next look.
+    fn wait(&self, has_processes: bool) -> Duration {
+        let is_scheduled = self.status.as_ref().is_some_and(|status| status.next_by_us.is_some());
+        match (is_scheduled, has_processes || self.is_silent) {
+            (true, _) => LOOK,
+            (false, true) => PING,
+            (false, false) => IDLE_PING,
+        }
+    }
+
+    fn look(&mut self, passed: Duration, now_us: u64, status: Option<&Status>, is_silent: bool) -> Option<Stall> {
+        self.since_ping += passed;
+        self.silent = if self.is_silent && is_silent { self.silent + passed } else { Duration::ZERO };
+        self.is_silent = is_silent;
+        if self.silent >= ANSWER_LIMIT {
+            return Some(Stall::Silent(self.silent));
+        }
+        let is_same = status.is_none_or(|status| self.status.as_ref() == Some(status));
+        if let Some(status) = status {
+            self.status = Some(status.clone());
+        }
+        let Some((by, grace)) = self.late_by(now_us) else {
+            self.late = None;
+            return None;
+        };
+        let seen = self.late.filter(|_| is_same).map_or(Duration::ZERO, |seen| seen + passed);
+        self.late = Some(seen);
+        (seen >= LEAST_GRACE && by >= grace).then_some(Stall::Late(by))
+    }
+
+    /// By how much the next status is late, and by how much it may be; `None`: it is not.
+    fn late_by(&self, now_us: u64) -> Option<(Duration, Duration)> {
+        let status = self.status.as_ref()?;
+        let due_us = status.next_by_us?;
+        let interval = Duration::from_micros(due_us.saturating_sub(status.written_us));
+        let late = Duration::from_micros(now_us.checked_sub(due_us).filter(|late| *late > 0)?);
+        Some((late, (interval * 2).clamp(LEAST_GRACE, MOST_GRACE)))
+    }
+
+    /// Whether a ping is to be sent now, which then counts as sent.
+    fn ping_is_due(&mut self, has_processes: bool) -> bool {
+        let every = if has_processes { PING } else { IDLE_PING };
+        let is_due = !self.is_silent && self.since_ping >= every;
+        if is_due {
+            (self.since_ping, self.is_silent) = (Duration::ZERO, true);
+        }
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1000;
+
+    fn status(written_us: u64, next_by_us: Option<u64>) -> Status {
+        Status { written_us, next_by_us, ..Status::default() }
+    }
+
+    /// Looks every 250 ms from `from_us` on, at what `status` says; when that ended it, and why.
+    fn watch(from_us: u64, looks: u64, status: impl Fn(u64) -> Option<Status>) -> Option<(u64, Stall)> {
+        let mut watch = Watch::default();
+        (0..looks).find_map(|look| {
+            let now_us = from_us + look * 250 * MS;
+            watch.look(LOOK, now_us, status(now_us).as_ref(), false).map(|stall| (now_us, stall))
+        })
+    }
+
+    #[test]
+    fn a_status_that_comes_in_time_is_no_stall() {
+        let written = |now_us: u64| now_us / (100 * MS) * (100 * MS);
+        assert_eq!(watch(0, 1000, |now| Some(status(written(now), Some(written(now) + 100 * MS)))), None);
+        // Nothing is promised, or nothing was ever written.
+        assert_eq!(watch(0, 1000, |_| Some(status(0, None))), None);
+        assert_eq!(watch(0, 1000, |_| None), None);
+    }
+
+    #[test]
+    fn one_that_does_not_come_is_noticed_within_a_second() {
+        let (at_us, stall) = watch(0, 100, |_| Some(status(0, Some(100 * MS)))).unwrap();
+        assert!((400 * MS..=1000 * MS).contains(&at_us), "{at_us}: {stall}");
+        assert_eq!(stall.to_string(), format!("its scheduler is late by {} ms", at_us / MS - 100));
+        // At long periods it may be later.
+        let (at_us, _) = watch(0, 100, |_| Some(status(0, Some(500 * MS)))).unwrap();
+        assert!((1500 * MS..=2000 * MS).contains(&at_us), "{at_us}");
+    }
+
+    #[test]
+    fn one_that_was_written_halfway_does_not_hide_it() {
+        let half = |now_us| (now_us < 250 * MS).then(|| status(0, Some(100 * MS)));
+        assert!(matches!(watch(0, 100, half), Some((_, Stall::Late(_)))));
+    }
+
+    #[test]
+    fn always_a_bit_late_is_no_stall() {
+        // A host without a free processor: each status is written 200 ms late.
+        let late = |now_us: u64| {
+            let written = now_us / (300 * MS) * (300 * MS);
+            Some(status(written, Some(written + 100 * MS)))
+        };
+        assert_eq!(watch(0, 1000, late), None);
+    }
+
+    #[test]
+    fn a_host_that_stood_still_has_stalled_nobody() {
+        let mut watch = Watch::default();
+        let told = status(0, Some(100 * MS));
+        assert_eq!(watch.look(LOOK, 50 * MS, Some(&told), false), None);
+        // An hour in which nothing ran, and the shim is the first to run again.
+        let hour = 3_600_000 * MS;
+        assert_eq!(watch.look(LOOK * 2, hour, Some(&told), true), None);
+        let fresh = status(hour + 100 * MS, Some(hour + 300 * MS));
+        assert_eq!(watch.look(LOOK, hour + 250 * MS, Some(&fresh), false), None);
+        assert_eq!(watch.late, None);
+    }
+
+    #[test]
+    fn silence_ends_it_and_an_answer_begins_anew() {
+        let mut watch = Watch::default();
+        assert_eq!(watch.wait(false), IDLE_PING);
+        assert_eq!(watch.look(IDLE_PING, 0, None, false), None);
+        assert!(watch.ping_is_due(false));
+        assert!(!watch.ping_is_due(false), "one at a time");
+        assert_eq!(watch.wait(false), PING, "the answer is waited for");
+        for _ in 0..4 {
+            assert_eq!(watch.look(PING, 0, None, true), None);
+        }
+        assert_eq!(watch.look(PING, 0, None, false), None, "an answer");
+        assert!(watch.ping_is_due(true));
+        for _ in 0..4 {
+            assert_eq!(watch.look(PING, 0, None, true), None);
+        }
+        let stall = watch.look(PING, 0, None, true).unwrap();
+        assert_eq!(stall.to_string(), "it has not answered for 10 s");
+    }
+}
