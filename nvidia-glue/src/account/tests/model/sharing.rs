@@ -71,6 +71,8 @@ impl Program<'_> {
         let choice = self.byte();
         let kept = self.uvm().filter(|_| choice.is_multiple_of(4));
         let shared = choice % 4 == 1;
+        // Of what fork has copied, the file is not known: of a process that has ended without having been told, it may be this one.
+        self.mixed |= shared && self.copied && self.behind;
         self.world.uvm.push(File { holders: BTreeSet::from([process]), shared, keeps: kept, alive: true });
         let file = UvmFile(self.world.uvm.len() as u64 - 1);
         match kept {
