@@ -236,6 +236,7 @@ fn container() -> Container {
         release: DriverRelease::new(580, 159, 4),
         pass_unknown_driver: false,
         driver: Arc::new(SimulatedDriver::new(state_dir.path(), &inventory).unwrap()),
+        throttle: runtime_config::config::Throttle::default(),
         over_memory: OverMemory::Deny,
         processes: Arc::new(OneProcess(uvm.clone())),
         observer: Arc::new(OneProcess(uvm)),

@@ -13,6 +13,7 @@ use crate::rm::{
 const FREE: u8 = 0x29;
 const CONTROL: u8 = 0x2a;
 const ALLOC: u8 = 0x2b;
+const DUP: u8 = 0x34;
 const MAP_MEMORY: u8 = 0x4e;
 
 /// `NVOS21_PARAMETERS` is the struct that every release takes.
@@ -21,6 +22,7 @@ const NVOS21_PARAMS: usize = 16;
 const NVOS00: usize = 16;
 const NVOS54: usize = 32;
 const NVOS54_PARAMS: usize = 16;
+const NVOS55: usize = 28;
 /// `nv_ioctl_nvos33_parameters_with_fd` (src/nvidia/arch/nvalloc/unix/include/nv-unix-nvos-params-wrappers.h).
 const NVOS33: usize = 56;
 const NVOS33_LENGTH: usize = 24;
@@ -53,6 +55,16 @@ impl Raw<'_> {
         }
         let mut buffers = if params.is_empty() { Vec::new() } else { vec![parameters(NVOS21_PARAMS, params)] };
         let status = self.call(ALLOC, &mut args, &mut buffers, &[])?;
+        Ok((status, Handle(read_u32(&args, 8).unwrap_or(0))))
+    }
+
+    /// `NV_ESC_RM_DUP_OBJECT` of another client's object; the status, and the handle if it is good.
+    pub(crate) fn dup(&self, parent: Handle, client: Handle, object: Handle) -> io::Result<(Status, Handle)> {
+        let mut args = [0; NVOS55];
+        for (at, value) in [(0, self.client.0), (4, parent.0), (12, client.0), (16, object.0)] {
+            let _ = write_u32(&mut args, at, value);
+        }
+        let status = self.call(DUP, &mut args, &mut [], &[])?;
         Ok((status, Handle(read_u32(&args, 8).unwrap_or(0))))
     }
 

@@ -44,11 +44,24 @@ pub(super) struct Prepared {
     pub(super) references: Vec<Handle>,
     /// What matters of it to later calls.
     pub(super) place: Option<(Card, Place)>,
+    /// What it is to the card's gate.
+    pub(super) gated: Option<Gated>,
+}
+
+/// What an object is to the gate of its card.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Gated {
+    /// A channel group of an `NV2080_ENGINE_TYPE_*`.
+    Group(u32),
+    /// A channel, by its own word of such an engine.
+    Channel(u32),
+    /// A duplicate of what may be a group.
+    Duplicate(ObjectName),
 }
 
 impl From<Reservation> for Prepared {
     fn from(reservation: Reservation) -> Self {
-        Self { reservation, dependencies: Vec::new(), references: Vec::new(), place: None }
+        Self { reservation, dependencies: Vec::new(), references: Vec::new(), place: None, gated: None }
     }
 }
 
@@ -90,6 +103,7 @@ struct Wanted {
     dependencies: Vec<Handle>,
     /// Memory to which it is a reference.
     references: Vec<Handle>,
+    gated: Option<Gated>,
 }
 
 impl Session {
@@ -153,6 +167,7 @@ impl Session {
             accounts.commit_client(reservation, client);
             drop(accounts);
             lock(&self.topology).remove(client, client);
+            self.client_leaves_gates(client);
         });
         self.finish_made(flight, Made { client, object: client })
     }
@@ -161,10 +176,10 @@ impl Session {
         let kind = kind_of(class.kind);
         let pid = flight.pid;
         let prepare = |flight: &Flight<'_>| {
-            let Wanted { memory, place, dependencies, references } = self.wanted(flight, alloc, class)?;
+            let Wanted { memory, place, dependencies, references, gated } = self.wanted(flight, alloc, class)?;
             let ask = Ask { client: alloc.client, kind, memory, process: pid };
             let reservation = lock(&self.accounts).reserve(ask)?;
-            Ok(Prepared { reservation, dependencies, references, place })
+            Ok(Prepared { reservation, dependencies, references, place, gated })
         };
         let making = Making {
             client: alloc.client,
@@ -174,6 +189,11 @@ impl Session {
             prepare: &prepare,
         };
         let Some(made) = self.make(flight, &making, &[])? else { return flight.finish() };
+        match class.kind {
+            ClassKind::Channel => self.tell_first_channels(),
+            ClassKind::Engine => self.works_on(ObjectName::new(alloc.client, alloc.parent), alloc.class),
+            _ => {}
+        }
         if class.kind == ClassKind::Engine && context::brings_context(alloc.class) {
             self.charge_context(flight, alloc.parent, made)?;
         }
@@ -210,15 +230,19 @@ impl Session {
                 let engine = memory::channel_group_engine(params).unwrap_or(0);
                 wanted.memory = Some((card, context::expected(engine)));
                 wanted.place = Some((card, Place::Group { is_measured: !context::can_be_measured(engine) }));
+                wanted.gated = Some(Gated::Group(engine));
                 wanted.dependencies = handles(params, GROUP_DEPENDENCIES);
             }
             ClassKind::Channel => {
+                // One on a card that is not known would run whenever it likes.
+                let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
                 wanted.dependencies = handles(params, CHANNEL_DEPENDENCIES);
                 // One that is not in a group gets buffers of its own.
                 let is_grouped = lock(&self.topology).group(alloc.client, alloc.parent).is_some();
                 let engine = memory::channel_engine(params).unwrap_or(0);
-                wanted.memory = on_card().filter(|_| !is_grouped).map(|card| (card, context::expected(engine)));
-                wanted.place = on_card().map(|card| (card, Place::Channel { has_context: false }));
+                wanted.memory = (!is_grouped).then(|| (card, context::expected(engine)));
+                wanted.place = Some((card, Place::Channel { has_context: false }));
+                wanted.gated = Some(Gated::Channel(engine));
             }
             ClassKind::ContextShare => wanted.dependencies = handles(params, &[0]),
             ClassKind::MemoryReference => wanted.references = handles(params, &[0, 4]),
@@ -294,7 +318,7 @@ impl Session {
     }
 
     fn make_locked(&self, flight: &mut Flight<'_>, making: &Making<'_>) -> Result<Option<Made>, Stop> {
-        let Prepared { reservation, dependencies, references, place } = (making.prepare)(flight)?;
+        let Prepared { reservation, dependencies, references, place, gated } = (making.prepare)(flight)?;
         let holds = match self.hold_all(making.client, &references) {
             Ok(holds) => holds,
             Err(refusal) => {
@@ -312,8 +336,22 @@ impl Session {
                 // Whatever had the handle before is gone.
                 None => topology.remove(made.client, made.object),
             }
+            drop(topology);
+            self.passes_gates(made, making.parent, place.map(|(card, _)| card), gated);
         }
         made
+    }
+
+    /// Tells the gates what an object is to them; what had its handle before is gone.
+    fn passes_gates(&self, made: Made, parent: Handle, card: Option<Card>, gated: Option<Gated>) {
+        let name = ObjectName::new(made.client, made.object);
+        self.leaves_gates(name);
+        let (Some(gated), Some(gate)) = (gated, card.and_then(|card| self.gate(card))) else { return };
+        match gated {
+            Gated::Group(engine) => gate.with(|channels| channels.add_group(name, engine)),
+            Gated::Duplicate(source) => gate.with(|channels| channels.add_duplicate(name, source)),
+            Gated::Channel(engine) => gate.add_channel(name, parent, engine),
+        }
     }
 
     fn execute_reserved(
@@ -381,9 +419,14 @@ impl Session {
         let freed = lock(&self.accounts).free(client, object);
         let mut topology = lock(&self.topology);
         topology.remove(client, object);
+        if client == object {
+            self.client_leaves_gates(client);
+        }
+        self.leaves_gates(ObjectName::new(client, object));
         // Groups go with other objects than their parents, too. A client that is not known has nothing.
         for name in freed.map(|freed| freed.channels).unwrap_or_default() {
             topology.remove(name.client, name.object);
+            self.leaves_gates(name);
         }
     }
 
@@ -392,8 +435,13 @@ impl Session {
         let prepare = |_: &Flight<'_>| {
             let reservation = lock(&self.accounts).reserve_duplicate(source, dup.client)?;
             // A page that is not to be seen is not to be seen through a duplicate either.
-            let place = lock(&self.topology).shared_data(source.client, source.object);
-            Ok(Prepared { place: place.map(|card| (card, Place::SharedData)), ..reservation.into() })
+            let topology = lock(&self.topology);
+            let page = topology.shared_data(source.client, source.object).map(|card| (card, Place::SharedData));
+            // Its context buffers are its first handle's matter.
+            let group = topology.group_card(source.client, source.object);
+            let group = group.map(|card| (card, Place::Group { is_measured: true }));
+            let gated = group.map(|_| Gated::Duplicate(source));
+            Ok(Prepared { place: page.or(group), gated, ..reservation.into() })
         };
         let making = Making {
             client: dup.client,

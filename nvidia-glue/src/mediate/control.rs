@@ -12,9 +12,9 @@ use crate::{
     driver::Holder,
     rm::{
         Handle, Status,
-        controls::{ControlRule, ScheduleKind, ViewKind, rule_of},
+        controls::{ControlRule, ViewKind, rule_of},
         decode::Control,
-        layout::{read_u32, write_u32, write_u64},
+        layout::{read_u32, write_u32},
     },
 };
 
@@ -61,7 +61,7 @@ impl Session {
                 flight.finish()
             }
             ControlRule::View(kind) => self.view(flight, control, kind),
-            ControlRule::Schedule(kind) => self.schedule(flight, kind),
+            ControlRule::Schedule(kind) => self.schedule(flight, control, kind),
             ControlRule::Export => self.export(flight, control),
             ControlRule::Import => self.import(flight, control),
             ControlRule::Share => self.share_control(flight, control),
@@ -192,35 +192,6 @@ impl Session {
         if fields.iter().all(is_own) { Ok(()) } else { Err(End::Status(Status::INVALID_CLIENT)) }
     }
 
-    fn schedule(&self, flight: &mut Flight<'_>, kind: ScheduleKind) -> Result<Answer, End> {
-        if kind == ScheduleKind::DisableChannels {
-            self.channels_are_own(flight.params())?;
-            // An event of the kernel's, by address.
-            let _ = write_u64(flight.params_mut(), PREEMPT_EVENT, 0);
-        }
-        flight.execute(self.driver.as_ref())?;
-        flight.finish()
-    }
-
-    /// `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS` names channels by client and handle, and the driver lets anybody stop anybody's.
-    fn channels_are_own(&self, params: &[u8]) -> Result<(), End> {
-        const COUNT: usize = 4;
-        const CLIENTS: usize = 24;
-        const MOST: u32 = 64;
-        let count = read_u32(params, COUNT).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
-        if count > MOST {
-            return Err(End::Status(Status::INVALID_ARGUMENT));
-        }
-        let accounts = lock(&self.accounts);
-        for at in (CLIENTS..).step_by(4).take(count as usize) {
-            let client = read_u32(params, at).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
-            if !accounts.knows_client(Handle(client)) {
-                return Err(End::Status(Status::INVALID_CLIENT));
-            }
-        }
-        Ok(())
-    }
-
     /// `NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY` {policy}, `..._SHARE_OBJECT` {object, policy}.
     fn share_control(&self, flight: &mut Flight<'_>, control: Control) -> Result<Answer, End> {
         let at = if control.id == SHARE_OBJECT { 4 } else { 0 };
@@ -238,8 +209,6 @@ const NAME_A_CARD: [u32; 12] = [0x202, 0x203, 0x205, 0x219, 0x21b, 0x240, 0x275,
 const ATTACH_CARDS: [u32; 2] = [0x215, 0x216];
 /// `NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT`.
 const SHARE_OBJECT: u32 = 0xd06;
-/// Offset of `pRunlistPreemptEvent` in `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS`.
-const PREEMPT_EVENT: usize = 16;
 /// Offset of `gpuId` in `NV0000_CTRL_GPU_GET_UUID_INFO_PARAMS`.
 const UUID_INFO_GPU_ID: usize = 260;
 

@@ -22,7 +22,8 @@ pub(super) struct OwnCard {
     pub(super) granted: GrantedCard,
     names: Names,
     uuid: Option<[u8; 16]>,
-    /// The mediator's own subdevice of it.
+    /// The mediator's own device and subdevice of it.
+    pub(super) device: Handle,
     pub(super) subdevice: Handle,
     /// Kept open: the driver gives a device only to a process that has the card's node open.
     _file: DeviceFile,
@@ -68,10 +69,10 @@ impl Grant {
             let gpu_id =
                 gpu_id.ok_or_else(|| SessionError::NoSuchCard { uuid: granted.uuid.clone(), pci: granted.pci })?;
             let device_instance = device_instance(raw, gpu_id)?;
-            let subdevice = own_subdevice(raw, at, device_instance)?;
+            let (device, subdevice) = own_subdevice(raw, at, device_instance)?;
             let uuid = uuid_bytes(&granted.uuid);
             let names = Names { gpu_id, device_instance };
-            cards.push(OwnCard { granted, names, uuid, subdevice, _file: file });
+            cards.push(OwnCard { granted, names, uuid, device, subdevice, _file: file });
         }
         let names = cards.iter().map(|card| card.names).collect();
         Ok(Self { cards, names })
@@ -178,7 +179,7 @@ fn device_instance(raw: Raw<'_>, gpu_id: u32) -> Result<u32, SessionError> {
 }
 
 /// The mediator's own device and subdevice of a card.
-fn own_subdevice(raw: Raw<'_>, at: u32, device_instance: u32) -> Result<Handle, SessionError> {
+fn own_subdevice(raw: Raw<'_>, at: u32, device_instance: u32) -> Result<(Handle, Handle), SessionError> {
     let alloc = |parent, object, class, params: Vec<u8>, call: &'static str| {
         let made = raw.alloc(parent, object, class, params);
         match made.map_err(|source: io::Error| SessionError::Call { call, source })? {
@@ -189,7 +190,8 @@ fn own_subdevice(raw: Raw<'_>, at: u32, device_instance: u32) -> Result<Handle, 
     let mut params = vec![0; DEVICE_PARAMS];
     let _ = write_u32(&mut params, 0, device_instance);
     let device = alloc(raw.client, Handle(OWN_DEVICES + at), DEVICE, params, "NV01_DEVICE_0")?;
-    alloc(device, Handle(OWN_SUBDEVICES + at), SUBDEVICE, vec![0; SUBDEVICE_PARAMS], "NV20_SUBDEVICE_0")
+    let params = vec![0; SUBDEVICE_PARAMS];
+    Ok((device, alloc(device, Handle(OWN_SUBDEVICES + at), SUBDEVICE, params, "NV20_SUBDEVICE_0")?))
 }
 
 /// The bytes of `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.

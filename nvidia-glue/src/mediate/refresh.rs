@@ -117,6 +117,7 @@ impl Session {
                 if matches!(self.driver.client_exists(&self.own, client), Ok(false)) {
                     lock(&self.accounts).client_gone(client);
                     lock(&self.topology).remove(client, client);
+                    self.client_leaves_gates(client);
                 }
             });
         }

@@ -17,7 +17,8 @@ use super::{
     UnknownKind,
     alloc::Made,
     call::{End, Flight, driver_file},
-    grant::Grant,
+    gate::CardGate,
+    grant::{Grant, OwnCard},
     locks::{Locks, lock},
     open_files::OpenFiles,
     people::People,
@@ -28,6 +29,7 @@ use crate::{
     account::{Accounts, Card, ObjectLimits, OverQuota, Refusal},
     driver::{DeviceFile, Driver, OwnClient, open_own_client},
     rm::{Abi, Call, Handle, Node, Status, Undecodable, decode, decode::Decoded, escapes::Action, row},
+    schedule::Gate,
     usage::{CardUsage, ProcessUsage, Usage},
 };
 
@@ -39,8 +41,10 @@ pub struct Session {
     pub(super) observer: Arc<dyn Observer>,
     over_memory: OverMemory,
     /// The mediator's own client; its control file is open for as long as the session lives.
-    pub(super) own: OwnClient,
+    pub(super) own: Arc<OwnClient>,
     pub(super) grant: Grant,
+    /// By the cards' numbers.
+    pub(super) gates: Vec<Arc<CardGate>>,
     pub(super) accounts: Mutex<Accounts>,
     pub(super) topology: Mutex<Topology>,
     pub(super) people: Mutex<People>,
@@ -94,17 +98,20 @@ impl Session {
     /// # Errors
     /// When the driver is not known, refuses its first calls, or lacks a card.
     pub fn new(setup: SessionSetup) -> Result<Self, SessionError> {
-        let SessionSetup { cards, release, pass_unknown_driver, driver, over_memory, processes, observer } = setup;
+        let SessionSetup { cards, release, pass_unknown_driver, driver, throttle, over_memory, processes, observer } =
+            setup;
         let abi = match Abi::of(release) {
             Ok(abi) => abi,
             Err(_) if pass_unknown_driver => Abi::nearest(release),
             Err(error) => return Err(SessionError::Driver(error)),
         };
-        let own = open_own_client(driver.as_ref(), &abi).map_err(SessionError::Client)?;
+        let own = Arc::new(open_own_client(driver.as_ref(), &abi).map_err(SessionError::Client)?);
         let limits: Vec<Bytes> = cards.iter().map(|card| card.memory_limit).collect();
         let only_looks = cards.iter().all(|card| card.monitored);
         let object_limits = if only_looks { ObjectLimits::of_a_monitor() } else { ObjectLimits::default() };
         let grant = Grant::find(driver.as_ref(), abi, &own, cards)?;
+        let gate = |card: &OwnCard| Arc::new(CardGate::new(card, throttle, &driver, abi, &own));
+        let gates = grant.cards.iter().map(gate).collect();
         Ok(Self {
             abi,
             driver,
@@ -113,6 +120,7 @@ impl Session {
             over_memory,
             own,
             grant,
+            gates,
             accounts: Mutex::new(Accounts::new(&limits, object_limits)),
             topology: Mutex::default(),
             people: Mutex::default(),
@@ -152,6 +160,26 @@ impl Session {
             self.counters.kills.fetch_add(1, Ordering::Relaxed);
         }
         (answer, undo)
+    }
+
+    /// The container's channels, card by card in its order.
+    pub fn gates(&self) -> Vec<Arc<dyn Gate>> {
+        self.gates.iter().map(|gate| Arc::clone(gate) as Arc<dyn Gate>).collect()
+    }
+
+    pub(super) fn gate(&self, card: Card) -> Option<&CardGate> {
+        self.gates.get(usize::from(card.0)).map(AsRef::as_ref)
+    }
+
+    /// Whether channels can be taken off a card at all, which takes a card with firmware that schedules (GSP); asks the driver.
+    /// `None`: no such card.
+    pub fn can_close(&self, uuid: &str) -> Option<bool> {
+        self.grant.by_uuid(uuid).and_then(|card| self.gate(card)).map(CardGate::can_close)
+    }
+
+    /// While `true`, no call waits for a gate: the container is about to be paused, or to end.
+    pub fn hurry(&self, hurried: bool) {
+        self.gates.iter().for_each(|gate| gate.hurry(hurried));
     }
 
     /// The caller will never hear of what was made for it.

@@ -4,6 +4,7 @@ use std::{io, sync::Arc};
 
 use runtime_config::{
     Bytes,
+    config::Throttle,
     request::{OverMemory, PciBusId},
 };
 
@@ -24,6 +25,8 @@ pub struct SessionSetup {
     pub pass_unknown_driver: bool,
     /// Who executes.
     pub driver: Arc<dyn Driver>,
+    /// Whose channels are off a card outside the container's time.
+    pub throttle: Throttle,
     /// What happens to a process that asks for more than the container's grant.
     pub over_memory: OverMemory,
     /// Looks at the container's processes.

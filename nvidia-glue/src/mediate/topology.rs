@@ -70,6 +70,12 @@ impl Topology {
         }
     }
 
+    /// The card that the object is a channel group on, if it is one.
+    pub(super) fn group_card(&self, client: Handle, object: Handle) -> Option<Card> {
+        let placed = self.clients.get(&client)?.get(&object)?;
+        matches!(placed.place, Place::Group { .. }).then_some(placed.card)
+    }
+
     /// The buffers of a channel group are measured.
     pub(super) fn group_is_measured(&mut self, client: Handle, object: Handle) {
         if let Some(placed) = self.clients.get_mut(&client).and_then(|objects| objects.get_mut(&object))

@@ -20,6 +20,8 @@ impl Status {
     pub const INSUFFICIENT_PERMISSIONS: Self = Self(0x1b);
     /// `NV_ERR_INVALID_ARGUMENT`.
     pub const INVALID_ARGUMENT: Self = Self(0x1f);
+    /// `NV_ERR_INVALID_CHANNEL`: there is none of that handle.
+    pub const INVALID_CHANNEL: Self = Self(0x21);
     /// `NV_ERR_INVALID_CLASS`.
     pub const INVALID_CLASS: Self = Self(0x22);
     /// `NV_ERR_INVALID_CLIENT`.

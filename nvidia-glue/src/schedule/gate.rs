@@ -38,7 +38,7 @@ pub trait Gate: fmt::Debug + Send + Sync {
 }
 
 /// What one opening or closing was.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Edge {
     /// Channels that were named to the driver.
     pub channels: usize,

@@ -112,6 +112,7 @@ impl Setup {
             release,
             pass_unknown_driver: self.pass_unknown_driver,
             driver,
+            throttle: self.throttle,
             over_memory: self.over_memory,
             processes,
             observer,

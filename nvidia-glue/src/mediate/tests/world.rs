@@ -12,7 +12,7 @@ use std::{
 
 use runtime_config::{
     Bytes,
-    config::{SimulatedCards, SimulatedLink},
+    config::{SimulatedCards, SimulatedLink, Throttle},
     request::OverMemory,
 };
 use tempfile::TempDir;
@@ -99,6 +99,7 @@ impl Machine {
             release: RELEASE,
             pass_unknown_driver: false,
             driver,
+            throttle: Throttle::default(),
             over_memory,
             processes: Arc::clone(&people) as Arc<dyn Processes>,
             observer: Arc::clone(&told) as Arc<dyn Observer>,

@@ -144,6 +144,12 @@ pub enum ScheduleKind {
     Preempt,
     /// `NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE`.
     PreemptionMode,
+    /// `NV2080_CTRL_CMD_GR_CTXSW_PREEMPTION_BIND`: the same, with buffers.
+    PreemptionBind,
+    /// `NVA06C_CTRL_CMD_BIND`, `NVA06F_CTRL_CMD_BIND`: chooses the engine.
+    Bind,
+    /// `NVA06F_CTRL_CMD_STOP_CHANNEL`, `NV906F_CTRL_CMD_RESET_CHANNEL`.
+    Stop,
 }
 
 impl ControlRow {

@@ -379,7 +379,7 @@ pub(super) const SUBDEVICE: &[ControlRow] = &[
     row(0x2080120e, "NV2080_CTRL_CMD_GR_CTXSW_SMPC_MODE", Pass, "ctrl2080/ctrl2080gr.h"),
     row(0x2080120f, "NV2080_CTRL_CMD_GR_GET_SM_TO_GPC_TPC_MAPPINGS", Pass, "ctrl2080/ctrl2080gr.h"),
     row(0x20801210, "NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE", Schedule(ScheduleKind::PreemptionMode), "ctrl2080/ctrl2080gr.h"),
-    row(0x20801211, "NV2080_CTRL_CMD_GR_CTXSW_PREEMPTION_BIND", Pass, "ctrl2080/ctrl2080gr.h").naming_client(&[4]),
+    row(0x20801211, "NV2080_CTRL_CMD_GR_CTXSW_PREEMPTION_BIND", Schedule(ScheduleKind::PreemptionBind), "ctrl2080/ctrl2080gr.h").naming_client(&[4]),
     row(0x20801212, "NV2080_CTRL_CMD_GR_PC_SAMPLING_MODE", Pass, "ctrl2080/ctrl2080gr.h"),
     row(0x20801213, "NV2080_CTRL_CMD_GR_GET_ROP_INFO", Pass, "ctrl2080/ctrl2080gr.h"),
     row(0x20801215, "NV2080_CTRL_CMD_GR_GET_CTXSW_STATS", Pass, "ctrl2080/ctrl2080gr.h"),

@@ -1,0 +1,438 @@
+//! Which channels and channel groups the container has on one card. Pure: it knows what calls have told it.
+//!
+//! A channel can do work only once it is scheduled, and only then is it named to the driver. Whatever made it runnable once counts as
+//! runnable until it is gone: a schedule call with `bEnable` = 0 does not keep it off the card (docs/driver-facts.md).
+
+use std::collections::{BTreeMap, btree_map::Entry};
+
+use runtime_config::config::Throttle;
+
+use crate::{account::ObjectName, rm::Handle};
+
+/// What a channel does its work on, the less throttled first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Engine {
+    /// Video, JPEG, optical flow and the like.
+    Other,
+    /// Copies between memories.
+    Copy,
+    /// Compute and graphics; and what is not known.
+    Compute,
+}
+
+impl Engine {
+    /// Of an `NV2080_ENGINE_TYPE_*` (src/common/sdk/nvidia/inc/class/cl2080_notification.h). Numbers have been added from 525 to 595,
+    /// none was given another meaning. 0 is an engine that is not chosen yet.
+    pub(super) const fn of_type(engine: u32) -> Self {
+        match engine {
+            // COPY0 to 9, COPY10 to 19, and those that decompress.
+            0x09..=0x12 | 0x34..=0x3d | 0x40..=0x53 => Self::Copy,
+            // NVDEC, NVENC, old ones and those of the host (SEC2, say), NVJPEG, OFA0; OFA1, NVENC3.
+            0x13..=0x33 | 0x3e | 0x3f => Self::Other,
+            _ => Self::Compute,
+        }
+    }
+
+    /// Of an object of a class in a channel, where it tells: 3D (`*97`), compute (`*c0`) and copies (`*b5`) of every generation.
+    pub(super) const fn of_class(class: u32) -> Option<Self> {
+        match class & 0xff {
+            0x97 | 0xc0 => Some(Self::Compute),
+            0xb5 => Some(Self::Copy),
+            _ => None,
+        }
+    }
+
+    /// Whether its channels are off the card outside the container's time.
+    const fn is_throttled(self, throttle: Throttle) -> bool {
+        match throttle {
+            Throttle::Compute => matches!(self, Self::Compute),
+            Throttle::ComputeCopy => matches!(self, Self::Compute | Self::Copy),
+            Throttle::All => true,
+        }
+    }
+}
+
+/// A group, whatever handles it has.
+type GroupId = u64;
+
+#[derive(Debug)]
+struct Group {
+    engine: Engine,
+    is_scheduled: bool,
+    /// What the program set; microseconds.
+    slice_us: Option<u64>,
+    /// How many handles it has.
+    handles: u32,
+}
+
+#[derive(Debug)]
+struct Channel {
+    group: Option<GroupId>,
+    engine: Engine,
+    is_scheduled: bool,
+    /// The program has taken it off the card itself.
+    is_unwanted: bool,
+}
+
+/// Where channels are to be.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Sides {
+    pub(super) on: Vec<ObjectName>,
+    pub(super) off: Vec<ObjectName>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Channels {
+    throttle: Throttle,
+    channels: BTreeMap<ObjectName, Channel>,
+    handles: BTreeMap<ObjectName, GroupId>,
+    groups: BTreeMap<GroupId, Group>,
+    next_group: GroupId,
+}
+
+impl Channels {
+    pub(super) const fn new(throttle: Throttle) -> Self {
+        Self { throttle, channels: BTreeMap::new(), handles: BTreeMap::new(), groups: BTreeMap::new(), next_group: 0 }
+    }
+
+    /// A group of an `NV2080_ENGINE_TYPE_*`.
+    pub(super) fn add_group(&mut self, name: ObjectName, engine: u32) {
+        self.remove(name);
+        let id = self.next_group;
+        self.next_group += 1;
+        let group = Group { engine: Engine::of_type(engine), is_scheduled: false, slice_us: None, handles: 1 };
+        self.groups.insert(id, group);
+        self.handles.insert(name, id);
+    }
+
+    /// Another handle of a group; of anything else: nothing.
+    pub(super) fn add_duplicate(&mut self, name: ObjectName, source: ObjectName) {
+        self.remove(name);
+        let Some(id) = self.handles.get(&source).copied() else { return };
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.handles = group.handles.saturating_add(1);
+            self.handles.insert(name, id);
+        }
+    }
+
+    /// A channel under a group or, without one, a device. What its parameters say of an engine counts where its group does not.
+    /// Whether it is the first that is throttled.
+    pub(super) fn add_channel(&mut self, name: ObjectName, parent: Handle, engine: u32) -> bool {
+        self.remove(name);
+        let had_any = self.throttled() > 0;
+        let group = self.handles.get(&ObjectName::new(name.client, parent)).copied();
+        let above = group.and_then(|id| self.groups.get(&id));
+        let engine = above.map_or_else(|| Engine::of_type(engine), |group| group.engine);
+        let is_scheduled = above.is_some_and(|group| group.is_scheduled);
+        self.channels.insert(name, Channel { group, engine, is_scheduled, is_unwanted: false });
+        !had_any && self.throttled() > 0
+    }
+
+    /// A channel works on an engine, beside what was known.
+    pub(super) fn works_on(&mut self, name: ObjectName, engine: Engine) {
+        if let Some(channel) = self.channels.get_mut(&name) {
+            channel.engine = channel.engine.max(engine);
+        }
+    }
+
+    /// An object is gone; one that is neither: nothing.
+    pub(super) fn remove(&mut self, name: ObjectName) {
+        self.channels.remove(&name);
+        let Some(id) = self.handles.remove(&name) else { return };
+        if let Entry::Occupied(mut group) = self.groups.entry(id) {
+            group.get_mut().handles -= 1;
+            if group.get().handles == 0 {
+                group.remove();
+            }
+        }
+    }
+
+    /// A client is gone.
+    pub(super) fn remove_client(&mut self, client: Handle) {
+        let whole = || ObjectName::new(client, Handle(0))..=ObjectName::new(client, Handle(u32::MAX));
+        let of_client = self.channels.range(whole()).map(|(name, _)| *name);
+        let of_client: Vec<_> = of_client.chain(self.handles.range(whole()).map(|(name, _)| *name)).collect();
+        of_client.into_iter().for_each(|name| self.remove(name));
+    }
+
+    /// Whether it is a channel.
+    pub(super) fn has_channel(&self, name: ObjectName) -> bool {
+        self.channels.contains_key(&name)
+    }
+
+    /// The channels that a schedule call on a channel or a group makes runnable; `None`: it is neither.
+    pub(super) fn below(&self, name: ObjectName) -> Option<Vec<ObjectName>> {
+        if self.channels.contains_key(&name) {
+            return Some(vec![name]);
+        }
+        let id = self.handles.get(&name)?;
+        Some(self.members(*id).map(|(name, _)| name).collect())
+    }
+
+    /// A channel, or a group and all that is and will be in it, can do work from now on. What of it could not before: for
+    /// [`Channels::unschedule`].
+    pub(super) fn schedule(&mut self, name: ObjectName) -> Vec<ObjectName> {
+        let mut new = Vec::new();
+        if let Some(group) = self.handles.get(&name).and_then(|id| self.groups.get_mut(id))
+            && !std::mem::replace(&mut group.is_scheduled, true)
+        {
+            new.push(name);
+        }
+        for name in self.below(name).unwrap_or_default() {
+            if let Some(channel) = self.channels.get_mut(&name)
+                && !std::mem::replace(&mut channel.is_scheduled, true)
+            {
+                new.push(name);
+            }
+        }
+        new
+    }
+
+    /// The driver has refused: these cannot do work after all.
+    pub(super) fn unschedule(&mut self, names: &[ObjectName]) {
+        for name in names {
+            if let Some(channel) = self.channels.get_mut(name) {
+                channel.is_scheduled = false;
+            }
+            if let Some(group) = self.handles.get(name).and_then(|id| self.groups.get_mut(id)) {
+                group.is_scheduled = false;
+            }
+        }
+    }
+
+    /// The program wants these on the card, or off.
+    pub(super) fn want(&mut self, names: &[ObjectName], wanted: bool) {
+        for name in names {
+            if let Some(channel) = self.channels.get_mut(name) {
+                channel.is_unwanted = !wanted;
+            }
+        }
+    }
+
+    /// Which of them are to be on the card, and which off. Those that the program has taken off are neither while the gate is open.
+    pub(super) fn sides(&self, names: &[ObjectName], is_closed: bool) -> Sides {
+        let mut sides = Sides::default();
+        for name in names {
+            match self.channels.get(name) {
+                Some(channel) if is_closed && self.is_gated(channel) => sides.off.push(*name),
+                Some(channel) if !channel.is_unwanted => sides.on.push(*name),
+                _ => {}
+            }
+        }
+        sides
+    }
+
+    /// Those of them that the program wants on the card.
+    pub(super) fn wanted(&self, names: &[ObjectName]) -> Vec<ObjectName> {
+        let is_wanted = |name: &&ObjectName| self.channels.get(name).is_some_and(|channel| !channel.is_unwanted);
+        names.iter().filter(is_wanted).copied().collect()
+    }
+
+    /// What is named to the driver to open or to close the gate. What the program has taken off stays off in both.
+    pub(super) fn at_the_gate(&self) -> Vec<ObjectName> {
+        let named = |channel: &Channel| self.is_gated(channel) && !channel.is_unwanted;
+        self.channels.iter().filter(|(_, channel)| named(channel)).map(|(name, _)| *name).collect()
+    }
+
+    const fn is_gated(&self, channel: &Channel) -> bool {
+        channel.is_scheduled && channel.engine.is_throttled(self.throttle)
+    }
+
+    /// Whether any of them would be throttled once it can do work.
+    pub(super) fn any_throttled(&self, names: &[ObjectName]) -> bool {
+        let mut channels = names.iter().filter_map(|name| self.channels.get(name));
+        channels.any(|channel| channel.engine.is_throttled(self.throttle))
+    }
+
+    /// Channels on throttled engines, whether they can do work yet or not.
+    pub(super) fn throttled(&self) -> usize {
+        self.channels.values().filter(|channel| channel.engine.is_throttled(self.throttle)).count()
+    }
+
+    /// Groups on the compute engine that can do work; a channel without a group is one by itself.
+    pub(super) fn compute_groups(&self) -> usize {
+        let is_bare =
+            |channel: &&Channel| channel.group.is_none() && channel.is_scheduled && channel.engine == Engine::Compute;
+        self.scheduled_compute_groups().count() + self.channels.values().filter(is_bare).count()
+    }
+
+    /// Those that were scheduled as a whole, or a channel of theirs was.
+    fn scheduled_compute_groups(&self) -> impl Iterator<Item = GroupId> + '_ {
+        let has_scheduled = |id| self.members(id).any(|(_, channel)| channel.is_scheduled);
+        let groups = self.groups.iter().filter(move |(id, group)| group.is_scheduled || has_scheduled(**id));
+        groups.filter(|(id, group)| self.is_compute(**id, group)).map(|(id, _)| *id)
+    }
+
+    fn members(&self, id: GroupId) -> impl Iterator<Item = (ObjectName, &Channel)> {
+        let members = self.channels.iter().filter(move |(_, channel)| channel.group == Some(id));
+        members.map(|(name, channel)| (*name, channel))
+    }
+
+    /// By what was said of the group, or by what its channels turned out to be.
+    fn is_compute(&self, id: GroupId, group: &Group) -> bool {
+        group.engine == Engine::Compute || self.members(id).any(|(_, channel)| channel.engine == Engine::Compute)
+    }
+
+    /// A handle of each compute group that can do work, and what the program set as its time slice.
+    pub(super) fn slices(&self) -> Vec<(ObjectName, Option<u64>)> {
+        let handle = |id| self.handles.iter().find(|(_, of)| **of == id).map(|(name, _)| *name);
+        let slice = |id| self.groups.get(&id).and_then(|group| group.slice_us);
+        self.scheduled_compute_groups().filter_map(|id| Some((handle(id)?, slice(id)))).collect()
+    }
+
+    /// The same of one group, if it is one on the compute engine.
+    pub(super) fn slice_of(&self, name: ObjectName) -> Option<Option<u64>> {
+        let id = self.handles.get(&name)?;
+        let group = self.groups.get(id).filter(|group| self.is_compute(*id, group))?;
+        Some(group.slice_us)
+    }
+
+    /// Whether it is a channel on the compute engine that has no group.
+    pub(super) fn is_bare_compute(&self, name: ObjectName) -> bool {
+        let channel = self.channels.get(&name);
+        channel.is_some_and(|channel| channel.group.is_none() && channel.engine == Engine::Compute)
+    }
+
+    /// A handle of the group that it is, or is in.
+    pub(super) fn group_handle(&self, name: ObjectName) -> Option<ObjectName> {
+        let id = match self.handles.get(&name) {
+            Some(id) => *id,
+            None => self.channels.get(&name)?.group?,
+        };
+        self.handles.iter().find(|(_, of)| **of == id).map(|(name, _)| *name)
+    }
+
+    /// Whether it is a group.
+    pub(super) fn has_group(&self, name: ObjectName) -> bool {
+        self.handles.contains_key(&name)
+    }
+
+    /// What the program set as a group's time slice.
+    pub(super) fn program_slice(&self, name: ObjectName) -> Option<u64> {
+        self.groups.get(self.handles.get(&name)?)?.slice_us
+    }
+
+    /// The program sets a group's time slice.
+    pub(super) fn set_program_slice(&mut self, name: ObjectName, slice_us: u64) {
+        if let Some(group) = self.handles.get(&name).and_then(|id| self.groups.get_mut(id)) {
+            group.slice_us = Some(slice_us);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GR: u32 = 1;
+    const COPY2: u32 = 0x0b;
+    const NVDEC: u32 = 0x13;
+
+    fn name(client: u32, object: u32) -> ObjectName {
+        ObjectName::new(Handle(client), Handle(object))
+    }
+
+    #[test]
+    fn engines_by_number() {
+        for (engines, expected) in [
+            (0..=8, Engine::Compute),
+            (0x09..=0x12, Engine::Copy),
+            (0x13..=0x33, Engine::Other),
+            (0x34..=0x3d, Engine::Copy),
+            (0x3e..=0x3f, Engine::Other),
+            (0x40..=0x53, Engine::Copy),
+            (0x54..=0x60, Engine::Compute),
+            (u32::MAX..=u32::MAX, Engine::Compute),
+        ] {
+            for engine in engines {
+                assert_eq!(Engine::of_type(engine), expected, "{engine:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_throttled_is_the_nodes_choice() {
+        for (throttle, expected) in [(Throttle::Compute, 2), (Throttle::ComputeCopy, 3), (Throttle::All, 4)] {
+            let mut channels = Channels::new(throttle);
+            for (at, engine) in (1..).zip([GR, COPY2, NVDEC, 0]) {
+                channels.add_channel(name(1, at), Handle(100), engine);
+                channels.schedule(name(1, at));
+            }
+            assert_eq!(channels.throttled(), expected);
+            assert_eq!(channels.at_the_gate().len(), expected);
+        }
+    }
+
+    #[test]
+    fn a_channel_is_named_once_it_can_do_work() {
+        let mut channels = Channels::new(Throttle::default());
+        let (group, one, two) = (name(1, 10), name(1, 11), name(1, 12));
+        channels.add_group(group, GR);
+        // The group says which engine it is; the channel's own word does not count.
+        assert!(channels.add_channel(one, group.object, NVDEC), "the first that is throttled");
+        assert_eq!((channels.throttled(), channels.at_the_gate()), (1, vec![]));
+        channels.schedule(group);
+        assert_eq!(channels.at_the_gate(), [one]);
+        assert!(!channels.add_channel(two, group.object, NVDEC));
+        assert_eq!(channels.at_the_gate(), [one, two], "added to a group that is scheduled");
+        channels.want(&[one], false);
+        assert_eq!(channels.at_the_gate(), [two], "the program has taken it off itself");
+        channels.want(&[one], true);
+        channels.remove(one);
+        assert_eq!(channels.at_the_gate(), [two]);
+        channels.remove_client(Handle(1));
+        assert_eq!((channels.throttled(), channels.compute_groups()), (0, 0));
+        assert!(channels.groups.is_empty());
+    }
+
+    #[test]
+    fn a_group_has_many_handles() {
+        let mut channels = Channels::new(Throttle::default());
+        let (group, duplicate, stray) = (name(1, 10), name(2, 20), name(2, 21));
+        channels.add_group(group, GR);
+        channels.add_duplicate(duplicate, group);
+        channels.add_duplicate(stray, name(1, 99));
+        assert!(!channels.has_group(stray));
+        let (one, two) = (name(1, 11), name(2, 22));
+        channels.add_channel(one, group.object, 0);
+        channels.add_channel(two, duplicate.object, NVDEC);
+        channels.schedule(duplicate);
+        assert_eq!(channels.at_the_gate(), [one, two]);
+        assert_eq!(channels.compute_groups(), 1);
+        channels.set_program_slice(duplicate, 7);
+        assert_eq!(channels.program_slice(group), Some(7));
+        channels.remove(group);
+        assert_eq!(channels.slices(), [(duplicate, Some(7))]);
+        channels.remove(duplicate);
+        assert_eq!(channels.slices(), []);
+    }
+
+    #[test]
+    fn what_a_channel_turns_out_to_be_counts() {
+        let mut channels = Channels::new(Throttle::ComputeCopy);
+        let (group, channel) = (name(1, 10), name(1, 11));
+        channels.add_group(group, NVDEC);
+        channels.add_channel(channel, group.object, 0);
+        channels.schedule(group);
+        assert_eq!((channels.at_the_gate(), channels.compute_groups()), (vec![], 0));
+        channels.works_on(channel, Engine::Compute);
+        channels.works_on(channel, Engine::Copy);
+        assert_eq!((channels.at_the_gate(), channels.compute_groups()), (vec![channel], 1));
+    }
+
+    #[test]
+    fn a_handle_that_is_used_again_is_somebody_else() {
+        let mut channels = Channels::new(Throttle::default());
+        let (group, channel) = (name(1, 10), name(1, 11));
+        channels.add_group(group, GR);
+        channels.add_channel(channel, group.object, 0);
+        channels.schedule(group);
+        channels.want(&[channel], false);
+        channels.add_group(channel, NVDEC);
+        assert!(!channels.has_channel(channel));
+        channels.add_channel(group, Handle(1), GR);
+        assert!(!channels.has_group(group));
+        assert_eq!(channels.at_the_gate(), [], "not scheduled");
+    }
+}

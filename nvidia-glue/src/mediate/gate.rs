@@ -1,0 +1,369 @@
+//! Taking a container's channels off a card and putting them back, from a client of the mediator's own.
+//!
+//! `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS` names channels of any client by handle, so no file of the container's is needed, and
+//! none is kept open (docs/driver-facts.md).
+//!
+//! **Order without a lock.** The scheduler's thread opens and closes; listener threads bring channels that have just come to be in
+//! line. Neither waits for the other: each decides under the lock, acts without it, and whoever is not the scheduler looks once
+//! more whether the gate has moved meanwhile ([`CardGate::bring`]). So what is done last to a channel is what the gate says.
+
+use std::{
+    io,
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use runtime_config::config::Throttle;
+
+use super::{
+    Caller, CallerError,
+    channels::{Channels, Sides},
+    grant::OwnCard,
+    locks::lock,
+    raw::Raw,
+};
+use crate::{
+    account::ObjectName,
+    driver::{Driver, OwnClient},
+    rm::{
+        Abi, Handle, Status,
+        layout::{write_u32, write_u64},
+    },
+    schedule::{Edge, EdgeError, Gate},
+};
+
+const DISABLE_CHANNELS: u32 = 0x2080_110b;
+const DISABLE_CHANNELS_NAME: &str = "NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS";
+/// Bytes of `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS`, and where its fields are.
+const PARAMS: usize = 536;
+pub(super) const COUNT: usize = 4;
+pub(super) const CLIENTS: usize = 24;
+pub(super) const CHANNELS: usize = 280;
+/// How many channels one call names at the most.
+pub(super) const MOST: usize = 64;
+
+const SET_TIMESLICE: u32 = 0xa06c_0103;
+const SET_TIMESLICE_NAME: &str = "NVA06C_CTRL_CMD_SET_TIMESLICE";
+const DUP_NAME: &str = "NV_ESC_RM_DUP_OBJECT";
+/// What a group has that nobody has set a time slice of (`NV_RAMRL_ENTRY_TIMESLICE`: 128 << 3 microseconds).
+pub(super) const DEFAULT_SLICE_US: u64 = 1024;
+/// What CUDA sets for compute: a program that sets more gets this.
+pub(super) const MOST_SLICE_US: u64 = 2048;
+
+/// How long a schedule call waits for the gate: twice the longest period. What is closed for longer lets it be scheduled, and
+/// takes it off right after: to take off what is not scheduled yet has no effect (docs/driver-facts.md).
+const MOST_WAIT: Duration = Duration::from_secs(1);
+/// How often who waits looks whether its caller still does.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The container's channels on one card.
+#[derive(Debug)]
+pub(super) struct CardGate {
+    uuid: String,
+    driver: Arc<dyn Driver>,
+    abi: Abi,
+    own: Arc<OwnClient>,
+    /// The mediator's own of the card.
+    device: Handle,
+    subdevice: Handle,
+    state: Mutex<State>,
+    opened: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    channels: Channels,
+    is_closed: bool,
+    /// How often it has been opened or closed.
+    edges: u64,
+    /// Nobody is to wait.
+    is_hurried: bool,
+    /// There was a first channel, and nobody has been told.
+    has_first: bool,
+    /// What the scheduler has set; microseconds.
+    slice_us: Option<u64>,
+    /// How often it has.
+    slices: u64,
+}
+
+/// Why a call of the mediator's own did not do what it should.
+enum Failure {
+    Call(io::Error),
+    Refused(Status),
+}
+
+impl CardGate {
+    pub(super) fn new(
+        card: &OwnCard,
+        throttle: Throttle,
+        driver: &Arc<dyn Driver>,
+        abi: Abi,
+        own: &Arc<OwnClient>,
+    ) -> Self {
+        let state = State {
+            channels: Channels::new(throttle),
+            is_closed: false,
+            edges: 0,
+            is_hurried: false,
+            has_first: false,
+            slice_us: None,
+            slices: 0,
+        };
+        Self {
+            uuid: card.granted.uuid.clone(),
+            driver: Arc::clone(driver),
+            abi,
+            own: Arc::clone(own),
+            device: card.device,
+            subdevice: card.subdevice,
+            state: Mutex::new(state),
+            opened: Condvar::new(),
+        }
+    }
+
+    /// Looks at the channels, or changes what is known of them. Not to be used within itself.
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut Channels) -> T) -> T {
+        work(&mut lock(&self.state).channels)
+    }
+
+    /// Whether the card can take channels off: a call that names none says so.
+    pub(super) fn can_close(&self) -> bool {
+        !matches!(self.name_channels(true, &[]), Err(Failure::Refused(Status::NOT_SUPPORTED)))
+    }
+
+    /// A channel has come to be. One in a group that does work already, or will without being scheduled itself, obeys at once.
+    pub(super) fn add_channel(&self, name: ObjectName, parent: Handle, engine: u32) {
+        let mut state = lock(&self.state);
+        state.has_first |= state.channels.add_channel(name, parent, engine);
+        drop(state);
+        self.bring(&[name], false);
+    }
+
+    /// Whether there is a first throttled channel, of which nobody was told.
+    pub(super) fn take_first(&self) -> bool {
+        std::mem::take(&mut lock(&self.state).has_first)
+    }
+
+    /// Nobody waits for the gate any more, until it is told that they may: the container is paused, or ends.
+    pub(super) fn hurry(&self, hurried: bool) {
+        lock(&self.state).is_hurried = hurried;
+        self.opened.notify_all();
+    }
+
+    /// Waits while the gate is closed, if it is for any of `names`. Not for ever: see [`MOST_WAIT`].
+    pub(super) fn wait(&self, caller: &dyn Caller, names: &[ObjectName]) -> Result<(), CallerError> {
+        let until = Instant::now() + MOST_WAIT;
+        loop {
+            let state = lock(&self.state);
+            let left = until.saturating_duration_since(Instant::now());
+            if !state.is_closed || state.is_hurried || left.is_zero() || !state.channels.any_throttled(names) {
+                return Ok(());
+            }
+            drop(self.opened.wait_timeout(state, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner));
+            // No lock is held while the caller is looked at.
+            if !caller.is_waiting() {
+                return Err(CallerError::Gone);
+            }
+        }
+    }
+
+    /// Brings channels to the side of the gate on which they are to be, for as long as it moves. `put_back`: also those that are to
+    /// be on the card now. What the driver refuses here is found by the next edge, which names them again.
+    pub(super) fn bring(&self, names: &[ObjectName], put_back: bool) {
+        let mut put_back = put_back;
+        loop {
+            let (edges, Sides { on, off }) = {
+                let state = lock(&self.state);
+                (state.edges, state.channels.sides(names, state.is_closed))
+            };
+            let mut edge = Edge::default();
+            if put_back {
+                let _ = self.name_all(false, &on, &mut edge);
+            }
+            let _ = self.name_all(true, &off, &mut edge);
+            if lock(&self.state).edges == edges {
+                return;
+            }
+            put_back = true;
+        }
+    }
+
+    fn turn(&self, is_closed: bool) -> Result<Edge, EdgeError> {
+        let names = {
+            let mut state = lock(&self.state);
+            state.is_closed = is_closed;
+            state.edges += 1;
+            state.channels.at_the_gate()
+        };
+        let mut edge = Edge { channels: names.len(), calls: 0 };
+        let result = self.name_all(is_closed, &names, &mut edge);
+        if !is_closed {
+            self.opened.notify_all();
+        }
+        result.map(|()| edge)
+    }
+
+    /// Names channels to the driver, as many at a time as it takes. A channel that has gone makes it refuse the whole call, though it
+    /// does the others of it all the same (580.159.04): to be sure of that, they are named again without it. The first refusal
+    /// that is about something else is what is told.
+    fn name_all(&self, disable: bool, names: &[ObjectName], edge: &mut Edge) -> Result<(), EdgeError> {
+        let mut result = Ok(());
+        let mut todo: Vec<Vec<ObjectName>> = names.chunks(MOST).rev().map(<[_]>::to_vec).collect();
+        while let Some(mut chunk) = todo.pop() {
+            edge.calls += 1;
+            let Err(failure) = self.name_channels(disable, &chunk) else { continue };
+            if let Failure::Refused(Status::NOT_SUPPORTED) = failure {
+                return Err(self.error(DISABLE_CHANNELS_NAME, failure));
+            }
+            let named = chunk.len();
+            self.retain_living(&mut chunk);
+            match chunk.len() {
+                0 => {}
+                living if living < named => todo.push(chunk),
+                1 if matches!(failure, Failure::Refused(Status::INVALID_CHANNEL)) => {}
+                1 => result = result.and(Err(self.error(DISABLE_CHANNELS_NAME, failure))),
+                living => {
+                    todo.push(chunk.split_off(living / 2));
+                    todo.push(chunk);
+                }
+            }
+        }
+        result
+    }
+
+    /// Leaves out those that have gone since they were looked up, or whose client has.
+    fn retain_living(&self, names: &mut Vec<ObjectName>) {
+        let mut clients: Vec<Handle> = names.iter().map(|name| name.client).collect();
+        clients.dedup();
+        clients.retain(|client| matches!(self.driver.client_exists(&self.own, *client), Ok(false)));
+        let state = lock(&self.state);
+        names.retain(|name| !clients.contains(&name.client) && state.channels.has_channel(*name));
+    }
+
+    fn name_channels(&self, disable: bool, names: &[ObjectName]) -> Result<(), Failure> {
+        let mut params = vec![0; PARAMS];
+        if let Some(flag) = params.first_mut() {
+            *flag = u8::from(disable);
+        }
+        let _ = write_u32(&mut params, COUNT, u32::try_from(names.len()).unwrap_or(0));
+        for (at, name) in (0..).step_by(4).zip(names) {
+            let _ = write_u32(&mut params, CLIENTS + at, name.client.0);
+            let _ = write_u32(&mut params, CHANNELS + at, name.object.0);
+        }
+        self.raw_control(self.subdevice, DISABLE_CHANNELS, params)
+    }
+
+    fn raw(&self) -> Raw<'_> {
+        Raw { driver: self.driver.as_ref(), abi: self.abi, file: &self.own.control, client: self.own.client }
+    }
+
+    fn raw_control(&self, object: Handle, id: u32, params: Vec<u8>) -> Result<(), Failure> {
+        match self.raw().control(object, id, params) {
+            Ok((status, _)) if status.is_ok() => Ok(()),
+            Ok((status, _)) => Err(Failure::Refused(status)),
+            Err(error) => Err(Failure::Call(error)),
+        }
+    }
+
+    fn error(&self, call: &'static str, failure: Failure) -> EdgeError {
+        let uuid = self.uuid.clone();
+        match failure {
+            Failure::Call(source) => EdgeError::Call { call, uuid, source },
+            Failure::Refused(status) => EdgeError::Refused { call, uuid, status },
+        }
+    }
+
+    /// What is to be a group's time slice, if it is one on the compute engine; and how often that has changed.
+    pub(super) fn slice_of(&self, group: ObjectName) -> (Option<u64>, u64) {
+        let state = lock(&self.state);
+        let program = state.channels.slice_of(group);
+        (program.map(|program| chosen(state.slice_us, program)), state.slices)
+    }
+
+    /// Whether the scheduler sets time slices.
+    pub(super) fn sets_slices(&self) -> bool {
+        lock(&self.state).slice_us.is_some()
+    }
+
+    /// Sets a group's time slice to what it is to be, for as long as that changes. The driver's last verdict; what it refuses, the
+    /// scheduler tries again.
+    pub(super) fn bring_slice(&self, group: ObjectName) {
+        loop {
+            let (Some(slice_us), slices) = self.slice_of(group) else { return };
+            let _ = self.apply_slice(group, slice_us);
+            if lock(&self.state).slices == slices {
+                return;
+            }
+        }
+    }
+
+    /// Through a duplicate in the mediator's own client: the container's client could only be used on its own file. The duplicate
+    /// would keep the group alive, and goes at once.
+    fn apply_slice(&self, group: ObjectName, slice_us: u64) -> Result<(), EdgeError> {
+        let raw = self.raw();
+        let duplicate = match raw.dup(self.device, group.client, group.object) {
+            Ok((status, handle)) if status.is_ok() => handle,
+            Ok((status, _)) => return Err(self.error(DUP_NAME, Failure::Refused(status))),
+            Err(error) => return Err(self.error(DUP_NAME, Failure::Call(error))),
+        };
+        let mut params = vec![0; 8];
+        let _ = write_u64(&mut params, 0, slice_us);
+        let set = self.raw_control(duplicate, SET_TIMESLICE, params);
+        let freed = raw.free(duplicate);
+        set.map_err(|failure| self.error(SET_TIMESLICE_NAME, failure))?;
+        match freed {
+            Ok(status) if status.is_ok() => Ok(()),
+            Ok(status) => Err(self.error("NV_ESC_RM_FREE", Failure::Refused(status))),
+            Err(error) => Err(self.error("NV_ESC_RM_FREE", Failure::Call(error))),
+        }
+    }
+
+    fn is_gone(&self, name: ObjectName) -> bool {
+        !self.with(|channels| channels.has_group(name))
+            || matches!(self.driver.client_exists(&self.own, name.client), Ok(false))
+    }
+}
+
+/// What the scheduler sets goes before what the program has set, which is bounded.
+fn chosen(slice_us: Option<u64>, program_us: Option<u64>) -> u64 {
+    slice_us.unwrap_or_else(|| program_us.map_or(DEFAULT_SLICE_US, |slice| slice.min(MOST_SLICE_US)))
+}
+
+impl Gate for CardGate {
+    fn uuid(&self) -> &str {
+        &self.uuid
+    }
+
+    fn open(&self) -> Result<Edge, EdgeError> {
+        self.turn(false)
+    }
+
+    fn close(&self) -> Result<Edge, EdgeError> {
+        self.turn(true)
+    }
+
+    fn set_slice(&self, slice_us: Option<u64>) -> Result<(), EdgeError> {
+        let groups = {
+            let mut state = lock(&self.state);
+            state.slice_us = slice_us;
+            state.slices += 1;
+            state.channels.slices()
+        };
+        let mut result = Ok(());
+        for (group, program) in groups {
+            let set = self.apply_slice(group, chosen(slice_us, program));
+            if set.is_err() && !self.is_gone(group) {
+                result = result.and(set);
+            }
+        }
+        result
+    }
+
+    fn channels(&self) -> usize {
+        self.with(|channels| channels.throttled())
+    }
+
+    fn groups(&self) -> usize {
+        self.with(|channels| channels.compute_groups())
+    }
+}

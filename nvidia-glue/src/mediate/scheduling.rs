@@ -1,0 +1,268 @@
+//! The container's own scheduling controls. What a program asks for is remembered; what reaches the driver is what its grant
+//! allows of that.
+
+use super::{
+    Answer, Session,
+    call::{End, Flight},
+    channels::Engine,
+    gate::{CHANNELS, CLIENTS, COUNT, CardGate, DEFAULT_SLICE_US, MOST, MOST_SLICE_US},
+    locks::{Name, lock},
+};
+use crate::{
+    account::ObjectName,
+    rm::{
+        Handle, Status,
+        controls::ScheduleKind,
+        decode::Control,
+        layout::{read_u32, read_u64, write_u32, write_u64},
+    },
+};
+
+/// Offset of `pRunlistPreemptEvent` in `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS`: an event of the kernel's, by address.
+const PREEMPT_EVENT: usize = 16;
+/// `NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_FLAGS_CILP`, and the only mode in which any kernel can be preempted.
+const FLAG_CILP: u32 = 1;
+const CILP: u32 = 2;
+/// Offset of `cilpPreemptMode` in `NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS`; and in
+/// `NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS` from its end, as the list before it grows with releases.
+const SET_CILP: usize = 12;
+const BIND_CILP_FROM_END: usize = 20;
+
+const INVALID: End = End::Status(Status::INVALID_ARGUMENT);
+const NOT_FOUND: End = End::Status(Status::OBJECT_NOT_FOUND);
+
+impl Session {
+    pub(super) fn schedule(
+        &self,
+        flight: &mut Flight<'_>,
+        control: Control,
+        kind: ScheduleKind,
+    ) -> Result<Answer, End> {
+        let name = ObjectName::new(control.client, control.object);
+        match kind {
+            ScheduleKind::DisableChannels => self.disable_channels(flight, name),
+            ScheduleKind::ScheduleGroup | ScheduleKind::ScheduleChannel => self.gpfifo_schedule(flight, name),
+            ScheduleKind::SetTimeslice => self.set_timeslice(flight, name),
+            ScheduleKind::GetTimeslice => self.timeslice(flight, name),
+            ScheduleKind::Bind => self.bind_channel(flight, name),
+            ScheduleKind::Stop => self.stop_channel(flight, name),
+            ScheduleKind::Preempt => self.preempt(flight, name),
+            ScheduleKind::PreemptionMode => self.preemption_mode(flight, SET_CILP),
+            ScheduleKind::PreemptionBind => {
+                let at = flight.params().len().checked_sub(BIND_CILP_FROM_END).ok_or(INVALID)?;
+                self.preemption_mode(flight, at)
+            }
+        }
+    }
+
+    /// The gate of the card that a channel or a group is on. One that is not known is not scheduled by anybody.
+    fn gate_of(&self, name: ObjectName) -> Option<&CardGate> {
+        let is_here = |gate: &&CardGate| gate.with(|channels| channels.below(name).is_some());
+        self.gates.iter().map(AsRef::as_ref).find(is_here)
+    }
+
+    /// An object is a channel or a group no more, whatever it was.
+    pub(super) fn leaves_gates(&self, name: ObjectName) {
+        for gate in &self.gates {
+            gate.with(|channels| channels.remove(name));
+        }
+    }
+
+    /// A client is gone.
+    pub(super) fn client_leaves_gates(&self, client: Handle) {
+        for gate in &self.gates {
+            gate.with(|channels| channels.remove_client(client));
+        }
+    }
+
+    /// An object of a class has come to be in what may be a channel.
+    pub(super) fn works_on(&self, channel: ObjectName, class: u32) {
+        if let (Some(engine), Some(gate)) = (Engine::of_class(class), self.gate_of(channel)) {
+            gate.with(|channels| channels.works_on(channel, engine));
+            gate.bring(&[channel], false);
+        }
+    }
+
+    /// Tells the observer of the first channel of a card. No lock is held.
+    pub(super) fn tell_first_channels(&self) {
+        for gate in &self.gates {
+            if gate.take_first() {
+                self.observer.first_channel(crate::schedule::Gate::uuid(gate.as_ref()));
+            }
+        }
+    }
+
+    /// `GPFIFO_SCHEDULE` of a channel or a group: waits for the window, and obeys if it has closed meanwhile.
+    fn gpfifo_schedule(&self, flight: &mut Flight<'_>, name: ObjectName) -> Result<Answer, End> {
+        let enables = flight.params().first().is_some_and(|flag| *flag != 0);
+        let gate = self.gate_of(name).ok_or(NOT_FOUND)?;
+        if !enables {
+            flight.execute(self.driver.as_ref())?;
+            return flight.finish();
+        }
+        // Nobody could set its time slice.
+        let is_bare = gate.with(|channels| channels.is_bare_compute(name));
+        if is_bare && gate.sets_slices() {
+            return Err(End::Status(Status::NOT_SUPPORTED));
+        }
+        gate.wait(flight.caller, &gate.with(|channels| channels.below(name)).unwrap_or_default())?;
+        self.locks.with(&[Name::Client(name.client)], || self.schedule_locked(flight, gate, name))?;
+        flight.finish()
+    }
+
+    /// What could do work once the driver has executed this counts from before that, so that a gate that closes in this very moment
+    /// knows of it.
+    fn schedule_locked(&self, flight: &mut Flight<'_>, gate: &CardGate, name: ObjectName) -> Result<(), End> {
+        let new = gate.with(|channels| channels.schedule(name));
+        let status = flight.execute(self.driver.as_ref());
+        if status.is_ok_and(Status::is_ok) {
+            gate.bring(&gate.with(|channels| channels.below(name)).unwrap_or_default(), false);
+            if let Some(group) = gate.with(|channels| channels.group_handle(name)).filter(|_| gate.sets_slices()) {
+                gate.bring_slice(group);
+            }
+        } else {
+            gate.with(|channels| channels.unschedule(&new));
+        }
+        status.map(|_| ())
+    }
+
+    /// The driver would stop anybody's channels for anybody. A program stops and starts its own, and none in the off time.
+    fn disable_channels(&self, flight: &mut Flight<'_>, subdevice: ObjectName) -> Result<Answer, End> {
+        let names = self.named_channels(flight.params())?;
+        let card = self.card_of(subdevice.client, subdevice.object).ok_or(NOT_FOUND)?;
+        let gate = self.gate(card).ok_or(NOT_FOUND)?;
+        if !gate.with(|channels| names.iter().all(|name| channels.has_channel(*name))) {
+            return Err(End::Status(Status::INVALID_CHANNEL));
+        }
+        let disables = flight.params().first().is_some_and(|flag| *flag != 0);
+        if !disables {
+            gate.with(|channels| channels.want(&names, true));
+            gate.bring(&names, true);
+            return answer(flight, Status::OK);
+        }
+        let wanted = gate.with(|channels| {
+            let wanted = channels.wanted(&names);
+            channels.want(&names, false);
+            wanted
+        });
+        let event = read_u64(flight.params(), PREEMPT_EVENT).unwrap_or(0);
+        let _ = write_u64(flight.params_mut(), PREEMPT_EVENT, 0);
+        let status = flight.execute(self.driver.as_ref());
+        let _ = write_u64(flight.params_mut(), PREEMPT_EVENT, event);
+        if !status.is_ok_and(Status::is_ok) {
+            gate.with(|channels| channels.want(&wanted, true));
+        }
+        status?;
+        flight.finish()
+    }
+
+    /// What `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS` names, if it is the container's.
+    fn named_channels(&self, params: &[u8]) -> Result<Vec<ObjectName>, End> {
+        let count = read_u32(params, COUNT).and_then(|count| usize::try_from(count).ok());
+        let count = count.filter(|count| *count <= MOST).ok_or(INVALID)?;
+        let name = |at: usize| {
+            let client = read_u32(params, CLIENTS + 4 * at)?;
+            let channel = read_u32(params, CHANNELS + 4 * at)?;
+            Some(ObjectName::new(Handle(client), Handle(channel)))
+        };
+        let names = (0..count).map(name).collect::<Option<Vec<_>>>().ok_or(INVALID)?;
+        let accounts = lock(&self.accounts);
+        let is_own = |name: &ObjectName| accounts.knows_client(name.client);
+        if names.iter().all(is_own) { Ok(names) } else { Err(End::Status(Status::INVALID_CLIENT)) }
+    }
+
+    /// Remembered, and applied while the scheduler leaves slices to the program, up to a bound.
+    fn set_timeslice(&self, flight: &mut Flight<'_>, group: ObjectName) -> Result<Answer, End> {
+        let gate = self.gate_of(group).ok_or(NOT_FOUND)?;
+        let asked = read_u64(flight.params(), 0).ok_or(INVALID)?;
+        if asked == 0 || !gate.with(|channels| channels.has_group(group)) {
+            return Err(INVALID);
+        }
+        let (_, slices) = gate.slice_of(group);
+        if gate.sets_slices() {
+            gate.with(|channels| channels.set_program_slice(group, asked));
+            return answer(flight, Status::OK);
+        }
+        let _ = write_u64(flight.params_mut(), 0, asked.min(MOST_SLICE_US));
+        let status = flight.execute(self.driver.as_ref());
+        let _ = write_u64(flight.params_mut(), 0, asked);
+        if status?.is_ok() {
+            gate.with(|channels| channels.set_program_slice(group, asked));
+            if gate.slice_of(group).1 != slices {
+                gate.bring_slice(group);
+            }
+        }
+        flight.finish()
+    }
+
+    /// What the program has set, whatever is in force.
+    fn timeslice(&self, flight: &mut Flight<'_>, group: ObjectName) -> Result<Answer, End> {
+        let gate = self.gate_of(group).ok_or(NOT_FOUND)?;
+        let known = gate.with(|channels| channels.program_slice(group));
+        let Some(slice_us) = known.or_else(|| gate.sets_slices().then_some(DEFAULT_SLICE_US)) else {
+            flight.execute(self.driver.as_ref())?;
+            return flight.finish();
+        };
+        if !write_u64(flight.params_mut(), 0, slice_us) {
+            return Err(INVALID);
+        }
+        answer(flight, Status::OK)
+    }
+
+    /// `BIND` chooses a channel's engine. One in a group that does work may do work from then on.
+    fn bind_channel(&self, flight: &mut Flight<'_>, name: ObjectName) -> Result<Answer, End> {
+        let gate = self.gate_of(name).ok_or(NOT_FOUND)?;
+        let engine = Engine::of_type(read_u32(flight.params(), 0).unwrap_or(0));
+        let below = gate.with(|channels| {
+            let below = channels.below(name).unwrap_or_default();
+            below.iter().for_each(|channel| channels.works_on(*channel, engine));
+            below
+        });
+        flight.execute(self.driver.as_ref())?;
+        gate.bring(&below, false);
+        flight.finish()
+    }
+
+    /// A channel is stopped or reset by its owner; should that put it back, it obeys at once.
+    fn stop_channel(&self, flight: &mut Flight<'_>, name: ObjectName) -> Result<Answer, End> {
+        let gate = self.gate_of(name).ok_or(NOT_FOUND)?;
+        flight.execute(self.driver.as_ref())?;
+        gate.bring(&[name], false);
+        flight.finish()
+    }
+
+    /// `NVA06C_CTRL_PREEMPT_PARAMS` {bWait, bManualTimeout, timeoutUs@4}. The driver waits with locks that everybody's calls need, and
+    /// resets what does not leave in time: how long that is, it says itself.
+    fn preempt(&self, flight: &mut Flight<'_>, group: ObjectName) -> Result<Answer, End> {
+        const MANUAL: usize = 1;
+        const TIMEOUT: usize = 4;
+        self.gate_of(group).ok_or(NOT_FOUND)?;
+        let asked = flight.params().to_vec();
+        if let Some(flag) = flight.params_mut().get_mut(MANUAL) {
+            *flag = 0;
+        }
+        let _ = write_u32(flight.params_mut(), TIMEOUT, 0);
+        flight.execute(self.driver.as_ref())?;
+        flight.params_mut().copy_from_slice(&asked);
+        flight.finish()
+    }
+
+    /// A channel whose kernels are waited for, or whose blocks are, would hold the card for as long as it likes. CUDA asks for the
+    /// mode that is forced.
+    fn preemption_mode(&self, flight: &mut Flight<'_>, cilp_at: usize) -> Result<Answer, End> {
+        let flags = read_u32(flight.params(), 0).ok_or(INVALID)?;
+        let asked = read_u32(flight.params(), cilp_at).ok_or(INVALID)?;
+        if flags & FLAG_CILP != 0 {
+            let _ = write_u32(flight.params_mut(), cilp_at, CILP);
+        }
+        flight.execute(self.driver.as_ref())?;
+        let _ = write_u32(flight.params_mut(), cilp_at, asked);
+        flight.finish()
+    }
+}
+
+/// Answers in the driver's place.
+fn answer(flight: &mut Flight<'_>, status: Status) -> Result<Answer, End> {
+    let row = flight.row;
+    if row.set_status(&mut flight.args, status) { flight.finish() } else { Err(End::Errno(libc::EINVAL)) }
+}
