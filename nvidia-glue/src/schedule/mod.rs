@@ -12,10 +12,14 @@
 mod course;
 mod gate;
 pub mod pacer;
+pub mod priority;
+mod residency;
+pub mod soft;
 mod status;
 mod timetable;
 
 pub use course::{Course, Span};
 pub use gate::{Edge, EdgeError, Gate};
+pub use residency::Residency;
 pub use status::{CardStatus, Running, Status, StatusFile, now_us};
 pub use timetable::{CardTurn, Epoch, Neighbour, Pass, Timetable, Turn, Window};

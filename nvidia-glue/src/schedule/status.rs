@@ -23,6 +23,9 @@ pub struct Status {
     /// When the next will be written at the latest; `None`: not before something happens, as there is nothing to schedule. Whoever
     /// finds it passed by two periods has found a mediator that has stalled.
     pub next_by_us: Option<u64>,
+    /// The mediator's process id, by which the driver's log of switches names the container
+    /// ([`Switch::process`](crate::driver::Switch::process)). 0: it does not know how the initial namespace numbers it.
+    pub process: u32,
     /// Processes of the container have the driver open (policy `preemptive` counts those).
     pub has_processes: bool,
     /// Card by card, in the container's order.

@@ -1,0 +1,141 @@
+//! Policy `soft`: shares by time slices, which lend idle time by themselves.
+//!
+//! The card goes round all channel groups that have work and gives each its slice. So a container's slice is its weight, divided by
+//! the number of its groups that work. That alone misses: a program that waits for its kernels now and then gives up the rest
+//! of its slice, and cannot be preempted at every instant. So each mediator compares what all containers of the card achieved
+//! with their weights, and makes its own slice longer or shorter until they agree.
+//!
+//! Only those that had work all the time are compared: who has none is not owed anything, and what it leaves goes to the others
+//! by the hardware's own hand.
+
+/// All slices of a card together are no longer, so that nobody who has work waits longer for its turn.
+pub const LONGEST_ROUND_US: u64 = 50_000;
+
+/// How often slices are looked at.
+const INTERVAL_US: u64 = 200_000;
+/// The slice of the container with the least weight, before steering. Shorter ones cost more than they are worth: a switch
+/// takes some 80 microseconds, and in the middle of a kernel half a millisecond.
+const LEAST_BASE_US: f64 = 3_000.0;
+/// All slices together, before steering.
+const ROUND_US: f64 = 36_000.0;
+/// However many share the card, and however unequal they are.
+const SHORTEST_US: f64 = 250.0;
+const LONGEST_US: f64 = 45_000.0;
+/// How much of an error is corrected at once, and the greatest that is believed.
+const GAIN: f64 = 0.25;
+const MOST_ERROR: f64 = 0.7;
+/// How far steering goes from the weights.
+const MOST_FACTOR: f64 = 6.0;
+/// The part of an interval during which somebody must have had work to be compared.
+const HUNGRY: f64 = 0.9;
+/// A change that is smaller is not worth its calls.
+const WORTH: f64 = 0.02;
+
+/// What is known of one container of the card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
+    /// Its weight among all.
+    pub weight: u32,
+    /// Time that it had the compute engine, in all ([`Residency::used_us`](super::Residency::used_us)).
+    pub used_us: u64,
+    /// Time during which it had no work, in all ([`Residency::idle_us`](super::Residency::idle_us)).
+    pub idle_us: u64,
+}
+
+/// Finds one container's slice on one card. Pure: it is told the time.
+#[derive(Debug, Clone)]
+pub struct Steering {
+    /// What the slice is multiplied by.
+    factor: f64,
+    looked_us: u64,
+    before: Vec<Member>,
+    slice_us: Option<u64>,
+}
+
+impl Default for Steering {
+    fn default() -> Self {
+        Self { factor: 1.0, looked_us: 0, before: Vec::new(), slice_us: None }
+    }
+}
+
+impl Steering {
+    /// The slice of each of its channel groups; `None`: as before. To be asked as often as is convenient.
+    ///
+    /// `groups`: those of its groups that work. `others`: always in the same order; when they are others or other weights,
+    /// comparing begins anew. Without a log of switches, all `used_us` are 0 and slices follow the weights alone.
+    pub fn slice_us(&mut self, now_us: u64, own: Member, groups: usize, others: &[Member]) -> Option<u64> {
+        let members: Vec<Member> = std::iter::once(own).chain(others.iter().copied()).collect();
+        let is_same = self.before.len() == members.len()
+            && self.before.iter().zip(&members).all(|(before, now)| before.weight == now.weight);
+        let passed_us = now_us.saturating_sub(self.looked_us);
+        if !is_same {
+            self.factor = 1.0;
+        } else if passed_us < INTERVAL_US {
+            return None;
+        } else if let Some(error) = error(&self.before, &members, passed_us) {
+            let step = (GAIN * error.clamp(-MOST_ERROR, MOST_ERROR)).exp();
+            self.factor = (self.factor * step).clamp(MOST_FACTOR.recip(), MOST_FACTOR);
+        }
+        self.looked_us = now_us;
+        self.before = members;
+        let wanted = slice(&self.before, self.factor, groups);
+        let is_worth = |slice_us: u64| (as_f64(slice_us) - wanted).abs() > WORTH * wanted;
+        if !self.slice_us.is_none_or(is_worth) {
+            return None;
+        }
+        // At least 250, at most 45 000.
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to a few thousands")]
+        let slice_us = wanted.round() as u64;
+        self.slice_us = Some(slice_us);
+        Some(slice_us)
+    }
+
+    /// What was said last.
+    pub fn current_us(&self) -> Option<u64> {
+        self.slice_us
+    }
+}
+
+/// By how much the first member had less than its weight (positive) or more, as a logarithm; `None`: nobody to compare with.
+fn error(before: &[Member], now: &[Member], passed_us: u64) -> Option<f64> {
+    let hungry = before.iter().zip(now).map(|(before, now)| {
+        let used = as_f64(now.used_us.saturating_sub(before.used_us));
+        let idle = as_f64(now.idle_us.saturating_sub(before.idle_us));
+        let is_hungry = used > 0.0 && now.weight > 0 && idle <= (1.0 - HUNGRY) * as_f64(passed_us);
+        is_hungry.then(|| (f64::from(now.weight), used))
+    });
+    let hungry: Vec<Option<(f64, f64)>> = hungry.collect();
+    let own = (*hungry.first()?)?;
+    let all: Vec<(f64, f64)> = hungry.into_iter().flatten().collect();
+    if all.len() < 2 {
+        return None;
+    }
+    let weights: f64 = all.iter().map(|(weight, _)| weight).sum();
+    let used: f64 = all.iter().map(|(_, used)| used).sum();
+    let lacks = |(weight, had): (f64, f64)| (weight / weights / (had / used)).ln();
+    // All steer at once: without that, noise would make all slices longer and longer.
+    let common: f64 = all.iter().map(|member| member.0 / weights * lacks(*member)).sum();
+    Some(lacks(own) - common)
+}
+
+/// The first member's slice for each of its groups.
+fn slice(members: &[Member], factor: f64, groups: usize) -> f64 {
+    let weights = members.iter().map(|member| f64::from(member.weight.max(1)));
+    let least = weights.clone().fold(f64::INFINITY, f64::min);
+    let sum: f64 = weights.clone().sum();
+    let unit = (LEAST_BASE_US / least).min(ROUND_US / sum);
+    let own = weights.clone().next().unwrap_or(1.0) * unit * factor;
+    // What the others have, as far as weights say: no turn of all takes too long.
+    let others = (sum - weights.clone().next().unwrap_or(0.0)) * unit;
+    let room = (as_f64(LONGEST_ROUND_US) - others).max(SHORTEST_US);
+    let groups = as_f64(u64::try_from(groups.max(1)).unwrap_or(u64::MAX));
+    (own.min(room) / groups).clamp(SHORTEST_US, LONGEST_US)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "microseconds of years fit")]
+fn as_f64(number: u64) -> f64 {
+    number as f64
+}
+
+#[cfg(test)]
+mod tests;
