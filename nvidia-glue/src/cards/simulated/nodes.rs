@@ -36,8 +36,9 @@ pub struct SimulatedNodesError {
 
 /// Makes the files below `<state_dir>/simulated/dev` that are not there yet.
 ///
-/// They are plain files without content (simulated programs write into those of cards), one for each node, so that the identity of an open file tells the cards apart as the
-/// device number does on real ones. Any number of callers may do this at once.
+/// They are plain files, one for each node, so that the identity of an open file tells the cards apart as the
+/// device number does on real ones; what simulated programs write into those of cards says what work they have. Any number of
+/// callers may do this at once.
 ///
 /// # Errors
 /// When the state directory cannot be written, or something else than a plain file is in the way.

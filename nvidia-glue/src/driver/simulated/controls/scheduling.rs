@@ -11,7 +11,7 @@ use super::{
         open_files::FileId,
         state::State,
     },
-    Control,
+    Control, INVALID_PARAM_STRUCT,
 };
 use crate::rm::Status;
 
@@ -24,13 +24,16 @@ const INVALID_CHANNEL: Status = Status(0x21);
 const MOST_CHANNELS: u32 = 64;
 
 /// bDisable, count, bOnlyDisableScheduling, bRewind, event, hClient\[64\], hChannel\[64\]. As in the driver, the channels may be
-/// any client's.
+/// any client's, and those that are found are done even if others are not.
 pub(super) fn disable_channels(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     const CLIENTS: usize = 24;
     const CHANNELS: usize = 280;
     let params = control.params();
     let (disable, count) = (params.first().is_some_and(|flag| *flag != 0), get(params, 4));
-    if count > MOST_CHANNELS || get_u64(params, 16) != 0 {
+    if count == 0 || count > MOST_CHANNELS {
+        return Err(INVALID_PARAM_STRUCT);
+    }
+    if get_u64(params, 16) != 0 {
         return Err(Status::INVALID_ARGUMENT);
     }
     let (rewind, card) = (params.get(9).is_some_and(|flag| *flag != 0), control.card()?);

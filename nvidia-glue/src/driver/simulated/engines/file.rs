@@ -14,7 +14,7 @@ use std::{
 
 use nix::fcntl::{Flock, FlockArg};
 
-use super::time::{Channel, Channels};
+use super::time::{Channel, Channels, Engine, GroupKey};
 use crate::ledger::Process;
 
 const END: &str = "end";
@@ -69,8 +69,13 @@ fn parse(line: &str, channels: &mut Channels) -> Option<()> {
     let mut words = line.split(' ');
     match words.next()? {
         "at" => channels.at_ns = next(&mut words)?,
+        "switches" => channels.switches = next(&mut words)?,
         "engine" => {
-            channels.busy_ns.insert(next(&mut words)?, next(&mut words)?);
+            let number = next(&mut words)?;
+            let (busy_ns, resident, slice_left_ns) = (next(&mut words)?, next(&mut words)?, next(&mut words)?);
+            let mut group =
+                || Some(GroupKey { pid: next(&mut words)?, start_time: next(&mut words)?, group: next(&mut words)? });
+            channels.engines.insert(number, Engine { busy_ns, resident, slice_left_ns, last: group() });
         }
         "channel" => channels.channels.push(Channel {
             owner: Process { pid: next(&mut words)?, start_time: next(&mut words)? },
@@ -95,8 +100,11 @@ fn next<'a, T: FromStr>(words: &mut impl Iterator<Item = &'a str>) -> Option<T> 
 }
 
 fn text(channels: &Channels) -> String {
-    let mut lines = vec![format!("at {}", channels.at_ns)];
-    lines.extend(channels.busy_ns.iter().map(|(engine, busy)| format!("engine {engine} {busy}")));
+    let mut lines = vec![format!("at {}", channels.at_ns), format!("switches {}", channels.switches)];
+    lines.extend(channels.engines.iter().map(|(number, Engine { busy_ns, resident, slice_left_ns, last })| {
+        let group = last.map(|GroupKey { pid, start_time, group }| format!(" {pid} {start_time} {group}"));
+        format!("engine {number} {busy_ns} {resident} {slice_left_ns}{}", group.unwrap_or_default())
+    }));
     lines.extend(channels.channels.iter().map(|channel| {
         let Channel { owner, client, handle, token, group, engine, slice_us, .. } = channel;
         let Channel { scheduled, disabled, submitted_ns, executed_ns, .. } = channel;
@@ -141,9 +149,14 @@ mod tests {
         let (_directory, file) = file();
         let own = Process::current().unwrap();
         let other = Process { pid: own.pid, start_time: own.start_time + 1 };
+        let group = GroupKey { pid: 3, start_time: 4, group: 5 };
         let written = Channels {
             at_ns: 5,
-            busy_ns: BTreeMap::from([(1, 4), (9, u64::MAX)]),
+            switches: 6,
+            engines: BTreeMap::from([
+                (1, Engine { busy_ns: 4, last: None, resident: false, slice_left_ns: 0 }),
+                (9, Engine { busy_ns: u64::MAX, last: Some(group), resident: true, slice_left_ns: 7 }),
+            ]),
             channels: vec![channel(own, 0), channel(other, 1), channel(own, 2)],
         };
         file.locked(|channels| channels.clone_from(&written)).unwrap();

@@ -7,6 +7,7 @@
 
 mod doorbells;
 mod file;
+mod log;
 mod time;
 
 #[cfg(test)]
@@ -26,6 +27,7 @@ use nix::time::{ClockId, clock_gettime};
 use self::{
     doorbells::Doorbells,
     file::ChannelFile,
+    log::Log,
     time::{Channel, Channels, DEFAULT_SLICE_US},
 };
 use crate::ledger::Process;
@@ -81,6 +83,7 @@ impl Group {
 pub(super) struct Engines {
     file: ChannelFile,
     doorbells: Doorbells,
+    log: Log,
     own: Process,
     clock: Clock,
 }
@@ -106,6 +109,7 @@ impl Engines {
         Ok(Self {
             file: ChannelFile::new(directory, uuid)?,
             doorbells: Doorbells(node),
+            log: Log::new(directory, uuid)?,
             own: Process::current()?,
             clock,
         })
@@ -114,10 +118,15 @@ impl Engines {
     /// Divides the time until now, then changes something.
     fn event<T>(&self, change: impl FnOnce(&mut Channels) -> T) -> io::Result<T> {
         self.file.locked(|card| {
+            // Whoever died since the last event has left then.
+            self.log.add(&card.leave())?;
             let end = card.channels.iter().map(|channel| channel.token.saturating_add(1)).max().unwrap_or(0);
             let submitted = self.doorbells.read(end.min(MOST_CHANNELS))?;
-            card.advance(self.clock.now_ns(), |token| submitted.get(token as usize).copied().unwrap_or_default());
-            Ok(change(card))
+            let submitted = |token| submitted.get(token as usize).copied().unwrap_or_default();
+            self.log.add(&card.advance(self.clock.now_ns(), submitted))?;
+            let answer = change(card);
+            self.log.add(&card.leave())?;
+            Ok(answer)
         })?
     }
 
@@ -203,7 +212,11 @@ impl Seat {
     /// back when there is work.
     pub(super) fn schedule(&self) -> io::Result<()> {
         self.engines.event(|Channels { channels, .. }| {
-            channels.iter_mut().filter(self.engines.own(self.token)).for_each(|channel| channel.scheduled = true);
+            for channel in channels.iter_mut().filter(self.engines.own(self.token)) {
+                // As seen on a card: who was taken off before it was ever on is on now.
+                channel.disabled &= channel.scheduled;
+                channel.scheduled = true;
+            }
         })
     }
 
