@@ -47,10 +47,10 @@ use self::{
     open_files::OpenFiles,
     state::{SimulatedCard, State},
 };
-use super::{DeviceFile, Driver, DriverCall, OwnClient};
+use super::{DeviceFile, Driver, DriverCall, OwnClient, SwitchLog, SwitchLogError};
 use crate::{
     cards::{Card, Inventory, SimulatedNodesError, make_simulated_nodes},
-    rm::{Handle, Node},
+    rm::{Abi, Handle, Node},
 };
 
 /// The simulated driver could not be set up.
@@ -164,6 +164,23 @@ impl Driver for SimulatedDriver {
         let mut state = self.state();
         state.free_closed();
         Ok(state.clients.contains_key(&client.0))
+    }
+
+    fn switch_log(
+        &self,
+        _: &Abi,
+        own: &OwnClient,
+        subdevice: Handle,
+    ) -> Result<Option<Box<dyn SwitchLog>>, SwitchLogError> {
+        let engines = {
+            let state = self.state();
+            let card = state.clients.get(&own.client.0).and_then(|client| client.card_of(subdevice.0));
+            card.and_then(|card| state.cards.get(card)).map(|card| Arc::clone(&card.engines))
+        };
+        let switches = engines.map(|engines| engines.switches()).transpose();
+        let switches =
+            switches.map_err(|source| SwitchLogError::Call { call: "the log of a simulated card", source })?;
+        Ok(switches.map(|switches| Box::new(switches) as Box<dyn SwitchLog>))
     }
 }
 

@@ -28,6 +28,11 @@ const MOST_CHANNELS: u32 = 64;
 pub(super) fn disable_channels(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     const CLIENTS: usize = 24;
     const CHANNELS: usize = 280;
+    let place = state.cards.get(control.card()?).ok_or(Status::INVALID_DEVICE)?;
+    // The kernel's part of the driver answers so where there is no firmware to do it.
+    if !place.card.hard_caps {
+        return Err(Status::NOT_SUPPORTED);
+    }
     let params = control.params();
     let (disable, count) = (params.first().is_some_and(|flag| *flag != 0), get(params, 4));
     if count == 0 || count > MOST_CHANNELS {
@@ -36,13 +41,11 @@ pub(super) fn disable_channels(state: &mut State, control: &mut Control<'_, '_>)
     if get_u64(params, 16) != 0 {
         return Err(Status::INVALID_ARGUMENT);
     }
-    let (rewind, card) = (params.get(9).is_some_and(|flag| *flag != 0), control.card()?);
-    let params = control.params();
+    let rewind = params.get(9).is_some_and(|flag| *flag != 0);
     let named: Vec<(u32, u32)> = (0..count as usize)
         .map(|index| (get(params, CLIENTS + index * 4), get(params, CHANNELS + index * 4)))
         .collect();
-    let card = state.cards.get(card).ok_or(Status::INVALID_DEVICE)?;
-    let found = card.engines.disable(&named, disable, rewind).map_err(|error| card.cannot_count(&error))?;
+    let found = place.engines.disable(&named, disable, rewind).map_err(|error| place.cannot_count(&error))?;
     if found { Ok(()) } else { Err(INVALID_CHANNEL) }
 }
 

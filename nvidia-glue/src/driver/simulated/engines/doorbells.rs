@@ -18,7 +18,7 @@
 use std::{fs::File, io, os::unix::fs::FileExt};
 
 use super::time::Submitted;
-use crate::driver::simulated::bytes::{get_u64, put_u64};
+use super::super::bytes::{get_u64, put_u64};
 
 /// Bytes of a channel's place.
 const SIZE: usize = 64;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::time::{GroupKey, Switch};
-use crate::driver::simulated::bytes::{get_u64, put_u64};
+use super::super::bytes::{get_u64, put_u64};
 
 /// Bytes of a record: number, instant, process, its start time, group, whether it came.
 const RECORD: usize = 48;

@@ -30,7 +30,10 @@ use self::{
     log::Log,
     time::{Channel, Channels, DEFAULT_SLICE_US},
 };
-use crate::ledger::Process;
+use crate::{
+    driver::{Presence, Switch, SwitchLog, SwitchLogError, Taken},
+    ledger::Process,
+};
 
 /// Tokens of a card's channels: as many as a run list has channels.
 const MOST_CHANNELS: u32 = 1 << 16;
@@ -192,6 +195,12 @@ impl Engines {
         })
     }
 
+    /// The log of switches, from now on.
+    pub(super) fn switches(self: &Arc<Self>) -> io::Result<Switches> {
+        let next = self.event(|card| card.switches)?;
+        Ok(Switches { engines: Arc::clone(self), next })
+    }
+
     fn own(&self, token: u32) -> impl Fn(&&mut Channel) -> bool {
         move |channel| channel.token == token && channel.owner == self.own
     }
@@ -232,6 +241,47 @@ impl Seat {
             let own = channels.iter_mut().find(self.engines.own(self.token));
             Executed { executed_ns: own.map_or(0, |channel| channel.executed_ns), at_ns: *at_ns }
         })
+    }
+}
+
+/// Reads the log of a card's switches.
+#[derive(Debug)]
+pub(super) struct Switches {
+    engines: Arc<Engines>,
+    next: u64,
+}
+
+impl Switches {
+    fn read(&mut self, into: &mut Vec<Switch>) -> io::Result<Taken> {
+        let next = self.next;
+        let (found, end) = self.engines.event(|card| {
+            let kept = next.max(card.switches.saturating_sub(log::KEPT))..card.switches;
+            let found: io::Result<Vec<_>> =
+                kept.filter_map(|number| self.engines.log.get(number).transpose()).collect();
+            found.map(|found| (found, card.switches))
+        })??;
+        let all = end.saturating_sub(next);
+        self.next = end;
+        let told = found.len() as u64;
+        into.extend(found.into_iter().map(|switch| Switch {
+            at_ns: switch.at_ns,
+            process: switch.group.pid.cast_unsigned(),
+            context: context(switch.group),
+            presence: if switch.on { Presence::On } else { Presence::Off },
+        }));
+        Ok(Taken { lost: all.saturating_sub(told) })
+    }
+}
+
+/// A number for a group's context. Several groups of a card have the same one only by chance, and those of a process never.
+fn context(group: time::GroupKey) -> u32 {
+    let [low, high] = [group.group & 0xffff, u64::from(group.pid.cast_unsigned()) & 0xffff];
+    u32::try_from(high << 16 | low).unwrap_or(0)
+}
+
+impl SwitchLog for Switches {
+    fn take(&mut self, into: &mut Vec<Switch>) -> Result<Taken, SwitchLogError> {
+        self.read(into).map_err(|source| SwitchLogError::Call { call: "the log of a simulated card", source })
     }
 }
 

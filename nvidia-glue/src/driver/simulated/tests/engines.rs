@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::*;
+use crate::driver::{OwnClient, Presence, Switch, SwitchLog};
 
 const MS: u64 = 1_000_000;
 const ENDLESS: u64 = u64::MAX;
@@ -289,4 +290,56 @@ fn many_processes_at_once_lose_no_time_and_make_none() {
     let worker = Worker::new(&machine);
     let channel = worker.busy().1;
     assert_eq!(worker.token(channel), 0, "nobody is left");
+}
+
+#[test]
+fn every_process_is_told_of_the_switches_of_all() {
+    let node = Node::new();
+    let (one, other) = (node.machine(), node.machine());
+    let (first, second) = (Worker::new(&one), Worker::new(&other));
+    let own = |worker: &Worker<'_>| OwnClient {
+        control: worker.program.control.clone(),
+        client: crate::rm::Handle(worker.program.client),
+    };
+    let abi = crate::rm::Abi::of(crate::rm::DriverRelease::new(580, 159, 4)).unwrap();
+    let log = one.driver.switch_log(&abi, &own(&first), crate::rm::Handle(first.subdevice)).unwrap();
+    let mut log = log.expect("a simulated card keeps one");
+    assert!(one.driver.switch_log(&abi, &own(&first), crate::rm::Handle(0x777)).unwrap().is_none(), "no such card");
+    let take = |log: &mut Box<dyn SwitchLog>| {
+        let mut switches = Vec::new();
+        let taken = log.take(&mut switches).unwrap();
+        (switches, taken.lost)
+    };
+    let start = node.now_ns();
+    let (_, channel) = first.busy();
+    node.wait(2);
+    assert!(matches!(take(&mut log).0.as_slice(), [Switch { presence: Presence::On, at_ns, .. }] if *at_ns == start));
+    second.busy();
+    node.wait(10);
+    let (switches, lost) = take(&mut log);
+    assert_eq!((switches.len(), lost), (20, 0));
+    assert!(switches.iter().all(|switch| switch.process == std::process::id()));
+    let contexts: std::collections::BTreeSet<u32> = switches.iter().map(|switch| switch.context).collect();
+    assert_eq!(contexts.len(), 2);
+    // A minute that nobody looked at.
+    node.wait(60_000);
+    let (switches, lost) = take(&mut log);
+    assert_eq!(switches.len() as u64 + lost, 120_000);
+    assert_eq!(take(&mut log), (Vec::new(), 0));
+    second.disable(&[(first.program.client, channel)], true).unwrap();
+    node.wait(1);
+    assert!(take(&mut log).0.len() <= 2, "who is off has left");
+}
+
+#[test]
+fn a_card_without_firmware_takes_no_channel_off() {
+    let state_dir = tempfile::tempdir().unwrap();
+    let mut inventory = inventory();
+    inventory.cards[0].hard_caps = false;
+    let driver = SimulatedDriver::new(state_dir.path(), &inventory).unwrap();
+    let cards = (0..2).map(|minor| driver.open(crate::rm::Node::Card(minor)).unwrap()).collect();
+    let machine = Machine { driver, _cards: cards, _state_dir: None };
+    let worker = Worker::new(&machine);
+    let (_, channel) = worker.busy();
+    assert_eq!(worker.disable(&[(worker.program.client, channel)], true), Err(Status::NOT_SUPPORTED));
 }
