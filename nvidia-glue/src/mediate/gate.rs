@@ -35,7 +35,7 @@ use crate::{
 const DISABLE_CHANNELS: u32 = 0x2080_110b;
 const DISABLE_CHANNELS_NAME: &str = "NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS";
 /// Bytes of `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS`, and where its fields are.
-const PARAMS: usize = 536;
+pub(super) const PARAMS: usize = 536;
 pub(super) const COUNT: usize = 4;
 pub(super) const CLIENTS: usize = 24;
 pub(super) const CHANNELS: usize = 280;

@@ -5,7 +5,7 @@ use super::{
     Answer, Session,
     call::{End, Flight},
     channels::Engine,
-    gate::{CHANNELS, CLIENTS, COUNT, CardGate, DEFAULT_SLICE_US, MOST, MOST_SLICE_US},
+    gate::{CHANNELS, CLIENTS, COUNT, CardGate, DEFAULT_SLICE_US, MOST, MOST_SLICE_US, PARAMS},
     locks::{Name, lock},
 };
 use crate::{
@@ -129,7 +129,7 @@ impl Session {
     /// The driver would stop anybody's channels for anybody. A program stops and starts its own, and none in the off time.
     fn disable_channels(&self, flight: &mut Flight<'_>, subdevice: ObjectName) -> Result<Answer, End> {
         let names = self.named_channels(flight.params())?;
-        let card = self.card_of(subdevice.client, subdevice.object).ok_or(NOT_FOUND)?;
+        let card = lock(&self.topology).subdevice_card(subdevice.client, subdevice.object).ok_or(NOT_FOUND)?;
         let gate = self.gate(card).ok_or(NOT_FOUND)?;
         if !gate.with(|channels| names.iter().all(|name| channels.has_channel(*name))) {
             return Err(End::Status(Status::INVALID_CHANNEL));
@@ -158,7 +158,9 @@ impl Session {
 
     /// What `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS` names, if it is the container's.
     fn named_channels(&self, params: &[u8]) -> Result<Vec<ObjectName>, End> {
-        let count = read_u32(params, COUNT).and_then(|count| usize::try_from(count).ok());
+        // What is answered here is refused here, as the driver would.
+        let whole = Some(params).filter(|params| params.len() == PARAMS).ok_or(INVALID)?;
+        let count = read_u32(whole, COUNT).and_then(|count| usize::try_from(count).ok());
         let count = count.filter(|count| *count <= MOST).ok_or(INVALID)?;
         let name = |at: usize| {
             let client = read_u32(params, CLIENTS + 4 * at)?;

@@ -70,6 +70,12 @@ impl Topology {
         }
     }
 
+    /// The card that the object is a subdevice of, if it is one.
+    pub(super) fn subdevice_card(&self, client: Handle, object: Handle) -> Option<Card> {
+        let placed = self.clients.get(&client)?.get(&object)?;
+        (placed.place == Place::Subdevice).then_some(placed.card)
+    }
+
     /// The card that the object is a channel group on, if it is one.
     pub(super) fn group_card(&self, client: Handle, object: Handle) -> Option<Card> {
         let placed = self.clients.get(&client)?.get(&object)?;

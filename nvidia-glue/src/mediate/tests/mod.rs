@@ -3,8 +3,11 @@
 mod attacks;
 mod exports;
 mod foreign;
+mod gates;
 mod managed;
 mod memory;
 mod monitor;
+mod scheduling;
+mod spy;
 mod views;
 mod world;

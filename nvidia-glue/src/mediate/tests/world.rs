@@ -123,6 +123,8 @@ pub(super) struct Told {
     pub(super) new_processes: Mutex<Vec<Pid>>,
     pub(super) unknown: Mutex<Vec<UnknownCall>>,
     pub(super) drifts: Mutex<Vec<Drift>>,
+    /// Cards that had their first channel.
+    pub(super) first_channels: Mutex<Vec<String>>,
 }
 
 impl Observer for Told {
@@ -137,6 +139,9 @@ impl Observer for Told {
     }
     fn drift(&self, drift: &Drift) {
         lock(&self.drifts).push(drift.clone());
+    }
+    fn first_channel(&self, uuid: &str) {
+        lock(&self.first_channels).push(uuid.to_owned());
     }
 }
 

@@ -1,0 +1,357 @@
+//! The gates of cards: which channels they take off and put back, and that nothing slips by.
+
+use std::sync::{Arc, mpsc};
+
+use super::{
+    spy::{COPY, DISABLE, GR, NVDEC, SCHEDULE_CHANNEL, SCHEDULE_GROUP, SET_TIMESLICE, Spy},
+    world::Machine,
+};
+use crate::{
+    mediate::{Answer, Stopped, locks::lock},
+    rm::Status,
+    schedule::{Edge, EdgeError},
+};
+
+#[test]
+fn a_closed_gate_has_every_throttled_channel_of_every_process_off() {
+    let machine = Machine::new(2);
+    let spy = Spy::new(&machine);
+    let container = spy.container_with(&machine, &[0, 1]);
+    let (one, other) = (container.program(), container.program());
+    let (first, second, elsewhere) = (one.context(0), other.context(0), other.context(1));
+    let mut throttled: Vec<_> = first.scheduled(GR, 3).into_iter().map(|channel| (&first, channel)).collect();
+    throttled.extend(second.scheduled(COPY, 2).into_iter().map(|channel| (&second, channel)));
+    let video = second.scheduled(NVDEC, 1)[0];
+    let away = elsewhere.scheduled(GR, 1)[0];
+    let bare = first.channel(first.device, GR).unwrap();
+    first.schedule(bare, SCHEDULE_CHANNEL).unwrap();
+    throttled.push((&first, bare));
+    let idle = first.channel(first.device, GR).unwrap();
+    let gate = container.gate();
+    assert_eq!((gate.channels(), gate.groups()), (7, 2), "one group, one channel without");
+    assert_eq!(gate.uuid(), container.inventory.cards[0].uuid);
+    assert_eq!(*lock(&container.told.first_channels), [0, 1].map(|card| machine.inventory.cards[card].uuid.clone()));
+
+    assert_eq!(gate.close().unwrap(), Edge { channels: 6, calls: 1 });
+    for (context, channel) in &throttled {
+        assert!(!spy.works(context, *channel));
+    }
+    assert!(spy.works(&second, video) && spy.works(&elsewhere, away) && !spy.works(&first, idle));
+    // Again: nothing is lost, nothing counted.
+    gate.close().unwrap();
+    assert_eq!(gate.open().unwrap(), Edge { channels: 6, calls: 1 });
+    for (context, channel) in throttled {
+        assert!(spy.works(context, channel));
+    }
+}
+
+#[test]
+fn more_channels_than_a_call_takes_are_named_in_several() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let channels: Vec<u32> = (0..13).flat_map(|_| context.scheduled(GR, 10)).collect();
+    let gate = container.gate();
+    assert_eq!(gate.close().unwrap(), Edge { channels: 130, calls: 3 });
+    assert!(channels.iter().all(|channel| !spy.works(&context, *channel)));
+    gate.open().unwrap();
+    assert!(channels.iter().all(|channel| spy.works(&context, *channel)));
+}
+
+#[test]
+fn what_is_gone_keeps_nobody_on_the_card() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let (staying, leaving) = (container.program(), container.program());
+    let context = staying.context(0);
+    let gone = leaving.context(0);
+    // Before, in the middle and after in the order of names.
+    let mut channels = context.scheduled(GR, 40);
+    gone.scheduled(GR, 30);
+    channels.extend(context.scheduled(GR, 10));
+    // Its file closes, and nobody tells.
+    leaving.close(gone.control);
+    let gate = container.gate();
+    assert_eq!(gate.channels(), 80);
+    let edge = gate.close().unwrap();
+    assert!(channels.iter().all(|channel| !spy.works(&context, *channel)));
+    assert!(edge.calls <= 4, "{edge:?}");
+    gate.open().unwrap();
+    assert!(channels.iter().all(|channel| spy.works(&context, *channel)));
+    container.session.process_ended(leaving.exit());
+    assert_eq!(gate.channels(), 50);
+    assert_eq!(gate.close().unwrap(), Edge { channels: 50, calls: 1 });
+}
+
+#[test]
+fn channels_go_with_what_they_hang_from() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let gate = container.gate();
+    for free in 0..5 {
+        let context = program.context(0);
+        let group = context.group(GR);
+        let channel = context.channel(group, 0).unwrap();
+        context.schedule(group, SCHEDULE_GROUP).unwrap();
+        assert_eq!((gate.channels(), gate.groups()), (1, 1));
+        let doomed = [channel, group, context.device, context.client].get(free).copied();
+        match doomed {
+            Some(object) => context.free(object).unwrap(),
+            None => {
+                program.close(context.control);
+                container.session.reconcile();
+            }
+        }
+        assert_eq!(gate.channels(), 0, "{free}");
+        assert_eq!(gate.groups(), usize::from(doomed == Some(channel)), "{free}");
+        if doomed == Some(channel) {
+            context.free(group).unwrap();
+        }
+    }
+    assert_eq!(gate.close().unwrap(), Edge::default());
+}
+
+#[test]
+fn a_schedule_call_waits_for_the_window() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let video = context.group(NVDEC);
+    context.channel(video, 0).unwrap();
+    let group = context.group(GR);
+    let channel = context.channel(group, 0).unwrap();
+    let gate = container.gate();
+    gate.close().unwrap();
+    // Not for a channel that is not throttled.
+    context.schedule(video, SCHEDULE_GROUP).unwrap();
+    spy.seen();
+    let (started, has_started) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            started.send(()).unwrap();
+            context.schedule(group, SCHEDULE_GROUP)
+        });
+        has_started.recv().unwrap();
+        // However long this takes: it has not been executed when the gate opens, or the gate has it off.
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        assert!(!spy.works(&context, channel));
+        assert_eq!(spy.count(SCHEDULE_GROUP), 0);
+        gate.open().unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+    assert!(spy.works(&context, channel));
+}
+
+#[test]
+fn a_caller_that_is_gone_waits_for_nothing() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let group = context.group(GR);
+    context.channel(group, 0).unwrap();
+    container.gate().close().unwrap();
+    spy.seen();
+    let params = program.put(&[1, 0, 0]);
+    let mut args = super::world::words(&[context.client, group, SCHEDULE_GROUP, 0]);
+    args.extend(params.to_le_bytes());
+    args.extend(super::world::words(&[3, 0]));
+    let argument = program.put(&args);
+    // Both are read; then it is killed.
+    program.goes_after_reads(2);
+    let stopped = Stopped::Ioctl { fd: context.control, command: 0xc020_462a, argument };
+    assert_eq!(program.handle(stopped), Answer::Errno(libc::EINTR));
+    assert_eq!(spy.count(SCHEDULE_GROUP), 0);
+}
+
+#[test]
+fn a_loop_that_makes_channels_in_the_off_time_gains_nothing() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let gate = container.gate();
+    gate.close().unwrap();
+    // As if each had waited as long as calls do.
+    container.session.hurry(true);
+    let old = context.group(GR);
+    let mut channels = vec![context.channel(old, 0).unwrap()];
+    context.schedule(old, SCHEDULE_GROUP).unwrap();
+    for _ in 0..10 {
+        // In groups of their own, without one, in a group that is scheduled, and in one that another client has a handle of.
+        channels.extend(context.scheduled(GR, 2));
+        channels.extend(context.scheduled(COPY, 1));
+        let bare = context.channel(context.device, 0).unwrap();
+        context.schedule(bare, SCHEDULE_CHANNEL).unwrap();
+        let added = context.channel(old, 0).unwrap();
+        context.schedule(added, SCHEDULE_CHANNEL).unwrap();
+        context.schedule(old, SCHEDULE_GROUP).unwrap();
+        channels.extend([bare, added]);
+    }
+    for channel in &channels {
+        assert!(!spy.works(&context, *channel));
+    }
+    assert_eq!(gate.open().unwrap().channels, channels.len());
+    assert!(channels.iter().all(|channel| spy.works(&context, *channel)));
+}
+
+#[test]
+fn a_gate_that_moves_in_the_middle_of_a_call_has_the_last_word() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let new_group = || {
+        let group = context.group(GR);
+        (group, context.channel(group, 0).unwrap())
+    };
+    // It closes before the driver has scheduled: the edge comes too early for the channel.
+    let (group, late) = new_group();
+    let gate = container.gate();
+    spy.during(SCHEDULE_GROUP, {
+        let gate = Arc::clone(&gate);
+        move || assert!(gate.close().is_ok())
+    });
+    context.schedule(group, SCHEDULE_GROUP).unwrap();
+    assert!(!spy.works(&context, late));
+    // It opens while the new channel is being taken off.
+    container.session.hurry(true);
+    let (group, early) = new_group();
+    let opened = Arc::clone(&gate);
+    spy.during(DISABLE, move || assert!(opened.open().is_ok()));
+    context.schedule(group, SCHEDULE_GROUP).unwrap();
+    assert!(spy.works(&context, early) && spy.works(&context, late));
+}
+
+#[test]
+fn what_the_driver_does_not_schedule_is_not_named() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let empty = context.group(GR);
+    assert_eq!(context.schedule(empty, SCHEDULE_GROUP), Err(Status::INVALID_STATE));
+    let channel = context.channel(empty, 0).unwrap();
+    let gate = container.gate();
+    assert_eq!((gate.channels(), gate.close().unwrap()), (1, Edge::default()));
+    gate.open().unwrap();
+    context.schedule(empty, SCHEDULE_GROUP).unwrap();
+    assert_eq!(gate.close().unwrap().channels, 1);
+    assert!(!spy.works(&context, channel));
+}
+
+#[test]
+fn a_group_is_one_by_any_of_its_handles() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let (server, client) = (program.context(0), program.context(0));
+    let group = server.group(GR);
+    let first = server.channel(group, 0).unwrap();
+    server.schedule(group, SCHEDULE_GROUP).unwrap();
+    // As the MPS server does for its clients.
+    let same = program.dup(client.control, (client.client, client.device), (server.client, group)).unwrap();
+    let second = client.channel(same, 0).unwrap();
+    client.schedule(second, SCHEDULE_CHANNEL).unwrap();
+    let gate = container.gate();
+    assert_eq!((gate.channels(), gate.groups()), (2, 1));
+    gate.close().unwrap();
+    assert!(!spy.works(&server, first) && !spy.works(&client, second));
+    gate.set_slice(Some(700)).unwrap();
+    assert_eq!(spy.slice(&server, group), Some(700));
+    server.free(group).unwrap();
+    assert_eq!((gate.channels(), gate.groups()), (1, 1));
+}
+
+#[test]
+fn what_is_not_known_is_not_scheduled() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let channel = context.scheduled(GR, 1)[0];
+    spy.seen();
+    // Neither a channel nor a group, and one that was exported and taken in again.
+    for object in [context.device, context.subdevice, 0x1234] {
+        for id in [SCHEDULE_GROUP, SCHEDULE_CHANNEL, 0xa06f_0104, 0xa06c_0102, 0xa06f_0112, 0xa06c_0105] {
+            assert_eq!(context.schedule(object, id), Err(Status::OBJECT_NOT_FOUND), "{object:#x} {id:#x}");
+        }
+    }
+    let stranger = 0x5c00_7777;
+    assert_eq!(context.channel(stranger, GR), Err(Status::OBJECT_NOT_FOUND));
+    assert_eq!(context.channel(channel, GR), Err(Status(0x36)), "the driver's own word");
+    assert_eq!(spy.seen(), []);
+}
+
+#[test]
+fn a_card_that_cannot_take_channels_off_says_so() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let uuid = &container.inventory.cards[0].uuid;
+    assert_eq!((container.session.can_close(uuid), container.session.can_close("GPU-other")), (Some(true), None));
+    let program = container.program();
+    let context = program.context(0);
+    context.scheduled(GR, 2);
+    // With GSP the empty list is refused for what it is.
+    spy.refuse(DISABLE, Status(0x3a));
+    assert_eq!(container.session.can_close(uuid), Some(true));
+    spy.refuse(DISABLE, Status::NOT_SUPPORTED);
+    assert_eq!(container.session.can_close(uuid), Some(false));
+    spy.seen();
+    let refused = container.gate().close().unwrap_err();
+    assert!(matches!(refused, EdgeError::Refused { status: Status::NOT_SUPPORTED, .. }), "{refused}");
+    assert_eq!(spy.count(DISABLE), 1, "it is not asked again");
+}
+
+#[test]
+fn a_driver_that_refuses_is_told_of_and_tried_again() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let channels = context.scheduled(GR, 2);
+    let gate = container.gate();
+    gate.close().unwrap();
+    spy.refuse(DISABLE, Status::INVALID_STATE);
+    let refused = gate.open().unwrap_err();
+    assert!(matches!(refused, EdgeError::Refused { status: Status::INVALID_STATE, .. }), "{refused}");
+    spy.refuse(SET_TIMESLICE, Status::INVALID_STATE);
+    assert!(gate.set_slice(Some(1000)).is_err());
+    // A new attempt of the scheduler's.
+    spy.refuse_nothing();
+    gate.open().unwrap();
+    assert!(channels.iter().all(|channel| spy.works(&context, *channel)));
+}
+
+#[test]
+fn a_gate_keeps_no_file_and_nobody_alive() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    context.scheduled(GR, 2);
+    let gate = container.gate();
+    gate.set_slice(Some(500)).unwrap();
+    gate.close().unwrap();
+    assert!(spy.count(SET_TIMESLICE) == 1 && container.used(0) > 0);
+    program.close(context.control);
+    container.session.reconcile();
+    container.assert_nothing_left();
+    assert_eq!(spy.duplicates(), 0);
+}

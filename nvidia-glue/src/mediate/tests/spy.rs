@@ -1,0 +1,279 @@
+//! A driver that is watched: what reaches it, and what a real card makes of that.
+//!
+//! It does to channels what an H200 was seen to do (docs/driver-facts.md): to take off one that is not scheduled yet has no effect;
+//! one that is off stays off when it is scheduled again.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    fs::File,
+    io,
+    sync::{Arc, Mutex},
+};
+
+use super::world::{Container, Context, GIB, Machine};
+use crate::{
+    driver::{DeviceFile, Driver, DriverCall, OwnClient, SimulatedDriver},
+    mediate::locks::lock,
+    rm::{
+        Handle, Node, Status,
+        layout::{read_u32, read_u64, write_u32},
+    },
+    schedule::Gate,
+};
+use runtime_config::request::OverMemory;
+
+pub(super) const SCHEDULE_GROUP: u32 = 0xa06c_0101;
+pub(super) const SET_TIMESLICE: u32 = 0xa06c_0103;
+pub(super) const GET_TIMESLICE: u32 = 0xa06c_0104;
+pub(super) const SCHEDULE_CHANNEL: u32 = 0xa06f_0103;
+pub(super) const DISABLE: u32 = 0x2080_110b;
+pub(super) const GR: u32 = 1;
+pub(super) const COPY: u32 = 0x0b;
+pub(super) const NVDEC: u32 = 0x13;
+
+/// A control as it reached the driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) client: u32,
+    pub(super) object: u32,
+    pub(super) id: u32,
+    pub(super) params: Vec<u8>,
+}
+
+type Name = (u32, u32);
+
+#[derive(Debug, Default)]
+struct Card {
+    /// Each with what it is in.
+    channels: BTreeMap<Name, Channel>,
+    /// Duplicates, with what they are of.
+    same: HashMap<Name, Name>,
+    slices: HashMap<Name, u64>,
+}
+
+#[derive(Debug)]
+struct Channel {
+    parent: Name,
+    scheduled: bool,
+    off: bool,
+}
+
+impl Card {
+    fn root(&self, name: Name) -> Name {
+        self.same.get(&name).map_or(name, |of| self.root(*of))
+    }
+
+    fn control(&mut self, seen: &Seen) {
+        let (name, on) = ((seen.client, seen.object), seen.params.first() != Some(&0));
+        match seen.id {
+            DISABLE => {
+                for at in (0..read_u32(&seen.params, 4).unwrap() as usize).map(|at| 4 * at) {
+                    let word = |base| read_u32(&seen.params, base + at).unwrap();
+                    let channel = self.channels.get_mut(&(word(24), word(280)));
+                    if let Some(channel) = channel.filter(|channel| channel.scheduled) {
+                        channel.off = on;
+                    }
+                }
+            }
+            SCHEDULE_GROUP | SCHEDULE_CHANNEL if on => {
+                let target = self.root(name);
+                let roots: Vec<(Name, Name)> =
+                    self.channels.iter().map(|(name, channel)| (*name, self.root(channel.parent))).collect();
+                for (channel, root) in roots {
+                    if channel == name || root == target {
+                        self.channels.get_mut(&channel).unwrap().scheduled = true;
+                    }
+                }
+            }
+            SET_TIMESLICE => {
+                self.slices.insert(self.root(name), read_u64(&seen.params, 0).unwrap());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What happens while a control is executed.
+type During = Box<dyn Fn() + Send>;
+
+pub(super) struct Spy {
+    driver: Arc<SimulatedDriver>,
+    seen: Mutex<Vec<Seen>>,
+    card: Mutex<Card>,
+    during: Mutex<Option<(u32, During)>>,
+    refused: Mutex<HashMap<u32, Status>>,
+}
+
+impl fmt::Debug for Spy {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Spy").finish_non_exhaustive()
+    }
+}
+
+impl Spy {
+    pub(super) fn new(machine: &Machine) -> Arc<Self> {
+        Arc::new(Self {
+            driver: Arc::clone(&machine.driver),
+            seen: Mutex::default(),
+            card: Mutex::default(),
+            during: Mutex::default(),
+            refused: Mutex::default(),
+        })
+    }
+
+    /// A container on card 0, whose calls it sees.
+    pub(super) fn container(self: &Arc<Self>, machine: &Machine) -> Container {
+        self.container_with(machine, &[0])
+    }
+
+    pub(super) fn container_with(self: &Arc<Self>, machine: &Machine, cards: &[usize]) -> Container {
+        machine.container_on(Arc::clone(self) as Arc<dyn Driver>, OverMemory::Deny, cards, 8 * GIB)
+    }
+
+    /// The next time that this control comes, `work` is done before the driver executes it.
+    pub(super) fn during(&self, id: u32, work: impl Fn() + Send + 'static) {
+        *lock(&self.during) = Some((id, Box::new(work)));
+    }
+
+    /// From now on the driver refuses this control.
+    pub(super) fn refuse(&self, id: u32, status: Status) {
+        lock(&self.refused).insert(id, status);
+    }
+
+    pub(super) fn refuse_nothing(&self) {
+        lock(&self.refused).clear();
+    }
+
+    /// What has come since it was last asked.
+    pub(super) fn seen(&self) -> Vec<Seen> {
+        std::mem::take(&mut lock(&self.seen))
+    }
+
+    /// How many of this control have come since anything was last asked.
+    pub(super) fn count(&self, id: u32) -> usize {
+        self.seen().iter().filter(|seen| seen.id == id).count()
+    }
+
+    /// Whether a channel does work.
+    pub(super) fn works(&self, context: &Context<'_, '_>, channel: u32) -> bool {
+        let card = lock(&self.card);
+        let channel = &card.channels[&(context.client, channel)];
+        channel.scheduled && !channel.off
+    }
+
+    /// Duplicates that were made and are not freed, those of clients that are gone among them.
+    pub(super) fn duplicates(&self) -> usize {
+        lock(&self.card).same.len()
+    }
+
+    /// The time slice that a group has on the card.
+    pub(super) fn slice(&self, context: &Context<'_, '_>, group: u32) -> Option<u64> {
+        let card = lock(&self.card);
+        card.slices.get(&card.root((context.client, group))).copied()
+    }
+}
+
+impl Driver for Spy {
+    fn ioctl(&self, file: &DeviceFile, call: DriverCall<'_>) -> io::Result<i32> {
+        let DriverCall { command, args, buffers, files } = call;
+        let word = |args: &[u8], at| read_u32(args, at).unwrap_or(0);
+        let number = (command & 0xff, file.node == Node::Uvm);
+        let control = (number == (0x2a, false)).then(|| Seen {
+            client: word(args, 0),
+            object: word(args, 4),
+            id: word(args, 8),
+            params: buffers.first().map(|buffer| buffer.bytes.clone()).unwrap_or_default(),
+        });
+        if let Some(seen) = &control {
+            lock(&self.seen).push(seen.clone());
+            let during = lock(&self.during).take_if(|(id, _)| *id == seen.id);
+            if let Some((_, work)) = during {
+                work();
+            }
+            if let Some(status) = lock(&self.refused).get(&seen.id) {
+                assert!(write_u32(args, 28, status.0));
+                return Ok(0);
+            }
+        }
+        let answer = self.driver.ioctl(file, DriverCall { command, args: &mut *args, buffers, files })?;
+        let mut card = lock(&self.card);
+        match (number, control) {
+            ((0x2a, false), Some(seen)) if word(args, 28) == 0 => card.control(&seen),
+            ((0x2b, false), _) if word(args, 12) & 0xff == 0x6f => {
+                let (client, parent, object) = (word(args, 0), word(args, 4), word(args, 8));
+                let channel = Channel { parent: (client, parent), scheduled: false, off: false };
+                card.channels.insert((client, object), channel);
+            }
+            ((0x34, false), _) if word(args, 24) == 0 => {
+                let of = (word(args, 12), word(args, 16));
+                card.same.insert((word(args, 0), word(args, 8)), of);
+            }
+            ((0x29, false), _) if word(args, 12) == 0 => {
+                card.same.remove(&(word(args, 0), word(args, 8)));
+            }
+            _ => {}
+        }
+        Ok(answer)
+    }
+    fn in_callers_place(&self, file: &DeviceFile, call: DriverCall<'_>) -> Option<io::Result<i32>> {
+        self.driver.in_callers_place(file, call)
+    }
+    fn open(&self, node: Node) -> io::Result<DeviceFile> {
+        self.driver.open(node)
+    }
+    fn node_of(&self, file: &File) -> io::Result<Option<Node>> {
+        self.driver.node_of(file)
+    }
+    fn client_exists(&self, probe: &OwnClient, client: Handle) -> io::Result<bool> {
+        self.driver.client_exists(probe, client)
+    }
+}
+
+impl Container {
+    pub(super) fn gate(&self) -> Arc<dyn Gate> {
+        self.session.gates().remove(0)
+    }
+}
+
+impl Context<'_, '_> {
+    pub(super) fn group(&self, engine: u32) -> u32 {
+        let mut params = [0; 20];
+        assert!(write_u32(&mut params, 12, engine));
+        self.object(0xa06c, &mut params).unwrap()
+    }
+
+    /// A channel below a group or the device.
+    pub(super) fn channel(&self, parent: u32, engine: u32) -> Result<u32, Status> {
+        let mut params = [0; 368];
+        assert!(write_u32(&mut params, 128, engine));
+        self.program.alloc(self.control, (self.client, parent, 0), 0xc86f, &mut params)
+    }
+
+    pub(super) fn control(&self, object: u32, id: u32, params: &mut [u8]) -> Result<(), Status> {
+        self.program.control(self.control, (self.client, object), id, params)
+    }
+
+    pub(super) fn schedule(&self, object: u32, id: u32) -> Result<(), Status> {
+        self.control(object, id, &mut [1, 0, 0])
+    }
+
+    /// A scheduled group with channels; the channels.
+    pub(super) fn scheduled(&self, engine: u32, channels: usize) -> Vec<u32> {
+        let group = self.group(engine);
+        let channels = (0..channels).map(|_| self.channel(group, 0).unwrap()).collect();
+        self.schedule(group, SCHEDULE_GROUP).unwrap();
+        channels
+    }
+
+    /// The program's own `DISABLE_CHANNELS`.
+    pub(super) fn disable(&self, disable: bool, channels: &[(u32, u32)]) -> Result<(), Status> {
+        let mut params = vec![0; 536];
+        params[0] = u8::from(disable);
+        assert!(write_u32(&mut params, 4, u32::try_from(channels.len()).unwrap()));
+        for (at, (client, channel)) in (0..).step_by(4).zip(channels) {
+            assert!(write_u32(&mut params, 24 + at, *client) && write_u32(&mut params, 280 + at, *channel));
+        }
+        self.subdevice_control(DISABLE, &mut params)
+    }
+}
