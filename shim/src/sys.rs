@@ -26,6 +26,13 @@ pub fn share_one_arena() {
     let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
 }
 
+/// Gives pages of freed memory back to the kernel, also those between what is still in use: glibc itself gives back the end only.
+pub fn give_back_free_memory() {
+    // SAFETY: takes an integer, and looks at the allocator's own lists under its own locks.
+    #[cfg(target_env = "gnu")]
+    let _ = unsafe { libc::malloc_trim(0) };
+}
+
 /// What a process is after [`clone_sibling`] or [`fork`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forked {
