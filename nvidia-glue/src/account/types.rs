@@ -175,6 +175,17 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Whether there may be room once something is gone: not for what is more than there can ever be.
+    pub const fn may_pass(&self) -> bool {
+        match self {
+            Self::OverQuota(over) => over.asked.0 <= over.limit.0,
+            Self::TooMany { limit, .. } => *limit > 0,
+            Self::UnknownClient(_) | Self::UnknownObject(_) | Self::NothingExported { .. } | Self::UnknownCard(_) => {
+                false
+            }
+        }
+    }
+
     /// What the driver would say.
     pub const fn status(&self) -> Status {
         match self {

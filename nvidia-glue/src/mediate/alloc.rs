@@ -306,7 +306,9 @@ impl Session {
         let names: Vec<Name> = [Name::Client(making.client)].into_iter().chain(also.iter().copied()).collect();
         let mut made = self.locks.with(&names, || self.make_locked(flight, making));
         // If there is no room, what is gone meanwhile is looked for, and asked once more.
-        if let Err(Stop::Refused(Refusal::OverQuota(_) | Refusal::TooMany { .. })) = made {
+        if let Err(Stop::Refused(refusal)) = &made
+            && refusal.may_pass()
+        {
             self.refresh();
             made = self.locks.with(&names, || self.make_locked(flight, making));
         }

@@ -15,6 +15,7 @@ mod gate;
 mod grant;
 mod heap;
 mod locks;
+mod looks;
 mod maps;
 mod observer;
 mod open_files;

@@ -37,14 +37,12 @@ impl Left {
 }
 
 impl Session {
-    /// Looks for what is gone, so that nothing is refused for its sake. Whoever waits for another thread's look that began later than
-    /// its own question is done with that.
+    /// Looks for what is gone, so that nothing is refused for its sake. May have to wait: see [`super::looks`].
     pub(super) fn refresh(&self) {
-        let before = *lock(&self.refreshing);
-        let mut looks = lock(&self.refreshing);
-        if *looks > before + 1 {
-            return;
-        }
+        self.looks.look(|| self.look_for_what_is_gone());
+    }
+
+    fn look_for_what_is_gone(&self) {
         self.end_processes();
         let charged = lock(&self.accounts).charged_clients();
         self.drop_dead_clients(&charged);
@@ -53,7 +51,6 @@ impl Session {
         // Somebody is about to be refused: memory that only exports hold, to files that no process has, does not wait for who may come for it.
         self.drop_unheld_tokens([super::TRANSIT[0], Duration::ZERO]);
         self.look_at_managed();
-        *looks += 1;
     }
 
     /// Whether a client is charged whose process has ended: its file is perhaps being closed just now, by the kernel or by a thread of the

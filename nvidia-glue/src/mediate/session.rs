@@ -20,6 +20,7 @@ use super::{
     gate::CardGate,
     grant::{Grant, OwnCard},
     locks::{Locks, lock},
+    looks::Looks,
     open_files::OpenFiles,
     people::People,
     refresh::Found,
@@ -54,8 +55,8 @@ pub struct Session {
     pub(super) found: Mutex<Found>,
     pub(super) files: Mutex<OpenFiles>,
     pub(super) locks: Locks,
-    /// Looks at what may be gone, one after the other, and how many there have been.
-    pub(super) refreshing: Mutex<u64>,
+    /// Looks at what may be gone.
+    pub(super) looks: Looks,
     /// The driver has refused a client that is known here, which most likely went with its file. It writes a line into the kernel's
     /// log for each control in such a client: from then on it is asked first whether a client is there, which costs a microsecond.
     is_careful: AtomicBool,
@@ -128,7 +129,7 @@ impl Session {
             found: Mutex::default(),
             files: Mutex::default(),
             locks: Locks::default(),
-            refreshing: Mutex::default(),
+            looks: Looks::default(),
             is_careful: AtomicBool::new(false),
             unknown: Mutex::default(),
             counters: Counters::default(),
@@ -362,7 +363,7 @@ impl Session {
         const PAUSES: [Duration; 3] = [Duration::ZERO, Duration::from_millis(5), Duration::from_millis(50)];
         let mut answer = ask(&mut lock(&self.accounts));
         for pause in PAUSES {
-            if !matches!(answer, Err(Refusal::OverQuota(_) | Refusal::TooMany { .. })) {
+            if !answer.as_ref().is_err_and(Refusal::may_pass) {
                 break;
             }
             if pause > Duration::ZERO {

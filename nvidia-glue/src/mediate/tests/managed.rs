@@ -158,7 +158,10 @@ fn an_excess_is_told_whoever_finds_it() {
     program.map_uvm(AT, 2 * LIMIT);
     // Looked for because there is no room, and charged from then on.
     assert_eq!(context.memory(2 * LIMIT), Err(crate::rm::Status::NO_MEMORY));
-    assert_eq!(container.used(0), 2 * LIMIT);
+    assert_eq!(container.used(0), 0, "no look is needed to know that this will never fit");
+    context.memory(LIMIT).unwrap();
+    assert_eq!(context.memory(MIB), Err(crate::rm::Status::NO_MEMORY));
+    assert_eq!(container.used(0), 3 * LIMIT);
     let drifts = container.session.reconcile();
     assert_eq!(
         drifts.iter().map(|drift| (drift.excess, drift.pids.clone())).collect::<Vec<_>>(),

@@ -1,10 +1,12 @@
 //! Memory: charged, refused, released.
 
+use std::time::Duration;
+
 use runtime_config::{Bytes, request::OverMemory};
 
 use super::world::{Container, MIB, Machine, memory_params, result, words};
 use crate::{
-    mediate::{Answer, Stopped, locks::lock},
+    mediate::{Answer, Stopped, locks::lock, looks::Clock},
     rm::{
         Node, Status,
         layout::{read_u32, read_u64, write_u32},
@@ -348,4 +350,43 @@ fn a_context_is_charged_what_the_driver_tells_of_it_and_nobody_asks_before_it_ca
     assert_eq!(container.used(0), told + 2948 * 1024);
     context.free(group).unwrap();
     assert_eq!(container.used(0), 0);
+}
+
+/// Each look costs the mediator what its container has of processes, files and clients.
+#[test]
+fn a_loop_of_refusals_does_not_burn_a_processor() {
+    let machine = Machine::new(1);
+    let mut container = machine.container(&[0], LIMIT);
+    let clock = crate::mediate::looks::tests::Told::default();
+    container.looks_cost(&clock, Duration::from_millis(5));
+    let program = container.program();
+    let context = program.context(0);
+    context.memory(LIMIT).unwrap();
+    let looks = |work: &dyn Fn()| {
+        let before = container.session.looks.count();
+        work();
+        container.session.looks.count() - before
+    };
+    for _ in 0..100 {
+        assert_eq!(context.memory(MIB), Err(Status::NO_MEMORY));
+    }
+    let (now, worked) = (clock.now(), clock.worked());
+    assert!(worked * 9 <= now, "{worked:?} of {now:?}");
+    assert_eq!(looks(&|| assert_eq!(context.memory(2 * LIMIT), Err(Status::NO_MEMORY))), 0, "it will never fit");
+    // What was seen to go leaves room at once; what was not, after one look.
+    let neighbour = container.program();
+    let memory = neighbour.context(0);
+    let freed = looks(&|| {
+        context.free(context.client).unwrap();
+        let again = memory.memory(LIMIT).unwrap();
+        memory.free(again).unwrap();
+    });
+    assert_eq!(freed, 0);
+    let other = program.context(0);
+    other.memory(LIMIT).unwrap();
+    let closed = looks(&|| {
+        program.close(other.control);
+        memory.memory(LIMIT).unwrap();
+    });
+    assert_eq!(closed, 1);
 }

@@ -8,6 +8,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
 use runtime_config::{
@@ -22,7 +23,7 @@ use crate::{
     driver::{Driver, SimulatedDriver, same_open_file},
     mediate::{
         Answer, Caller, CallerError, Drift, GrantedCard, Observer, OverMemoryEvent, Pid, Processes, Session,
-        SessionSetup, Stopped, UnknownCall, UvmMapping, locks::lock,
+        SessionSetup, Stopped, UnknownCall, UvmMapping, locks::lock, looks,
     },
     rm::{
         DriverRelease, Node, Status,
@@ -147,7 +148,11 @@ impl Observer for Told {
 
 /// The container's processes as /proc would show them.
 #[derive(Debug, Default)]
-pub(super) struct Everybody(Mutex<BTreeMap<Pid, Arc<Process>>>);
+pub(super) struct Everybody {
+    processes: Mutex<BTreeMap<Pid, Arc<Process>>>,
+    /// What it costs to look for all of them, by that clock.
+    cost: Mutex<Option<(looks::tests::Told, Duration)>>,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Process {
@@ -163,16 +168,19 @@ fn gone<T>() -> io::Result<T> {
 
 impl Everybody {
     fn get(&self, pid: Pid) -> Option<Arc<Process>> {
-        lock(&self.0).get(&pid).cloned()
+        lock(&self.processes).get(&pid).cloned()
     }
 }
 
 impl Processes for Everybody {
     fn pids(&self) -> io::Result<Vec<Pid>> {
-        Ok(lock(&self.0).keys().copied().collect())
+        if let Some((clock, cost)) = &*lock(&self.cost) {
+            clock.work(*cost);
+        }
+        Ok(lock(&self.processes).keys().copied().collect())
     }
     fn is_running(&self, pid: Pid) -> bool {
-        lock(&self.0).contains_key(&pid)
+        lock(&self.processes).contains_key(&pid)
     }
     fn is_thread_running(&self, thread: i32) -> bool {
         self.is_running(Pid(thread))
@@ -208,7 +216,7 @@ impl Container {
     pub(super) fn program(&self) -> Program<'_> {
         let pid = Pid(self.next_pid.fetch_add(1, Ordering::Relaxed));
         let process = Arc::new(Process::default());
-        lock(&self.people.0).insert(pid, Arc::clone(&process));
+        lock(&self.people.processes).insert(pid, Arc::clone(&process));
         Program {
             container: self,
             pid,
@@ -221,6 +229,12 @@ impl Container {
             gone_after_reads: AtomicU32::new(u32::MAX),
             waits_for: AtomicU32::new(u32::MAX),
         }
+    }
+
+    /// Each look for its processes takes so long, and time is what that clock says.
+    pub(super) fn looks_cost(&mut self, clock: &looks::tests::Told, cost: Duration) {
+        *lock(&self.people.cost) = Some((clock.clone(), cost));
+        self.session.looks.clock = Box::new(clock.clone());
     }
 
     /// Bytes charged of the container's card of that index.
@@ -290,7 +304,7 @@ impl<'a> Program<'a> {
 
     /// It ends, without anybody having told the session.
     pub(super) fn exit(self) -> Pid {
-        lock(&self.container.people.0).remove(&self.pid);
+        lock(&self.container.people.processes).remove(&self.pid);
         lock(&self.process.files).clear();
         self.pid
     }
