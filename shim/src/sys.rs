@@ -18,21 +18,6 @@ pub use seccomp::{
     receive, require_notification_sizes, respond, wake_synchronously,
 };
 
-/// Has all threads of the process take memory from one arena. glibc gives each new thread one of its own, of which what the thread used stays:
-/// for threads that come and go, and seldom allocate at once, that is memory for nothing.
-pub fn share_one_arena() {
-    // SAFETY: takes two integers. (It fails for values that are out of range only; then the arenas stay as they are.)
-    #[cfg(target_env = "gnu")]
-    let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
-}
-
-/// Gives pages of freed memory back to the kernel, also those between what is still in use: glibc itself gives back the end only.
-pub fn give_back_free_memory() {
-    // SAFETY: takes an integer, and looks at the allocator's own lists under its own locks.
-    #[cfg(target_env = "gnu")]
-    let _ = unsafe { libc::malloc_trim(0) };
-}
-
 /// What a process is after [`clone_sibling`] or [`fork`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forked {
@@ -162,6 +147,15 @@ pub fn read_only_view(directory: &std::ffi::CStr) -> io::Result<OwnedFd> {
 pub fn set_name(name: &std::ffi::CStr) {
     // A name is a convenience only.
     let _ = nix::sys::prctl::set_name(name);
+}
+
+/// Gives the calling thread the lowest real-time priority; what it starts does not inherit it. Needs `RLIMIT_RTPRIO` of at least 1.
+pub(crate) fn become_real_time() -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 1 };
+    let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: the kernel reads `parameters` only. Not libc's function, which does not exist in every libc.
+    let answer = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const parameters) };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Removes the variables of systemd's socket activation, which libcontainer would hand on to containers.

@@ -77,7 +77,7 @@ impl Pacer {
             not_before_us: 0,
             // The least that a call took lately: to be early would be at a neighbour's cost, and one call may have to wait for the
             // neighbour's, which is issued at about the same instant.
-            opening: Lead::new(1, 4, 0),
+            opening: Lead::new(1, 8, 0),
             closing: Lead::new(1, 2, 500),
         }
     }
@@ -164,9 +164,12 @@ impl Pacer {
         match what {
             Move::Open => {
                 self.opening.learn(took_us);
-                // Nobody planned it: then it is to end at once.
+                // Nobody planned it: unless it is time, it is to end at once.
                 let unplanned = Span { start_us: ended_us, end_us: ended_us, free_after_us: 0 };
-                self.open = Some(Current { span: self.planned.take().unwrap_or(unplanned), opened_us: ended_us });
+                let now = || self.course.span(ended_us).filter(|span| span.start_us <= ended_us);
+                let span = self.planned.or_else(now).unwrap_or(unplanned);
+                self.planned = None;
+                self.open = Some(Current { span, opened_us: ended_us });
             }
             Move::Close => {
                 self.closing.learn(took_us);

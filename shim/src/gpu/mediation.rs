@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use nvidia_glue::{
     cards::{Inventory, Source},
     inject,
-    ledger::{CardGrant, Enforcement, Record},
+    ledger::{CardGrant, ComputeEnforcement, Enforcement, Record},
 };
 use runtime_config::{
     config::{Config, UnknownDriver},
@@ -102,5 +102,6 @@ fn card(grant: &CardGrant, inventory: &Inventory, is_limited: bool) -> Option<Me
         monitored,
         total: card.memory,
         model: card.model.clone(),
+        is_capped: grant.compute_by == ComputeEnforcement::Windows,
     })
 }

@@ -24,6 +24,7 @@ use super::{
     listener::{Listener, Mediation},
     message::{FromMediator, KillReason, ToMediator},
     processes::LOOK_LIMIT,
+    scheduler::Scheduler,
 };
 use crate::helper::frame::{self, FrameError};
 
@@ -33,6 +34,8 @@ const WAKE: u64 = 2;
 const PROCESSES: u64 = 3;
 const TIMER: u64 = 4;
 const OVERDUE: u64 = 5;
+const LEDGER: u64 = 6;
+const EPOCH: u64 = 7;
 /// Listeners are numbered from here.
 const FIRST_LISTENER: u64 = 16;
 
@@ -50,6 +53,7 @@ pub(super) struct Events {
     mediation: Arc<Mediation>,
     epoll: Epoll,
     intake: OwnedFd,
+    scheduler: Scheduler,
     timer: TimerFd,
     listeners: Vec<Watched>,
     next: u64,
@@ -80,6 +84,7 @@ impl Events {
     pub(super) fn new(
         mediation: Arc<Mediation>,
         intake: OwnedFd,
+        scheduler: Scheduler,
         usage: UsageFile,
         period: Duration,
     ) -> io::Result<Self> {
@@ -92,10 +97,13 @@ impl Events {
         epoll.add(&mediation.processes.ended().0, readable(PROCESSES))?;
         epoll.add(&timer, readable(TIMER))?;
         epoll.add(mediation.processes.overdue(), readable(OVERDUE))?;
+        epoll.add(scheduler.watch(), readable(LEDGER))?;
+        epoll.add(scheduler.epoch(), readable(EPOCH))?;
         Ok(Self {
             mediation,
             epoll,
             intake,
+            scheduler,
             timer,
             listeners: Vec::new(),
             next: FIRST_LISTENER,
@@ -115,6 +123,7 @@ impl Events {
             let mediation = Arc::clone(&self.mediation);
             thread::Builder::new().name("leftovers".into()).spawn(move || mediation.look_after_what_is_left())?;
         }
+        self.scheduler.start(&self.mediation.session)?;
         let mut events = [EpollEvent::empty(); 32];
         loop {
             let ready = match self.epoll.wait(&mut events, EpollTimeout::NONE) {
@@ -135,6 +144,8 @@ impl Events {
                     }
                     TIMER => self.tick()?,
                     OVERDUE => self.end_hold_up(),
+                    LEDGER => self.scheduler.changed(&self.mediation.session)?,
+                    EPOCH => self.scheduler.epoch_began(&self.mediation.session)?,
                     listener => self.hung_up(listener)?,
                 }
             }
@@ -265,6 +276,7 @@ impl Events {
         let has_processes = !self.mediation.processes.is_empty();
         if has_processes != self.has_processes {
             self.has_processes = has_processes;
+            self.scheduler.tell_presence(has_processes);
             self.mediation.outbox.put(FromMediator::Presence { has_processes }, None);
         }
     }

@@ -26,6 +26,7 @@ mod observer;
 mod outbox;
 mod privileges;
 mod processes;
+mod scheduler;
 mod setup;
 
 use std::{io, os::fd::OwnedFd, path::Path, sync::Arc};
@@ -43,7 +44,7 @@ pub use self::{
 };
 use self::{
     events::Events, listener::Mediation, observer::Reporter, outbox::Outbox, privileges::PrivilegeError,
-    processes::ProcessTable,
+    processes::ProcessTable, scheduler::Scheduler,
 };
 use crate::sys;
 
@@ -79,6 +80,9 @@ pub(crate) enum BeginError {
         #[source]
         source: io::Error,
     },
+    /// What it needs to keep to its turns.
+    #[error("the container's time on its cards cannot be scheduled")]
+    Scheduler(#[source] io::Error),
     /// Its rights.
     #[error("the mediator cannot give up its privileges")]
     Privileges(#[source] PrivilegeError),
@@ -110,16 +114,17 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     let driver = open_driver(&setup.driver)?;
     let cards = open_cards(&*driver, &setup)?;
     let processes = Arc::new(ProcessTable::new(setup.cgroups.clone()).map_err(BeginError::Events)?);
+    let scheduler = Scheduler::new(&setup).map_err(BeginError::Scheduler)?;
 
     privileges::drop_for_good(shim).map_err(BeginError::Privileges)?;
     sys::let_signal_interrupt(listener::INTERRUPT).map_err(BeginError::Events)?;
 
-    let reporter = Arc::new(Reporter::new(Arc::clone(&outbox), Arc::clone(&processes)));
+    let reporter = Arc::new(Reporter::new(Arc::clone(&outbox), Arc::clone(&processes), scheduler.wakers()));
     let period = setup.reconcile_period();
     let session = Session::new(setup.into_session(release, driver, Arc::clone(&processes) as _, reporter as _))
         .map_err(BeginError::Session)?;
     let mediation = Arc::new(Mediation::new(session, processes, outbox, cards));
-    Ok(Ready(Events::new(mediation, intake, usage, period).map_err(BeginError::Events)?))
+    Ok(Ready(Events::new(mediation, intake, scheduler, usage, period).map_err(BeginError::Events)?))
 }
 
 impl Ready {

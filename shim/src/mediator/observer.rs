@@ -14,6 +14,7 @@ use super::{
     message::{Excess, FromMediator, KillReason},
     outbox::Outbox,
     processes::ProcessTable,
+    scheduler::Wakers,
 };
 use crate::sync::lock;
 
@@ -26,6 +27,8 @@ pub(super) struct Reporter {
     outbox: Arc<Outbox>,
     processes: Arc<ProcessTable>,
     denials: Mutex<Limited>,
+    /// Threads that wait for a card's first channel.
+    wakers: Wakers,
     /// A container can make as many kinds of unknown calls as there are numbers.
     lines: Mutex<Limited>,
 }
@@ -54,9 +57,9 @@ impl Limited {
 }
 
 impl Reporter {
-    pub(super) fn new(outbox: Arc<Outbox>, processes: Arc<ProcessTable>) -> Self {
+    pub(super) fn new(outbox: Arc<Outbox>, processes: Arc<ProcessTable>, wakers: Wakers) -> Self {
         let limited = || Mutex::new(Limited { since: Instant::now(), told: 0, untold: 0 });
-        Self { outbox, processes, denials: limited(), lines: limited() }
+        Self { outbox, processes, denials: limited(), wakers, lines: limited() }
     }
 
     fn kill(&self, pid: Pid, reason: KillReason) {
@@ -100,6 +103,10 @@ impl Observer for Reporter {
     fn unknown_call(&self, call: &UnknownCall) {
         let verdict = if call.passed { "passed, since it cannot take memory" } else { "refused" };
         self.log(format!("a driver call that egpu does not know, {}, was {verdict}", call.kind));
+    }
+
+    fn first_channel(&self, uuid: &str) {
+        self.wakers.wake(uuid);
     }
 
     fn drift(&self, drift: &Drift) {

@@ -83,6 +83,8 @@ pub struct MediatedCard {
     pub total: Bytes,
     /// `NVIDIA H200`.
     pub model: String,
+    /// It runs in windows of the card's time: until it has a turn, not at all.
+    pub is_capped: bool,
 }
 
 impl Setup {

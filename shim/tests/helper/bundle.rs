@@ -289,6 +289,7 @@ pub fn setup(bench: &Bench) -> Setup {
             limit: Bytes(Bytes::GIB),
             total: card.memory,
             model: card.model.clone(),
+            is_capped: false,
         }],
         over_memory: runtime_config::request::OverMemory::Deny,
         reconcile_period_ms: 50,

@@ -1,0 +1,415 @@
+//! One card of the container's: its thread.
+//!
+//! Each step brings the card to where it should be now and says until when nothing is to be done. While the container has no
+//! channels there, nothing is: the gate stands as the first one is to find it.
+
+use std::{
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
+
+use nvidia_glue::schedule::{
+    CardStatus, Course, EdgeError, Gate, Running, Timetable,
+    pacer::{Move, Next, Pacer},
+};
+
+use super::{
+    alarm::{Alarm, Waker},
+    board::Board,
+    clock::Clock,
+    neighbours,
+    tally::Tally,
+    terms::Terms,
+    trouble::{Remedy, Trouble, is_hopeless},
+};
+use crate::sync::lock;
+
+/// How often something is told at least while there are channels.
+const TELLING_US: u64 = 250_000;
+/// How often neighbours are looked at, where that matters.
+const LOOKING_US: u64 = 50_000;
+/// How often the driver is asked at once for the same edge, and what lies between.
+const ATTEMPTS: u32 = 3;
+const BETWEEN_US: u64 = 300;
+/// An edge that begins later than that is counted as late.
+const LATE_US: u64 = 1_000;
+
+/// Where a card's thread is told what there is.
+#[derive(Debug)]
+pub(super) struct Post {
+    pub(super) uuid: String,
+    waker: Waker,
+    news: Mutex<Option<Option<Arc<Timetable>>>>,
+}
+
+impl Post {
+    pub(super) fn new(uuid: String) -> io::Result<Self> {
+        Ok(Self { uuid, waker: Waker::new()?, news: Mutex::default() })
+    }
+
+    pub(super) fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// Another timetable, or none that could be read.
+    pub(super) fn tell(&self, table: Option<Arc<Timetable>>) {
+        *lock(&self.news) = Some(table);
+        self.wake();
+    }
+
+    fn take(&self) -> Option<Option<Arc<Timetable>>> {
+        lock(&self.news).take()
+    }
+}
+
+/// Whose time it is.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    /// The card's number in the container's order.
+    pub(super) index: usize,
+    pub(super) grant_id: String,
+    /// Where neighbours tell what they do.
+    pub(super) state_dir: PathBuf,
+    /// Until it has a turn, it does not run.
+    pub(super) is_capped: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct CardScheduler<C> {
+    place: Place,
+    gate: Arc<dyn Gate>,
+    post: Arc<Post>,
+    board: Arc<Board>,
+    clock: C,
+    table: Option<Arc<Timetable>>,
+    terms: Terms,
+    pacer: Pacer,
+    /// As the pacer last said, while it was not due.
+    planned: Option<Next>,
+    /// It has channels.
+    is_awake: bool,
+    /// Others go before it, and have work.
+    is_held: bool,
+    /// Time slices as they were set.
+    slice_us: Option<u64>,
+    /// When to look and to tell next.
+    look_us: u64,
+    tell_us: u64,
+    tally: Tally,
+    trouble: Trouble,
+    edges: Edges,
+}
+
+#[derive(Debug, Default)]
+struct Edges {
+    all: u64,
+    late: u64,
+    latest_us: u64,
+}
+
+impl Edges {
+    fn began(&mut self, late_us: u64) {
+        self.late += u64::from(late_us > LATE_US);
+        self.latest_us = self.latest_us.max(late_us);
+    }
+}
+
+impl<C: Clock> CardScheduler<C> {
+    /// The gate is closed from here on if the container is capped.
+    pub(super) fn new(place: Place, gate: Arc<dyn Gate>, post: Arc<Post>, board: Arc<Board>, clock: C) -> Self {
+        let before = if place.is_capped { Course::never() } else { Course::always() };
+        if place.is_capped {
+            // There are no channels, so no call is made that could fail.
+            let _ = gate.close();
+        }
+        Self {
+            place,
+            gate,
+            post,
+            board,
+            clock,
+            table: None,
+            terms: Terms::default(),
+            pacer: Pacer::new(before),
+            planned: None,
+            is_awake: false,
+            is_held: false,
+            slice_us: None,
+            look_us: 0,
+            tell_us: 0,
+            tally: Tally::default(),
+            trouble: Trouble::default(),
+            edges: Edges::default(),
+        }
+    }
+
+    /// Schedules for as long as the process lives.
+    pub(super) fn run(mut self) -> io::Error {
+        let post = Arc::clone(&self.post);
+        let sleep = |alarm: &Alarm, at_us| alarm.set(at_us).and_then(|()| alarm.sleep(&post.waker));
+        let alarm = match Alarm::new() {
+            Ok(alarm) => alarm,
+            Err(error) => return error,
+        };
+        loop {
+            let at_us = self.step();
+            if let Err(error) = sleep(&alarm, at_us) {
+                return error;
+            }
+        }
+    }
+
+    /// Until when nothing is to be done; `None`: until it is woken.
+    pub(super) fn step(&mut self) -> Option<u64> {
+        let now_us = self.clock.now_us();
+        if let Some(table) = self.post.take() {
+            self.table = table;
+            self.follow(now_us);
+        } else if self.terms.until_us.is_some_and(|until| until <= now_us) {
+            self.follow(now_us);
+        }
+        if self.gate.channels() == 0 {
+            self.rest(now_us);
+            return self.terms.until_us;
+        }
+        if !self.is_awake {
+            self.is_awake = true;
+            self.pacer.resume(now_us);
+            self.tally.turn(now_us, Some(self.pacer.is_open()));
+        }
+        let mut wake_us = self.look(now_us);
+        wake_us = wake_us.min(self.terms.until_us.unwrap_or(u64::MAX));
+        wake_us = wake_us.min(self.pace());
+        wake_us = wake_us.min(self.tell());
+        Some(wake_us)
+    }
+
+    /// Another timetable, or another epoch of it.
+    fn follow(&mut self, now_us: u64) {
+        self.terms = Terms::at(self.table.as_ref(), &self.place.grant_id, self.gate.uuid(), now_us);
+        self.look_us = 0;
+        self.set_course(now_us);
+    }
+
+    fn set_course(&mut self, now_us: u64) {
+        let before = if self.place.is_capped { Course::never() } else { Course::always() };
+        let course = if self.trouble.is_degraded() {
+            Course::always()
+        } else if self.is_held {
+            Course::never()
+        } else {
+            match &self.table {
+                Some(table) => Course::of(table, &self.place.grant_id, self.gate.uuid(), &before),
+                None => before,
+            }
+        };
+        if course != *self.pacer.course() {
+            self.pacer.follow(course, now_us);
+            self.planned = None;
+        }
+    }
+
+    /// There are no channels: the gate is left as new ones are to find it, and nobody is promised anything.
+    fn rest(&mut self, now_us: u64) {
+        if self.is_awake {
+            self.is_awake = false;
+            self.is_held = false;
+            self.tally.turn(now_us, None);
+            self.set_course(now_us);
+        }
+        self.pacer.rest(now_us);
+        self.planned = None;
+        // A channel may come to be in this instant; then the next step, for which it wakes this thread, finds what failed.
+        let _ = if self.pacer.course().is_unlimited(now_us) { self.gate.open() } else { self.gate.close() };
+        self.set_slices();
+        let status = self.status([None; 2]);
+        self.board.tell(self.place.index, status, None);
+    }
+
+    /// Looks at neighbours and at its own groups now and then. When to look again.
+    fn look(&mut self, now_us: u64) -> u64 {
+        let is_wanted = self.terms.weight.is_some() || self.terms.gives_way() || self.trouble.is_degraded();
+        if now_us >= self.look_us {
+            self.look_us = now_us + LOOKING_US;
+            let is_held = self.terms.gives_way()
+                && neighbours::is_wanted(&self.place.state_dir, &self.terms.neighbours, self.gate.uuid());
+            if is_held != self.is_held {
+                self.is_held = is_held;
+                self.set_course(now_us);
+            }
+            if self.trouble.retry_us().is_some_and(|at| at <= now_us) {
+                self.try_again();
+            }
+            self.set_slices();
+        }
+        if is_wanted { self.look_us } else { u64::MAX }
+    }
+
+    fn set_slices(&mut self) {
+        // What is left of a cap is a weight.
+        let weight = self.terms.weight.or_else(|| self.trouble.is_degraded().then_some(self.terms.share_ppm));
+        let slice_us = weight.map(|weight| {
+            let others = if self.terms.weight.is_some() { self.terms.neighbours.as_slice() } else { &[] };
+            neighbours::slice_us(weight, others, self.gate.groups())
+        });
+        if slice_us != self.slice_us {
+            match self.gate.set_slice(slice_us) {
+                Ok(()) => self.slice_us = slice_us,
+                // It is set again at the next look.
+                Err(_) => self.trouble.failures += 1,
+            }
+        }
+    }
+
+    /// Makes what moves are due. When the next one is.
+    fn pace(&mut self) -> u64 {
+        loop {
+            let now_us = self.clock.now_us();
+            let Some(next) = self.pacer.next(now_us) else { return u64::MAX };
+            let planned = self.planned.filter(|planned| planned.what == next.what && planned.at_us <= now_us);
+            if next.at_us > now_us {
+                if let Some(missed) = planned {
+                    self.edges.began(now_us - missed.at_us);
+                }
+                self.planned = Some(next);
+                return next.at_us;
+            }
+            self.planned = None;
+            self.make(next.what, planned.map_or(now_us, |planned| planned.at_us), now_us);
+        }
+    }
+
+    fn make(&mut self, what: Move, planned_us: u64, now_us: u64) {
+        self.edges.all += 1;
+        self.edges.began(now_us.saturating_sub(planned_us));
+        let result = self.attempt(what);
+        let ended_us = self.clock.now_us();
+        match result {
+            Ok(()) => {
+                self.trouble.over();
+                self.pacer.moved(what, planned_us, ended_us);
+                self.tally.turn(ended_us, Some(what == Move::Open));
+                if what == Move::Close {
+                    // A period is complete.
+                    self.tell_us = 0;
+                }
+            }
+            Err(error) => match self.trouble.failed(what, &error, ended_us, self.terms.period_us) {
+                Remedy::Retry => self.pacer.failed(ended_us + self.terms.period_us / 4),
+                Remedy::Degrade => self.degrade(&error, ended_us),
+            },
+        }
+    }
+
+    /// A few times, one after the other.
+    fn attempt(&mut self, what: Move) -> Result<(), EdgeError> {
+        let mut attempt = 1;
+        loop {
+            let result = match what {
+                Move::Open => self.gate.open(),
+                Move::Close => self.gate.close(),
+            };
+            match result {
+                Ok(_) => return Ok(()),
+                Err(error) => {
+                    self.trouble.failures += 1;
+                    if attempt == ATTEMPTS || is_hopeless(&error) {
+                        return Err(error);
+                    }
+                }
+            }
+            attempt += 1;
+            self.clock.pause_us(BETWEEN_US);
+        }
+    }
+
+    /// The card cannot take channels off: time slices are what is left.
+    fn degrade(&mut self, error: &EdgeError, now_us: u64) {
+        // Whatever is off comes back, if it can.
+        let _ = self.attempt(Move::Open);
+        if self.trouble.degrade(now_us) {
+            let (error, card): (&dyn std::error::Error, _) = (error, self.gate.uuid());
+            tracing::warn!(
+                error,
+                card,
+                "the card does not take the container off: its share of time is a weight from now on"
+            );
+        }
+        self.set_course(now_us);
+        self.pacer.rest(now_us);
+        self.pacer.moved(Move::Open, now_us, now_us);
+        self.tally.turn(now_us, Some(true));
+        (self.look_us, self.tell_us) = (0, 0);
+    }
+
+    fn try_again(&mut self) {
+        let tried = self.attempt(Move::Close).and_then(|()| self.attempt(Move::Open));
+        let now_us = self.clock.now_us();
+        match tried {
+            Ok(()) => {
+                if self.trouble.recover() {
+                    tracing::warn!(
+                        card = self.gate.uuid(),
+                        "the card takes the container off again: its share of time is exact"
+                    );
+                }
+                self.set_course(now_us);
+            }
+            Err(error) => self.degrade(&error, now_us),
+        }
+    }
+
+    /// Tells how it stands, if it is time. When to tell again.
+    fn tell(&mut self) -> u64 {
+        let now_us = self.clock.now_us();
+        if now_us >= self.tell_us {
+            self.tell_us = now_us + TELLING_US;
+            self.tally.add_up(now_us);
+            let is_exact = self.terms.weight.is_none() && !self.trouble.is_degraded();
+            let achieved = if is_exact { self.tally.achieved_ppm(now_us, self.tally.open_us) } else { [None; 2] };
+            let status = self.status(achieved);
+            self.board.tell(self.place.index, status, Some(self.tell_us));
+        }
+        self.tell_us
+    }
+
+    fn status(&self, [achieved_1s_ppm, achieved_60s_ppm]: [Option<u32>; 2]) -> CardStatus {
+        CardStatus {
+            uuid: self.gate.uuid().to_owned(),
+            running: self.running(),
+            channels: self.gate.channels(),
+            groups: self.gate.groups(),
+            busy: None,
+            open_us: self.tally.open_us,
+            throttled_us: self.tally.throttled_us,
+            used_us: None,
+            achieved_1s_ppm,
+            achieved_60s_ppm,
+            edges: self.edges.all,
+            late_edges: self.edges.late,
+            latest_edge_us: self.edges.latest_us,
+            failures: self.trouble.failures,
+        }
+    }
+
+    fn running(&self) -> Running {
+        if self.trouble.is_degraded() {
+            Running::Degraded
+        } else if self.is_held {
+            Running::Waiting
+        } else if self.terms.weight.is_some() {
+            Running::Slices
+        } else if self.pacer.course().is_unlimited(self.clock.now_us()) {
+            Running::Free
+        } else if self.pacer.is_open() {
+            Running::Open
+        } else {
+            Running::Closed
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

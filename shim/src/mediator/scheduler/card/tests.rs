@@ -1,0 +1,413 @@
+//! A card's thread step by step on a clock that is played, with a gate that is.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Condvar,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use nvidia_glue::{
+    inject::status_file,
+    rm::Status as RmStatus,
+    schedule::{CardTurn, Edge, Epoch, Neighbour, Pass, Status, StatusFile, Turn, Window, now_us},
+};
+use runtime_config::{Bytes, request::Priority};
+
+use super::*;
+use crate::mediator::scheduler::clock::Monotonic;
+
+const PERIOD: u64 = 100_000;
+
+#[derive(Debug, Default)]
+struct Played(AtomicU64);
+
+impl Clock for Arc<Played> {
+    fn now_us(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn pause_us(&self, pause_us: u64) {
+        self.0.fetch_add(pause_us, Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug)]
+struct PlayedGate {
+    clock: Arc<Played>,
+    state: Mutex<GateState>,
+    moved: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct GateState {
+    is_closed: bool,
+    channels: usize,
+    groups: usize,
+    /// When which call ended, and whether it opened.
+    edges: Vec<(u64, bool)>,
+    slices: Vec<Option<u64>>,
+    /// What the next calls are answered with.
+    refusals: VecDeque<RmStatus>,
+}
+
+impl PlayedGate {
+    fn turn(&self, is_closed: bool) -> Result<Edge, EdgeError> {
+        let mut state = lock(&self.state);
+        state.is_closed = is_closed;
+        if state.channels == 0 {
+            return Ok(Edge::default());
+        }
+        self.clock.pause_us(400);
+        if let Some(status) = state.refusals.pop_front() {
+            return Err(EdgeError::Refused { call: "CALL", uuid: "GPU-a".into(), status });
+        }
+        state.edges.push((self.clock.now_us(), !is_closed));
+        self.moved.notify_all();
+        Ok(Edge { channels: state.channels, calls: 1 })
+    }
+}
+
+impl Gate for PlayedGate {
+    fn uuid(&self) -> &str {
+        "GPU-a"
+    }
+
+    fn open(&self) -> Result<Edge, EdgeError> {
+        self.turn(false)
+    }
+
+    fn close(&self) -> Result<Edge, EdgeError> {
+        self.turn(true)
+    }
+
+    fn set_slice(&self, slice_us: Option<u64>) -> Result<(), EdgeError> {
+        lock(&self.state).slices.push(slice_us);
+        Ok(())
+    }
+
+    fn channels(&self) -> usize {
+        lock(&self.state).channels
+    }
+
+    fn groups(&self) -> usize {
+        lock(&self.state).groups
+    }
+}
+
+struct World {
+    directory: tempfile::TempDir,
+    clock: Arc<Played>,
+    gate: Arc<PlayedGate>,
+    post: Arc<Post>,
+    scheduler: CardScheduler<Arc<Played>>,
+}
+
+impl World {
+    fn new(is_capped: bool) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let clock = Arc::new(Played::default());
+        let gate = Arc::new(PlayedGate {
+            clock: Arc::clone(&clock),
+            state: Mutex::new(GateState { groups: 1, ..GateState::default() }),
+            moved: Condvar::new(),
+        });
+        let (place, post, board) = parts(&directory, is_capped);
+        let scheduler = CardScheduler::new(place, Arc::clone(&gate) as _, Arc::clone(&post), board, Arc::clone(&clock));
+        Self { directory, clock, gate, post, scheduler }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, GateState> {
+        lock(&self.gate.state)
+    }
+
+    fn channels(&self, channels: usize) {
+        self.state().channels = channels;
+    }
+
+    fn tell(&self, epochs: Vec<Epoch>) {
+        let table = Timetable { version: 1, boot_id: String::new(), revision: 1, epochs };
+        self.post.tell(Some(Arc::new(table)));
+    }
+
+    /// Steps as its thread would, each a little late. The instant until which nothing is to be done.
+    fn run_until(&mut self, until_us: u64) -> Option<u64> {
+        loop {
+            let wake = self.scheduler.step();
+            let now = self.clock.now_us();
+            match wake {
+                Some(at) if at < until_us => self.clock.0.store(at.max(now) + 30, Ordering::Relaxed),
+                _ => {
+                    self.clock.0.store(until_us.max(now), Ordering::Relaxed);
+                    return wake;
+                }
+            }
+        }
+    }
+
+    /// How long it was open since an instant.
+    fn open_us(&self, since_us: u64) -> u64 {
+        let state = self.state();
+        let mut all = 0;
+        for pair in state.edges.windows(2) {
+            if pair[0].1 && pair[0].0 >= since_us {
+                all += pair[1].0 - pair[0].0;
+            }
+        }
+        all
+    }
+
+    fn status(&self) -> Status {
+        StatusFile::read(&self.directory.path().join("status")).unwrap()
+    }
+
+    fn running(&self) -> Running {
+        self.status().cards[0].running
+    }
+}
+
+fn parts(directory: &tempfile::TempDir, is_capped: bool) -> (Place, Arc<Post>, Arc<Board>) {
+    let file = StatusFile::create(&directory.path().join("status")).unwrap();
+    let board = Arc::new(Board::new(file, ["GPU-a".to_owned()].into_iter()));
+    let state_dir = directory.path().to_owned();
+    let place = Place { index: 0, grant_id: "own".into(), state_dir, is_capped };
+    (place, Arc::new(Post::new("GPU-a".into()).unwrap()), board)
+}
+
+fn epoch(from_us: u64, pass: Pass, priority: Priority, neighbours: Vec<Neighbour>) -> Epoch {
+    let card = CardTurn { uuid: "GPU-a".into(), memory: Bytes(0), pass, share_ppm: 250_000, neighbours };
+    let turn = Turn { grant_id: "own".into(), period_us: PERIOD, priority, cards: vec![card] };
+    Epoch { from_us, turns: vec![turn] }
+}
+
+fn windows(start_us: u64, end_us: u64) -> Pass {
+    Pass::Windows(vec![Window { start_us, end_us }])
+}
+
+fn window_epoch(from_us: u64, start_us: u64, end_us: u64) -> Epoch {
+    epoch(from_us, windows(start_us, end_us), Priority::High, Vec::new())
+}
+
+fn neighbour(priority: Priority) -> Neighbour {
+    Neighbour { grant_id: "other".into(), priority, weight: 3 }
+}
+
+#[test]
+fn windows_are_kept_and_told() {
+    let mut world = World::new(true);
+    world.channels(20);
+    world.tell(vec![window_epoch(0, 10_000, 35_000)]);
+    world.run_until(41 * PERIOD);
+    let open = world.open_us(PERIOD);
+    assert!(open.abs_diff(40 * 25_000) < 2_000, "{open}");
+    let status = world.status();
+    let card = &status.cards[0];
+    assert_eq!((card.running, card.channels), (Running::Closed, 20));
+    assert!(card.achieved_1s_ppm.unwrap().abs_diff(250_000) < 2_000, "{card:?}");
+    assert!(card.achieved_60s_ppm.unwrap().abs_diff(250_000) < 5_000, "{card:?}");
+    assert!(card.open_us.abs_diff(41 * 25_000) < 3_000 && card.edges == 82 && card.late_edges == 0, "{card:?}");
+    assert!(card.latest_edge_us == 30 && card.failures == 0);
+    assert!(status.next_by_us.is_some());
+}
+
+#[test]
+fn without_channels_nothing_is_done_and_new_ones_find_it_closed() {
+    let mut world = World::new(true);
+    assert!(world.state().is_closed);
+    world.tell(vec![window_epoch(0, 10_000, 35_000)]);
+    assert_eq!(world.run_until(5 * PERIOD), None, "nothing but a change wakes it");
+    assert!(world.state().edges.is_empty() && world.state().is_closed);
+    assert_eq!((world.status().next_by_us, world.running()), (None, Running::Closed));
+    world.channels(3);
+    world.run_until(6 * PERIOD);
+    assert_eq!(world.state().edges.len(), 2);
+    world.run_until(6 * PERIOD + 20_000);
+    assert!(!world.state().is_closed);
+    world.channels(0);
+    assert_eq!(world.run_until(9 * PERIOD), None);
+    assert!(world.state().is_closed, "also when they go within a window");
+    assert_eq!(world.status().next_by_us, None);
+}
+
+#[test]
+fn who_is_capped_and_has_no_turn_does_not_run() {
+    let mut world = World::new(true);
+    world.channels(3);
+    world.run_until(PERIOD);
+    world.tell(vec![Epoch { from_us: 0, turns: Vec::new() }]);
+    world.run_until(2 * PERIOD);
+    assert!(world.state().is_closed && world.state().edges.is_empty());
+    assert_eq!(world.running(), Running::Closed);
+}
+
+#[test]
+fn who_is_not_capped_runs_until_it_is_told_otherwise() {
+    let mut world = World::new(false);
+    world.channels(3);
+    world.run_until(PERIOD);
+    assert!(!world.state().is_closed);
+    assert_eq!(world.running(), Running::Free);
+    world.tell(vec![window_epoch(3 * PERIOD, 10_000, 35_000)]);
+    world.run_until(3 * PERIOD + 5_000);
+    assert!(world.state().is_closed, "from the instant on that is named");
+    assert_eq!(world.state().edges.last().unwrap().0.abs_diff(3 * PERIOD) / 1_000, 0);
+}
+
+#[test]
+fn changes_hold_at_their_instant() {
+    let mut world = World::new(true);
+    world.channels(3);
+    world.tell(vec![window_epoch(0, 10_000, 35_000)]);
+    world.run_until(10 * PERIOD);
+    world.tell(vec![window_epoch(0, 10_000, 35_000), window_epoch(12 * PERIOD, 50_000, 100_000)]);
+    world.run_until(12 * PERIOD);
+    assert!(world.open_us(0).abs_diff(12 * 25_000) < 2_000);
+    world.run_until(22 * PERIOD + 2_000);
+    assert!(world.open_us(12 * PERIOD).abs_diff(10 * 50_000) < 2_000, "{}", world.open_us(12 * PERIOD));
+}
+
+#[test]
+fn weights_are_slices_divided_among_groups() {
+    let mut world = World::new(false);
+    world.channels(3);
+    world.tell(vec![epoch(0, Pass::Weight(1), Priority::High, vec![neighbour(Priority::High)])]);
+    world.run_until(PERIOD);
+    assert_eq!(world.state().slices, [Some(1024)]);
+    assert!(!world.state().is_closed);
+    assert_eq!(world.running(), Running::Slices);
+    world.state().groups = 4;
+    world.run_until(2 * PERIOD);
+    assert_eq!(world.state().slices, [Some(1024), Some(256)]);
+    world.tell(vec![epoch(0, Pass::Free, Priority::High, Vec::new())]);
+    world.run_until(3 * PERIOD);
+    assert_eq!(world.state().slices.last(), Some(&None), "what the program asked for");
+}
+
+#[test]
+fn low_priority_waits_while_others_have_work() {
+    let mut world = World::new(false);
+    world.channels(3);
+    let path = status_file(world.directory.path(), "other").unwrap();
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let file = StatusFile::create(&path).unwrap();
+    let tell = |busy| {
+        let card = CardStatus { uuid: "GPU-a".into(), busy, channels: 1, ..CardStatus::default() };
+        file.write(&Status { cards: vec![card], ..Status::default() }).unwrap();
+    };
+    tell(Some(false));
+    world.tell(vec![epoch(0, windows(0, 100_000), Priority::Low, vec![neighbour(Priority::High)])]);
+    world.run_until(5 * PERIOD);
+    assert!(!world.state().is_closed);
+    tell(Some(true));
+    world.run_until(6 * PERIOD);
+    assert!(world.state().is_closed, "it leaves within a period");
+    world.run_until(9 * PERIOD);
+    assert_eq!(world.running(), Running::Waiting);
+    tell(Some(false));
+    world.run_until(10 * PERIOD);
+    assert!(!world.state().is_closed);
+}
+
+#[test]
+fn an_edge_that_fails_is_tried_again_and_costs_later_time() {
+    let mut world = World::new(true);
+    world.channels(3);
+    world.tell(vec![window_epoch(0, 10_000, 35_000)]);
+    world.run_until(PERIOD + 20_000);
+    world.state().refusals.extend([RmStatus::INVALID_STATE; 2]);
+    world.run_until(2 * PERIOD);
+    assert_eq!(world.status().cards[0].failures, 2);
+    assert_eq!(world.state().edges.len(), 4, "the third attempt succeeded");
+    world.run_until(2 * PERIOD + 20_000);
+    world.state().refusals.extend([RmStatus::INVALID_STATE; 3]);
+    world.run_until(20 * PERIOD);
+    assert_eq!(world.running(), Running::Closed);
+    assert!(world.open_us(0) <= 20 * 25_000 + 2_000, "{}", world.open_us(0));
+}
+
+#[test]
+fn what_fails_for_long_becomes_a_weight_until_it_works_again() {
+    let mut world = World::new(true);
+    world.channels(3);
+    world.tell(vec![window_epoch(0, 10_000, 35_000)]);
+    world.run_until(PERIOD + 20_000);
+    world.state().refusals.extend([RmStatus::INVALID_STATE; 1_000]);
+    world.run_until(5 * PERIOD);
+    assert_ne!(world.running(), Running::Degraded, "it has some patience");
+    world.run_until(15 * PERIOD);
+    assert_eq!(world.running(), Running::Degraded);
+    assert!(world.state().slices.last().is_some_and(Option::is_some));
+    let before = world.state().refusals.len();
+    world.run_until(300 * PERIOD);
+    assert_eq!(world.state().refusals.len(), before, "it is left alone for a minute");
+    world.run_until(700 * PERIOD);
+    assert!(world.state().refusals.len() < before);
+    world.state().refusals.clear();
+    world.run_until(1_300 * PERIOD);
+    assert_eq!(world.running(), Running::Closed);
+    assert_eq!(world.state().slices.last(), Some(&None));
+    let edges = world.state().edges.len();
+    world.run_until(1_310 * PERIOD);
+    assert_eq!(world.state().edges.len(), edges + 20);
+}
+
+#[test]
+fn what_is_not_supported_is_a_weight_at_once() {
+    let mut world = World::new(true);
+    world.channels(3);
+    world.tell(vec![window_epoch(0, 10_000, 35_000)]);
+    world.run_until(20_000);
+    world.state().refusals.extend([RmStatus::NOT_SUPPORTED; 2]);
+    world.run_until(PERIOD);
+    assert_eq!(world.running(), Running::Degraded);
+    let edges = world.state().edges.len();
+    world.run_until(5 * PERIOD);
+    assert_eq!(world.state().edges.len(), edges, "nothing is opened or closed any more");
+}
+
+#[test]
+fn what_was_promised_is_told_in_time() {
+    let mut world = World::new(true);
+    world.channels(3);
+    world.tell(vec![window_epoch(0, 10_000, 35_000)]);
+    world.run_until(1);
+    for number in 2..2_000 {
+        let promised = world.status().next_by_us.unwrap();
+        world.run_until(number * 10_000);
+        let written = world.status();
+        assert!(promised + 2_000 > world.clock.now_us() || written.next_by_us > Some(promised));
+        if number == 500 {
+            world.tell(vec![epoch(0, windows(0, 100_000), Priority::High, Vec::new())]);
+        } else if number == 1_000 {
+            world.tell(vec![epoch(0, Pass::Weight(3), Priority::High, vec![neighbour(Priority::High)])]);
+        } else if number == 1_500 {
+            world.tell(vec![]);
+        }
+    }
+}
+
+#[test]
+fn its_thread_opens_and_closes_on_the_real_clock() {
+    let directory = tempfile::tempdir().unwrap();
+    let gate = Arc::new(PlayedGate {
+        clock: Arc::default(),
+        state: Mutex::new(GateState { groups: 1, ..GateState::default() }),
+        moved: Condvar::new(),
+    });
+    let (place, post, board) = parts(&directory, true);
+    let scheduler = CardScheduler::new(place, Arc::clone(&gate) as _, Arc::clone(&post), board, Monotonic);
+    // It has no end; the process's is its.
+    std::thread::spawn(move || scheduler.run());
+    let mut epoch = window_epoch(now_us(), 0, 10_000);
+    epoch.turns[0].period_us = 20_000;
+    let table = Timetable { version: 1, boot_id: String::new(), revision: 1, epochs: vec![epoch] };
+    post.tell(Some(Arc::new(table)));
+    lock(&gate.state).channels = 1;
+    // As whoever sees the first channel does.
+    post.wake();
+    let state = gate.moved.wait_while(lock(&gate.state), |state| state.edges.len() < 10).unwrap();
+    for (number, edge) in state.edges.iter().enumerate() {
+        assert_eq!(edge.1, number % 2 == 0, "one after the other");
+    }
+}

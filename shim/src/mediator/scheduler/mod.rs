@@ -1,0 +1,242 @@
+//! Keeps the container to its turns on its cards.
+//!
+//! ```text
+//!  timetable ── inotify ──> main thread ── posts ──> one thread a card: pacer ──> Gate (channels on and off)
+//!                               └── limits of memory ──> Session          └──> board (status file)
+//! ```
+//! The main thread reads the timetable whenever somebody has replaced it. A card's thread is there from the first turn on that
+//! needs one; it waits for nobody but the driver, and has a low real-time priority where the kernel lets it. When one of
+//! them cannot go on, the process ends, and the shim ends the container: nothing is left with its channels off.
+
+mod alarm;
+mod board;
+mod card;
+mod clock;
+mod neighbours;
+mod tally;
+mod terms;
+mod trouble;
+
+use std::{
+    io,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use nix::sys::{
+    inotify::{AddWatchFlags, InitFlags, Inotify},
+    timerfd::TimerFd,
+};
+use nvidia_glue::{
+    mediate::Session,
+    schedule::{Pass, StatusFile, Timetable, now_us},
+};
+use runtime_config::Bytes;
+
+use self::{
+    alarm::Alarm,
+    board::Board,
+    card::{CardScheduler, Place, Post},
+    clock::Monotonic,
+};
+use super::setup::Setup;
+use crate::sys;
+
+/// A card's thread needs little: the pacer, one status, one call to the driver at a time.
+const STACK: usize = 128 << 10;
+/// What the ledger replaces, in its directory.
+const TIMETABLE: &str = "timetable.json";
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Scheduler {
+    grant_id: String,
+    state_dir: PathBuf,
+    watch: Inotify,
+    /// Goes off when the next epoch begins.
+    epoch: Alarm,
+    cards: Vec<Scheduled>,
+    board: Arc<Board>,
+    table: Option<Arc<Timetable>>,
+    /// Limits of memory as they were set last.
+    limits: Vec<(String, Bytes)>,
+    is_troubled: bool,
+}
+
+#[derive(Debug)]
+struct Scheduled {
+    post: Arc<Post>,
+    is_capped: bool,
+    /// Its thread, before it is started.
+    waiting: Option<Box<CardScheduler<Monotonic>>>,
+}
+
+/// The threads of all cards, for who sees that there is something to do.
+#[derive(Debug)]
+pub(super) struct Wakers(Vec<Arc<Post>>);
+
+impl Wakers {
+    /// A card has its first channel.
+    pub(super) fn wake(&self, uuid: &str) {
+        self.0.iter().filter(|post| post.uuid == uuid).for_each(|post| post.wake());
+    }
+}
+
+impl Scheduler {
+    /// To be made before rights are given up.
+    pub(super) fn new(setup: &Setup) -> io::Result<Self> {
+        // Watched before it is read for the first time, so that no change is missed.
+        let watch = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        watch.add_watch(&setup.state_dir, AddWatchFlags::IN_MOVED_TO)?;
+        let scheduled = |card: &super::MediatedCard| {
+            Ok(Scheduled { post: Arc::new(Post::new(card.uuid.clone())?), is_capped: card.is_capped, waiting: None })
+        };
+        let cards = setup.cards.iter().map(scheduled).collect::<io::Result<Vec<_>>>()?;
+        let file = StatusFile::create(&setup.status_file)?;
+        Ok(Self {
+            grant_id: setup.grant_id.clone(),
+            state_dir: setup.state_dir.clone(),
+            watch,
+            epoch: Alarm::new()?,
+            board: Arc::new(Board::new(file, setup.cards.iter().map(|card| card.uuid.clone()))),
+            cards,
+            table: None,
+            limits: Vec::new(),
+            is_troubled: false,
+        })
+    }
+
+    pub(super) fn wakers(&self) -> Wakers {
+        Wakers(self.cards.iter().map(|card| Arc::clone(&card.post)).collect())
+    }
+
+    /// To be called before the first call of the container's: from here on its gates are as they should be.
+    pub(super) fn start(&mut self, session: &Session) -> io::Result<()> {
+        let gates = session.gates();
+        for (index, card) in self.cards.iter_mut().enumerate() {
+            let Some(gate) = gates.iter().find(|gate| gate.uuid() == card.post.uuid) else { continue };
+            let place = Place {
+                index,
+                grant_id: self.grant_id.clone(),
+                state_dir: self.state_dir.clone(),
+                is_capped: card.is_capped,
+            };
+            let (post, board) = (Arc::clone(&card.post), Arc::clone(&self.board));
+            card.waiting = Some(Box::new(CardScheduler::new(place, Arc::clone(gate), post, board, Monotonic)));
+        }
+        self.read(session)
+    }
+
+    /// Readable when the ledger's directory has changed.
+    pub(super) fn watch(&self) -> &Inotify {
+        &self.watch
+    }
+
+    /// Readable when an epoch begins.
+    pub(super) fn epoch(&self) -> &TimerFd {
+        self.epoch.fd()
+    }
+
+    /// Something in the ledger's directory has been replaced.
+    pub(super) fn changed(&mut self, session: &Session) -> io::Result<()> {
+        let events = match self.watch.read_events() {
+            Ok(events) => events,
+            Err(nix::Error::EAGAIN) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        // Without a name: events were lost.
+        let is_it = |name: &Option<std::ffi::OsString>| name.as_ref().is_none_or(|name| name == TIMETABLE);
+        if events.iter().any(|event| is_it(&event.name)) { self.read(session) } else { Ok(()) }
+    }
+
+    /// An epoch has begun.
+    pub(super) fn epoch_began(&mut self, session: &Session) -> io::Result<()> {
+        self.apply(session)
+    }
+
+    /// The container's first process has the driver open, or none has any more.
+    pub(super) fn tell_presence(&self, has_processes: bool) {
+        self.board.tell_presence(has_processes);
+    }
+
+    fn read(&mut self, session: &Session) -> io::Result<()> {
+        match timetable(&self.state_dir) {
+            Ok(table) => {
+                self.is_troubled = false;
+                self.table = Some(Arc::new(table));
+            }
+            // What was read last holds on.
+            Err(error) if self.table.is_some() && !self.is_troubled => {
+                self.is_troubled = true;
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(error, "the timetable cannot be read; what it said before holds on");
+            }
+            Err(_) => {}
+        }
+        for card in &mut self.cards {
+            let needs_thread = card.is_capped
+                || self.table.as_ref().is_some_and(|table| schedules(table, &self.grant_id, &card.post.uuid));
+            if needs_thread && let Some(scheduler) = card.waiting.take() {
+                start(*scheduler)?;
+            }
+            card.post.tell(self.table.clone());
+        }
+        self.apply(session)
+    }
+
+    /// Limits of memory are those of the epoch that holds.
+    fn apply(&mut self, session: &Session) -> io::Result<()> {
+        let Some(table) = &self.table else { return self.epoch.set(None) };
+        let (holds, next_us) = table.at(now_us());
+        if let Some(turn) = holds.and_then(|epoch| epoch.turn(&self.grant_id)) {
+            let limits: Vec<(String, Bytes)> =
+                turn.cards.iter().map(|card| (card.uuid.clone(), card.memory.floor_to_kib())).collect();
+            if limits != self.limits {
+                match session.set_limits(&limits) {
+                    Ok(()) => self.limits = limits,
+                    Err(error) => tracing::warn!(%error, "the timetable names a card that the container does not have"),
+                }
+            }
+        }
+        self.epoch.set(next_us)
+    }
+}
+
+fn timetable(state_dir: &std::path::Path) -> io::Result<Timetable> {
+    Ok(serde_json::from_slice(&std::fs::read(state_dir.join(TIMETABLE))?)?)
+}
+
+/// Whether there is, now or later, anything to do for a container on a card.
+fn schedules(table: &Timetable, grant_id: &str, uuid: &str) -> bool {
+    table.epochs.iter().any(|epoch| match epoch.turn(grant_id).and_then(|turn| turn.card(uuid)) {
+        // It is to be stopped.
+        None => true,
+        // Others may want to know whether it has work.
+        Some(card) => card.pass != Pass::Free || !card.neighbours.is_empty(),
+    })
+}
+
+fn start(scheduler: CardScheduler<Monotonic>) -> io::Result<()> {
+    let run = move || {
+        prioritise();
+        let error = scheduler.run();
+        // The shim sees the exit; a message might not get there.
+        tracing::error!(%error, "a card cannot be scheduled any more");
+        sys::exit_now(1)
+    };
+    thread::Builder::new().name("scheduler".into()).stack_size(STACK).spawn(run).map(drop)
+}
+
+/// A real-time priority for this thread. Some kernels give none to a cgroup that has no budget for it.
+fn prioritise() {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if let Err(error) = sys::become_real_time()
+        && !TOLD.swap(true, Ordering::Relaxed)
+    {
+        tracing::warn!(%error, "no real-time priority can be had: on a busy host, turns begin and end late");
+    }
+}

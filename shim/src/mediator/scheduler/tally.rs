@@ -1,0 +1,107 @@
+//! Sums of a container's time on a card.
+
+use std::collections::VecDeque;
+
+/// Samples for the last second are as far apart as that, and those for the last minute.
+const FINE_US: u64 = 90_000;
+const COARSE_US: u64 = 1_900_000;
+const SECOND_US: u64 = 1_000_000;
+
+/// How long the channels were on the card and off it while there were any.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) open_us: u64,
+    pub(super) throttled_us: u64,
+    since_us: Option<u64>,
+    is_open: bool,
+    fine: VecDeque<(u64, u64)>,
+    coarse: VecDeque<(u64, u64)>,
+}
+
+impl Tally {
+    /// From now on: no channels (`None`), or whether they are on the card.
+    pub(super) fn turn(&mut self, now_us: u64, is_open: Option<bool>) {
+        self.add_up(now_us);
+        if is_open.is_none() {
+            self.fine.clear();
+            self.coarse.clear();
+        }
+        self.since_us = is_open.map(|_| now_us);
+        self.is_open = is_open.unwrap_or(false);
+    }
+
+    /// Brings the sums up to now.
+    pub(super) fn add_up(&mut self, now_us: u64) {
+        let Some(since_us) = self.since_us else { return };
+        let passed = now_us.saturating_sub(since_us);
+        *(if self.is_open { &mut self.open_us } else { &mut self.throttled_us }) += passed;
+        self.since_us = Some(now_us.max(since_us));
+    }
+
+    /// What it achieved of the last second and the last minute, in millionths of the card's time; of less, while there is no more.
+    /// To be asked at the same place of each period. `used_us`: what it used in all.
+    pub(super) fn achieved_ppm(&mut self, now_us: u64, used_us: u64) -> [Option<u32>; 2] {
+        let second = achieved(&mut self.fine, (now_us, used_us), FINE_US, SECOND_US);
+        [second, achieved(&mut self.coarse, (now_us, used_us), COARSE_US, 60 * SECOND_US)]
+    }
+}
+
+/// Against the newest sample that is at least `over_us` old, or else the oldest there is.
+fn achieved(samples: &mut VecDeque<(u64, u64)>, now: (u64, u64), apart_us: u64, over_us: u64) -> Option<u32> {
+    let age = |sample: &(u64, u64)| now.0.saturating_sub(sample.0);
+    // Half a sample's distance less: the asking is not that regular.
+    let over_us = over_us.saturating_sub(apart_us / 2);
+    while samples.get(1).is_some_and(|next| age(next) >= over_us) {
+        samples.pop_front();
+    }
+    let share = samples.front().filter(|oldest| age(oldest) > 0).map(|oldest| {
+        let used = now.1.saturating_sub(oldest.1).min(age(oldest));
+        u32::try_from(used * 1_000_000 / age(oldest)).unwrap_or(u32::MAX)
+    });
+    if samples.back().is_none_or(|last| age(last) >= apart_us) {
+        samples.push_back(now);
+    }
+    share
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_without_channels_is_nobodys() {
+        let mut tally = Tally::default();
+        tally.turn(100, Some(false));
+        tally.turn(150, Some(true));
+        tally.turn(170, None);
+        tally.turn(500, Some(true));
+        tally.add_up(510);
+        tally.add_up(520);
+        assert_eq!((tally.open_us, tally.throttled_us), (40, 50));
+    }
+
+    #[test]
+    fn what_is_achieved_follows_a_change_within_a_second_or_a_minute() {
+        let mut tally = Tally::default();
+        let mut now = 0;
+        let mut run = |periods: u64, open_us: u64| {
+            let mut seen = [None; 2];
+            for _ in 0..periods {
+                tally.turn(now, Some(true));
+                tally.turn(now + open_us, Some(false));
+                let used = tally.open_us;
+                seen = tally.achieved_ppm(now + open_us, used);
+                now += 100_000;
+            }
+            seen
+        };
+        assert_eq!(run(1, 25_000), [None; 2]);
+        assert_eq!(run(2, 25_000), [Some(250_000); 2]);
+        assert_eq!(run(1_000, 25_000), [Some(250_000); 2]);
+        let [second, minute] = run(11, 75_000);
+        assert_eq!(second, Some(750_000));
+        assert!(minute.is_some_and(|minute| minute > 250_000 && minute < 400_000), "{minute:?}");
+        assert_eq!(run(630, 75_000), [Some(750_000); 2]);
+        assert!(tally.fine.len() < 20 && tally.coarse.len() < 40);
+    }
+}

@@ -1,0 +1,87 @@
+//! What becomes of a card whose channels the driver does not take off, or does not put back.
+
+use nvidia_glue::{
+    rm::Status,
+    schedule::{EdgeError, pacer::Move},
+};
+
+/// How often the shim is told.
+const TELLING_US: u64 = 60_000_000;
+/// For so many periods without success, an edge is tried again; then time slices are what is left.
+const PATIENCE_PERIODS: u64 = 10;
+/// How often a card that has only its time slices is tried again.
+const RETRY_US: u64 = 60_000_000;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Trouble {
+    /// Calls that failed, in all.
+    pub(super) failures: u64,
+    /// Since when nothing succeeded.
+    since_us: Option<u64>,
+    told_us: Option<u64>,
+    retry_us: Option<u64>,
+}
+
+/// What to do about a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Remedy {
+    /// Try again, later.
+    Retry,
+    /// Time slices are left.
+    Degrade,
+}
+
+impl Trouble {
+    /// A move was made. Whether that is news.
+    pub(super) fn over(&mut self) {
+        self.since_us = None;
+    }
+
+    /// A move was given up. Tells the shim now and then.
+    pub(super) fn failed(&mut self, what: Move, error: &EdgeError, now_us: u64, period_us: u64) -> Remedy {
+        let since_us = *self.since_us.get_or_insert(now_us);
+        let is_over = now_us.saturating_sub(since_us) >= PATIENCE_PERIODS * period_us;
+        if is_over || is_hopeless(error) {
+            return Remedy::Degrade;
+        }
+        if self.told_us.is_none_or(|told_us| now_us.saturating_sub(told_us) >= TELLING_US) {
+            self.told_us = Some(now_us);
+            let what = match what {
+                Move::Open => "put back on",
+                Move::Close => "taken off",
+            };
+            let error: &dyn std::error::Error = error;
+            tracing::warn!(error, "the container's channels cannot be {what} its card; it is tried again");
+        }
+        Remedy::Retry
+    }
+
+    /// Only time slices are left. Whether it was otherwise before.
+    pub(super) fn degrade(&mut self, now_us: u64) -> bool {
+        let is_new = self.retry_us.is_none();
+        self.retry_us = Some(now_us.saturating_add(RETRY_US));
+        self.since_us = None;
+        is_new
+    }
+
+    /// The card can be used as it should. Whether it could not before.
+    pub(super) fn recover(&mut self) -> bool {
+        self.since_us = None;
+        self.retry_us.take().is_some()
+    }
+
+    pub(super) fn is_degraded(&self) -> bool {
+        self.retry_us.is_some()
+    }
+
+    /// When a card that has only its time slices is to be tried again.
+    pub(super) fn retry_us(&self) -> Option<u64> {
+        self.retry_us
+    }
+}
+
+/// It will not succeed later either.
+pub(super) fn is_hopeless(error: &EdgeError) -> bool {
+    matches!(error, EdgeError::Refused { status: Status::NOT_SUPPORTED, .. })
+}
