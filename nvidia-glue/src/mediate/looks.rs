@@ -159,7 +159,7 @@ pub(super) mod tests {
                 looks.look(|| {
                     looking.wait();
                     asked.wait();
-                })
+                });
             });
             looking.wait();
             // These ask while one looks, which began before.
