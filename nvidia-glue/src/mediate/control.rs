@@ -55,6 +55,8 @@ impl Session {
         if control.id == context::GET_CONTEXT_SIZE {
             self.may_ask_context_size(control.client, flight.params())?;
         }
+        // Some are answered, or take effect here, without the driver.
+        flight.confirm()?;
         match rule {
             ControlRule::Pass => {
                 flight.execute(self.driver.as_ref())?;
