@@ -7,6 +7,8 @@
 pub mod attacks;
 pub mod bytes;
 pub mod client;
+pub mod compute;
+pub mod compute_attacks;
 pub mod device;
 pub mod exports;
 pub mod files;

@@ -5,6 +5,8 @@
 //! call failed (no such node, no such card's node, ENOTTY, EPERM, ...).
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for tests reports by printing")]
 
+mod work;
+
 use std::{
     any::Any,
     error::Error as _,
@@ -18,9 +20,11 @@ use std::{
 };
 
 use rm_client::{
-    Client, Device, RmError, attacks::ATTACKS, bytes::parse_size, exports, files::Nodes, processes, random, smi, sys,
-    system, uvm::AddressSpace,
+    Client, Device, RmError, attacks::ATTACKS, bytes::parse_size, compute_attacks, exports, files::Nodes, processes,
+    random, smi, sys, system, uvm::AddressSpace,
 };
+
+use crate::work::WorkOptions;
 
 const USAGE: &str = "\
 usage: rm-client COMMAND [--card N] [--dev DIRECTORY]
@@ -38,8 +42,13 @@ usage: rm-client COMMAND [--card N] [--dev DIRECTORY]
   export-import SIZE                    both in one process
   random SEED STEPS [--max SIZE]        a random honest program
   attack NAME [SIZE]                    says how much it came to hold; `attack list` names them
+  spin TIME [--groups N] [--channels N] [--cards N] [--copy] [--every TIME]
+                                        has work without end, and says what the card's engines gave it
+  burst TIME WORK EVERY [...]           has so much work every so often
+  storm TIME N [...]                    N processes have work without end, each as its own client
+  steal NAME TIME                       works, and tries to get more than its share; `steal list` names the ways
   raw NODE COMMAND HEX [--int80]        one ioctl with these bytes, for example raw nvidiactl 0xc00446c9 ffffffff
-SIZE: bytes, or 64K, 512MiB, 2G.
+SIZE: bytes, or 64K, 512MiB, 2G. TIME, WORK, EVERY: seconds, or 200ms. Work is engine time of simulated cards.
 exit codes: 0 done, 1 usage or unexpected, 2 out of memory, 3 refused otherwise, 4 a system call failed";
 
 fn main() -> ExitCode {
@@ -85,6 +94,7 @@ struct Options {
     int80: bool,
     hold: Option<Hold>,
     nodes: Nodes,
+    work: WorkOptions,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -103,6 +113,11 @@ impl Options {
                 "--count" => options.count = rest.next()?.parse().ok()?,
                 "--max" => options.most = parse_size(rest.next()?)?,
                 "--dev" => options.nodes = Nodes::below(rest.next()?),
+                "--groups" => options.work.groups = rest.next()?.parse().ok()?,
+                "--channels" => options.work.channels = rest.next()?.parse().ok()?,
+                "--cards" => options.work.cards = rest.next()?.parse().ok()?,
+                "--copy" => options.work.copy = true,
+                "--every" => options.work.every = Some(work::duration(rest.next()?)?),
                 "--map" => options.map = true,
                 "--int80" => options.int80 = true,
                 "--hold" => {
@@ -152,6 +167,14 @@ fn run(options: &Options) -> Result<ExitCode, RmError> {
         }
         ["attack", name] => attack(options, name, 64 << 20),
         ["attack", name, size] => attack(options, name, size_of(size)?),
+        ["spin", time] => work::work(options, time, None),
+        ["burst", time, amount, every] => work::work(options, time, Some((amount, every))),
+        ["storm", time, count] => work::storm(options, time, usize::try_from(number(count)?).unwrap_or(usize::MAX)),
+        ["steal", "list"] => {
+            compute_attacks::ATTACKS.iter().for_each(|(name, _)| println!("{name}"));
+            Ok(ExitCode::SUCCESS)
+        }
+        ["steal", name, time] => work::steal(options, name, time),
         ["raw", node, command, hex] => raw(options, node, command, hex),
         _ => Err(RmError::Nonsense { what: USAGE.into() }),
     }

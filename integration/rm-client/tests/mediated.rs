@@ -7,7 +7,11 @@ use std::{
     io::{self, IoSlice, IoSliceMut},
     os::fd::{AsRawFd, BorrowedFd, IntoRawFd},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -22,10 +26,13 @@ use nvidia_glue::{
         SessionSetup, Stopped, UnknownCall, UvmMapping,
     },
     rm::DriverRelease,
+    schedule::Gate,
 };
 use rm_client::{
     Client, RmError,
     attacks::ATTACKS,
+    compute::{Burst, ENDLESS, Engine, Group, Load, Worker},
+    compute_attacks::{self, Effect},
     exports,
     files::{Kernel, Nodes},
     random, smi,
@@ -191,7 +198,9 @@ impl Kernel for Mediated {
 /// A container with a quota of a simulated card.
 struct Container {
     nodes: Nodes,
+    gate: Arc<dyn Gate>,
     account: PathBuf,
+    channels: PathBuf,
     _state_dir: tempfile::TempDir,
 }
 
@@ -242,14 +251,24 @@ fn container() -> Container {
         observer: Arc::new(OneProcess(uvm)),
     };
     let session = Session::new(setup).unwrap();
+    let gate = session.gates().remove(0);
     let nodes = Nodes::with(state_dir.path().join("simulated/dev"), Arc::new(Mediated(session)));
-    Container { nodes, account: state_dir.path().join(format!("simulated/{UUID}.used")), _state_dir: state_dir }
+    let file = |kind| state_dir.path().join(format!("simulated/{UUID}.{kind}"));
+    let (account, channels) = (file("used"), file("channels"));
+    Container { nodes, gate, account, channels, _state_dir: state_dir }
 }
 
 impl Container {
     /// What the card says that is taken.
     fn taken(&self) -> u64 {
         taken(&self.account)
+    }
+
+    /// For how long the card's compute engine has worked, until somebody looked last.
+    fn worked(&self) -> Duration {
+        let text = fs::read_to_string(&self.channels).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("engine 1 "));
+        Duration::from_nanos(line.map_or(0, |line| line.split(' ').next().unwrap().parse().unwrap()))
     }
 }
 
@@ -351,4 +370,67 @@ fn no_attack_comes_to_hold_more_than_the_quota() {
         }
     }
     assert!(held.is_empty(), "{held:#?}");
+}
+
+#[test]
+fn work_is_done_while_the_gate_is_open() {
+    let container = container();
+    let client = Client::open(&container.nodes).unwrap();
+    let devices = [client.device(0).unwrap()];
+    let load = Load { groups: 2, channels: 3, copy: true, burst: None };
+    let mut worker = Worker::start(&devices, load).unwrap();
+    let wait = |worker: &mut Worker<'_>| {
+        worker.work_until(Instant::now() + Duration::from_millis(30)).unwrap();
+        worker.got().unwrap()
+    };
+    let open = wait(&mut worker);
+    assert!(open.compute[0] >= Duration::from_millis(29) && open.copy >= Duration::from_millis(29), "{open:?}");
+    assert!(open.compute[0] <= open.wall && open.copy <= open.wall, "{open:?}");
+    let edge = container.gate.close().unwrap();
+    assert_eq!((edge.channels, container.gate.groups()), (9, 2));
+    let closed = worker.got().unwrap();
+    assert_eq!((wait(&mut worker).compute, closed.copy), (closed.compute, worker.got().unwrap().copy));
+    container.gate.open().unwrap();
+    assert!(wait(&mut worker).compute[0] >= open.compute[0] + Duration::from_millis(29));
+}
+
+#[test]
+fn work_that_comes_now_and_then_is_done_and_no_more() {
+    let container = container();
+    let client = Client::open(&container.nodes).unwrap();
+    let devices = [client.device(0).unwrap()];
+    let (work, every) = (Duration::from_millis(2), Duration::from_millis(10));
+    let load = Load { groups: 1, channels: 1, copy: false, burst: Some(Burst { work, every }) };
+    let mut worker = Worker::start(&devices, load).unwrap();
+    worker.work_until(Instant::now() + Duration::from_millis(105)).unwrap();
+    let got = worker.got().unwrap();
+    // Ten or eleven pieces; fewer if the machine is slow, never more.
+    assert!((work * 2..=work * 11).contains(&got.compute[0]), "{got:?}");
+}
+
+#[test]
+fn no_attack_works_while_the_gate_is_closed() {
+    for (name, attack) in compute_attacks::ATTACKS {
+        let container = container();
+        let client = Client::open(&container.nodes).unwrap();
+        let device = client.device(0).unwrap();
+        let group = Group::working(&device, Engine::Compute, 1, ENDLESS).unwrap();
+        container.gate.close().unwrap();
+        let before = (group.executed_ns().unwrap(), container.worked());
+        let (closed, mut effect) = (AtomicBool::new(true), Effect::default());
+        std::thread::scope(|scope| {
+            let hostile = scope.spawn(|| {
+                while closed.load(Ordering::Relaxed) {
+                    attack(&group, &mut effect).unwrap();
+                }
+            });
+            std::thread::sleep(Duration::from_millis(60));
+            let after = (group.executed_ns().unwrap(), container.worked());
+            container.gate.open().unwrap();
+            closed.store(false, Ordering::Relaxed);
+            hostile.join().unwrap();
+            assert_eq!(after, before, "{name}");
+        });
+        assert!(effect.tried > 0, "{name} tries something");
+    }
 }

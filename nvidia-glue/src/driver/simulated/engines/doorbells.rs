@@ -17,8 +17,8 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
-use super::time::Submitted;
 use super::super::bytes::{get_u64, put_u64};
+use super::time::Submitted;
 
 /// Bytes of a channel's place.
 const SIZE: usize = 64;

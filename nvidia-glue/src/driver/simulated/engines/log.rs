@@ -7,8 +7,8 @@ use std::{
     path::Path,
 };
 
-use super::time::{GroupKey, Switch};
 use super::super::bytes::{get_u64, put_u64};
+use super::time::{GroupKey, Switch};
 
 /// Bytes of a record: number, instant, process, its start time, group, whether it came.
 const RECORD: usize = 48;

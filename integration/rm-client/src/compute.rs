@@ -1,0 +1,275 @@
+//! Work for a card's engines.
+//!
+//! A program has groups of channels, puts work into a channel's ring and rings its doorbell; no call is made for that. On a
+//! simulated card, work is engine time: its amount is written into the card's node at the channel's token, and the driver tells
+//! there what was executed (nvidia-glue/src/driver/simulated/engines/doorbells.rs). These commands are for simulated cards only.
+
+use std::{
+    os::unix::fs::FileExt,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::time::{ClockId, clock_gettime};
+
+use crate::{
+    RmError,
+    bytes::{get, get_u64, put_u64, words},
+    device::Device,
+    system,
+};
+
+/// `KEPLER_CHANNEL_GROUP_A`, `HOPPER_CHANNEL_GPFIFO_A`.
+const GROUP: u32 = 0xa06c;
+const CHANNEL: u32 = 0xc86f;
+/// `NVA06C_CTRL_CMD_GPFIFO_SCHEDULE`, `_SET_TIMESLICE`; `NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN`;
+/// `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS`.
+const SCHEDULE: u32 = 0xa06c_0101;
+const SET_TIMESLICE: u32 = 0xa06c_0103;
+const TOKEN: u32 = 0xc36f_0108;
+const DISABLE_CHANNELS: u32 = 0x2080_110b;
+/// What CUDA sets for its compute groups.
+const CUDA_SLICE_US: u64 = 2048;
+
+/// Bytes of a channel's place in the node, and where the driver tells what was executed.
+const PLACE: u64 = 64;
+const EXECUTED: u64 = 16;
+/// Work without end.
+pub const ENDLESS: u64 = u64::MAX;
+
+/// An engine of a card: `NV2080_ENGINE_TYPE_GRAPHICS`, `_COPY0`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// The one that computes.
+    Compute = 1,
+    /// One that copies.
+    Copy = 9,
+}
+
+/// A channel group with its channels.
+#[derive(Debug)]
+pub struct Group<'a> {
+    /// Whose.
+    pub device: &'a Device<'a>,
+    /// Its handle.
+    pub handle: u32,
+    /// Handles of its channels.
+    pub channels: Vec<u32>,
+}
+
+impl<'a> Group<'a> {
+    /// Makes a group of `channels` channels. It is not scheduled yet.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn new(device: &'a Device<'a>, engine: Engine, channels: usize) -> Result<Self, RmError> {
+        let mut params = words([0, 0, 0, engine as u32], 20);
+        let handle = device.client.alloc(device.device, 0, GROUP, Some(&mut params))?;
+        let mut group = Self { device, handle, channels: Vec::new() };
+        for _ in 0..channels {
+            group.channels.push(device.client.alloc(handle, 0, CHANNEL, Some(&mut vec![0; 368]))?);
+        }
+        Ok(group)
+    }
+
+    /// Makes a group as CUDA does, schedules it and gives each channel `work_ns` of work.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn working(device: &'a Device<'a>, engine: Engine, channels: usize, work_ns: u64) -> Result<Self, RmError> {
+        let group = Self::new(device, engine, channels)?;
+        group.set_timeslice(CUDA_SLICE_US)?;
+        for channel in &group.channels {
+            group.submit(*channel, work_ns)?;
+        }
+        group.schedule()?;
+        Ok(group)
+    }
+
+    /// `GPFIFO_SCHEDULE` with bEnable.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn schedule(&self) -> Result<(), RmError> {
+        self.device.client.control(self.handle, SCHEDULE, &mut [1, 0, 0])
+    }
+
+    /// `SET_TIMESLICE`.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn set_timeslice(&self, slice_us: u64) -> Result<(), RmError> {
+        self.device.client.control(self.handle, SET_TIMESLICE, &mut slice_us.to_le_bytes())
+    }
+
+    fn place(&self, channel: u32) -> Result<u64, RmError> {
+        let mut params = [0; 4];
+        self.device.client.control(channel, TOKEN, &mut params)?;
+        Ok(u64::from(get(&params, 0)) * PLACE)
+    }
+
+    /// Says that a channel has had `work_ns` of work in all by now.
+    ///
+    /// # Errors
+    /// What the driver answers, or the node does.
+    pub fn submit(&self, channel: u32, work_ns: u64) -> Result<(), RmError> {
+        let mut bytes = [0; 16];
+        let place = self.place(channel)?;
+        put_u64(&mut bytes, 0, work_ns);
+        put_u64(&mut bytes, 8, now_ns());
+        self.device.node.write_all_at(&bytes, place).map_err(system("submitting work"))
+    }
+
+    /// Engine time that its channels have had, in nanoseconds.
+    ///
+    /// # Errors
+    /// What the driver answers, or the node does.
+    pub fn executed_ns(&self) -> Result<u64, RmError> {
+        let mut sum = 0;
+        for channel in &self.channels {
+            let place = self.place(*channel)?;
+            let mut bytes = [0; 8];
+            self.device
+                .node
+                .read_exact_at(&mut bytes, place + EXECUTED)
+                .map_err(system("reading what was executed"))?;
+            sum += get_u64(&bytes, 0);
+        }
+        Ok(sum)
+    }
+
+    /// Frees it.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn free(self) -> Result<(), RmError> {
+        self.device.client.free(self.handle)
+    }
+}
+
+/// `DISABLE_CHANNELS`: takes channels (client and handle) off the card, or puts them back.
+///
+/// # Errors
+/// What the driver answers.
+pub fn disable(device: &Device<'_>, named: &[(u32, u32)], off: bool) -> Result<(), RmError> {
+    const CLIENTS: usize = 24;
+    const CHANNELS: usize = 280;
+    let mut params = words([u32::from(off), u32::try_from(named.len()).unwrap_or(0)], 536);
+    for (index, (client, channel)) in named.iter().enumerate() {
+        crate::bytes::put(&mut params, CLIENTS + index * 4, *client);
+        crate::bytes::put(&mut params, CHANNELS + index * 4, *channel);
+    }
+    device.client.control(device.subdevice, DISABLE_CHANNELS, &mut params)
+}
+
+/// `CLOCK_MONOTONIC`.
+pub fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
+    now.map_or(0, |now| u64::try_from(now.tv_sec() * 1_000_000_000 + now.tv_nsec()).unwrap_or(0))
+}
+
+/// What a program shall do.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// Groups, each on the compute engine.
+    pub groups: usize,
+    /// Channels of each.
+    pub channels: usize,
+    /// One group on a copy engine besides.
+    pub copy: bool,
+    /// This much work comes again and again; `None`: there is work without end.
+    pub burst: Option<Burst>,
+}
+
+/// Work that comes now and then.
+#[derive(Debug, Clone, Copy)]
+pub struct Burst {
+    /// How much.
+    pub work: Duration,
+    /// How often.
+    pub every: Duration,
+}
+
+/// A program at work on some cards.
+#[derive(Debug)]
+pub struct Worker<'a> {
+    compute: Vec<Vec<Group<'a>>>,
+    copies: Vec<Group<'a>>,
+    burst: Option<(Burst, Instant, u64)>,
+    start: Instant,
+}
+
+/// What a program got until now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Got {
+    /// Compute engine time of each card.
+    pub compute: Vec<Duration>,
+    /// Copy engine time of all cards.
+    pub copy: Duration,
+    /// Since it began.
+    pub wall: Duration,
+}
+
+impl<'a> Worker<'a> {
+    /// Begins.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn start(devices: &'a [Device<'a>], load: Load) -> Result<Self, RmError> {
+        let begin = |device: &'a Device<'a>, engine| {
+            let work_ns = load.burst.map_or(ENDLESS, |burst| nanoseconds(burst.work));
+            Group::working(device, engine, load.channels, work_ns)
+        };
+        let start = Instant::now();
+        let on_card = |device| (0..load.groups).map(|_| begin(device, Engine::Compute)).collect();
+        let compute = devices.iter().map(on_card).collect::<Result<_, _>>()?;
+        let copies = devices.iter().filter(|_| load.copy).map(|device| begin(device, Engine::Copy));
+        let copies = copies.collect::<Result<_, _>>()?;
+        let burst = load.burst.map(|burst| (burst, start + burst.every, nanoseconds(burst.work)));
+        Ok(Self { compute, copies, burst, start })
+    }
+
+    /// Goes on until `until`.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn work_until(&mut self, until: Instant) -> Result<(), RmError> {
+        while let Some((burst, next, work_ns)) = &mut self.burst {
+            thread::sleep((*next).min(until).saturating_duration_since(Instant::now()));
+            if Instant::now() >= until {
+                return Ok(());
+            }
+            *work_ns += nanoseconds(burst.work);
+            *next += burst.every;
+            for group in self.compute.iter().flatten().chain(&self.copies) {
+                for channel in &group.channels {
+                    group.submit(*channel, *work_ns)?;
+                }
+            }
+        }
+        thread::sleep(until.saturating_duration_since(Instant::now()));
+        Ok(())
+    }
+
+    /// Its groups on compute engines.
+    pub fn groups(&self) -> impl Iterator<Item = &Group<'a>> {
+        self.compute.iter().flatten()
+    }
+
+    /// What it has got.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn got(&self) -> Result<Got, RmError> {
+        let sum = |groups: &[Group<'_>]| -> Result<Duration, RmError> {
+            let executed: Result<Vec<u64>, RmError> = groups.iter().map(Group::executed_ns).collect();
+            Ok(Duration::from_nanos(executed?.iter().sum()))
+        };
+        let compute = self.compute.iter().map(|groups| sum(groups)).collect::<Result<_, _>>()?;
+        Ok(Got { compute, copy: sum(&self.copies)?, wall: self.start.elapsed() })
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(ENDLESS)
+}

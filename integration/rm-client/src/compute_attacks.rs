@@ -1,0 +1,168 @@
+//! Ways to more of a card's time than was granted, or to less for others, that a hostile program may try while it works.
+
+use std::time::Duration;
+
+use crate::{
+    RmError,
+    bytes::{put_u64, words},
+    compute::{ENDLESS, Engine, Group, disable},
+};
+
+/// What an attack came to.
+#[derive(Debug, Default)]
+pub struct Effect {
+    /// Calls that were made.
+    pub tried: u64,
+    /// Those that were answered with success. An answer may be a lie.
+    pub accepted: u64,
+    /// Engine time that channels got which are gone again.
+    pub executed: Duration,
+}
+
+impl Effect {
+    /// Counts a call. What is refused, by whomever, is no failure of an attack.
+    fn count(&mut self, outcome: Result<(), RmError>) -> Result<(), RmError> {
+        self.tried += 1;
+        match outcome {
+            Ok(()) => self.accepted += 1,
+            Err(RmError::Refused { .. } | RmError::System { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+/// One round of an attack, with a group that works.
+pub type Attack = fn(&Group<'_>, &mut Effect) -> Result<(), RmError>;
+
+/// All of them, by name.
+pub const ATTACKS: &[(&str, Attack)] = &[
+    ("own-timeslice", own_timeslice),
+    ("duplicate-timeslice", duplicate_timeslice),
+    ("channel-properties", channel_properties),
+    ("interleave-level", interleave_level),
+    ("preemption-mode", preemption_mode),
+    ("enable-own", enable_own),
+    ("disable-neighbours", disable_neighbours),
+    ("schedule-again", schedule_again),
+    ("new-channels", new_channels),
+    ("new-groups", new_groups),
+];
+
+/// Its group stays on the engine for a second.
+fn own_timeslice(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
+    effect.count(group.set_timeslice(1_000_000))
+}
+
+/// The same by another handle of the group.
+fn duplicate_timeslice(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
+    let client = group.device.client;
+    let other = crate::Client::open(&client.nodes)?;
+    let device = other.device(0)?;
+    let handle = match other.duplicate(device.device, client.handle, group.handle) {
+        Ok(handle) => handle,
+        Err(error) => return effect.count(Err(error)),
+    };
+    let duplicate = Group { device: &device, handle, channels: Vec::new() };
+    effect.count(duplicate.set_timeslice(1_000_000))
+}
+
+/// `NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES`: no time slice for its channel.
+fn channel_properties(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
+    const SET_CHANNEL_PROPERTIES: u32 = 0x0080_170f;
+    const ENGINE_TIMESLICE_DISABLE: u32 = 2;
+    for channel in &group.channels {
+        let mut params = words([*channel, ENGINE_TIMESLICE_DISABLE], 16);
+        effect.count(group.device.client.control(group.device.device, SET_CHANNEL_PROPERTIES, &mut params))?;
+        let mut params = words([*channel, 0], 16);
+        put_u64(&mut params, 8, 1_000_000);
+        effect.count(group.device.client.control(group.device.device, SET_CHANNEL_PROPERTIES, &mut params))?;
+    }
+    Ok(())
+}
+
+/// `SET_INTERLEAVE_LEVEL`: high.
+fn interleave_level(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
+    const OF_GROUP: u32 = 0xa06c_0107;
+    const OF_CHANNEL: u32 = 0xa06f_0109;
+    const HIGH: u32 = 2;
+    effect.count(group.device.client.control(group.handle, OF_GROUP, &mut words([HIGH], 4)))?;
+    for channel in &group.channels {
+        effect.count(group.device.client.control(*channel, OF_CHANNEL, &mut words([HIGH], 4)))?;
+    }
+    Ok(())
+}
+
+/// `NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE`: none of its kernels is interrupted.
+fn preemption_mode(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
+    const SET_PREEMPTION_MODE: u32 = 0x2080_1210;
+    const BOTH: u32 = 3;
+    for channel in &group.channels {
+        // flags, hChannel, gfxpPreemptMode, cilpPreemptMode (0: wait for idle), route.
+        let mut params = words([BOTH, *channel, 0, 0], 32);
+        effect.count(group.device.client.control(group.device.subdevice, SET_PREEMPTION_MODE, &mut params))?;
+    }
+    Ok(())
+}
+
+/// `DISABLE_CHANNELS` with bDisable = 0: back onto the card whenever somebody has taken it off.
+fn enable_own(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
+    let client = group.device.client.handle;
+    let named: Vec<(u32, u32)> = group.channels.iter().map(|channel| (client, *channel)).collect();
+    effect.count(disable(group.device, &named, false))
+}
+
+/// `DISABLE_CHANNELS` for everybody near: the driver gives clients numbers in order, and objects as well.
+fn disable_neighbours(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
+    const FIRST_HANDLE: u32 = 0xcaf0_0000;
+    let own = group.device.client.handle;
+    let round = u32::try_from(effect.tried % 64).unwrap_or(0);
+    for client in [own.wrapping_sub(round + 1), own.wrapping_add(round + 1)] {
+        for first in [FIRST_HANDLE, FIRST_HANDLE + 16] {
+            // One at a time, as one that is not there may spoil the rest.
+            for handle in first..first + 16 {
+                effect.count(disable(group.device, &[(client, handle)], true))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `GPFIFO_SCHEDULE`, on and off, of the group and of its channels.
+fn schedule_again(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
+    const OF_GROUP: u32 = 0xa06c_0101;
+    const OF_CHANNEL: u32 = 0xc36f_0103;
+    for enable in [0, 1] {
+        effect.count(group.device.client.control(group.handle, OF_GROUP, &mut [enable, 0, 0]))?;
+        for channel in &group.channels {
+            effect.count(group.device.client.control(*channel, OF_CHANNEL, &mut [enable, 0, 0]))?;
+        }
+    }
+    Ok(())
+}
+
+/// A new channel in its group each time, which may not be known to whoever takes channels off.
+fn new_channels(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
+    const CHANNEL: u32 = 0xc86f;
+    let client = group.device.client;
+    let Ok(channel) = client.alloc(group.handle, 0, CHANNEL, Some(&mut vec![0; 368])) else {
+        return effect.count(Err(RmError::Refused { what: "a channel".into(), status: 0 }));
+    };
+    let new = Group { device: group.device, handle: group.handle, channels: vec![channel] };
+    effect.count(new.submit(channel, ENDLESS).and_then(|()| new.schedule()))?;
+    effect.executed += Duration::from_nanos(new.executed_ns()?);
+    client.free(channel)
+}
+
+/// A new group with four channels each time.
+fn new_groups(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
+    let new = match Group::working(group.device, Engine::Compute, 4, ENDLESS) {
+        Err(RmError::Refused { .. }) => {
+            return effect.count(Err(RmError::Refused { what: "a group".into(), status: 0 }));
+        }
+        made => made?,
+    };
+    effect.count(Ok(()))?;
+    effect.executed += Duration::from_nanos(new.executed_ns()?);
+    new.free()
+}
