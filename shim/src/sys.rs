@@ -18,6 +18,21 @@ pub use seccomp::{
     receive, require_notification_sizes, respond, wake_synchronously,
 };
 
+/// Has all threads of the process take memory from one arena. glibc gives each new thread one of its own, of which what the thread used stays:
+/// for threads that come and go, and seldom allocate at once, that is memory for nothing.
+pub fn share_one_arena() {
+    // SAFETY: takes two integers. (It fails for values that are out of range only; then the arenas stay as they are.)
+    #[cfg(target_env = "gnu")]
+    let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+}
+
+/// Gives pages of freed memory back to the kernel, also those between what is still in use: glibc itself gives back the end only.
+pub fn give_back_free_memory() {
+    // SAFETY: takes an integer, and looks at the allocator's own lists under its own locks.
+    #[cfg(target_env = "gnu")]
+    let _ = unsafe { libc::malloc_trim(0) };
+}
+
 /// What a process is after [`clone_sibling`] or [`fork`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forked {

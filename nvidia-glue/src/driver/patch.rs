@@ -40,8 +40,8 @@ pub(super) fn execute(file: &DeviceFile, call: DriverCall<'_>) -> io::Result<i32
         if sys::command_size(command) > 0 {
             return sys::ioctl(file.file.as_fd(), command, args);
         }
-        let mut padded = args.to_vec();
-        padded.resize(args.len().max(LEAST_UVM_ARGS), 0);
+        let mut padded = vec![0; args.len().max(LEAST_UVM_ARGS)];
+        padded.get_mut(..args.len()).unwrap_or_default().copy_from_slice(args);
         let answer = sys::ioctl(file.file.as_fd(), command, &mut padded);
         args.copy_from_slice(padded.get(..args.len()).unwrap_or_default());
         answer

@@ -152,6 +152,7 @@ impl Session {
 
     /// A new client: the mediator's own to the driver, the caller's to the accounts.
     fn alloc_root(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        flight.confirm()?;
         let reservation = self.reserve(flight.pid, |accounts| accounts.reserve_client(flight.pid))?;
         let status = flight.execute(self.driver.as_ref());
         let client = Handle(read_u32(&flight.args, Alloc::OBJECT_AT).unwrap_or(0));
@@ -300,6 +301,7 @@ impl Session {
         making: &Making<'_>,
         also: &[Name],
     ) -> Result<Option<Made>, End> {
+        flight.confirm()?;
         let pid = flight.pid;
         let names: Vec<Name> = [Name::Client(making.client)].into_iter().chain(also.iter().copied()).collect();
         let mut made = self.locks.with(&names, || self.make_locked(flight, making));

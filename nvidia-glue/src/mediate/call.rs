@@ -54,6 +54,8 @@ pub(super) struct Flight<'a> {
     origins: Vec<Origin>,
     /// Files that descriptors name.
     pub(super) files: Vec<FileField>,
+    /// Nothing was looked at since [`Flight::confirm`].
+    is_confirmed: bool,
     returned: i32,
     /// What has been made for the caller, to be unmade should it never hear of it.
     pub(super) made: Vec<Made>,
@@ -90,9 +92,26 @@ impl<'a> Flight<'a> {
             buffers: Vec::new(),
             origins: Vec::new(),
             files: Vec::new(),
+            is_confirmed: false,
             returned: 0,
             made: Vec::new(),
         }
+    }
+
+    /// Asks whether what was looked at so far is of the call that is handled. To be asked before anything is decided that lasts: a
+    /// reservation, a denial, the driver's own execution.
+    ///
+    /// Once is enough, however much was copied before: a call that still waits has waited all the time since it was received, with its thread
+    /// and its thread's memory its own, and its number is never another's. What is decided afterwards is decided on the copies, and whether
+    /// somebody still hears the answer is asked before the caller's memory is written to ([`Flight::finish`], [`Flight::end`]).
+    pub(super) fn confirm(&mut self) -> Result<(), End> {
+        if !self.is_confirmed {
+            if !self.caller.is_waiting() {
+                return Err(CallerError::Gone.into());
+            }
+            self.is_confirmed = true;
+        }
+        Ok(())
     }
 
     /// Copies `length` bytes, to which the pointer at `offset` of `holder` points; all must be there.
@@ -106,6 +125,7 @@ impl<'a> Flight<'a> {
     ) -> Result<(), End> {
         let mut bytes = vec![0; length];
         if length > 0 {
+            self.is_confirmed = false;
             self.caller.read(address, &mut bytes)?;
         }
         self.push(holder, offset, bytes, Origin { address, original: Vec::new(), present: length, direction });
@@ -115,6 +135,7 @@ impl<'a> Flight<'a> {
     /// Copies what is there of parameters that are at most `most` bytes long; nobody says how long they are.
     pub(super) fn copy_unsized(&mut self, offset: usize, address: u64, most: usize) -> Result<(), End> {
         let mut bytes = vec![0; most];
+        self.is_confirmed = false;
         let present = self.caller.read_up_to(address, &mut bytes)?;
         if present == 0 && most > 0 {
             return Err(End::Errno(libc::EFAULT));
@@ -161,10 +182,16 @@ impl<'a> Flight<'a> {
         for descriptor in descriptors {
             let bytes = self.bytes(holder).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
             let Some(number) = descriptor.number(bytes) else { continue };
-            let file = driver_file(driver, self.caller, number)?.ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+            let file = self.named_file(driver, number)?.ok_or(End::Status(Status::INVALID_ARGUMENT))?;
             self.files.push(FileField { holder, offset: usize::from(descriptor.at), file });
         }
         Ok(())
+    }
+
+    /// The caller's file of that number, if it is one of the driver's.
+    pub(super) fn named_file(&mut self, driver: &dyn Driver, fd: i32) -> Result<Option<DeviceFile>, End> {
+        self.is_confirmed = false;
+        driver_file(driver, self.caller, fd)
     }
 
     fn bytes(&self, holder: Holder) -> Option<&[u8]> {
@@ -195,6 +222,7 @@ impl<'a> Flight<'a> {
 
     /// Has the driver execute it on the copies; its verdict.
     pub(super) fn execute(&mut self, driver: &dyn Driver) -> Result<Status, End> {
+        self.confirm()?;
         let file = self.file.clone();
         self.returned = driver.ioctl(&file, self.driver_call()).map_err(errno)?;
         Ok(self.row.status(&self.args).unwrap_or(Status::OK))
@@ -203,6 +231,9 @@ impl<'a> Flight<'a> {
     /// Has a driver that is not in the kernel execute a call that the kernel's own executes in the caller's place; `None`: let the
     /// kernel do it.
     pub(super) fn execute_in_callers_place(&mut self, driver: &dyn Driver) -> Option<Result<(), End>> {
+        if let Err(end) = self.confirm() {
+            return Some(Err(end));
+        }
         let file = self.file.clone();
         let result = driver.in_callers_place(&file, self.driver_call())?;
         Some(result.map(|returned| self.returned = returned).map_err(errno))
@@ -210,9 +241,7 @@ impl<'a> Flight<'a> {
 
     /// Writes back what has changed: buffers first, then the struct with its status.
     pub(super) fn finish(&self) -> Result<Answer, End> {
-        if !self.caller.is_waiting() {
-            return Err(CallerError::Gone.into());
-        }
+        let mut is_asked = false;
         for (buffer, origin) in self.buffers.iter().zip(&self.origins) {
             if origin.direction == Direction::In {
                 continue;
@@ -221,15 +250,20 @@ impl<'a> Flight<'a> {
             if at + changed.len() > origin.present {
                 return Err(End::Errno(libc::EFAULT));
             }
-            self.write(origin.address, at, changed)?;
+            self.write_if_waiting(&mut is_asked, origin.address, at, changed)?;
         }
         if let Some((at, changed)) = changed(&self.original, &self.args) {
-            self.write(self.address, at, changed)?;
+            self.write_if_waiting(&mut is_asked, self.address, at, changed)?;
         }
         Ok(Answer::Return(self.returned.into()))
     }
 
-    fn write(&self, base: u64, at: usize, bytes: &[u8]) -> Result<(), End> {
+    /// A thread that does not wait uses its memory for something else by now. Asked once, right before the first byte is written: where there
+    /// is none, the answer itself tells.
+    fn write_if_waiting(&self, is_asked: &mut bool, base: u64, at: usize, bytes: &[u8]) -> Result<(), End> {
+        if !std::mem::replace(is_asked, true) && !self.caller.is_waiting() {
+            return Err(CallerError::Gone.into());
+        }
         let address = u64::try_from(at).ok().and_then(|at| base.checked_add(at));
         let address = address.ok_or(End::Errno(libc::EFAULT))?;
         Ok(self.caller.write(address, bytes)?)
@@ -243,7 +277,7 @@ impl<'a> Flight<'a> {
             End::Status(status) => status,
         };
         let Some(at) = self.row.status_at() else { return Answer::Errno(errno_of(status)) };
-        match self.write(self.address, at, &status.0.to_le_bytes()) {
+        match self.write_if_waiting(&mut false, self.address, at, &status.0.to_le_bytes()) {
             Ok(()) => Answer::Return(0),
             Err(End::Errno(errno)) => Answer::Errno(errno),
             Err(End::Status(_) | End::Kill) => Answer::Errno(libc::EIO),
@@ -275,11 +309,20 @@ fn errno_of(status: Status) -> i32 {
     }
 }
 
-/// The part in which two copies differ, and where it starts.
+/// The part in which two copies of one length differ, and where it starts. The longest struct has 9264 bytes, most of which never differ:
+/// pieces are compared as a whole before bytes are.
 fn changed<'a>(before: &[u8], after: &'a [u8]) -> Option<(usize, &'a [u8])> {
-    let first = before.iter().zip(after).position(|(before, after)| before != after)?;
-    let last = before.iter().zip(after).rposition(|(before, after)| before != after)?;
-    Some((first, after.get(first..=last)?))
+    const PIECE: usize = 256;
+    let differ = |(before, after): (&[u8], &[u8])| before != after;
+    let mut pieces = before.chunks(PIECE).zip(after.chunks(PIECE));
+    let first_piece = pieces.position(differ)?;
+    let last_piece = pieces.rposition(differ).map_or(first_piece, |further| first_piece + 1 + further);
+    let (from, to) = (first_piece * PIECE, (last_piece + 1) * PIECE);
+    let to = to.min(before.len()).min(after.len());
+    let (before, within) = (before.get(from..to)?, after.get(from..to)?);
+    let first = before.iter().zip(within).position(|(before, after)| before != after)?;
+    let last = before.iter().zip(within).rposition(|(before, after)| before != after)?;
+    Some((from + first, within.get(first..=last)?))
 }
 
 #[cfg(test)]
@@ -291,5 +334,11 @@ mod tests {
         assert_eq!(changed(b"abcdef", b"abcdef"), None);
         assert_eq!(changed(b"abcdef", b"abXdYf"), Some((2, b"XdY".as_slice())));
         assert_eq!(changed(b"", b""), None);
+        let before = vec![0; 1000];
+        for (first, last) in [(0, 0), (0, 999), (255, 256), (256, 511), (300, 300), (511, 800), (999, 999)] {
+            let mut after = before.clone();
+            (after[first], after[last]) = (1, 2);
+            assert_eq!(changed(&before, &after), Some((first, &after[first..=last])), "{first} to {last}");
+        }
     }
 }

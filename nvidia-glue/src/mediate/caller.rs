@@ -29,9 +29,10 @@ pub enum CallerError {
     Other(#[source] io::Error),
 }
 
-/// Access to the calling thread. Every method may block on the caller's memory (a page can be made to): hold no lock.
+/// Access to the calling thread. Every method but [`Caller::is_waiting`] and those that say who calls may block on the caller's memory (a
+/// page can be made to): hold no lock.
 ///
-/// Implementations check that the notification is still valid after each look at the caller, before its result is used.
+/// What a look at the caller brings is its, or another's that has its number by now. Which, [`Caller::is_waiting`] tells for all looks before it.
 pub trait Caller {
     /// Fills `bytes` from `address`.
     ///
@@ -88,6 +89,6 @@ pub trait Caller {
     /// When it is gone.
     fn pid_in_container(&self) -> Result<i32, CallerError>;
 
-    /// Whether the call still waits for its answer.
+    /// Whether the call still waits for its answer, and so has all the time.
     fn is_waiting(&self) -> bool;
 }

@@ -79,6 +79,7 @@ impl Session {
             _ => return Err(End::Status(Status::NOT_SUPPORTED)),
         };
         let token = self.token(flight, &layout)?;
+        flight.confirm()?;
         let (token, is_new) = match token {
             Ok(token) => (token, false),
             Err(file) => (self.new_token(flight, file)?, true),
@@ -225,7 +226,7 @@ impl Session {
     }
 
     /// What the file that a control names stands for; the file itself when it stands for nothing.
-    fn token(&self, flight: &Flight<'_>, layout: &Layout) -> Result<Result<Token, Arc<File>>, End> {
+    fn token(&self, flight: &mut Flight<'_>, layout: &Layout) -> Result<Result<Token, Arc<File>>, End> {
         let fd = read_u32(flight.params(), layout.fd).ok_or(INVALID)?.cast_signed();
         let file = self.control_file(flight, fd)?;
         let mut files = lock(&self.files);

@@ -58,7 +58,7 @@ impl Session {
     /// on a file of the mediator's own, and the program gets a page of zeros, which to it means that nothing there is valid.
     fn map_zeros(&self, flight: &mut Flight<'_>, map: MapMemory) -> Result<Answer, End> {
         let descriptor = flight.row.descriptors().first().map(|fd| usize::from(fd.at));
-        let file = super::call::driver_file(self.driver.as_ref(), flight.caller, map.fd)?;
+        let file = flight.named_file(self.driver.as_ref(), map.fd)?;
         let (Some(offset), Some(file)) = (descriptor, file) else { return Err(End::Status(Status::INVALID_ARGUMENT)) };
         if map.length > MOST_ZEROS {
             return Err(End::Status(Status::INVALID_ARGUMENT));
@@ -143,8 +143,8 @@ impl Session {
     }
 
     /// The file that a descriptor of the call names; it must be one of the driver's control files.
-    pub(super) fn control_file(&self, flight: &Flight<'_>, fd: i32) -> Result<Arc<File>, End> {
-        let file = super::call::driver_file(self.driver.as_ref(), flight.caller, fd)?;
+    pub(super) fn control_file(&self, flight: &mut Flight<'_>, fd: i32) -> Result<Arc<File>, End> {
+        let file = flight.named_file(self.driver.as_ref(), fd)?;
         match file {
             Some(file) if file.node == crate::rm::Node::Control => Ok(file.file),
             _ => Err(End::Status(Status::INVALID_ARGUMENT)),

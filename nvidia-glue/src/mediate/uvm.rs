@@ -3,7 +3,7 @@
 use runtime_config::Bytes;
 
 use super::{
-    Answer, Caller, Pid, Session, Stopped,
+    Answer, Caller, CallerError, Pid, Session, Stopped,
     call::{End, Flight, driver_file, errno},
     locks::{Name, lock},
 };
@@ -29,6 +29,7 @@ impl Session {
         match call {
             UvmCall::Initialize { .. } => {
                 let file = self.uvm_file(flight)?;
+                flight.confirm()?;
                 // The flag that tells whether managed memory outlives its process may be another one by the time that the
                 // kernel looks, so the worse is taken.
                 lock(&self.accounts).uvm_file(file, flight.pid, true);
@@ -99,9 +100,10 @@ impl Session {
 
     /// `UVM_MM_INITIALIZE`: the file that it is made on keeps another one's address space.
     fn mm_initialize(&self, flight: &mut Flight<'_>, uvm_fd: i32) -> Result<Answer, End> {
-        let kept = driver_file(self.driver.as_ref(), flight.caller, uvm_fd)?;
+        let kept = flight.named_file(self.driver.as_ref(), uvm_fd)?;
         let kept = kept.filter(|file| file.node == Node::Uvm).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
         let (file, kept) = (self.uvm_file(flight)?, self.known_uvm_file(&kept, flight.pid)?);
+        flight.confirm()?;
         // Should the kernel refuse it, or be told another file of the container's by then, one is kept for too long.
         if file != kept {
             lock(&self.accounts).uvm_mm_file(file, kept, flight.pid);
@@ -173,6 +175,7 @@ impl Session {
     /// Executed, whatever the table says: the length of a range decides what its end releases.
     fn create_range(&self, flight: &mut Flight<'_>, range: Range) -> Result<Answer, End> {
         let file = self.uvm_file(flight)?;
+        flight.confirm()?;
         self.reserve(flight.pid, |accounts| accounts.external_range_fits())?;
         self.in_order(flight, file, |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
@@ -189,8 +192,9 @@ impl Session {
         self.own_client(client)?;
         let file = self.uvm_file(flight)?;
         let cards = if begins { Vec::new() } else { self.mapped_cards(flight) };
-        self.reserve(flight.pid, |accounts| accounts.external_range_fits())?;
         self.duplicate_named(flight)?;
+        flight.confirm()?;
+        self.reserve(flight.pid, |accounts| accounts.external_range_fits())?;
         self.in_order_with(flight, file, &[Name::Client(memory.client)], |flight| {
             let hold = lock(&self.accounts).hold(memory).map_err(|refusal| End::Status(refusal.status()))?;
             let status = flight.execute(self.driver.as_ref());
@@ -227,6 +231,7 @@ impl Session {
     fn unmap_external(&self, flight: &mut Flight<'_>, range: Range, uuid: [u8; 16]) -> Result<Answer, End> {
         let file = self.uvm_file(flight)?;
         let card = self.grant.by_uuid_bytes(uuid);
+        flight.confirm()?;
         if let Some(card) = card {
             self.reserve(flight.pid, |accounts| accounts.unmap_fits(file, card, range.base, range.length))?;
         }
@@ -265,6 +270,9 @@ impl Session {
         let id = self.known_uvm_file(&file, pid)?;
         let length = length.checked_next_multiple_of(PAGE).ok_or(End::Errno(libc::ENOMEM))?;
         let memory = self.address_space(pid);
+        if !caller.is_waiting() {
+            return Err(CallerError::Gone.into());
+        }
         let reserved = self.reserve(pid, |accounts| accounts.reserve_managed(pid, Bytes(length)));
         let reservation = reserved.map_err(|end| match end {
             End::Status(_) => End::Errno(libc::ENOMEM),

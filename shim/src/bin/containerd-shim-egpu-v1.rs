@@ -7,6 +7,7 @@ use egpu_shim::{
     delete::{delete, sweep},
     helper, info, logging, server,
     start::start,
+    sys,
     task::chain,
 };
 
@@ -49,6 +50,8 @@ fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
         Invocation::Serve { identity, socket } => {
             // Before the socket gets another number, which the helper would inherit.
             let zygote = helper::spawn()?;
+            // After the helper, whose mediators allocate from many threads at once.
+            sys::share_one_arena();
             let prepared = server::prepare()?;
             runtime()?.block_on(server::serve(prepared, identity, socket, zygote))?;
             Ok(())

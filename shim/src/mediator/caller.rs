@@ -1,15 +1,19 @@
 //! The thread whose call is handled: its memory, its descriptors, who it is.
 //!
 //! What is opened of a thread is kept, since a program makes its calls from few threads, and opening costs more than the rest.
-//! A thread's number may go to another when it ends, so what is kept is used only while its pidfd says that the thread is
-//! there: the number then cannot be another's, and the notification, which came before that look, is this thread's.
+//! A thread's number may go to another when it ends, so what is kept is used only once its pidfd has said that the thread is
+//! there: the number then cannot be another's, and the notification, which came before that look, is this thread's. It says so by the
+//! first descriptor that it gives out, or it is asked.
+//!
+//! Whether the thread still waits is not asked here, but by whoever decides on what was seen ([`Caller::is_waiting`]): once,
+//! after the last look.
 //!
 //! A kept `/proc/TID/mem` is of the memory that the thread had when it was opened. After `execve(2)` that memory is gone, reads
 //! find nothing, and the file is opened again. (Where somebody still has the old memory, a child made with `CLONE_VM` and not
 //! as a thread, a program that made driver calls both before and after its exec is served from there; it is its own.)
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::HashMap,
     fs::{self, File, OpenOptions},
     io,
@@ -85,11 +89,12 @@ impl Threads {
     ) -> Result<Calling<'a>, CallerError> {
         let (id, tid) = (notification.id, notification.tid);
         let kept = lock(&self.kept).get(&tid).cloned();
-        let thread = match kept.filter(|thread| thread.is_there()) {
-            Some(thread) => thread,
-            None => self.open(listener, id, tid, gone)?,
+        let (thread, is_there) = match kept {
+            Some(thread) => (thread, false),
+            None => (self.open(listener, id, tid, gone)?, true),
         };
-        Ok(Calling { threads: self, listener, id, thread: RefCell::new(thread), gone })
+        let (thread, is_there) = (RefCell::new(thread), Cell::new(is_there));
+        Ok(Calling { threads: self, listener, id, tid, thread, is_there, gone })
     }
 
     fn open(&self, listener: BorrowedFd<'_>, id: u64, tid: i32, gone: Gone<'_>) -> Result<Arc<Thread>, CallerError> {
@@ -157,20 +162,67 @@ pub(super) struct Calling<'a> {
     threads: &'a Threads,
     listener: BorrowedFd<'a>,
     id: u64,
+    tid: i32,
     thread: RefCell<Arc<Thread>>,
+    /// What is kept is of the thread that waits.
+    is_there: Cell<bool>,
     gone: Gone<'a>,
 }
 
 impl Calling<'_> {
-    fn kept(&self) -> Arc<Thread> {
-        Arc::clone(&self.thread.borrow())
+    /// What is kept of the thread that waits.
+    fn thread_there(&self) -> Result<Arc<Thread>, CallerError> {
+        let kept = Arc::clone(&self.thread.borrow());
+        if self.is_there.get() {
+            return Ok(kept);
+        }
+        if !kept.is_there() {
+            return self.open_again();
+        }
+        self.is_there.set(true);
+        Ok(kept)
     }
 
-    /// The thread has executed another program since it was first seen, or it is gone.
+    /// The thread has executed another program since it was first seen, or what is kept is of another that had its number.
     fn open_again(&self) -> Result<Arc<Thread>, CallerError> {
-        let thread = self.threads.open(self.listener, self.id, self.kept().tid, self.gone)?;
+        let thread = self.threads.open(self.listener, self.id, self.tid, self.gone)?;
         self.thread.replace(Arc::clone(&thread));
+        self.is_there.set(true);
         Ok(thread)
+    }
+
+    /// A duplicate of a descriptor, by the thread's pidfd: where the thread is gone, that says `ESRCH`, and nowhere else.
+    fn file_by_pidfd(&self, fd: i32) -> Result<OwnedFd, CallerError> {
+        let mut thread = Arc::clone(&self.thread.borrow());
+        loop {
+            let Some(pidfd) = &thread.pidfd else { return self.file_by_process(fd) };
+            match sys::pidfd_getfd(pidfd.as_fd(), fd) {
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) && !self.is_there.get() => {
+                    thread = self.open_again()?;
+                }
+                result => {
+                    self.is_there.set(true);
+                    return result.map_err(|error| no_file(fd, error));
+                }
+            }
+        }
+    }
+
+    /// The same where the kernel has no pidfds of threads: by the process's, if the thread's descriptors are the process's.
+    fn file_by_process(&self, fd: i32) -> Result<OwnedFd, CallerError> {
+        let thread = self.thread_there()?;
+        let (tid, pid) = (thread.tid, thread.process.pid);
+        if tid != pid && !sys::share_descriptors(tid, pid).unwrap_or(false) {
+            self.require_waiting(())?;
+            self.threads.unreachable.fetch_add(1, Ordering::Relaxed);
+            return Err(CallerError::Other(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the thread has descriptors of its own, which needs Linux 6.9",
+            )));
+        }
+        let found = sys::pidfd_getfd(thread.process.pidfd.as_fd(), fd);
+        self.require_waiting(())?;
+        found.map_err(|error| no_file(fd, error))
     }
 
     fn require_waiting<T>(&self, result: T) -> Result<T, CallerError> {
@@ -183,7 +235,7 @@ impl Calling<'_> {
         length: usize,
         mut call: impl FnMut(&File, usize) -> io::Result<usize>,
     ) -> Result<usize, CallerError> {
-        let mut thread = self.kept();
+        let mut thread = self.thread_there()?;
         let (mut done, mut is_fresh) = (0, false);
         while done < length {
             match call(&thread.memory, done) {
@@ -211,12 +263,10 @@ impl Caller for Calling<'_> {
     }
 
     fn read_up_to(&self, address: u64, bytes: &mut [u8]) -> Result<usize, CallerError> {
-        let length = bytes.len();
-        let read = self.transfer(length, |memory, done| {
+        self.transfer(bytes.len(), |memory, done| {
             let rest = bytes.get_mut(done..).unwrap_or_default();
             memory.read_at(rest, at(address, done))
-        })?;
-        self.require_waiting(read)
+        })
     }
 
     // Whether the caller still waits then, the answer to it tells: what it never hears of is undone.
@@ -232,28 +282,7 @@ impl Caller for Calling<'_> {
     }
 
     fn file(&self, fd: i32) -> Result<File, CallerError> {
-        let thread = self.kept();
-        let found = match &thread.pidfd {
-            Some(pidfd) => sys::pidfd_getfd(pidfd.as_fd(), fd),
-            None => {
-                let (tid, pid) = (thread.tid, thread.process.pid);
-                if tid != pid && !sys::share_descriptors(tid, pid).unwrap_or(false) {
-                    self.require_waiting(())?;
-                    self.threads.unreachable.fetch_add(1, Ordering::Relaxed);
-                    return Err(CallerError::Other(io::Error::new(
-                        io::ErrorKind::Unsupported,
-                        "the thread has descriptors of its own, which needs Linux 6.9",
-                    )));
-                }
-                sys::pidfd_getfd(thread.process.pidfd.as_fd(), fd)
-            }
-        };
-        self.require_waiting(())?;
-        found.map(File::from).map_err(|error| match error.raw_os_error() {
-            Some(libc::EBADF) => CallerError::BadDescriptor { fd },
-            Some(libc::ESRCH) => CallerError::Gone,
-            _ => CallerError::Other(error),
-        })
+        self.file_by_pidfd(fd).map(File::from)
     }
 
     fn install(&self, file: &File) -> Result<i32, CallerError> {
@@ -265,19 +294,27 @@ impl Caller for Calling<'_> {
     }
 
     fn pid(&self) -> Result<Pid, CallerError> {
-        Ok(Pid(self.thread.borrow().process.pid))
+        Ok(Pid(self.thread_there()?.process.pid))
     }
 
     fn thread(&self) -> i32 {
-        self.thread.borrow().tid
+        self.tid
     }
 
     fn pid_in_container(&self) -> Result<i32, CallerError> {
-        Ok(self.thread.borrow().process.pid_in_container)
+        Ok(self.thread_there()?.process.pid_in_container)
     }
 
     fn is_waiting(&self) -> bool {
         sys::is_waiting(self.listener, self.id)
+    }
+}
+
+fn no_file(fd: i32, error: io::Error) -> CallerError {
+    match error.raw_os_error() {
+        Some(libc::EBADF) => CallerError::BadDescriptor { fd },
+        Some(libc::ESRCH) => CallerError::Gone,
+        _ => CallerError::Other(error),
     }
 }
 

@@ -1,6 +1,6 @@
 //! containerd's Task service, v2 and v3: the messages are the same, and so is what answers them.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use containerd_shim::{
@@ -18,6 +18,7 @@ use containerd_shim::{
     },
 };
 use protobuf::{EnumOrUnknown, Message, MessageField, well_known_types::any::Any};
+use tokio::time::sleep;
 use ttrpc::r#async::Service;
 
 use super::{
@@ -26,9 +27,11 @@ use super::{
     error::{TaskError, chain},
     process::Process,
 };
-use crate::{bundle::ProcessView, io::Stdio, reaper::Exit, sync::lock};
+use crate::{bundle::ProcessView, io::Stdio, reaper::Exit, sync::lock, sys};
 
 const V2: &str = "containerd.task.v2.Task";
+/// After so long, containerd has had its answers and events of a start, and the memory that they took is free.
+const STARTED: Duration = Duration::from_millis(200);
 
 /// Answers containerd.
 #[derive(Debug, Clone)]
@@ -119,6 +122,10 @@ impl Task for TaskService {
             }
         };
         let pid = self.carry_out("start", &id, work).await?;
+        tokio::spawn(async {
+            sleep(STARTED).await;
+            sys::give_back_free_memory();
+        });
         Ok(StartResponse { pid: wire_pid(pid), ..Default::default() })
     }
 

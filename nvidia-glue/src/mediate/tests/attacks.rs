@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
+use runtime_config::request::OverMemory;
 
 use super::world::{Container, Context, MIB, Machine, Program, memory_params, result, words};
 use crate::{
@@ -144,8 +145,12 @@ fn what_a_caller_that_is_gone_never_hears_of_is_undone() {
     let context = program.context(0);
     let objects = || lock(&container.session.accounts).counts().objects;
     let before = objects();
+    // Before it is executed; then, while it is.
     let gone = |work: &dyn Fn() -> Answer| {
         program.goes_after_reads(1);
+        assert_eq!(work(), Answer::Errno(libc::EINTR));
+        program.comes_back();
+        program.goes_after_looks(1);
         assert_eq!(work(), Answer::Errno(libc::EINTR));
         program.comes_back();
     };
@@ -169,6 +174,41 @@ fn what_a_caller_that_is_gone_never_hears_of_is_undone() {
     });
     context.free(memory).unwrap();
     assert_eq!((container.used(0), objects()), (0, before));
+    assert_eq!(container.session.reconcile(), []);
+}
+
+/// What is read of a thread that no longer waits may be anything: it gets nobody denied, killed or counted, and no status is written over what
+/// the thread does meanwhile.
+#[test]
+fn nothing_is_decided_on_what_was_read_of_a_caller_that_is_gone() {
+    let machine = Machine::new(1);
+    let container = machine.container_that(OverMemory::Kill, &[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    let uvm = program.uvm_file();
+    context.register(uvm);
+    let unknown_class = 0x1234;
+    for (class, reads) in [(0x40, 2), (0x40, 1), (unknown_class, 1)] {
+        let mut args = words(&[context.client, context.device, 0, class]);
+        args.extend(program.put(&memory_params(100 * LIMIT)).to_le_bytes());
+        args.extend([0; 8]);
+        program.goes_after_reads(reads);
+        assert_eq!(program.escape(context.control, 0x2b, &mut args), Answer::Errno(libc::EINTR), "{class:#x} {reads}");
+        program.comes_back();
+    }
+    // A range of another card's, and one that would be made.
+    for number in [33, 73] {
+        let argument = program.put(&vec![0; 9264]);
+        program.goes_after_reads(1);
+        assert!(matches!(
+            program.handle(Stopped::Ioctl { fd: uvm, command: number, argument }),
+            Answer::Errno(libc::EINTR)
+        ));
+        program.comes_back();
+    }
+    assert!(lock(&container.told.over_memory).is_empty());
+    let usage = container.session.usage();
+    assert_eq!((usage.denials, usage.kills), (0, 0));
     assert_eq!(container.session.reconcile(), []);
 }
 

@@ -227,6 +227,7 @@ impl Container {
             reads: AtomicU32::new(0),
             race: Mutex::new(None),
             gone_after_reads: AtomicU32::new(u32::MAX),
+            waits_for: AtomicU32::new(u32::MAX),
         }
     }
 
@@ -266,6 +267,8 @@ pub(super) struct Program<'a> {
     /// Another thread, that runs after each read of this one's memory.
     race: Mutex<Option<Race<'a>>>,
     gone_after_reads: AtomicU32,
+    /// So many times more it is said to wait.
+    waits_for: AtomicU32,
 }
 
 impl<'a> Program<'a> {
@@ -327,8 +330,14 @@ impl<'a> Program<'a> {
         self.gone_after_reads.store(reads, Ordering::SeqCst);
     }
 
+    /// The call is interrupted after it was found to wait so many times.
+    pub(super) fn goes_after_looks(&self, looks: u32) {
+        self.waits_for.store(looks, Ordering::SeqCst);
+    }
+
     pub(super) fn comes_back(&self) {
         self.is_gone.store(false, Ordering::SeqCst);
+        self.waits_for.store(u32::MAX, Ordering::SeqCst);
         self.gone_after_reads.store(u32::MAX, Ordering::SeqCst);
     }
 
@@ -576,9 +585,7 @@ impl Caller for Program<'_> {
     }
 
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), CallerError> {
-        if !self.is_waiting() {
-            return Err(CallerError::Gone);
-        }
+        assert!(!self.is_gone.load(Ordering::SeqCst), "memory is written to of one that is gone");
         self.with_region(address, bytes.len(), |region| region.copy_from_slice(bytes))
             .ok_or(CallerError::Fault { address })
     }
@@ -611,6 +618,11 @@ impl Caller for Program<'_> {
     }
 
     fn is_waiting(&self) -> bool {
+        let looks = self.waits_for.load(Ordering::SeqCst);
+        if looks == 0 {
+            return false;
+        }
+        self.waits_for.store(looks - 1, Ordering::SeqCst);
         !self.is_gone.load(Ordering::SeqCst)
     }
 }
