@@ -42,6 +42,10 @@ pub enum Event {
     Release,
     /// A grant was taken back whose shim is gone.
     Reclaim,
+    /// A container's limits were changed while it runs.
+    Change,
+    /// A card's policy or period was set.
+    Policy,
     /// Something that an operator may want to know.
     Warn,
 }
@@ -60,6 +64,8 @@ impl Event {
             Self::Bind => "bind",
             Self::Release => "release",
             Self::Reclaim => "reclaim",
+            Self::Change => "change",
+            Self::Policy => "policy",
             Self::Warn => "warn",
         }
     }
@@ -73,6 +79,11 @@ impl Line {
     /// A line about one container.
     pub fn new(event: Event, container: &ContainerKey) -> Self {
         Self(format!("event={}", event.name())).field("container", container)
+    }
+
+    /// A line about one card.
+    pub(crate) fn about_card(event: Event, uuid: &str) -> Self {
+        Self(format!("event={}", event.name())).field("uuid", uuid)
     }
 
     /// The last line of a create that failed: nothing of the container is left.

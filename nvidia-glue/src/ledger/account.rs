@@ -4,15 +4,16 @@ use std::{collections::BTreeMap, fmt};
 
 use runtime_config::{
     Bytes,
+    config::HardCapsUnavailable,
     request::{CardPolicy, ComputeShare},
 };
 use serde::{Deserialize, Serialize};
 
-use super::{
-    CardGrant, ComputeEnforcement, Enforcement, Limits,
-    schedule::{MIN_REMAINDER_PERCENT, PERIOD_PARTS, percent_parts, ratio_parts},
+use super::{CardGrant, ComputeEnforcement, Enforcement, Limits};
+use crate::{
+    cards::Card,
+    schedule::layout::{MIN_REMAINDER_PERCENT, PERIOD_PARTS, percent_parts, ratio_parts},
 };
-use crate::cards::Card;
 
 /// What is granted of one card, in all. Always computed from the grants, never counted up and down.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -105,6 +106,39 @@ impl CardGrant {
     pub fn holds(&self) -> bool {
         self.memory.0 > 0 && self.enforcement != Enforcement::Monitor
     }
+
+    /// Whether it is a part of a card that others may have parts of.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.holds() && !self.exclusive && self.mig_uuid.is_none()
+    }
+}
+
+/// See [`weight_of`].
+pub(crate) fn slices_of(grant: &CardGrant) -> u32 {
+    weight_of(grant.policy, grant.compute)
+}
+
+/// What holds shares of time on a card with this policy.
+pub(super) fn compute_by(policy: CardPolicy, hard_caps: bool) -> ComputeEnforcement {
+    match policy {
+        CardPolicy::Native => ComputeEnforcement::None,
+        CardPolicy::Soft => ComputeEnforcement::Slices,
+        CardPolicy::Fair | CardPolicy::Preemptive | CardPolicy::Weighted | CardPolicy::Fixed if hard_caps => {
+            ComputeEnforcement::Windows
+        }
+        CardPolicy::Fair | CardPolicy::Preemptive | CardPolicy::Weighted | CardPolicy::Fixed => {
+            ComputeEnforcement::WeightsOnly
+        }
+    }
+}
+
+/// Whether a share is one that its holder is held to also when nobody else wants the card.
+pub(super) fn is_hard_cap(policy: CardPolicy, compute: ComputeShare) -> bool {
+    match policy {
+        CardPolicy::Fair => true,
+        CardPolicy::Fixed => compute != ComputeShare::Unlimited,
+        CardPolicy::Preemptive | CardPolicy::Weighted | CardPolicy::Soft | CardPolicy::Native => false,
+    }
 }
 
 /// Slices of the card that a container counts for: what it weighs where cards are shared by weight or in equal parts, the
@@ -136,21 +170,27 @@ pub(crate) struct CardAsk {
     pub(crate) mig_uuid: Option<String>,
     /// What is going to hold the limits.
     pub(crate) enforcement: Enforcement,
+    /// It is recorded and mediated, and goes without limits.
+    pub(crate) unlimited: bool,
 }
 
 impl CardAsk {
     /// The grant that this ask becomes on `card`.
     pub(crate) fn grant(&self, card: &Card, sums: &CardSums, limits: &Limits) -> CardGrant {
+        let policy = self.policy_on(sums, limits);
         CardGrant {
             index: card.index,
             uuid: card.uuid.clone(),
             mig_uuid: self.mig_uuid.clone(),
             memory: self.memory,
             compute: self.compute,
-            policy: self.policy_on(sums, limits),
+            policy,
             exclusive: self.exclusive,
             enforcement: self.enforcement,
-            compute_by: ComputeEnforcement::None,
+            compute_by: match self.enforcement {
+                Enforcement::Mediated if !self.unlimited => compute_by(policy, card.hard_caps),
+                _ => ComputeEnforcement::None,
+            },
         }
     }
 
@@ -264,12 +304,26 @@ pub enum Refusal {
         uuid: String,
     },
     /// The card's policy is another one.
-    #[error("policy {asked} is needed, and the card has {has}; use another card, or wait until it is empty")]
+    #[error(
+        "policy {asked} is needed, and the card has {has}; use another card, or change this one's with `egpu policy`"
+    )]
     Policy {
         /// What the request needs.
         asked: CardPolicy,
         /// What the card has.
         has: CardPolicy,
+    },
+    /// A cap under a policy that has none.
+    #[error("a cap needs policy fixed; end the container first, or give it a weight: `egpu set --weight`")]
+    CapNeedsFixed,
+    /// The card cannot take containers off.
+    #[error(
+        "{asked} would be a hard cap, and this card cannot take a running container off: it runs without GSP firmware; \
+         ask for a weight with policy soft, use another card, or set hard_caps_unavailable = \"degrade\" in the configuration"
+    )]
+    HardCap {
+        /// What was asked: `compute=30%`.
+        asked: String,
     },
     /// The sums would fit, but no order of time windows does.
     #[error("{reason}; ask for smaller shares, or for fewer cards")]
@@ -306,8 +360,22 @@ pub(crate) fn check(card: &Card, sums: &CardSums, ask: &CardAsk, limits: &Limits
     }
     check_memory(card, sums, ask, limits)?;
     check_compute(sums, ask, limits)?;
+    check_hard_cap(card.hard_caps, ask, ask.policy_on(sums, limits), limits)?;
     if sums.containers >= limits.device_split_count {
         return Err(Refusal::Containers { limit: limits.device_split_count });
+    }
+    Ok(())
+}
+
+pub(super) fn check_hard_cap(
+    hard_caps: bool,
+    ask: &CardAsk,
+    policy: CardPolicy,
+    limits: &Limits,
+) -> Result<(), Refusal> {
+    let is_refused = limits.hard_caps_unavailable == HardCapsUnavailable::Refuse;
+    if is_refused && !hard_caps && !ask.unlimited && is_hard_cap(policy, ask.compute) {
+        return Err(Refusal::HardCap { asked: ComputeText(ask.compute).to_string() });
     }
     Ok(())
 }
@@ -321,7 +389,7 @@ fn check_memory(card: &Card, sums: &CardSums, ask: &CardAsk, limits: &Limits) ->
     Ok(())
 }
 
-fn check_compute(sums: &CardSums, ask: &CardAsk, limits: &Limits) -> Result<(), Refusal> {
+pub(super) fn check_compute(sums: &CardSums, ask: &CardAsk, limits: &Limits) -> Result<(), Refusal> {
     let policy = ask.policy_on(sums, limits);
     let mut after = sums.clone();
     after.policy = Some(policy);

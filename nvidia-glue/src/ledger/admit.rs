@@ -137,13 +137,14 @@ impl Ledger {
         log: &DecisionLog,
     ) -> Result<Record, AdmitError> {
         let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
-        let mut index = Index::load(locked).map_err(failed)?;
+        let mut index = self.open_index(locked).map_err(failed)?;
         if let Some(earlier) = self.store.find_record(admission.container).map_err(failed)?
             && !self.reclaim_one(locked, &mut index, &earlier, log).map_err(failed)?.is_freed()
         {
             let container = Box::new(admission.container.clone());
             return Err(AdmitError::AlreadyAdmitted { container, shim_pid: earlier.shim.pid });
         }
+        self.follow_configuration(locked, &mut index, admission.limits).map_err(failed)?;
         let grants = self.reserve(locked, &mut index, admission, plan, steps, log)?;
         let record = new_record(admission, grants, &index, locked).map_err(failed)?;
         let written = index.begin_change(locked).and_then(|()| locked.write_record(&record));
@@ -152,11 +153,14 @@ impl Ledger {
             index.save(locked);
             return Err(failed(error));
         }
-        // From here on the grant stands. Whatever the index comes to lack is made up from the record.
-        if let Err(error) = index.add(locked, &record) {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the ledger's index is not written down");
-            return Ok(record);
+        // A container whose turn nobody could tell would not run.
+        let told = index.add(locked, &record).and_then(|()| self.write_timetable(locked, &mut index));
+        if let Err(error) = told {
+            super::reserve::roll_back(&record.cards, admission.container, steps);
+            locked.remove_record(&self.store.record_name(admission.container)).map_err(failed)?;
+            return Err(failed(error));
         }
+        // From here on the grant stands. Whatever the index comes to lack is made up from the record.
         index.save(locked);
         Ok(record)
     }
@@ -181,7 +185,7 @@ impl Ledger {
         let locked = self.store.lock().map_err(failed)?;
         let found = self.store.find_record(container).map_err(failed)?;
         let Some(mut record) = found else { return Err(BindError::NoGrant { container: Box::new(container.clone()) }) };
-        let mut index = Index::load(&locked).map_err(failed)?;
+        let mut index = self.open_index(&locked).map_err(failed)?;
         record.state = GrantState::Bound;
         record.init = Some(init);
         record.mediator = mediator;

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use runtime_config::request::Priority;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -13,12 +14,13 @@ use super::{
 };
 
 const SUMMARY: &str = "summary";
-const INDEX_VERSION: u32 = 1;
+const INDEX_VERSION: u32 = 2;
 
 /// One grant on one card.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Holding {
     pub(super) container: ContainerKey,
+    pub(super) grant_id: String,
     pub(super) order: u64,
     pub(super) pid_namespace: u64,
     pub(super) shim: Process,
@@ -26,6 +28,12 @@ pub(super) struct Holding {
     pub(super) group: Option<u64>,
     /// UUIDs of all cards of the container: what has its windows at the same instant as here.
     pub(super) cards: Vec<String>,
+    /// Who runs first, as of now.
+    pub(super) priority: Priority,
+    /// See [`Record::present`].
+    pub(super) present: bool,
+    /// See [`Record::is_unlimited`].
+    pub(super) unlimited: bool,
     pub(super) grant: CardGrant,
 }
 
@@ -36,6 +44,8 @@ struct Summary {
     /// Of the directory of records, as this index last saw it: a record that somebody removed by hand shows.
     stamp: (i64, i64),
     next_order: u64,
+    /// Revision of the timetable that was made from these records; 0: none.
+    timetable: u64,
     /// Sums of the cards that have any, by UUID.
     cards: BTreeMap<String, CardSums>,
 }
@@ -82,6 +92,7 @@ impl Index {
                 boot_id: locked.store().boot_id().to_owned(),
                 stamp: (0, 0),
                 next_order: 0,
+                timetable: 0,
                 cards: BTreeMap::new(),
             },
             holdings: BTreeMap::new(),
@@ -98,6 +109,16 @@ impl Index {
     /// Order of the next record.
     pub(super) fn next_order(&self) -> u64 {
         self.summary.next_order
+    }
+
+    /// Revision of the timetable that was made from these records; 0: none.
+    pub(super) fn timetable_revision(&self) -> u64 {
+        self.summary.timetable
+    }
+
+    /// Notes which timetable was made from these records.
+    pub(super) fn set_timetable_revision(&mut self, revision: u64) {
+        self.summary.timetable = revision;
     }
 
     /// What is granted of a card.
@@ -122,6 +143,15 @@ impl Index {
             self.holdings.insert(uuid.to_owned(), found);
         }
         Ok(self.holdings.entry(uuid.to_owned()).or_default())
+    }
+
+    /// Every card that anybody has a grant on, with the grants in ledger order.
+    pub(super) fn all_holdings(&mut self, locked: &Locked<'_>) -> Result<&BTreeMap<String, Vec<Holding>>, StoreError> {
+        let uuids: Vec<String> = self.summary.cards.keys().cloned().collect();
+        for uuid in uuids {
+            self.holdings(locked, &uuid)?;
+        }
+        Ok(&self.holdings)
     }
 
     /// Marks the written index as out of date: to be done before a record comes, changes or goes.
@@ -165,15 +195,22 @@ impl Index {
         let group = record.request.group.as_deref().map(group_hash);
         for grant in &record.cards {
             self.changed.insert(grant.uuid.clone());
-            self.holdings.entry(grant.uuid.clone()).or_default().push(Holding {
+            let holdings = self.holdings.entry(grant.uuid.clone()).or_default();
+            let position = holdings.partition_point(|holding| holding.order <= record.order);
+            let holding = Holding {
                 container: record.container.clone(),
+                grant_id: record.grant_id.clone(),
                 order: record.order,
                 pid_namespace: record.pid_namespace,
                 shim: record.shim,
                 group,
                 cards: cards.clone(),
+                priority: record.priority(),
+                present: record.present,
+                unlimited: record.is_unlimited(),
                 grant: grant.clone(),
-            });
+            };
+            holdings.insert(position, holding);
         }
     }
 

@@ -54,6 +54,8 @@ pub(crate) trait Node: fmt::Debug + Send + Sync {
     fn kill_cgroup(&self, directory: &Path);
     /// Sends SIGKILL to exactly this process. Does not wait.
     fn kill(&self, process: Process);
+    /// Now, on the clock of all schedules.
+    fn now_us(&self) -> u64;
 }
 
 /// The real node.
@@ -86,6 +88,10 @@ impl Node for Linux {
         }
         // A frozen process of cgroup v1 takes its SIGKILL when it is thawed.
         let _ = fs::write(directory.join("freezer.state"), "THAWED");
+    }
+
+    fn now_us(&self) -> u64 {
+        crate::schedule::now_us()
     }
 
     fn kill(&self, process: Process) {

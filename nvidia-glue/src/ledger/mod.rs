@@ -3,15 +3,11 @@
 //! - [`Ledger::admit`] reserves what a container asked for and writes its record, before the container is created. The
 //!   record is *pending* and names the cgroups in which the container is going to be.
 //! - [`Ledger::bind`] adds the container's init once it exists.
-//! - `Ledger::set(&self, inventory: &Inventory, limits: &Limits, container: &ContainerKey, change: &Change, log: &DecisionLog)
-//!   -> Result<Record, ChangeError>` changes a container's limits and priority.
-//! - `Ledger::set_policy(&self, inventory: &Inventory, limits: &Limits, uuid: &str, setting: CardSetting, log: &DecisionLog)
-//!   -> Result<CardSetting, PolicyError>` changes a card's policy and period; what is `None` in `setting` stays. Returns what
-//!   is set then.
-//! - `Ledger::set_present(&self, container: &ContainerKey, present: bool) -> Result<(), StoreError>`: the container's first
-//!   process has the driver open, or none has any more. No grant: nothing happens.
-//! - `Ledger::timetable(state_dir: &Path) -> Result<Timetable, TimetableError>` reads who runs when. Takes no lock.
+//! - [`Ledger::set`] changes a container's limits and priority while it runs, [`Ledger::set_policy`] how a card is shared,
+//!   [`Ledger::set_present`] whether a container counts where those do that have the driver open.
 //! - [`Ledger::release`] gives the grant back: after the container has ended, or when its create failed.
+//!
+//! Each change also writes the [timetable](Ledger::timetable): who runs when, and from which instant on.
 //!
 //! # Whose end is whose
 //! A grant is taken back without a release only when its shim is gone **and** nothing of its container is left: its cgroups
@@ -30,25 +26,28 @@ mod admit;
 mod change;
 mod error;
 mod index;
-mod layout;
 mod limits;
 mod liveness;
+mod members;
+mod policy;
 mod reclaim;
 mod record;
 mod release;
 mod reserve;
-mod schedule;
+mod set;
+mod settings;
 mod state;
 mod store;
 #[cfg(test)]
 pub(crate) mod test_support;
 #[cfg(test)]
 mod tests;
+mod timetable;
 
 use std::{path::Path, time::Duration};
 
-pub(crate) use account::CardAsk;
 pub use account::Refusal;
+pub(crate) use account::{CardAsk, slices_of};
 pub use admit::Admission;
 pub use change::{CardSetting, Change, ChangeError, PolicyError};
 pub use error::{AdmitError, AdmitErrorKind, BindError, ReleaseError};
@@ -56,9 +55,11 @@ pub use limits::Limits;
 use liveness::{Linux, Node};
 pub use record::{CardGrant, ComputeEnforcement, ContainerKey, Enforcement, GrantState, Process, Record};
 pub use release::ReleaseReason;
+pub(crate) use settings::Settings;
 pub use state::CardState;
 use store::Store;
 pub use store::StoreError;
+pub use timetable::TimetableError;
 
 /// How long the lock is waited for. An admission holds it for about a millisecond.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);

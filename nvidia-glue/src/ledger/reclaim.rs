@@ -49,7 +49,7 @@ impl Ledger {
     }
 
     pub(super) fn reclaim_all(&self, locked: &Locked<'_>, log: &DecisionLog) -> Result<Reclaimed, StoreError> {
-        let mut index = Index::load(locked)?;
+        let mut index = self.open_index(locked)?;
         let mut reclaimed = Reclaimed::default();
         for record in self.store.records()? {
             match self.reclaim_one(locked, &mut index, &record, log)? {
@@ -125,6 +125,7 @@ impl Ledger {
             tracing::warn!(error = &error as &dyn std::error::Error, "files of a grant are left");
         }
         index.remove(locked, record)?;
+        self.retell(locked, index);
         index.save(locked);
         let given_back =
             record.cards.iter().map(|card| grant_fields(Line::new(Event::Release, &record.container), card));

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use super::{
     ContainerKey, Ledger, Record, ReleaseError,
-    index::Index,
     liveness::Population,
     reserve::{grant_fields, roll_back},
 };
@@ -52,11 +51,14 @@ impl Ledger {
             let container = Box::new(container.clone());
             return Err(ReleaseError::StillMediated { container, pid: mediator.pid });
         }
-        let mut index = Index::load(&locked).map_err(failed)?;
+        let mut index = self.open_index(&locked).map_err(failed)?;
         index.begin_change(&locked).map_err(failed)?;
         locked.remove_record(&self.store.record_name(container)).map_err(failed)?;
         match index.remove(&locked, &record) {
-            Ok(()) => index.save(&locked),
+            Ok(()) => {
+                self.retell(&locked, &mut index);
+                index.save(&locked);
+            }
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the ledger's index is not written down");
             }

@@ -1,13 +1,16 @@
 //! Reserving, card by card: which cards, whether they have room, whether a layout of windows exists.
 
 use super::{
-    Admission, AdmitError, CardGrant, ContainerKey, Ledger, Refusal,
-    account::{CardSums, check},
+    Admission, AdmitError, CardGrant, ComputeEnforcement, ContainerKey, Ledger, Refusal,
+    account::{CardSums, check, is_hard_cap},
     admit::small_quota_line,
     index::{Holding, Index, group_hash},
-    layout::check_layout,
+    members::{Newcomer, check_layout},
+    settings::Settings,
     store::{Locked, StoreError},
 };
+use runtime_config::request::{Isolation, Share};
+
 use crate::{
     cards::Card,
     decision_log::{DecisionLog, Event, Line, chain},
@@ -31,17 +34,18 @@ impl Ledger {
         log: &DecisionLog,
     ) -> Result<Vec<CardGrant>, AdmitError> {
         let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
+        let settings = locked.settings().with(admission.limits);
         loop {
             let mut chosen = match &plan.cards {
                 PlannedCards::Named(named) => named.clone(),
-                PlannedCards::Choose(choices) => choose(locked, index, admission, choices)?,
+                PlannedCards::Choose(choices) => choose(locked, index, admission, &settings, choices)?,
             };
             chosen.extend(plan.whole.iter().cloned());
             // Whoever takes the lock cleans up where it is about to build.
             let cards = chosen.iter().filter_map(|planned| admission.inventory.cards.get(planned.card));
             let uuids: Vec<String> = cards.map(|card| card.uuid.clone()).collect();
             if self.reclaim_cards(locked, index, &uuids, log).map_err(failed)? == 0 {
-                return reserve_chosen(locked, index, admission, &chosen, steps);
+                return reserve_chosen(locked, index, admission, &settings, &chosen, steps);
             }
         }
     }
@@ -52,26 +56,28 @@ fn reserve_chosen(
     locked: &Locked<'_>,
     index: &mut Index,
     admission: &Admission<'_>,
+    settings: &Settings,
     chosen: &[Planned],
     steps: &mut Vec<Line>,
 ) -> Result<Vec<CardGrant>, AdmitError> {
     let mut grants: Vec<CardGrant> = Vec::with_capacity(chosen.len());
     for planned in chosen {
         let Some(card) = admission.inventory.cards.get(planned.card) else { continue };
-        let sums = index.sums(&card.uuid);
-        if let Err(refusal) = check(card, &sums, &planned.ask, admission.limits) {
+        let (sums, limits) = (index.sums(&card.uuid), settings.limits(admission.limits, &card.uuid));
+        if let Err(refusal) = check(card, &sums, &planned.ask, &limits) {
             let error = card_error(locked, index, admission, (card, planned), refusal)?;
             steps.push(refuse_line(admission.container, card, planned, &error));
             roll_back(&grants, admission.container, steps);
             return Err(error);
         }
-        let grant = planned.ask.grant(card, &sums, admission.limits);
+        let grant = planned.ask.grant(card, &sums, &limits);
         steps.push(reserve_line(admission, card, &sums, &grant));
+        steps.extend(weights_only_line(admission.container, &grant));
         steps.extend(small_quota_line(admission.container, &grant, card.memory));
         grants.push(grant);
     }
     let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
-    if let Err(refusal) = check_layout(locked, index, &grants, admission.limits).map_err(failed)? {
+    if let Err(refusal) = check_layout(locked, index, newcomer(index, admission, &grants), settings).map_err(failed)? {
         // The last card is the one that completes what does not fit together.
         if let Some(planned) = chosen.last()
             && let Some(card) = admission.inventory.cards.get(planned.card)
@@ -90,13 +96,14 @@ fn choose(
     locked: &Locked<'_>,
     index: &mut Index,
     admission: &Admission<'_>,
+    settings: &Settings,
     choices: &[Vec<Planned>],
 ) -> Result<Vec<Planned>, AdmitError> {
     let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
     let cards = &admission.inventory.cards;
     let fits = |index: &Index, planned: &Planned| {
         let card = cards.get(planned.card)?;
-        check(card, &index.sums(&card.uuid), &planned.ask, admission.limits).ok()?;
+        check(card, &index.sums(&card.uuid), &planned.ask, &settings.limits(admission.limits, &card.uuid)).ok()?;
         Some(planned.clone())
     };
     let mut candidates: Vec<usize> = Vec::new();
@@ -122,14 +129,19 @@ fn choose(
         let Some(planned) = planned else { continue };
         let grants = planned.iter().filter_map(|planned| {
             let card = cards.get(planned.card)?;
-            Some(planned.ask.grant(card, &index.sums(&card.uuid), admission.limits))
+            Some(planned.ask.grant(card, &index.sums(&card.uuid), &settings.limits(admission.limits, &card.uuid)))
         });
         let grants: Vec<_> = grants.collect();
-        if check_layout(locked, index, &grants, admission.limits).map_err(failed)?.is_ok() {
+        if check_layout(locked, index, newcomer(index, admission, &grants), settings).map_err(failed)?.is_ok() {
             return Ok(planned);
         }
     }
-    Err(no_room(locked, index, admission, choices).map_err(failed)?)
+    Err(no_room(locked, index, admission, settings, choices).map_err(failed)?)
+}
+
+fn newcomer<'a>(index: &Index, admission: &Admission<'_>, grants: &'a [CardGrant]) -> Newcomer<'a> {
+    let unlimited = matches!(admission.request.share, Share::Part { isolation: Isolation::None, .. });
+    Newcomer { order: index.next_order(), unlimited, grants }
 }
 
 fn candidate(
@@ -171,16 +183,18 @@ fn no_room(
     locked: &Locked<'_>,
     index: &mut Index,
     admission: &Admission<'_>,
+    settings: &Settings,
     choices: &[Vec<Planned>],
 ) -> Result<AdmitError, StoreError> {
     // (why not, which cards): cards of a node are often alike, and so is what is wrong with them.
     let mut tried: Vec<(String, Vec<String>)> = Vec::new();
     for planned in choices.first().into_iter().flatten() {
         let Some(card) = admission.inventory.cards.get(planned.card) else { continue };
-        let why = match check(card, &index.sums(&card.uuid), &planned.ask, admission.limits) {
-            Err(refusal) => refusal.to_string(),
-            Ok(()) => "has room, but not together with the others".to_owned(),
-        };
+        let why =
+            match check(card, &index.sums(&card.uuid), &planned.ask, &settings.limits(admission.limits, &card.uuid)) {
+                Err(refusal) => refusal.to_string(),
+                Ok(()) => "has room, but not together with the others".to_owned(),
+            };
         let holders = holders(index.holdings(locked, &card.uuid)?);
         let held = holders.map(|names| format!(" (held by {names})")).unwrap_or_default();
         let (why, index) = (format!("{why}{held}"), card.index.to_string());
@@ -199,7 +213,7 @@ fn no_room(
     })
 }
 
-fn holders(holdings: &[Holding]) -> Option<String> {
+pub(super) fn holders(holdings: &[Holding]) -> Option<String> {
     let holding: Vec<_> = holdings.iter().filter(|holding| holding.grant.holds()).collect();
     if holding.is_empty() {
         return None;
@@ -213,7 +227,7 @@ fn holders(holdings: &[Holding]) -> Option<String> {
     Some(names.join(", "))
 }
 
-fn card_name(card: &Card) -> String {
+pub(super) fn card_name(card: &Card) -> String {
     format!("card {} ({}, {})", card.index, card.model, card.uuid)
 }
 
@@ -229,6 +243,16 @@ fn refuse_line(container: &ContainerKey, card: &Card, planned: &Planned, error: 
         .field("card", card.index)
         .field("asked", planned.ask.describe())
         .field("why", chain(error))
+}
+
+/// A warning where what was asked for as a cap is a weight.
+pub(super) fn weights_only_line(container: &ContainerKey, grant: &CardGrant) -> Option<Line> {
+    let is_degraded = grant.compute_by == ComputeEnforcement::WeightsOnly && is_hard_cap(grant.policy, grant.compute);
+    is_degraded.then(|| {
+        Line::new(Event::Warn, container)
+            .field("card", grant.index)
+            .field("warning", "the card runs without GSP firmware: the share of its time is a weight, not a cap")
+    })
 }
 
 /// Tells that `grants` are given back, the last first.

@@ -3,7 +3,7 @@
 use runtime_config::{Bytes, request::CardPolicy};
 use serde::Serialize;
 
-use super::{CardGrant, ContainerKey, Ledger, Limits, StoreError, account::CardSums};
+use super::{CardGrant, CardSetting, ContainerKey, Ledger, Limits, StoreError, account::CardSums};
 use crate::cards::Inventory;
 
 /// One card and what is granted of it.
@@ -29,6 +29,10 @@ pub struct CardState {
     pub max_inst: u32,
     /// Its policy; `None` while nobody shares it: the next container decides.
     pub policy: Option<CardPolicy>,
+    /// What an administrator has set for it.
+    pub setting: CardSetting,
+    /// Length of its periods, microseconds, if no share on it needs longer ones.
+    pub period_us: u64,
     /// One container has all of it.
     pub exclusive: bool,
     /// Who holds a part of it, in ledger order.
@@ -46,6 +50,7 @@ impl Ledger {
     /// When the records cannot be read, or one is not understood.
     pub fn card_states(&self, inventory: &Inventory, limits: &Limits) -> Result<Vec<CardState>, StoreError> {
         let records = self.records()?;
+        let settings = self.store.settings().with(limits);
         let state = |card: &crate::cards::Card| {
             let on_card = |grant: &&CardGrant| grant.uuid == card.uuid;
             let grants = || {
@@ -71,6 +76,8 @@ impl Ledger {
                 free_weight: sums.free_weight(limits),
                 max_inst: limits.max_inst,
                 policy: sums.policy,
+                setting: settings.card(&card.uuid),
+                period_us: settings.period_us(&card.uuid),
                 exclusive: sums.exclusive,
                 containers: who(true),
                 monitors: who(false),

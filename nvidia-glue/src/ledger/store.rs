@@ -4,11 +4,13 @@
 //! STATE_DIR/ledger.lock       flock; whoever changes anything below holds it
 //! STATE_DIR/ledger/NAME.json  the records: the truth
 //! STATE_DIR/index/            sums of the records, card by card: derived, and rebuilt when `summary.json` is not there
-//! STATE_DIR/record.tmp        a record that is being written
+//! STATE_DIR/settings.json     what is set for the cards
+//! STATE_DIR/timetable.json    who runs when: derived, and made anew when it is not the one that the index was written with
+//! STATE_DIR/NAME.tmp          a file that is being written
 //! ```
 //! Every file comes to be whole, by a rename. Before a record appears, changes or goes, the index's summary is removed,
-//! and it is written anew afterwards; so a process that dies between any two steps leaves records that are whole and an
-//! index that is either right or absent. Removing needs no space: grants are given back on a full disk, too.
+//! and it is written anew afterwards, after the timetable; so a process that dies between any two steps leaves records that are
+//! whole and an index that is either right or absent. Removing needs no space: grants are given back on a full disk, too.
 //!
 //! Nothing is synced to the disk. A crash of the machine changes its boot id, which makes every record void, and a record's
 //! name says for which boot it holds.
@@ -28,10 +30,19 @@ use nix::{
 };
 use sha2::{Digest as _, Sha256};
 
-use super::{ContainerKey, Record};
+use super::{
+    ContainerKey, Record,
+    settings::{SETTINGS_VERSION, Settings},
+};
+use crate::schedule::Timetable;
 
 /// Version of [`Record`]'s format.
 pub(super) const RECORD_VERSION: u32 = 1;
+/// File of the timetable.
+pub(super) const TIMETABLE: &str = "timetable.json";
+const TIMETABLE_TMP: &str = "timetable.tmp";
+const SETTINGS: &str = "settings.json";
+const SETTINGS_TMP: &str = "settings.tmp";
 /// Readable part of a record's name; the rest of the name is what tells records apart.
 const READABLE: usize = 80;
 
@@ -265,6 +276,21 @@ impl Store {
         Ok(records)
     }
 
+    /// What is set for the cards. Needs no lock: the file is replaced as a whole.
+    pub(super) fn settings(&self) -> Settings {
+        let path = self.state_dir.join(SETTINGS);
+        let read = fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice::<Settings>(&bytes)?));
+        match read {
+            Ok(settings) if settings.version == SETTINGS_VERSION => return settings,
+            Ok(settings) => {
+                tracing::warn!(path = %path.display(), settings.version, "settings of another version: ignored");
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => tracing::warn!(path = %path.display(), %error, "settings that are not understood: ignored"),
+        }
+        Settings::default()
+    }
+
     #[cfg(test)]
     fn step(&self, writes: bool) -> io::Result<()> {
         self.faults.step(writes)
@@ -301,8 +327,29 @@ impl Locked<'_> {
                 self.remove_record(&name)?;
             }
         }
-        self.remove(&self.store.state_dir.join("record.tmp"))?;
+        for temporary in ["record.tmp", TIMETABLE_TMP, SETTINGS_TMP] {
+            self.remove(&self.store.state_dir.join(temporary))?;
+        }
         self.remove(&self.store.index_dir().join("index.tmp"))
+    }
+
+    /// What is set for the cards.
+    pub(super) fn settings(&self) -> Settings {
+        self.store.settings()
+    }
+
+    /// Writes down what is set for the cards.
+    pub(super) fn write_settings(&self, settings: &Settings) -> Result<(), StoreError> {
+        let path = self.store.state_dir.join(SETTINGS);
+        let bytes = serde_json::to_vec_pretty(settings).map_err(|error| failed("write", &path)(error.into()))?;
+        self.replace(&path, &self.store.state_dir.join(SETTINGS_TMP), &bytes)
+    }
+
+    /// Writes down who runs when.
+    pub(super) fn write_timetable(&self, table: &Timetable) -> Result<(), StoreError> {
+        let path = self.store.state_dir.join(TIMETABLE);
+        let bytes = serde_json::to_vec(table).map_err(|error| failed("write", &path)(error.into()))?;
+        self.replace(&path, &self.store.state_dir.join(TIMETABLE_TMP), &bytes)
     }
 
     /// A file of the index; `None` when it is not there or not understood.

@@ -157,6 +157,7 @@ struct Life {
     unknown: HashSet<PathBuf>,
     killed: Vec<String>,
     survives_kills: bool,
+    now_us: u64,
 }
 
 impl FakeNode {
@@ -184,6 +185,15 @@ impl FakeNode {
         self.0.lock().unwrap().survives_kills = survive;
     }
 
+    pub(crate) fn now(&self) -> u64 {
+        self.0.lock().unwrap().now_us
+    }
+
+    /// Lets time pass.
+    pub(crate) fn pass(&self, duration_us: u64) {
+        self.0.lock().unwrap().now_us += duration_us;
+    }
+
     pub(crate) fn killed(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap().killed)
     }
@@ -209,6 +219,10 @@ impl Node for FakeNode {
         if !life.survives_kills {
             life.populated.remove(directory);
         }
+    }
+
+    fn now_us(&self) -> u64 {
+        self.0.lock().unwrap().now_us
     }
 
     fn kill(&self, process: Process) {

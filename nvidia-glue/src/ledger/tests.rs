@@ -5,4 +5,5 @@ mod crash;
 mod orphans;
 mod properties;
 mod race;
+mod timetable;
 mod vendor;

@@ -10,16 +10,24 @@
 //! the same period agree about where it begins.
 
 mod course;
+mod epochs;
 mod gate;
+pub(crate) mod layout;
 pub mod pacer;
+mod plan;
 pub mod priority;
 mod residency;
+mod shares;
 pub mod soft;
 mod status;
+mod tied;
 mod timetable;
 
 pub use course::{Course, Span};
+pub(crate) use epochs::advance;
 pub use gate::{Edge, EdgeError, Gate};
+pub(crate) use plan::{can_be_laid_out, plan};
 pub use residency::Residency;
+pub(crate) use shares::Member;
 pub use status::{CardStatus, Running, Status, StatusFile, now_us};
 pub use timetable::{CardTurn, Epoch, Neighbour, Pass, Timetable, Turn, Window};

@@ -102,6 +102,7 @@ impl<'a> Parts<'a> {
             exclusive: false,
             mig_uuid: None,
             enforcement: Enforcement::Mediated,
+            unlimited: self.isolation == Isolation::None,
         })
     }
 
@@ -131,7 +132,15 @@ fn whole_ask(target: CardOrMig<'_>) -> CardAsk {
         CardOrMig::Card(card) => (card.memory, None, Enforcement::WholeCard),
         CardOrMig::Mig { device, .. } => (device.memory, Some(device.uuid.clone()), Enforcement::Mig),
     };
-    CardAsk { memory, compute: ComputeShare::Unlimited, policy: None, exclusive: memory.0 > 0, mig_uuid, enforcement }
+    CardAsk {
+        memory,
+        compute: ComputeShare::Unlimited,
+        policy: None,
+        exclusive: memory.0 > 0,
+        mig_uuid,
+        enforcement,
+        unlimited: false,
+    }
 }
 
 fn monitor(target: CardOrMig<'_>) -> CardAsk {
@@ -146,5 +155,6 @@ fn monitor(target: CardOrMig<'_>) -> CardAsk {
         exclusive: false,
         mig_uuid,
         enforcement: Enforcement::Monitor,
+        unlimited: false,
     }
 }

@@ -2,7 +2,9 @@
 
 use nvidia_glue::{
     cards::{self, Inventory},
-    ledger::{CardGrant, CardState, ComputeEnforcement, ContainerKey, Enforcement, GrantState, Process, Record},
+    ledger::{
+        CardGrant, CardSetting, CardState, ComputeEnforcement, ContainerKey, Enforcement, GrantState, Process, Record,
+    },
 };
 use runtime_config::{
     Bytes, Config, Percent,
@@ -88,6 +90,8 @@ fn state(inventory: &Inventory, index: usize) -> CardState {
         free_weight: 16,
         max_inst: 16,
         policy: None,
+        setting: CardSetting::default(),
+        period_us: 100_000,
         exclusive: false,
         containers: Vec::new(),
         monitors: Vec::new(),

@@ -1,10 +1,10 @@
 //! Every file operation fails once, and every one is the last before a kill.
 
-use runtime_config::request::{CardRequest, GpuRequest, Share};
+use runtime_config::request::{CardPolicy, CardRequest, ComputeShare, GpuRequest, PerCard, Priority, Share};
 
 use crate::ledger::{
-    ReleaseReason,
-    test_support::{Bench, SHIM, cap, cgroup, devices, key, mib, part, process, request},
+    CardSetting, Change, Ledger, ReleaseReason,
+    test_support::{Bench, SHIM, cap, cgroup, devices, key, mib, part, process, request, weight, with_policy},
 };
 
 fn share(cards: &[u32]) -> GpuRequest {
@@ -36,9 +36,32 @@ fn check_consistent(bench: &mut Bench) {
         exactly(free / (1 << 20)).unwrap();
         bench.ledger.release(&key("probe"), ReleaseReason::Ended, &bench.log).unwrap();
     }
-    assert_eq!(bench.ledger.records().unwrap(), records);
     let leftovers = std::fs::read_dir(bench.directory.path()).unwrap();
-    assert!(leftovers.map(|entry| entry.unwrap().file_name()).all(|name| name != "record.tmp"));
+    let mut names = leftovers.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert!(names.all(|name| !name.ends_with(".tmp")));
+    assert_eq!(bench.ledger.records().unwrap(), records);
+    check_told(bench);
+}
+
+/// The timetable is of the records; and a card has one policy.
+fn check_told(bench: &Bench) {
+    let records = bench.ledger.records().unwrap();
+    let told = Ledger::timetable(bench.directory.path()).unwrap();
+    let last = told.epochs.last().unwrap();
+    assert_eq!(last.turns.len(), records.len());
+    for record in &records {
+        let turn = last.turn(&record.grant_id).expect("a turn for every container");
+        assert_eq!(turn.priority, record.priority());
+        for (card, grant) in turn.cards.iter().zip(&record.cards) {
+            let compute = match grant.compute {
+                ComputeShare::Cap { percent, .. } => Some(u32::from(percent.get()) * 10_000),
+                _ => None,
+            };
+            assert_eq!((card.memory, Some(card.share_ppm)), (grant.memory, compute.or(Some(card.share_ppm))));
+            let mut others = records.iter().flat_map(|record| &record.cards);
+            assert!(others.all(|other| other.uuid != grant.uuid || other.policy == grant.policy));
+        }
+    }
 }
 
 /// Runs `operation` on a busy ledger until it needs no more steps than it is given. Returns how many that were.
@@ -140,6 +163,73 @@ fn a_kill_at_any_step_of_a_reclaim_is_made_up_for() {
             assert_eq!(bench.ledger.records().unwrap().len(), 1);
         },
     );
+}
+
+#[test]
+fn a_kill_at_any_step_of_a_change_leaves_all_or_nothing() {
+    let change = Change { compute: Some(PerCard::same(cap(35))), priority: Some(Priority::Low), ..Change::default() };
+    let set = |bench: &Bench| {
+        let record = bench.ledger.set(&bench.inventory, &bench.limits, &key("both"), &change, &bench.log);
+        record.is_ok()
+    };
+    for start in [dies, fails] {
+        at_every_step(start, set, |bench, done| {
+            check_consistent(bench);
+            let record = bench.ledger.record(&key("both")).unwrap().unwrap();
+            let is_new =
+                record.cards.iter().all(|grant| grant.compute == cap(35)) && record.priority() == Priority::Low;
+            let is_old =
+                record.cards.iter().all(|grant| grant.compute == cap(20)) && record.priority() == Priority::High;
+            assert!(is_new || (is_old && !done));
+        });
+    }
+}
+
+#[test]
+fn a_kill_at_any_step_of_a_policy_leaves_no_card_with_two() {
+    let weights = || {
+        let bench = Bench::new(2);
+        let request = |cards: &[u32]| with_policy(CardPolicy::Weighted, request(devices(cards), part(8192, weight(1))));
+        bench.admit("old0", &request(&[0])).unwrap();
+        bench.admit("old1", &request(&[1])).unwrap();
+        bench.admit("both", &request(&[0, 1])).unwrap();
+        bench
+    };
+    for start in [dies, fails] {
+        for steps in 0.. {
+            let mut bench = weights();
+            bench.ledger.store.faults.seen();
+            start(&bench, steps);
+            let setting = CardSetting { policy: Some(CardPolicy::Soft), period_us: Some(50_000) };
+            let uuid = bench.inventory.cards[0].uuid.clone();
+            let done = bench.ledger.set_policy(&bench.inventory, &bench.limits, &uuid, setting, &bench.log).is_ok();
+            let needed = bench.ledger.store.faults.seen();
+            bench.ledger.store.faults.off();
+            bench.reopen();
+            bench.ledger.reclaim(&bench.log).unwrap();
+            check_told(&bench);
+            let states = bench.ledger.card_states(&bench.inventory, &bench.limits).unwrap();
+            let is_set = states[0].setting == setting;
+            assert_eq!(states[0].policy, Some(if is_set { CardPolicy::Soft } else { CardPolicy::Weighted }));
+            assert_eq!(states[1].policy, Some(CardPolicy::Weighted));
+            assert!(is_set || !done);
+            if needed <= steps {
+                assert!(done && steps > 10);
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_kill_at_any_step_of_a_presence_is_made_up_for() {
+    let present = |bench: &Bench| bench.ledger.set_present(&key("both"), true).is_ok();
+    for start in [dies, fails] {
+        at_every_step(start, present, |bench, done| {
+            check_consistent(bench);
+            assert!(bench.ledger.record(&key("both")).unwrap().unwrap().present || !done);
+        });
+    }
 }
 
 #[test]

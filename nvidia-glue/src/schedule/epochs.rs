@@ -1,0 +1,125 @@
+//! From one timetable to the next: what is planned anew begins at an instant that everybody has heard of by then.
+
+use super::{CardTurn, Epoch, Pass, Timetable, Turn, layout::MIN_PERIOD_US, tied::tied};
+
+/// A change begins at least so many periods after it was made, so that every mediator has read it.
+const PERIODS_AHEAD: u64 = 2;
+/// And, if that lets old and new periods begin together, at most so many.
+const PERIODS_AT_MOST: u64 = 4;
+
+/// The epochs of the next timetable: `turns` is what is to come, `before` what was told so far.
+///
+/// - A grant that is gone has no turn any more, in any epoch: its processes are gone, too.
+/// - Containers that are tied to each other change together, at the beginning of a period [`PERIODS_AHEAD`] from now. What was
+///   told of the time until then stays.
+/// - Whoever comes to be where all others keep what they have runs at once: there is nobody to disturb.
+pub(crate) fn advance(before: Option<&Timetable>, turns: Vec<Turn>, now_us: u64) -> Vec<Epoch> {
+    let mut epochs = told(before, &turns, now_us);
+    let cards = |turn: &Turn| turn.cards.iter().map(|card| card.uuid.clone()).collect();
+    let groups = tied(&turns.iter().map(cards).collect::<Vec<Vec<String>>>());
+    let mut turns: Vec<Option<Turn>> = turns.into_iter().map(Some).collect();
+    for group in groups {
+        let tied: Vec<Turn> = group.into_iter().filter_map(|position| turns.get_mut(position)?.take()).collect();
+        if disturbs_nobody(&epochs, &tied) {
+            for epoch in &mut epochs {
+                replace(epoch, &tied);
+            }
+        } else if !holds_already(epochs.last(), &tied) {
+            begin(&mut epochs, &tied, now_us);
+        } else {
+            // What is told needs no change but for who else is there.
+            if let Some(last) = epochs.last_mut() {
+                replace(last, &tied);
+            }
+        }
+    }
+    epochs.dedup_by(|later, earlier| later.turns == earlier.turns);
+    epochs
+}
+
+/// What was told, from the epoch that holds now on, without those that are gone.
+fn told(before: Option<&Timetable>, turns: &[Turn], now_us: u64) -> Vec<Epoch> {
+    let epochs = before.map_or(&[][..], |table| table.epochs.as_slice());
+    let holding = epochs.iter().rposition(|epoch| epoch.from_us <= now_us);
+    let mut epochs: Vec<Epoch> = epochs.iter().skip(holding.unwrap_or_default()).cloned().collect();
+    if holding.is_none() {
+        epochs.insert(0, Epoch { from_us: now_us, turns: Vec::new() });
+    }
+    let is_there = |grant_id: &str| turns.iter().any(|turn| turn.grant_id == grant_id);
+    for epoch in &mut epochs {
+        epoch.turns.retain(|turn| is_there(&turn.grant_id));
+        for card in epoch.turns.iter_mut().flat_map(|turn| &mut turn.cards) {
+            card.neighbours.retain(|neighbour| is_there(&neighbour.grant_id));
+        }
+    }
+    epochs
+}
+
+/// Whether those of `tied` who were told of their turns keep them as they are, from now on.
+fn disturbs_nobody(epochs: &[Epoch], tied: &[Turn]) -> bool {
+    let is_known = |turn: &&Turn| epochs.iter().any(|epoch| epoch.turn(&turn.grant_id).is_some());
+    tied.iter()
+        .filter(is_known)
+        .all(|turn| epochs.iter().all(|epoch| epoch.turn(&turn.grant_id).is_some_and(|told| is_same(told, turn))))
+}
+
+fn holds_already(epoch: Option<&Epoch>, tied: &[Turn]) -> bool {
+    let told = |turn: &Turn| epoch?.turn(&turn.grant_id);
+    tied.iter().all(|turn| told(turn).is_some_and(|told| is_same(told, turn)))
+}
+
+/// The same but for who else is there.
+fn is_same(one: &Turn, other: &Turn) -> bool {
+    fn limits(card: &CardTurn) -> (&str, u64, &Pass, u32) {
+        (&card.uuid, card.memory.0, &card.pass, card.share_ppm)
+    }
+    (one.period_us, one.priority) == (other.period_us, other.priority)
+        && one.cards.iter().map(limits).eq(other.cards.iter().map(limits))
+}
+
+fn replace(epoch: &mut Epoch, tied: &[Turn]) {
+    for turn in tied {
+        match epoch.turns.iter_mut().find(|told| told.grant_id == turn.grant_id) {
+            Some(told) => told.clone_from(turn),
+            None => epoch.turns.push(turn.clone()),
+        }
+    }
+}
+
+/// Lets `tied` hold from an instant on.
+fn begin(epochs: &mut Vec<Epoch>, tied: &[Turn], now_us: u64) {
+    let told = epochs.iter().flat_map(|epoch| tied.iter().filter_map(|turn| epoch.turn(&turn.grant_id)));
+    let periods: Vec<u64> = told.chain(tied).map(|turn| turn.period_us.max(MIN_PERIOD_US)).collect();
+    let new_us = tied.first().map_or(MIN_PERIOD_US, |turn| turn.period_us.max(MIN_PERIOD_US));
+    let from_us = instant(&periods, new_us, now_us);
+    // Where the new epoch comes, whether or not another begins there.
+    let position = epochs.iter().position(|epoch| epoch.from_us >= from_us).unwrap_or(epochs.len());
+    if epochs.get(position).is_none_or(|epoch| epoch.from_us != from_us) {
+        let turns = position.checked_sub(1).and_then(|last| epochs.get(last)).map(|epoch| epoch.turns.clone());
+        epochs.insert(position, Epoch { from_us, turns: turns.unwrap_or_default() });
+    }
+    for epoch in epochs.iter_mut().skip(position) {
+        replace(epoch, tied);
+    }
+}
+
+/// When a change may begin: [`PERIODS_AHEAD`] from now, where all periods begin together if that is soon, else where a new one
+/// does.
+fn instant(periods_us: &[u64], new_us: u64, now_us: u64) -> u64 {
+    let longest_us = periods_us.iter().copied().max().unwrap_or(new_us);
+    let earliest_us = now_us.saturating_add(PERIODS_AHEAD * longest_us);
+    let common = periods_us.iter().try_fold(new_us, |all, period| least_common_multiple(all, *period));
+    let together = common.map(|common| earliest_us.next_multiple_of(common));
+    match together {
+        Some(together) if together <= now_us.saturating_add(PERIODS_AT_MOST * longest_us) => together,
+        _ => earliest_us.next_multiple_of(new_us),
+    }
+}
+
+fn least_common_multiple(one: u64, other: u64) -> Option<u64> {
+    let (mut divisor, mut rest) = (one, other);
+    while rest != 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    (one / divisor.max(1)).checked_mul(other)
+}
