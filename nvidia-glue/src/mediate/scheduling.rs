@@ -46,6 +46,7 @@ impl Session {
             ScheduleKind::GetTimeslice => self.timeslice(flight, name),
             ScheduleKind::Bind => self.bind_channel(flight, name),
             ScheduleKind::Stop => self.stop_channel(flight, name),
+            ScheduleKind::Resume => self.resume_context(flight),
             ScheduleKind::Preempt => self.preempt(flight, name),
             ScheduleKind::PreemptionMode => self.preemption_mode(flight, SET_CILP),
             ScheduleKind::PreemptionBind => {
@@ -230,6 +231,15 @@ impl Session {
         let gate = self.gate_of(name).ok_or(NOT_FOUND)?;
         flight.execute(self.driver.as_ref())?;
         gate.bring(&[name], false);
+        flight.finish()
+    }
+
+    /// To suspend a context, a debugger's object takes its channel off the card; what it puts back obeys at once.
+    fn resume_context(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        flight.execute(self.driver.as_ref())?;
+        for gate in &self.gates {
+            gate.bring(&gate.with(|channels| channels.at_the_gate()), false);
+        }
         flight.finish()
     }
 

@@ -130,6 +130,8 @@ impl Mediation {
 
     pub(super) fn set_paused(&self, paused: bool) {
         *lock(&self.paused) = paused;
+        // No call waits for the container's turn, so that none is open when the container is frozen.
+        self.session.hurry(paused);
         self.resumed.notify_all();
     }
 

@@ -195,7 +195,8 @@ fn a_loop_that_makes_channels_in_the_off_time_gains_nothing() {
         let added = context.channel(old, 0).unwrap();
         context.schedule(added, SCHEDULE_CHANNEL).unwrap();
         context.schedule(old, SCHEDULE_GROUP).unwrap();
-        channels.extend([bare, added]);
+        // Added where others are scheduled, without a call of its own.
+        channels.extend([bare, added, context.channel(old, 0).unwrap()]);
     }
     for channel in &channels {
         assert!(!spy.works(&context, *channel));
@@ -315,6 +316,14 @@ fn a_card_that_cannot_take_channels_off_says_so() {
     let refused = container.gate().close().unwrap_err();
     assert!(matches!(refused, EdgeError::Refused { status: Status::NOT_SUPPORTED, .. }), "{refused}");
     assert_eq!(spy.count(DISABLE), 1, "it is not asked again");
+}
+
+#[test]
+fn a_card_without_firmware_cannot_be_closed() {
+    let machine = Machine::with_firmware(1, false);
+    let container = machine.container(&[0], 64 << 20);
+    assert_eq!(container.session.can_close(&machine.inventory.cards[0].uuid), Some(false));
+    assert_eq!(container.gate().close().unwrap(), Edge::default(), "nothing to close");
 }
 
 #[test]

@@ -228,6 +228,13 @@ fn a_slice_that_changes_in_the_middle_of_a_call_has_the_last_word() {
     spy.during(SCHEDULE_GROUP, move || gate.set_slice(Some(600)).unwrap());
     context.schedule(new, SCHEDULE_GROUP).unwrap();
     assert_eq!([group, new].map(|group| spy.slice(&context, group)), [Some(600); 2]);
+    // While the new group gets its first.
+    let gate = container.gate();
+    let newest = context.group(GR);
+    context.channel(newest, 0).unwrap();
+    spy.during(SET_TIMESLICE, move || gate.set_slice(Some(700)).unwrap());
+    context.schedule(newest, SCHEDULE_GROUP).unwrap();
+    assert_eq!(spy.slice(&context, newest), Some(700));
 }
 
 #[test]
@@ -319,6 +326,12 @@ fn a_channel_that_is_stopped_or_reset_obeys_afterwards() {
         let seen: Vec<u32> = spy.seen().iter().map(|seen| seen.id).collect();
         assert_eq!(seen, [id, DISABLE]);
     }
+    // A debugger's object that puts a channel back.
+    let debugger = program.alloc(context.control, (context.client, channel, 0), 0x83de, &mut [0; 12]).unwrap();
+    spy.seen();
+    let _ = context.control(debugger, 0x83de_0318, &mut []);
+    let seen: Vec<u32> = spy.seen().iter().map(|seen| seen.id).collect();
+    assert_eq!(seen, [0x83de_0318, DISABLE]);
 }
 
 #[test]

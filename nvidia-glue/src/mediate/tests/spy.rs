@@ -1,10 +1,10 @@
 //! A driver that is watched: what reaches it, and what a real card makes of that.
 //!
 //! It does to channels what an H200 was seen to do (docs/driver-facts.md): to take off one that is not scheduled yet has no effect;
-//! one that is off stays off when it is scheduled again.
+//! one that is off stays off when it is scheduled again; one that is added to a group that is scheduled does work at once.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     fs::File,
     io,
@@ -50,6 +50,7 @@ struct Card {
     /// Duplicates, with what they are of.
     same: HashMap<Name, Name>,
     slices: HashMap<Name, u64>,
+    groups: BTreeSet<Name>,
 }
 
 #[derive(Debug)]
@@ -202,8 +203,15 @@ impl Driver for Spy {
             ((0x2a, false), Some(seen)) if word(args, 28) == 0 => card.control(&seen),
             ((0x2b, false), _) if word(args, 12) & 0xff == 0x6f => {
                 let (client, parent, object) = (word(args, 0), word(args, 4), word(args, 8));
-                let channel = Channel { parent: (client, parent), scheduled: false, off: false };
+                let root = card.root((client, parent));
+                let is_beside = |other: &Channel| card.root(other.parent) == root;
+                let is_grouped = card.groups.contains(&root);
+                let scheduled = is_grouped && card.channels.values().any(|other| is_beside(other) && other.scheduled);
+                let channel = Channel { parent: (client, parent), scheduled, off: false };
                 card.channels.insert((client, object), channel);
+            }
+            ((0x2b, false), _) if word(args, 12) == 0xa06c => {
+                card.groups.insert((word(args, 0), word(args, 8)));
             }
             ((0x34, false), _) if word(args, 24) == 0 => {
                 let of = (word(args, 12), word(args, 16));

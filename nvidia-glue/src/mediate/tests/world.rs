@@ -45,6 +45,11 @@ pub(super) struct Machine {
 
 impl Machine {
     pub(super) fn new(cards: u32) -> Self {
+        Self::with_firmware(cards, true)
+    }
+
+    /// Whose cards have firmware that schedules, or not.
+    pub(super) fn with_firmware(cards: u32, gsp: bool) -> Self {
         let table = SimulatedCards {
             model: "NVIDIA H200".to_owned(),
             memory: Bytes(140 * GIB),
@@ -52,7 +57,7 @@ impl Machine {
             uuid_prefix: None,
             numa_node: None,
             links: SimulatedLink::System,
-            gsp: true,
+            gsp,
         };
         Self::of(simulated_inventory(&[table]).unwrap())
     }

@@ -148,6 +148,8 @@ pub enum ScheduleKind {
     PreemptionBind,
     /// `NVA06C_CTRL_CMD_BIND`, `NVA06F_CTRL_CMD_BIND`: chooses the engine.
     Bind,
+    /// `NV83DE_CTRL_CMD_DEBUG_RESUME_CONTEXT`.
+    Resume,
     /// `NVA06F_CTRL_CMD_STOP_CHANNEL`, `NV906F_CTRL_CMD_RESET_CHANNEL`.
     Stop,
 }

@@ -397,7 +397,7 @@ pub(super) const OTHER: &[ControlRow] = &[
     row(0x83de0315, "NV83DE_CTRL_CMD_DEBUG_READ_MEMORY", Pass, "ctrl83de/ctrl83dedebug.h").pointing(24, &[Pointer::new(16, counted(4, 1), Direction::Out)]),
     row(0x83de0316, "NV83DE_CTRL_CMD_DEBUG_WRITE_MEMORY", Pass, "ctrl83de/ctrl83dedebug.h").pointing(24, &[Pointer::new(16, counted(4, 1), Direction::In)]),
     row(0x83de0317, "NV83DE_CTRL_CMD_DEBUG_SUSPEND_CONTEXT", Pass, "ctrl83de/ctrl83dedebug.h"),
-    row(0x83de0318, "NV83DE_CTRL_CMD_DEBUG_RESUME_CONTEXT", Pass, "ctrl83de/ctrl83dedebug.h"),
+    row(0x83de0318, "NV83DE_CTRL_CMD_DEBUG_RESUME_CONTEXT", Schedule(ScheduleKind::Resume), "ctrl83de/ctrl83dedebug.h"),
     row(0x83de031a, "NV83DE_CTRL_CMD_READ_SURFACE", Refuse(Status::NOT_SUPPORTED, POINTERS), "ctrl83de/ctrl83dedebug.h"),
     row(0x83de031b, "NV83DE_CTRL_CMD_WRITE_SURFACE", Refuse(Status::NOT_SUPPORTED, POINTERS), "ctrl83de/ctrl83dedebug.h"),
     row(0x83de031c, "NV83DE_CTRL_CMD_GET_MAPPINGS", Pass, "ctrl83de/ctrl83dedebug.h"),
