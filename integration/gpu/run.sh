@@ -2,7 +2,7 @@
 # Runs egpu on a real GPU: private containerd, containers whose root file system is an overlay of this machine's own.
 # usage: sudo run.sh [RESULT_FOLDER]   (from the unpacked bundle, or from the repository after bundle.sh)
 # Needs root, cgroups, an NVIDIA driver; python3 with PyTorch for the compute checks. Changes nothing outside WORK and /run.
-# EGPU_GPU_ONLY_MEMORY=1 runs memory.sh alone.
+# EGPU_GPU_ONLY_MEMORY=1 runs memory.sh alone, EGPU_GPU_ONLY_COMPUTE=1 compute.sh (into DATE-DRIVER-CARD-compute.txt).
 # Exit status: 0 when every check passed. Everything printed is kept in RESULT_FOLDER/DATE-DRIVER-CARD.txt.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -21,7 +21,7 @@ driver=$(cat /sys/module/nvidia/version 2>/dev/null || echo none)
 host_smi() { LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:/usr/local/nvidia/lib64:/usr/local/nvidia/lib nvidia-smi "$@"; }
 mapfile -t host_uuids < <(host_smi --query-gpu=uuid --format=csv,noheader 2>/dev/null)
 model=$(host_smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 | tr -c 'A-Za-z0-9\n' '-')
-result=$results/$(date +%Y-%m-%d)-$driver-${#host_uuids[@]}x-${model:-none}.txt
+result=$results/$(date +%Y-%m-%d)-$driver-${#host_uuids[@]}x-${model:-none}${EGPU_GPU_ONLY_COMPUTE:+-compute}.txt
 exec > >(tee "$result") 2>&1
 
 title() { printf '\n=== %s\n' "$*"; }
@@ -159,6 +159,12 @@ if [ -n "${EGPU_GPU_ONLY_MEMORY:-}" ]; then
     summary
     exit
 fi
+if [ -n "${EGPU_GPU_ONLY_COMPUTE:-}" ]; then
+    . "$here/compute.sh"
+    logs
+    summary
+    exit
+fi
 
 title "a container without a request"
 none=$(run none -- sh -c 'ls /dev/nvidia* 2>&1; nvidia-smi 2>&1; for minor in 0 255; do
@@ -257,6 +263,7 @@ check "the GPU works under limits" contains "$(inside limited nvidia-smi -L)" GP
 stop limited
 
 . "$here/memory.sh"
+. "$here/compute.sh"
 
 title "nothing left"
 sleep 1

@@ -1,0 +1,364 @@
+# Compute quotas on a real card, as tables; sourced by run.sh, whose functions it uses. Each table has its baseline in the same run.
+# EGPU_GPU_COMPUTE: which parts (caps together case3 weights priority edges two); default: all that the machine has cards for.
+# Rows for the picture are added to RESULT.tsv.
+
+parts=${EGPU_GPU_COMPUTE:-caps together weights priority edges case3 two}
+has_torch=$(python3 -c 'import torch; print("yes")' 2>/dev/null)
+export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:/usr/local/nvidia/lib64:/usr/local/nvidia/lib
+rows=${result%.txt}.tsv
+: >"$rows"
+
+mkdir -p "$work/tools" "$work/told"
+cp "$bin/compute-load" "$here"/{torch_load,nccl_load,train}.py "$work/tools/"
+compute_tools() {
+    rootfs "$1"
+    mkdir -p "$work/roots/$1/merged/tmp"
+    cp "$work/tools"/* "$work/roots/$1/merged/tmp/"
+}
+monotonic_us() { python3 -c 'import time; print(time.monotonic_ns() // 1000)'; }
+# rate FILE FROM TO: work done a second between two instants.
+rate() {
+    awk -v from="$2" -v to="$3" '
+        function cross(at, time, before, work, old) { return old + (work - old) * (at - before) / (time - before) }
+        /^[0-9]+ [0-9.]+$/ {
+            if (seen) {
+                if (before <= from && $1 > from) start = cross(from, $1, before, $2, old)
+                if (before <= to && $1 > to) { end = cross(to, $1, before, $2, old); good = 1 }
+            }
+            before = $1; old = $2; seen = 1
+        }
+        END { if (good) printf "%.3f", (end - start) / (to - from) * 1e6 }' "$1"
+}
+percent() { awk -v a="${1:-0}" -v b="${2:-0}" 'BEGIN { if (b > 0) printf "%.2f", 100 * a / b; else print "nan" }'; }
+within() { awk -v have="$1" -v want="$2" -v by="$3" 'BEGIN { d = have - want; if (d < 0) d = -d; exit !(have != "nan" && d <= by) }'; }
+# row TABLE LOAD WHO ASKED ACHIEVED
+row() { printf '%s\t%s\t%s\t%s\t%s\n' "$@" >>"$rows"; }
+power() { host_smi --query-gpu=clocks.sm,power.draw --format=csv,noheader | head -n 1; }
+# begin NAME CONTAINER COMMAND...: starts a load in a container ("-": outside); what it tells goes to told/NAME.
+begin() {
+    local name=$1 container=$2
+    shift 2
+    if [ "$container" = - ]; then
+        "$@" >"$work/told/$name" 2>&1 &
+    else
+        ctr_ tasks exec --exec-id "load$RANDOM$RANDOM" "$container" "$@" >"$work/told/$name" 2>&1 &
+    fi
+    loads="${loads:-} $!"
+}
+# Waits until each of the loads told something.
+begun() {
+    local name
+    for name in "$@"; do
+        for _ in $(seq 600); do [ "$(grep -cE '^[0-9]+ [1-9]' "$work/told/$name")" -ge 3 ] && break; sleep 0.1; done
+    done
+}
+settle() { wait $loads 2>/dev/null; loads=; }
+# measured SECONDS NAME...: prints one rate for each.
+measured() {
+    local from to name duration=$1
+    shift
+    from=$(monotonic_us)
+    sleep "$duration"
+    to=$(monotonic_us)
+    sleep 0.8
+    for name in "$@"; do rate "$work/told/$name" "$from" "$to"; echo; done
+}
+pass_of() { "$bin/egpu" set "$1" --compute "$2%" --wait >"$work/set.out" 2>&1 || { echo "egpu set $1 --compute $2%:"; cat "$work/set.out"; return 1; }; }
+share() { # ID COMPUTE...: a container that waits
+    local id=$1
+    shift
+    compute_tools "$id"
+    launch "$id" --env EGPU_DEVICES=0 --env EGPU_MEMORY=16GiB "$@" -- sleep infinity
+}
+tmp() { [ "$1" = - ] && echo "$work/tools" || echo /tmp; }
+
+declare -A length_of
+for kind in short long graph cooperative; do
+    length_of[$kind]=$("$work/tools/compute-load" calibrate $kind)
+done
+echo "iterations: $(for kind in "${!length_of[@]}"; do printf '%s %s; ' "$kind" "${length_of[$kind]}"; done)"
+# load KIND WHERE SECONDS: the command line.
+load() {
+    case $1 in
+        training) echo "python3 $(tmp "$2")/torch_load.py $3 small" ;;
+        *) echo "$(tmp "$2")/compute-load run $1 ${length_of[$1]} $3" ;;
+    esac
+}
+# alone KIND: what it does outside, unmanaged.
+declare -A solo_of
+alone() {
+    begin "solo-$1" - $(load "$1" - 8)
+    begun "solo-$1"
+    sleep 0.5
+    solo_of[$1]=$(measured "${2:-2.5}" "solo-$1")
+    echo "alone, outside: $1 ${solo_of[$1]}/s, clock and power $(power)"
+    settle
+}
+
+caps() {
+    title "compute: a hard cap, alone on the card"
+    local kind cap achieved seconds all worst
+    printf '%-12s %s\n' load "achieved percent of the same outside, for each percent asked"
+    for kind in short long graph cooperative ${has_torch:+training}; do
+        alone $kind
+        share caps --env EGPU_COMPUTE=90%
+        begin caps caps $(load $kind caps 90)
+        begun caps
+        all= worst=0
+        for cap in 90 75 50 33 25 10 5; do
+            pass_of caps $cap || continue
+            sleep 0.4
+            seconds=3; [ $cap -le 10 ] && seconds=5
+            achieved=$(percent "$(measured $seconds caps)" "${solo_of[$kind]}")
+            all="$all $cap: $achieved "
+            row "cap, alone" "$kind" one $cap "$achieved"
+            worst=$(awk -v w=$worst -v a="$achieved" -v c=$cap 'BEGIN { d = a - c; if (d < 0) d = -d; if (a == "nan") d = 100; printf "%.2f", d > w ? d : w }')
+        done
+        printf '%-12s %s\n' "$kind" "$all"
+        check "$kind: each cap within 1 point (worst $worst)" at_most "$worst" 1
+        egpu top -n 1 2>&1 | tail -n 2
+        stop caps
+        settle
+    done
+}
+
+together_() { # NAME CAP...
+    local name=$1 cap index achieved sum=0 all= worst=0 names=()
+    shift
+    index=0
+    for cap in "$@"; do
+        share "t$index" --env "EGPU_COMPUTE=$cap%"
+        begin "t$index" "t$index" $(load short t 60)
+        names+=("t$index")
+        index=$((index + 1))
+    done
+    begun "${names[@]}"
+    sleep 1
+    mapfile -t measured_rates < <(measured 6 "${names[@]}")
+    index=0
+    for cap in "$@"; do
+        achieved=$(percent "${measured_rates[$index]}" "${solo_of[short]}")
+        row "$name" short "t$index" "$cap" "$achieved"
+        all="$all $cap: $achieved "
+        sum=$(awk -v s=$sum -v a="$achieved" 'BEGIN { printf "%.2f", s + a }')
+        worst=$(awk -v w=$worst -v a="$achieved" -v c="$cap" 'BEGIN { d = a - c; if (d < 0) d = -d; if (a == "nan") d = 100; printf "%.2f", d > w ? d : w }')
+        index=$((index + 1))
+    done
+    echo "$name: $all sum $sum"
+    check "$name: each within 1 point (worst $worst)" at_most "$worst" 1
+    check "$name: the sum is at least 1 - 0.6 ms x containers / 100 ms" at_least "$sum" "$(awk -v n=$# 'BEGIN { print 100 - 0.6 * n }')"
+    egpu top -n 1 2>&1
+    stop "${names[@]}"
+    settle
+}
+together() {
+    title "compute: caps of busy containers together"
+    alone short
+    together_ "10/30/60" 10 30 60
+    together_ "25 x 4" 25 25 25 25
+    together_ "20/80" 20 80
+}
+
+case3() {
+    [ -n "$has_torch" ] || { skip "case 3: no PyTorch"; return; }
+    title "compute: CTYun's case 3: 10240 MiB at 10, 50 and 100 percent, the same training job"
+    local weight line base achieved
+    base=$(python3 "$work/tools/train.py" 6 7250 | sed -n 's/.*examples\/s \([0-9.]*\).*/\1/p')
+    echo "outside: $base examples/s"
+    for weight in 100 50 10; do
+        compute_tools "case$weight"
+        line=$(run "case$weight" --env NVIDIA_VISIBLE_DEVICES=0 \
+            --env "EGPU=POLICY=0,ONLINE=0,TYPE=CONTAINERD:PGPU=0,MEM=10240,WEIGHT=$weight" -- python3 /tmp/train.py 8 7250 2>&1 | tail -n 1)
+        achieved=$(percent "$(sed -n 's/.*examples\/s \([0-9.]*\).*/\1/p' <<<"$line")" "$base")
+        printf '%-4s %s: %s percent\n' "$weight" "$line" "$achieved"
+        row "vendor case 3" training one $weight "$achieved"
+        check "case 3 at $weight percent is within 1 point" within "$achieved" $weight 1
+    done
+}
+
+# What each of two trainings does for each batch: weights POLICY FIRST SECOND.
+batches="16 32 64 128"
+weights_() {
+    local policy=$1 seconds=6 at who batch from to first second ratio wrong total
+    declare -A sum_of
+    [ "$policy" = native ] || egpu policy 0 "$policy" --wait
+    for who in w1 w2; do share $who --env "EGPU_WEIGHT=${who#w}" ${policy:+--env EGPU_POLICY=$policy}; done
+    at=$(($(monotonic_us) + 20000000))
+    for who in w1 w2; do begin $who $who env AT=$at python3 /tmp/torch_load.py $seconds $batches; done
+    settle
+    printf '%-10s %6s %12s %12s %8s %8s\n' "$policy" batch "weight 1" "weight 2" ratio total
+    from=$((at + 1500000))
+    for batch in $batches; do
+        to=$((from + seconds * 1000000 - 2500000))
+        first=$(rate "$work/told/w1" $from $to) second=$(rate "$work/told/w2" $from $to)
+        ratio=$(ratio "$second" "$first")
+        total=$(awk -v a="$first" -v b="$second" 'BEGIN { printf "%.1f", a + b }')
+        printf '%-10s %6s %12s %12s %8s %8s\n' "" $batch "$first" "$second" "$ratio" "$total"
+        sum_of[$batch]=$total
+        wrong=$(awk -v r="${ratio:-0}" 'BEGIN { d = r / 2 - 1; printf "%.2f", 100 * (d < 0 ? -d : d) }')
+        case $policy in
+            weighted) check "weighted, batch $batch: 1:2 within 2.5 percent ($wrong)" at_most "$wrong" 2.5 ;;
+            soft) check "soft, batch $batch: 1:2 within 5 percent ($wrong)" at_most "$wrong" 5 ;;
+        esac
+        [ "$policy" = native ] && unmanaged_of[$batch]=$total ||
+            check "$policy, batch $batch: the total is that of two unmanaged processes (${unmanaged_of[$batch]})" at_least "$total" "${unmanaged_of[$batch]:-0}"
+        from=$((from + seconds * 1000000))
+    done
+    egpu top -n 1 2>&1 | tail -n 3
+    stop w1 w2
+}
+declare -A unmanaged_of
+weights() {
+    [ -n "$has_torch" ] || { skip "weights: no PyTorch"; return; }
+    title "compute: weights 1:2, training ResNet-50 (float16)"
+    local seconds=6 at who batch from
+    at=$(($(monotonic_us) + 16000000))
+    for who in n1 n2; do begin $who - env AT=$at python3 "$work/tools/torch_load.py" $seconds $batches; done
+    settle
+    from=$((at + 1500000))
+    printf '%-10s %6s %12s %12s\n' unmanaged batch first second
+    for batch in $batches; do
+        local to=$((from + seconds * 1000000 - 2500000)) first second
+        first=$(rate "$work/told/n1" $from $to) second=$(rate "$work/told/n2" $from $to)
+        unmanaged_of[$batch]=$(awk -v a="$first" -v b="$second" 'BEGIN { printf "%.1f", a + b }')
+        printf '%-10s %6s %12s %12s total %s\n' "" $batch "$first" "$second" "${unmanaged_of[$batch]}"
+        from=$((from + seconds * 1000000))
+    done
+    weights_ weighted
+    weights_ soft
+    egpu policy 0 fixed --wait
+
+    title "compute: soft, with kernels of 0.7 ms, and lending"
+    alone short
+    egpu policy 0 soft --wait
+    share s1 --env EGPU_WEIGHT=1 --env EGPU_POLICY=soft
+    share s2 --env EGPU_WEIGHT=3 --env EGPU_POLICY=soft
+    begin s1 s1 $(load short s 40)
+    begun s1
+    sleep 1
+    echo "beside an idle neighbour of weight 3: $(percent "$(measured 2 s1)" "${solo_of[short]}") percent"
+    begin s2 s2 $(load short s 12)
+    begun s2
+    sleep 3
+    mapfile -t both < <(measured 4 s1 s2)
+    echo "weights 1:3, both busy: $(percent "${both[0]}" "${solo_of[short]}") and $(percent "${both[1]}" "${solo_of[short]}") percent, ratio $(ratio "${both[1]}" "${both[0]}")"
+    check "soft 1:3 within 5 percent" within "$(ratio "${both[1]}" "${both[0]}")" 3 0.15
+    for _ in $(seq 100); do kill -0 "${loads##* }" 2>/dev/null || break; sleep 0.1; done
+    local end
+    end=$(grep -E '^[0-9]+ [0-9.]+$' "$work/told/s2" | tail -n 1 | cut -d' ' -f1)
+    sleep 1.5
+    local after
+    after=$(percent "$(rate "$work/told/s1" $((end + 100000)) $((end + 600000)))" "${solo_of[short]}")
+    echo "from 100 ms after the neighbour's end: $after percent"
+    check "an idle neighbour's time is used within 100 ms" at_least "$after" 95
+    stop s1 s2
+    settle
+    egpu policy 0 fixed --wait
+}
+
+priority() {
+    title "compute: low priority beside high"
+    alone short
+    share high --env EGPU_PRIORITY=high
+    share low --env EGPU_PRIORITY=low
+    begin low low $(load short low 60)
+    begun low
+    echo "low, high idle: $(percent "$(measured 2 low)" "${solo_of[short]}") percent"
+    begin high high $(load short high 8)
+    begun high
+    sleep 0.5
+    mapfile -t both < <(measured 3 high low)
+    echo "both busy: high $(percent "${both[0]}" "${solo_of[short]}"), low $(percent "${both[1]}" "${solo_of[short]}") percent"
+    check "high has at least 90 percent" at_least "$(percent "${both[0]}" "${solo_of[short]}")" 90
+    check "low has at most 5 percent" at_most "$(percent "${both[1]}" "${solo_of[short]}")" 5
+    sleep 6
+    echo "after it: low $(percent "$(measured 2 low)" "${solo_of[short]}") percent"
+    stop high low
+    settle
+}
+
+# threads CONTAINERS...: user and system time of the mediators' threads by name, in clock ticks.
+threads() {
+    for pid in $(pgrep -x egpu-mediator); do
+        for task in /proc/"$pid"/task/*/stat; do sed 's/^[0-9]* (\(.*\)) /\1 /' "$task" | awk '{ print $1, $13, $14 }'; done
+    done | awk '{ user[$1] += $2; system[$1] += $3 } END { for (name in user) print name, user[name], system[name] }' | sort
+}
+edges_() {
+    local before after from to
+    threads >"$work/threads.before"
+    from=$(monotonic_us)
+    sleep 10
+    to=$(monotonic_us)
+    threads >"$work/threads.after"
+    echo "$1; thread, percent of a core in user mode and in the kernel:"
+    join "$work/threads.before" "$work/threads.after" | awk -v s=$(((to - from) / 1000)) -v hz="$(getconf CLK_TCK)" \
+        '{ printf "  %-18s %6.2f %6.2f\n", $1, ($4 - $2) / hz * 1e5 / s, ($5 - $3) / hz * 1e5 / s }'
+    egpu top -n 1 --output json | python3 -c '
+import json, sys
+def walk(value, path=""):
+    if isinstance(value, dict):
+        if "edges" in value or "late_edges" in value:
+            print("  ", {key: item for key, item in value.items() if not isinstance(item, (dict, list))})
+        for key, item in value.items(): walk(item, key)
+    elif isinstance(value, list):
+        for item in value: walk(item)
+walk(json.load(sys.stdin))'
+}
+edges() {
+    title "compute: eight containers on a card: the schedulers' own cost and lateness"
+    local index names=()
+    alone short
+    for index in $(seq 8); do
+        share "e$index" --env EGPU_COMPUTE=12%
+        begin "e$index" "e$index" $(load short e 60)
+        names+=("e$index")
+    done
+    begun "${names[@]}"
+    sleep 1
+    edges_ "an idle host"
+    local sum=0 value
+    for value in $(measured 3 "${names[@]}"); do sum=$(awk -v s=$sum -v a="$(percent "$value" "${solo_of[short]}")" 'BEGIN { printf "%.2f", s + a }'); printf '%s ' "$(percent "$value" "${solo_of[short]}")"; done
+    echo "sum $sum"
+    for _ in $(seq "$(nproc)"); do (while :; do :; done) & busy="${busy:-} $!"; done
+    sleep 1
+    edges_ "every core of the host busy"
+    kill $busy
+    wait $busy 2>/dev/null
+    stop "${names[@]}"
+    settle
+}
+
+two() {
+    [ ${#host_uuids[@]} -gt 1 ] || { skip "two cards: one only"; return; }
+    [ -n "$has_torch" ] || { skip "two cards: no PyTorch"; return; }
+    title "compute: two containers of two cards at 50 percent each, NCCL all-reduce"
+    local base who value
+    begin solo - python3 "$work/tools/nccl_load.py" 8
+    begun solo
+    base=$(measured 4 solo)
+    settle
+    echo "outside: $base rounds/s"
+    for who in d1 d2; do
+        compute_tools $who
+        launch $who --env EGPU_CARDS=2 --env EGPU_MEMORY=16GiB --env EGPU_COMPUTE=50% --env NCCL_NVLS_ENABLE=0 \
+            --env TORCH_SYMM_MEM_DISABLE_MULTICAST=1 --env NVSHMEM_DISABLE_NVLS=1 -- sleep infinity
+        begin $who $who python3 /tmp/nccl_load.py 40 $((29520 + ${who#d}))
+    done
+    begun d1 d2
+    sleep 1
+    mapfile -t both < <(measured 8 d1 d2)
+    for who in 0 1; do
+        value=$(ratio "${both[$who]}" "$base")
+        echo "container $((who + 1)): ${both[$who]} rounds/s, $value of alone"
+        row "two cards, NCCL" all-reduce "d$who" 50 "$(percent "${both[$who]}" "$base")"
+        check "it makes at least 0.45 of its progress alone" at_least "$value" 0.45
+    done
+    egpu top -n 1
+    stop d1 d2
+    settle
+}
+
+for part in $parts; do $part; done
+python3 "$here/compute_plot.py" "$rows" >"${result%.txt}.svg" || rm -f "${result%.txt}.svg"
+title "compute: the kernel's log"
+dmesg 2>/dev/null | grep 'NVRM\|nvidia' | tail -n 10
