@@ -68,7 +68,8 @@ share() { # ID COMPUTE...: a container that waits
     local id=$1
     shift
     compute_tools "$id"
-    launch "$id" --env EGPU_DEVICES=0 --env EGPU_MEMORY=16GiB "$@" -- sleep infinity
+    [[ "$*" = *EGPU_MEMORY* ]] || set -- --env EGPU_MEMORY=16GiB "$@"
+    launch "$id" --env EGPU_DEVICES=0 "$@" -- sleep infinity
 }
 tmp() { [ "$1" = - ] && echo "$work/tools" || echo /tmp; }
 
@@ -112,7 +113,7 @@ caps() {
             achieved=$(percent "$(measured $seconds caps)" "${solo_of[$kind]}")
             all="$all $cap: $achieved "
             row "cap, alone" "$kind" one $cap "$achieved"
-            worst=$(awk -v w=$worst -v a="$achieved" -v c=$cap 'BEGIN { d = a - c; if (d < 0) d = -d; if (a == "nan") d = 100; printf "%.2f", d > w ? d : w }')
+            worst=$(awk -v w=$worst -v a="$achieved" -v c=$cap 'BEGIN { d = a - c; if (d < 0) d = -d; if (a == "nan") d = 100; printf "%.2f", (d > w ? d : w) }')
         done
         printf '%-12s %s\n' "$kind" "$all"
         check "$kind: each cap within 1 point (worst $worst)" at_most "$worst" 1
@@ -141,7 +142,7 @@ together_() { # NAME CAP...
         row "$name" short "t$index" "$cap" "$achieved"
         all="$all $cap: $achieved "
         sum=$(awk -v s=$sum -v a="$achieved" 'BEGIN { printf "%.2f", s + a }')
-        worst=$(awk -v w=$worst -v a="$achieved" -v c="$cap" 'BEGIN { d = a - c; if (d < 0) d = -d; if (a == "nan") d = 100; printf "%.2f", d > w ? d : w }')
+        worst=$(awk -v w=$worst -v a="$achieved" -v c="$cap" 'BEGIN { d = a - c; if (d < 0) d = -d; if (a == "nan") d = 100; printf "%.2f", (d > w ? d : w) }')
         index=$((index + 1))
     done
     echo "$name: $all sum $sum"
@@ -182,7 +183,7 @@ weights_() {
     local policy=$1 seconds=6 at who batch from to first second ratio wrong total
     declare -A sum_of
     [ "$policy" = native ] || egpu policy 0 "$policy" --wait
-    for who in w1 w2; do share $who --env "EGPU_WEIGHT=${who#w}" ${policy:+--env EGPU_POLICY=$policy}; done
+    for who in w1 w2; do share $who --env EGPU_MEMORY=40GiB --env "EGPU_WEIGHT=${who#w}" ${policy:+--env EGPU_POLICY=$policy}; done
     at=$(($(monotonic_us) + 20000000))
     for who in w1 w2; do begin $who $who env AT=$at python3 /tmp/torch_load.py $seconds $batches; done
     settle
@@ -195,7 +196,7 @@ weights_() {
         total=$(awk -v a="$first" -v b="$second" 'BEGIN { printf "%.1f", a + b }')
         printf '%-10s %6s %12s %12s %8s %8s\n' "" $batch "$first" "$second" "$ratio" "$total"
         sum_of[$batch]=$total
-        wrong=$(awk -v r="${ratio:-0}" 'BEGIN { d = r / 2 - 1; printf "%.2f", 100 * (d < 0 ? -d : d) }')
+        wrong=$(awk -v r="${ratio:-0}" 'BEGIN { d = r / 2 - 1; printf "%.2f", (d < 0 ? -100 * d : 100 * d) }')
         case $policy in
             weighted) check "weighted, batch $batch: 1:2 within 2.5 percent ($wrong)" at_most "$wrong" 2.5 ;;
             soft) check "soft, batch $batch: 1:2 within 5 percent ($wrong)" at_most "$wrong" 5 ;;
@@ -281,7 +282,7 @@ priority() {
 threads() {
     for pid in $(pgrep -x egpu-mediator); do
         for task in /proc/"$pid"/task/*/stat; do sed 's/^[0-9]* (\(.*\)) /\1 /' "$task" | awk '{ print $1, $13, $14 }'; done
-    done | awk '{ user[$1] += $2; system[$1] += $3 } END { for (name in user) print name, user[name], system[name] }' | sort
+    done | awk '{ own[$1] += $2; kernel[$1] += $3 } END { for (name in own) print name, own[name], kernel[name] }' | sort
 }
 edges_() {
     local before after from to
@@ -340,7 +341,7 @@ two() {
     echo "outside: $base rounds/s"
     for who in d1 d2; do
         compute_tools $who
-        launch $who --env EGPU_CARDS=2 --env EGPU_MEMORY=16GiB --env EGPU_COMPUTE=50% --env NCCL_NVLS_ENABLE=0 \
+        launch $who --env EGPU_CARDS=2 --env EGPU_MEMORY=16GiB --env EGPU_COMPUTE=50% --net-host --env NCCL_NVLS_ENABLE=0 \
             --env TORCH_SYMM_MEM_DISABLE_MULTICAST=1 --env NVSHMEM_DISABLE_NVLS=1 -- sleep infinity
         begin $who $who python3 /tmp/nccl_load.py 40 $((29520 + ${who#d}))
     done

@@ -18,9 +18,6 @@ tools() {
 in_() { local id=$1; shift; ctr_ tasks exec --exec-id "x$RANDOM$RANDOM" "$id" "$@" 2>&1 | tr -d '\r'; }
 median() { sort -n | awk '{ value[NR] = $1 } END { if (NR) print NR % 2 ? value[(NR + 1) / 2] : (value[NR / 2] + value[NR / 2 + 1]) / 2 }'; }
 number() { grep -oE '[0-9]+(\.[0-9]+)?' | head -n 1; }
-at_least() { awk -v have="$1" -v want="$2" 'BEGIN { exit !(have != "" && have + 0 >= want + 0) }'; }
-at_most() { awk -v have="$1" -v want="$2" 'BEGIN { exit !(have != "" && have + 0 <= want + 0) }'; }
-ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (b > 0) printf "%.4f", a / b }'; }
 used_mib() { egpu ps --output json | python3 -c '
 import json, sys
 for container in json.load(sys.stdin):

@@ -36,6 +36,9 @@ check() {
 }
 contains() { grep -qF -- "$2" <<<"$1" || { echo "no '$2' in:"; echo "$1"; return 1; }; }
 lacks() { ! grep -qF -- "$2" <<<"$1" || { echo "'$2' is in:"; echo "$1"; return 1; }; }
+at_least() { awk -v have="$1" -v want="$2" 'BEGIN { exit !(have != "" && have + 0 >= want + 0) }'; }
+at_most() { awk -v have="$1" -v want="$2" 'BEGIN { exit !(have != "" && have + 0 <= want + 0) }'; }
+ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (b > 0) printf "%.4f", a / b }'; }
 
 ctr_() { ctr --address "$socket" --namespace "$namespace" "$@"; }
 # run ID [ctr run options...] -- COMMAND...: in the foreground, on a root file system of its own.
