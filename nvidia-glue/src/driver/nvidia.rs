@@ -3,12 +3,12 @@
 use std::{
     fs::{File, OpenOptions},
     io,
-    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use rustix::fs::{major, minor};
+use rustix::fs::{FileType, major, minor};
 
 use super::{
     DeviceFile, Driver, DriverCall, OwnClient, SwitchLog, SwitchLogError, own_client::read_write, patch, patch::u32_at,
@@ -117,11 +117,12 @@ impl Driver for NvidiaDriver {
     }
 
     fn node_of(&self, file: &File) -> io::Result<Option<Node>> {
-        let metadata = file.metadata()?;
-        if !metadata.file_type().is_char_device() {
+        // Not by the standard library, whose `statx` takes longer; this is asked at every call.
+        let stat = rustix::fs::fstat(file)?;
+        if !FileType::from_raw_mode(stat.st_mode).is_char_device() {
             return Ok(None);
         }
-        Ok(self.node_of_number(major(metadata.rdev()), minor(metadata.rdev())))
+        Ok(self.node_of_number(major(stat.st_rdev), minor(stat.st_rdev)))
     }
 
     fn client_exists(&self, probe: &OwnClient, client: Handle) -> io::Result<bool> {

@@ -53,10 +53,14 @@ impl OpenFiles {
 
     /// The number of a UVM file; a new one if it was never seen. `EMFILE` when there are too many.
     pub(super) fn uvm(&mut self, file: &DeviceFile, pid: Pid) -> io::Result<UvmFile> {
-        // The newest first: programs do not come back to old ones.
-        for kept in self.uvm.iter().rev() {
+        // The last used is the last, and looked at first: each of the others costs a system call.
+        for at in (0..self.uvm.len()).rev() {
+            let Some(kept) = self.uvm.get(at) else { continue };
             if same_open_file(&kept.file.file, &file.file)? {
-                return Ok(kept.id);
+                let id = kept.id;
+                let last = self.uvm.len() - 1;
+                self.uvm.swap(at, last);
+                return Ok(id);
             }
         }
         if self.uvm.len() >= MOST_UVM {
