@@ -58,7 +58,7 @@ pub use release::ReleaseReason;
 pub(crate) use settings::Settings;
 pub use state::CardState;
 use store::Store;
-pub use store::StoreError;
+pub use store::{StoreError, TIMETABLE};
 pub use timetable::TimetableError;
 
 /// How long the lock is waited for. An admission holds it for about a millisecond.

@@ -38,8 +38,8 @@ use crate::schedule::Timetable;
 
 /// Version of [`Record`]'s format.
 pub(super) const RECORD_VERSION: u32 = 1;
-/// File of the timetable.
-pub(super) const TIMETABLE: &str = "timetable.json";
+/// File of the timetable, in the state directory; replaced as a whole.
+pub const TIMETABLE: &str = "timetable.json";
 const TIMETABLE_TMP: &str = "timetable.tmp";
 const SETTINGS: &str = "settings.json";
 const SETTINGS_TMP: &str = "settings.tmp";

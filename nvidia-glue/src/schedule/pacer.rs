@@ -3,9 +3,8 @@
 //! Pure: it is told what time it is. Its caller asks what comes [`next`](Pacer::next), does that at the instant named, and says
 //! how it went ([`moved`](Pacer::moved), [`failed`](Pacer::failed)).
 //!
-//! What counts is the time during which the channels are on the card, from the end of the call that puts them there to the end
-//! of the one that takes them off: an edge takes effect near the end of its call. Calls are therefore issued ahead by what
-//! such calls have taken of late ([`Lead`]). What a span came out too long by is taken off the next ones (the balance), however
+//! What counts is the time during which the channels are on the card. A call that puts them there or takes them off takes effect
+//! some time after it began (its caller says when), and is therefore issued ahead by what that took of late ([`Lead`]). What a span came out too long by is taken off the next ones (the balance), however
 //! long that takes; what it came out too short by is made up only where nobody else has the card: a neighbour is never made
 //! to pay for the lateness of the host. A span that is over by the time that somebody looks is not made up.
 
@@ -157,27 +156,34 @@ impl Pacer {
         }
     }
 
-    /// A move was made: planned for one instant, begun and ended at others.
-    pub fn moved(&mut self, what: Move, planned_us: u64, ended_us: u64) {
+    /// A move was made: planned for one instant, it took effect at another, by its end if nobody knows better.
+    pub fn moved(&mut self, what: Move, planned_us: u64, effect_us: u64) {
         self.not_before_us = 0;
-        let took_us = ended_us.saturating_sub(planned_us);
+        let took_us = effect_us.saturating_sub(planned_us);
         match what {
             Move::Open => {
                 self.opening.learn(took_us);
                 // Nobody planned it: unless it is time, it is to end at once.
-                let unplanned = Span { start_us: ended_us, end_us: ended_us, free_after_us: 0 };
-                let now = || self.course.span(ended_us).filter(|span| span.start_us <= ended_us);
+                let unplanned = Span { start_us: effect_us, end_us: effect_us, free_after_us: 0 };
+                let now = || self.course.span(effect_us).filter(|span| span.start_us <= effect_us);
                 let span = self.planned.or_else(now).unwrap_or(unplanned);
                 self.planned = None;
-                self.open = Some(Current { span, opened_us: ended_us });
+                self.open = Some(Current { span, opened_us: effect_us });
             }
             Move::Close => {
                 self.closing.learn(took_us);
                 if let Some(open) = self.open.take() {
-                    self.settle(&open.span, ended_us.saturating_sub(open.opened_us), ended_us);
-                    self.settle_passed(ended_us);
+                    self.settle(&open.span, effect_us.saturating_sub(open.opened_us), effect_us);
+                    self.settle_passed(effect_us);
                 }
             }
+        }
+    }
+
+    /// What is open came onto the card at another instant than was said.
+    pub fn correct_opening(&mut self, opened_us: u64) {
+        if let Some(open) = &mut self.open {
+            open.opened_us = opened_us;
         }
     }
 

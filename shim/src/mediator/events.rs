@@ -123,7 +123,7 @@ impl Events {
             let mediation = Arc::clone(&self.mediation);
             thread::Builder::new().name("leftovers".into()).spawn(move || mediation.look_after_what_is_left())?;
         }
-        self.scheduler.start(&self.mediation.session)?;
+        self.scheduler.start(&self.mediation)?;
         let mut events = [EpollEvent::empty(); 32];
         loop {
             let ready = match self.epoll.wait(&mut events, EpollTimeout::NONE) {

@@ -24,7 +24,7 @@ impl Board {
     pub(super) fn new(file: StatusFile, uuids: impl Iterator<Item = String>) -> Self {
         let cards: Vec<CardStatus> = uuids.map(|uuid| CardStatus { uuid, ..CardStatus::default() }).collect();
         let next_by_us = vec![None; cards.len()];
-        let status = Status { cards, ..Status::default() };
+        let status = Status { process: std::process::id(), cards, ..Status::default() };
         Self { file, told: Mutex::new(Told { status, next_by_us, is_troubled: false }) }
     }
 

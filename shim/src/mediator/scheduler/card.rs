@@ -12,23 +12,24 @@ use std::{
 use nvidia_glue::schedule::{
     CardStatus, Course, EdgeError, Gate, Running, Timetable,
     pacer::{Move, Next, Pacer},
+    priority::LOW_SLICE_US,
 };
 
 use super::{
     alarm::{Alarm, Waker},
     board::Board,
     clock::Clock,
-    neighbours,
+    sight::Sight,
     tally::Tally,
-    terms::Terms,
+    terms::{Sharing, Terms},
     trouble::{Remedy, Trouble, is_hopeless},
 };
 use crate::sync::lock;
 
 /// How often something is told at least while there are channels.
 const TELLING_US: u64 = 250_000;
-/// How often neighbours are looked at, where that matters.
-const LOOKING_US: u64 = 50_000;
+/// How often it is looked who has the card, where that matters.
+const LOOKING_US: u64 = 100_000;
 /// How often the driver is asked at once for the same edge, and what lies between.
 const ATTEMPTS: u32 = 3;
 const BETWEEN_US: u64 = 300;
@@ -90,10 +91,16 @@ pub(super) struct CardScheduler<C> {
     planned: Option<Next>,
     /// It has channels.
     is_awake: bool,
+    sight: Sight,
     /// Others go before it, and have work.
     is_held: bool,
-    /// Time slices as they were set.
+    /// Time slices as they are to be, and as they were set.
+    wanted_slice_us: Option<u64>,
     slice_us: Option<u64>,
+    /// When the call began that opened last, and when it ended.
+    opening: (u64, u64),
+    /// It had work in its last window.
+    ran: Option<bool>,
     /// When to look and to tell next.
     look_us: u64,
     tell_us: u64,
@@ -118,7 +125,13 @@ impl Edges {
 
 impl<C: Clock> CardScheduler<C> {
     /// The gate is closed from here on if the container is capped.
-    pub(super) fn new(place: Place, gate: Arc<dyn Gate>, post: Arc<Post>, board: Arc<Board>, clock: C) -> Self {
+    pub(super) fn new(
+        place: Place,
+        gate: Arc<dyn Gate>,
+        sight: Sight,
+        (post, board): (Arc<Post>, Arc<Board>),
+        clock: C,
+    ) -> Self {
         let before = if place.is_capped { Course::never() } else { Course::always() };
         if place.is_capped {
             // There are no channels, so no call is made that could fail.
@@ -131,12 +144,16 @@ impl<C: Clock> CardScheduler<C> {
             board,
             clock,
             table: None,
-            terms: Terms::default(),
+            terms: Terms::none(None),
             pacer: Pacer::new(before),
             planned: None,
             is_awake: false,
+            sight,
             is_held: false,
+            wanted_slice_us: None,
             slice_us: None,
+            opening: (0, 0),
+            ran: None,
             look_us: 0,
             tell_us: 0,
             tally: Tally::default(),
@@ -188,7 +205,9 @@ impl<C: Clock> CardScheduler<C> {
 
     /// Another timetable, or another epoch of it.
     fn follow(&mut self, now_us: u64) {
-        self.terms = Terms::at(self.table.as_ref(), &self.place.grant_id, self.gate.uuid(), now_us);
+        let terms = |table: &Timetable| Terms::at(table, &self.place.grant_id, self.gate.uuid(), now_us);
+        self.terms = self.table.as_deref().map_or(Terms::none(None), terms);
+        self.sight.follow();
         self.look_us = 0;
         self.set_course(now_us);
     }
@@ -223,40 +242,57 @@ impl<C: Clock> CardScheduler<C> {
         self.planned = None;
         // A channel may come to be in this instant; then the next step, for which it wakes this thread, finds what failed.
         let _ = if self.pacer.course().is_unlimited(now_us) { self.gate.open() } else { self.gate.close() };
-        self.set_slices();
-        let status = self.status([None; 2]);
+        self.set_slices(now_us);
+        let status = self.status(now_us, [None; 2]);
         self.board.tell(self.place.index, status, None);
     }
 
-    /// Looks at neighbours and at its own groups now and then. When to look again.
+    /// Looks now and then who has the card, where that decides about slices or about whether it may run. When to look again.
     fn look(&mut self, now_us: u64) -> u64 {
-        let is_wanted = self.terms.weight.is_some() || self.terms.gives_way() || self.trouble.is_degraded();
-        if now_us >= self.look_us {
-            self.look_us = now_us + LOOKING_US;
-            let is_held = self.terms.gives_way()
-                && neighbours::is_wanted(&self.place.state_dir, &self.terms.neighbours, self.gate.uuid());
-            if is_held != self.is_held {
-                self.is_held = is_held;
-                self.set_course(now_us);
-            }
-            if self.trouble.retry_us().is_some_and(|at| at <= now_us) {
-                self.try_again();
-            }
-            self.set_slices();
+        let gives_way = self.terms.gives_way();
+        let is_wanted =
+            gives_way || self.steers() || self.trouble.is_degraded() || self.wanted_slice_us != self.slice_us;
+        if now_us < self.look_us {
+            return if is_wanted { self.look_us } else { u64::MAX };
         }
+        self.look_us = now_us + LOOKING_US;
+        let mut is_held = false;
+        if gives_way || self.steers() {
+            self.sight.take();
+            self.sight.ask(now_us, &self.place.state_dir, &self.terms.others);
+        }
+        if gives_way {
+            let verdict = self.sight.verdict(now_us, &self.terms);
+            is_held = !verdict.may_run;
+            self.look_us = self.look_us.min(verdict.look_at_us);
+        }
+        if is_held != self.is_held {
+            self.is_held = is_held;
+            self.set_course(now_us);
+        }
+        if self.trouble.retry_us().is_some_and(|at| at <= now_us) {
+            self.try_again();
+        }
+        self.set_slices(now_us);
         if is_wanted { self.look_us } else { u64::MAX }
     }
 
-    fn set_slices(&mut self) {
-        // What is left of a cap is a weight.
-        let weight = self.terms.weight.or_else(|| self.trouble.is_degraded().then_some(self.terms.share_ppm));
-        let slice_us = weight.map(|weight| {
-            let others = if self.terms.weight.is_some() { self.terms.neighbours.as_slice() } else { &[] };
-            neighbours::slice_us(weight, others, self.gate.groups())
-        });
-        if slice_us != self.slice_us {
-            match self.gate.set_slice(slice_us) {
-                Ok(()) => self.slice_us = slice_us,
+    /// Its share is one of time slices.
+    fn steers(&self) -> bool {
+        // What is left of windows that cannot be had is a weight.
+        (self.terms.sharing == Sharing::Weights || self.trouble.is_degraded()) && !self.terms.others.is_empty()
+    }
+
+    fn set_slices(&mut self, now_us: u64) {
+        if self.steers() {
+            let slice_us = self.sight.slice_us(now_us, &self.terms, self.gate.groups());
+            self.wanted_slice_us = slice_us.or(self.wanted_slice_us);
+        } else {
+            self.wanted_slice_us = self.terms.gives_way().then_some(LOW_SLICE_US);
+        }
+        if self.wanted_slice_us != self.slice_us {
+            match self.gate.set_slice(self.wanted_slice_us) {
+                Ok(()) => self.slice_us = self.wanted_slice_us,
                 // It is set again at the next look.
                 Err(_) => self.trouble.failures += 1,
             }
@@ -289,11 +325,9 @@ impl<C: Clock> CardScheduler<C> {
         match result {
             Ok(()) => {
                 self.trouble.over();
-                self.pacer.moved(what, planned_us, ended_us);
-                self.tally.turn(ended_us, Some(what == Move::Open));
-                if what == Move::Close {
-                    // A period is complete.
-                    self.tell_us = 0;
+                match what {
+                    Move::Open => self.opened(planned_us, (now_us, ended_us)),
+                    Move::Close => self.closed(planned_us, (now_us, ended_us)),
                 }
             }
             Err(error) => match self.trouble.failed(what, &error, ended_us, self.terms.period_us) {
@@ -301,6 +335,26 @@ impl<C: Clock> CardScheduler<C> {
                 Remedy::Degrade => self.degrade(&error, ended_us),
             },
         }
+    }
+
+    fn opened(&mut self, planned_us: u64, call: (u64, u64)) {
+        self.opening = call;
+        self.sight.opened();
+        self.pacer.moved(Move::Open, planned_us, call.1);
+        self.tally.turn(call.1, Some(true));
+    }
+
+    fn closed(&mut self, planned_us: u64, call: (u64, u64)) {
+        let effects = self.sight.effects(self.opening, call);
+        if let Some(opened_us) = effects.opened_us {
+            self.pacer.correct_opening(opened_us);
+        }
+        let closed_us = effects.closed_us.unwrap_or(call.1);
+        self.pacer.moved(Move::Close, planned_us, closed_us);
+        self.tally.turn(closed_us, Some(false));
+        self.ran = effects.ran;
+        // A period is complete.
+        self.tell_us = 0;
     }
 
     /// A few times, one after the other.
@@ -367,24 +421,38 @@ impl<C: Clock> CardScheduler<C> {
         if now_us >= self.tell_us {
             self.tell_us = now_us + TELLING_US;
             self.tally.add_up(now_us);
-            let is_exact = self.terms.weight.is_none() && !self.trouble.is_degraded();
-            let achieved = if is_exact { self.tally.achieved_ppm(now_us, self.tally.open_us) } else { [None; 2] };
-            let status = self.status(achieved);
+            if self.terms.sharing != Sharing::Windows && !self.terms.others.is_empty() {
+                self.sight.take();
+            }
+            let used_us = self.used_us(now_us).unwrap_or(self.tally.open_us);
+            let achieved = self.tally.achieved_ppm(now_us, used_us);
+            let status = self.status(now_us, achieved);
             self.board.tell(self.place.index, status, Some(self.tell_us));
         }
         self.tell_us
     }
 
-    fn status(&self, [achieved_1s_ppm, achieved_60s_ppm]: [Option<u32>; 2]) -> CardStatus {
+    /// What it used of a card that others use at the same time.
+    fn used_us(&self, now_us: u64) -> Option<u64> {
+        let is_shared = self.terms.sharing != Sharing::Windows || self.trouble.is_degraded();
+        if is_shared && !self.terms.others.is_empty() { self.sight.used_us(now_us) } else { None }
+    }
+
+    fn status(&self, now_us: u64, [achieved_1s_ppm, achieved_60s_ppm]: [Option<u32>; 2]) -> CardStatus {
+        let busy = match self.terms.sharing {
+            _ if !self.is_awake => Some(false),
+            Sharing::Windows => self.ran,
+            Sharing::Free | Sharing::Weights => self.sight.is_busy(now_us),
+        };
         CardStatus {
             uuid: self.gate.uuid().to_owned(),
-            running: self.running(),
+            running: self.running(now_us),
             channels: self.gate.channels(),
             groups: self.gate.groups(),
-            busy: None,
+            busy,
             open_us: self.tally.open_us,
             throttled_us: self.tally.throttled_us,
-            used_us: None,
+            used_us: self.used_us(now_us),
             achieved_1s_ppm,
             achieved_60s_ppm,
             edges: self.edges.all,
@@ -394,14 +462,14 @@ impl<C: Clock> CardScheduler<C> {
         }
     }
 
-    fn running(&self) -> Running {
+    fn running(&self, now_us: u64) -> Running {
         if self.trouble.is_degraded() {
             Running::Degraded
         } else if self.is_held {
             Running::Waiting
-        } else if self.terms.weight.is_some() {
+        } else if self.terms.sharing == Sharing::Weights {
             Running::Slices
-        } else if self.pacer.course().is_unlimited(self.clock.now_us()) {
+        } else if self.pacer.course().is_unlimited(now_us) {
             Running::Free
         } else if self.pacer.is_open() {
             Running::Open

@@ -12,7 +12,7 @@ mod alarm;
 mod board;
 mod card;
 mod clock;
-mod neighbours;
+mod sight;
 mod tally;
 mod terms;
 mod trouble;
@@ -32,6 +32,7 @@ use nix::sys::{
     timerfd::TimerFd,
 };
 use nvidia_glue::{
+    ledger::{Ledger, TIMETABLE},
     mediate::Session,
     schedule::{Pass, StatusFile, Timetable, now_us},
 };
@@ -42,14 +43,13 @@ use self::{
     board::Board,
     card::{CardScheduler, Place, Post},
     clock::Monotonic,
+    sight::Sight,
 };
-use super::setup::Setup;
+use super::{listener::Mediation, setup::Setup};
 use crate::sys;
 
 /// A card's thread needs little: the pacer, one status, one call to the driver at a time.
 const STACK: usize = 128 << 10;
-/// What the ledger replaces, in its directory.
-const TIMETABLE: &str = "timetable.json";
 
 /// See the module.
 #[derive(Debug)]
@@ -115,8 +115,8 @@ impl Scheduler {
     }
 
     /// To be called before the first call of the container's: from here on its gates are as they should be.
-    pub(super) fn start(&mut self, session: &Session) -> io::Result<()> {
-        let gates = session.gates();
+    pub(super) fn start(&mut self, mediation: &Arc<Mediation>) -> io::Result<()> {
+        let gates = mediation.session.gates();
         for (index, card) in self.cards.iter_mut().enumerate() {
             let Some(gate) = gates.iter().find(|gate| gate.uuid() == card.post.uuid) else { continue };
             let place = Place {
@@ -125,10 +125,12 @@ impl Scheduler {
                 state_dir: self.state_dir.clone(),
                 is_capped: card.is_capped,
             };
-            let (post, board) = (Arc::clone(&card.post), Arc::clone(&self.board));
-            card.waiting = Some(Box::new(CardScheduler::new(place, Arc::clone(gate), post, board, Monotonic)));
+            let (of, uuid) = (Arc::clone(mediation), card.post.uuid.clone());
+            let sight = Sight::new(std::process::id(), Box::new(move || of.session.switch_log(&uuid)));
+            let told = (Arc::clone(&card.post), Arc::clone(&self.board));
+            card.waiting = Some(Box::new(CardScheduler::new(place, Arc::clone(gate), sight, told, Monotonic)));
         }
-        self.read(session)
+        self.read(&mediation.session)
     }
 
     /// Readable when the ledger's directory has changed.
@@ -164,7 +166,7 @@ impl Scheduler {
     }
 
     fn read(&mut self, session: &Session) -> io::Result<()> {
-        match timetable(&self.state_dir) {
+        match Ledger::timetable(&self.state_dir) {
             Ok(table) => {
                 self.is_troubled = false;
                 self.table = Some(Arc::new(table));
@@ -204,10 +206,6 @@ impl Scheduler {
         }
         self.epoch.set(next_us)
     }
-}
-
-fn timetable(state_dir: &std::path::Path) -> io::Result<Timetable> {
-    Ok(serde_json::from_slice(&std::fs::read(state_dir.join(TIMETABLE))?)?)
 }
 
 /// Whether there is, now or later, anything to do for a container on a card.

@@ -9,6 +9,7 @@ use std::{
 };
 
 use nvidia_glue::{
+    driver::{Presence, Switch, SwitchLog, SwitchLogError, Taken},
     inject::status_file,
     rm::Status as RmStatus,
     schedule::{CardTurn, Edge, Epoch, Neighbour, Pass, Status, StatusFile, Turn, Window, now_us},
@@ -19,6 +20,9 @@ use super::*;
 use crate::mediator::scheduler::clock::Monotonic;
 
 const PERIOD: u64 = 100_000;
+/// The mediators' processes.
+const OWN: u32 = 100;
+const OTHER: u32 = 200;
 
 #[derive(Debug, Default)]
 struct Played(AtomicU64);
@@ -48,6 +52,8 @@ struct GateState {
     /// When which call ended, and whether it opened.
     edges: Vec<(u64, bool)>,
     slices: Vec<Option<u64>>,
+    /// What is logged so long before the end of the next closing.
+    off: Option<(PlayedLog, u64)>,
     /// What the next calls are answered with.
     refusals: VecDeque<RmStatus>,
 }
@@ -62,6 +68,9 @@ impl PlayedGate {
         self.clock.pause_us(400);
         if let Some(status) = state.refusals.pop_front() {
             return Err(EdgeError::Refused { call: "CALL", uuid: "GPU-a".into(), status });
+        }
+        if is_closed && let Some((log, before_us)) = state.off.take() {
+            log.add(self.clock.now_us() - before_us, OWN, Presence::Off);
         }
         state.edges.push((self.clock.now_us(), !is_closed));
         self.moved.notify_all();
@@ -96,16 +105,39 @@ impl Gate for PlayedGate {
     }
 }
 
+/// What the card's log of switches will say.
+#[derive(Debug, Default, Clone)]
+struct PlayedLog(Arc<Mutex<Vec<Switch>>>);
+
+impl PlayedLog {
+    fn add(&self, at_us: u64, process: u32, presence: Presence) {
+        lock(&self.0).push(Switch { at_ns: at_us * 1_000, process, context: process, presence });
+    }
+}
+
+impl SwitchLog for PlayedLog {
+    fn take(&mut self, into: &mut Vec<Switch>) -> Result<Taken, SwitchLogError> {
+        into.append(&mut lock(&self.0));
+        Ok(Taken::default())
+    }
+}
+
 struct World {
     directory: tempfile::TempDir,
     clock: Arc<Played>,
     gate: Arc<PlayedGate>,
+    log: PlayedLog,
     post: Arc<Post>,
     scheduler: CardScheduler<Arc<Played>>,
 }
 
 impl World {
+    /// On a card whose driver keeps no log.
     fn new(is_capped: bool) -> Self {
+        Self::with(is_capped, false)
+    }
+
+    fn with(is_capped: bool, has_log: bool) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let clock = Arc::new(Played::default());
         let gate = Arc::new(PlayedGate {
@@ -114,8 +146,12 @@ impl World {
             moved: Condvar::new(),
         });
         let (place, post, board) = parts(&directory, is_capped);
-        let scheduler = CardScheduler::new(place, Arc::clone(&gate) as _, Arc::clone(&post), board, Arc::clone(&clock));
-        Self { directory, clock, gate, post, scheduler }
+        let log = PlayedLog::default();
+        let opened = log.clone();
+        let sight = Sight::new(OWN, Box::new(move || Ok(has_log.then_some(Box::new(opened) as _))));
+        let told = (Arc::clone(&post), board);
+        let scheduler = CardScheduler::new(place, Arc::clone(&gate) as _, sight, told, Arc::clone(&clock));
+        Self { directory, clock, gate, log, post, scheduler }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, GateState> {
@@ -160,6 +196,13 @@ impl World {
 
     fn status(&self) -> Status {
         StatusFile::read(&self.directory.path().join("status")).unwrap()
+    }
+
+    /// The neighbour's mediator.
+    fn neighbour_is(&self, process: u32) {
+        let path = status_file(self.directory.path(), "other").unwrap();
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        StatusFile::create(&path).unwrap().write(&Status { process, ..Status::default() }).unwrap();
     }
 
     fn running(&self) -> Running {
@@ -273,40 +316,83 @@ fn weights_are_slices_divided_among_groups() {
     world.channels(3);
     world.tell(vec![epoch(0, Pass::Weight(1), Priority::High, vec![neighbour(Priority::High)])]);
     world.run_until(PERIOD);
-    assert_eq!(world.state().slices, [Some(1024)]);
+    assert_eq!(world.state().slices.len(), 1);
+    let all = world.state().slices[0].unwrap();
     assert!(!world.state().is_closed);
     assert_eq!(world.running(), Running::Slices);
     world.state().groups = 4;
-    world.run_until(2 * PERIOD);
-    assert_eq!(world.state().slices, [Some(1024), Some(256)]);
-    world.tell(vec![epoch(0, Pass::Free, Priority::High, Vec::new())]);
-    world.run_until(3 * PERIOD);
-    assert_eq!(world.state().slices.last(), Some(&None), "what the program asked for");
+    world.run_until(10 * PERIOD);
+    assert_eq!(world.state().slices, [Some(all), Some(all / 4)]);
+    world.tell(vec![epoch(0, Pass::Weight(1), Priority::High, Vec::new())]);
+    world.run_until(11 * PERIOD);
+    assert_eq!(world.state().slices.last(), Some(&None), "alone: what the program asked for");
 }
 
 #[test]
-fn low_priority_waits_while_others_have_work() {
-    let mut world = World::new(false);
+fn slices_are_steered_by_what_is_achieved() {
+    let mut world = World::with(false, true);
     world.channels(3);
-    let path = status_file(world.directory.path(), "other").unwrap();
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    let file = StatusFile::create(&path).unwrap();
-    let tell = |busy| {
-        let card = CardStatus { uuid: "GPU-a".into(), busy, channels: 1, ..CardStatus::default() };
-        file.write(&Status { cards: vec![card], ..Status::default() }).unwrap();
-    };
-    tell(Some(false));
-    world.tell(vec![epoch(0, windows(0, 100_000), Priority::Low, vec![neighbour(Priority::High)])]);
+    world.neighbour_is(OTHER);
+    world.tell(vec![epoch(0, Pass::Weight(3), Priority::High, vec![neighbour(Priority::High)])]);
+    // As much is due to both, and the other has twice as much.
+    for at in (0..20 * PERIOD).step_by(6_000) {
+        world.log.add(at, OWN, Presence::On);
+        world.log.add(at + 2_000, OTHER, Presence::On);
+        world.run_until(at + 6_000);
+    }
+    let slices: Vec<u64> = world.state().slices.iter().flatten().copied().collect();
+    assert!(slices.len() > 3 && slices.is_sorted(), "{slices:?}");
+    assert!(slices[slices.len() - 1] > slices[0] * 3 / 2, "{slices:?}");
+    let used = world.status().cards[0].clone();
+    assert!(used.used_us.unwrap().abs_diff(20 * PERIOD / 3) < 100_000 && used.busy == Some(true), "{used:?}");
+    assert!(used.achieved_1s_ppm.unwrap().abs_diff(333_333) < 10_000, "{used:?}");
+}
+
+#[test]
+fn low_priority_leaves_when_others_come_and_comes_back_when_they_do_not() {
+    let mut world = World::with(false, true);
+    world.channels(3);
+    world.neighbour_is(OTHER);
+    world.tell(vec![epoch(0, Pass::Free, Priority::Low, vec![neighbour(Priority::High)])]);
     world.run_until(5 * PERIOD);
     assert!(!world.state().is_closed);
-    tell(Some(true));
-    world.run_until(6 * PERIOD);
+    assert_eq!(world.state().slices, [Some(LOW_SLICE_US)]);
+    world.log.add(5 * PERIOD + 1_000, OTHER, Presence::On);
+    world.run_until(6 * PERIOD - 1_000);
     assert!(world.state().is_closed, "it leaves within a period");
-    world.run_until(9 * PERIOD);
+    world.run_until(6 * PERIOD);
     assert_eq!(world.running(), Running::Waiting);
-    tell(Some(false));
-    world.run_until(10 * PERIOD);
-    assert!(!world.state().is_closed);
+    world.run_until(20 * PERIOD);
+    assert!(!world.state().is_closed, "the other did not come again");
+    assert_eq!(world.running(), Running::Free);
+}
+
+#[test]
+fn edges_count_from_when_work_began_and_ended() {
+    let mut world = World::with(true, true);
+    world.channels(3);
+    world.tell(vec![window_epoch(0, 10_000, 35_000)]);
+    world.run_until(5_000);
+    for period in 0..30 {
+        let edges = world.state().edges.len();
+        world.run_until(period * PERIOD + 30_000);
+        let opened = world.state().edges[edges].0;
+        world.log.add(opened - 50, OWN, Presence::On);
+        // The call begins 250 us before its effect and ends 150 us after it.
+        lock(&world.gate.state).off = Some((world.log.clone(), 150));
+        world.run_until(period * PERIOD + 60_000);
+    }
+    let (opened, closed) = {
+        let state = world.state();
+        (state.edges[state.edges.len() - 2].0 - 50, state.edges[state.edges.len() - 1].0 - 150)
+    };
+    assert!(
+        opened.abs_diff(29 * PERIOD + 10_000) < 100 && closed.abs_diff(29 * PERIOD + 35_000) < 100,
+        "{opened} {closed}"
+    );
+    assert_eq!(world.status().cards[0].busy, Some(true));
+    world.run_until(31 * PERIOD);
+    assert_eq!(world.status().cards[0].busy, Some(false), "nothing came when it was opened");
 }
 
 #[test]
@@ -330,7 +416,7 @@ fn an_edge_that_fails_is_tried_again_and_costs_later_time() {
 fn what_fails_for_long_becomes_a_weight_until_it_works_again() {
     let mut world = World::new(true);
     world.channels(3);
-    world.tell(vec![window_epoch(0, 10_000, 35_000)]);
+    world.tell(vec![epoch(0, windows(10_000, 35_000), Priority::High, vec![neighbour(Priority::High)])]);
     world.run_until(PERIOD + 20_000);
     world.state().refusals.extend([RmStatus::INVALID_STATE; 1_000]);
     world.run_until(5 * PERIOD);
@@ -396,7 +482,9 @@ fn its_thread_opens_and_closes_on_the_real_clock() {
         moved: Condvar::new(),
     });
     let (place, post, board) = parts(&directory, true);
-    let scheduler = CardScheduler::new(place, Arc::clone(&gate) as _, Arc::clone(&post), board, Monotonic);
+    let sight = Sight::new(OWN, Box::new(|| Ok(None)));
+    let told = (Arc::clone(&post), board);
+    let scheduler = CardScheduler::new(place, Arc::clone(&gate) as _, sight, told, Monotonic);
     // It has no end; the process's is its.
     std::thread::spawn(move || scheduler.run());
     let mut epoch = window_epoch(now_us(), 0, 10_000);

@@ -1,0 +1,198 @@
+//! What a card's thread sees of who has the card, and what follows from it: time slices, and whether others want the card.
+
+use std::{fmt, path::Path};
+
+use nvidia_glue::{
+    driver::{Presence, Switch, SwitchLog, SwitchLogError},
+    inject::status_file,
+    schedule::{
+        Residency, StatusFile,
+        priority::{LOW_SLICE_US, Verdict, Yielding},
+        soft::{Member, Steering},
+    },
+};
+use runtime_config::request::Priority;
+
+use super::terms::{Other, Terms};
+
+/// How often it is asked which mediators the neighbours have.
+const ASKING_US: u64 = 1_000_000;
+/// A group that has not run for that long does not count in the division of slices.
+const WORKING_US: u64 = 1_000_000;
+/// Without a sign of it for that long, nobody can tell whether an undisturbed container works.
+const SIGN_US: u64 = 1_000_000;
+/// Who has work comes back within that time.
+const AWAY_US: u64 = 50_000;
+/// How much later than its call an edge is taken for its effect.
+const AFTER_US: u64 = 300;
+
+/// Opens the log of a card's switches.
+pub(super) type OpenLog = Box<dyn FnOnce() -> Result<Option<Box<dyn SwitchLog>>, SwitchLogError> + Send>;
+
+pub(super) struct Sight {
+    /// Until it is needed.
+    open: Option<OpenLog>,
+    log: Option<Box<dyn SwitchLog>>,
+    /// How the log names the container.
+    own: u32,
+    residency: Residency,
+    taken: Vec<Switch>,
+    /// The container's own since [`Sight::opened`].
+    own_switches: Vec<Switch>,
+    /// The mediators of [`Terms::others`], in their order; 0: not known.
+    others: Vec<u32>,
+    ask_us: u64,
+    steering: Steering,
+    yielding: Yielding,
+}
+
+impl fmt::Debug for Sight {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Sight").field("log", &self.log).finish_non_exhaustive()
+    }
+}
+
+/// When the last two edges took effect, as far as is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Effects {
+    pub(super) opened_us: Option<u64>,
+    pub(super) closed_us: Option<u64>,
+    /// Whether the container was on the card in between at all: it had work. `None`: nobody knows.
+    pub(super) ran: Option<bool>,
+}
+
+impl Sight {
+    pub(super) fn new(own: u32, open: OpenLog) -> Self {
+        Self {
+            open: Some(open),
+            log: None,
+            own,
+            residency: Residency::default(),
+            taken: Vec::new(),
+            own_switches: Vec::new(),
+            others: Vec::new(),
+            ask_us: 0,
+            steering: Steering::default(),
+            yielding: Yielding::default(),
+        }
+    }
+
+    /// Other terms hold: others are compared with.
+    pub(super) fn follow(&mut self) {
+        self.ask_us = 0;
+    }
+
+    /// Takes what has been logged. Whether there is a log.
+    pub(super) fn take(&mut self) -> bool {
+        if let Some(open) = self.open.take() {
+            match open() {
+                Ok(log) => self.log = log,
+                Err(error) => {
+                    let error: &dyn std::error::Error = &error;
+                    tracing::warn!(
+                        error,
+                        "the driver's log of switches cannot be had: slices follow weights unsteered, and low priority is a short slice only"
+                    );
+                }
+            }
+        }
+        let Some(log) = &mut self.log else { return false };
+        self.taken.clear();
+        // What cannot be taken now may be later; what is lost spoils a turn or two.
+        let _ = log.take(&mut self.taken);
+        for switch in &self.taken {
+            self.residency.add(switch);
+        }
+        let own = self.own;
+        self.own_switches.extend(self.taken.iter().filter(|switch| switch.process == own));
+        // Those of one window are of interest.
+        let surplus = self.own_switches.len().saturating_sub(MOST_KEPT);
+        self.own_switches.drain(..surplus);
+        true
+    }
+
+    /// The channels have been put on the card.
+    pub(super) fn opened(&mut self) {
+        self.own_switches.clear();
+    }
+
+    /// After a closing, whose call began and ended at two instants: when it, and the opening before it, took effect.
+    pub(super) fn effects(&mut self, opening: (u64, u64), closing: (u64, u64)) -> Effects {
+        if !self.take() {
+            return Effects { opened_us: None, closed_us: None, ran: None };
+        }
+        let at = |presence, (began_us, ended_us): (u64, u64)| {
+            let is_it = move |switch: &&Switch| {
+                let at_us = switch.at_ns / 1_000;
+                switch.presence == presence && at_us >= began_us && at_us <= ended_us + AFTER_US
+            };
+            self.own_switches.iter().filter(is_it).map(|switch| switch.at_ns / 1_000)
+        };
+        // Without a trace, half of the call: work stops before it ends.
+        let half = closing.0.midpoint(closing.1);
+        Effects {
+            opened_us: at(Presence::On, opening).next(),
+            closed_us: Some(at(Presence::Off, closing).next_back().unwrap_or(half)),
+            ran: Some(self.own_switches.iter().any(|switch| switch.presence == Presence::On)),
+        }
+    }
+
+    /// The slice of each of the container's groups; `None`: as it was set before.
+    pub(super) fn slice_us(&mut self, now_us: u64, terms: &Terms, groups: usize) -> Option<u64> {
+        let now_ns = now_us.saturating_mul(1_000);
+        let member = |weight, process| Member {
+            weight,
+            used_us: if process == 0 { 0 } else { self.residency.used_us(process, now_ns) },
+            idle_us: if process == 0 { 0 } else { self.residency.idle_us(process, now_ns) },
+        };
+        let others = terms.others.iter().zip(&self.others).map(|(other, process)| member(other.weight, *process));
+        let others: Vec<Member> = others.collect();
+        let own = member(terms.weight, self.own);
+        let working = self.residency.contexts(self.own, now_ns.saturating_sub(WORKING_US * 1_000));
+        // Without a log, all work.
+        let groups = if working == 0 { groups.max(1) } else { working.min(groups.max(1)) };
+        let slice_us = self.steering.slice_us(now_us, own, groups, &others)?;
+        Some(if terms.gives_way() { slice_us.min(LOW_SLICE_US) } else { slice_us })
+    }
+
+    /// Whether a container of low priority may have the card, and when to ask again.
+    pub(super) fn verdict(&mut self, now_us: u64, terms: &Terms) -> Verdict {
+        let before = terms.others.iter().zip(&self.others).filter(|(other, _)| other.priority == Priority::High);
+        let came_ns = before.filter_map(|(_, process)| self.residency.last_came_ns(*process)).max();
+        self.yielding.verdict(now_us, terms.period_us, came_ns.map(|ns| ns / 1_000))
+    }
+
+    /// Asks now and then which mediators the others have, and forgets who is gone.
+    pub(super) fn ask(&mut self, now_us: u64, state_dir: &Path, others: &[Other]) {
+        if now_us < self.ask_us && self.others.len() == others.len() {
+            return;
+        }
+        self.ask_us = now_us + ASKING_US;
+        self.others = others.iter().map(|other| mediator(state_dir, &other.grant_id).unwrap_or(0)).collect();
+        self.residency.forget(now_us.saturating_mul(1_000));
+    }
+
+    /// Time on the card, as far as that is known.
+    pub(super) fn used_us(&self, now_us: u64) -> Option<u64> {
+        self.log.is_some().then(|| self.residency.used_us(self.own, now_us.saturating_mul(1_000)))
+    }
+
+    /// Whether a container whose channels are always on the card has work; `None`: cannot be told.
+    pub(super) fn is_busy(&self, now_us: u64) -> Option<bool> {
+        self.log.as_ref()?;
+        let ago_us = |at_ns: Option<u64>| at_ns.map_or(u64::MAX, |at_ns| now_us.saturating_sub(at_ns / 1_000));
+        if self.residency.is_on(self.own) {
+            // Who is not displaced stays, with work or without.
+            return (ago_us(self.residency.last_came_ns(self.own)) < SIGN_US).then_some(true);
+        }
+        Some(ago_us(self.residency.last_went_ns(self.own)) < AWAY_US)
+    }
+}
+
+/// More of a container's own switches in one window are not looked at.
+const MOST_KEPT: usize = 512;
+
+/// A neighbour's mediator. One that has just come or gone tells nothing.
+fn mediator(state_dir: &Path, grant_id: &str) -> Option<u32> {
+    Some(StatusFile::read(&status_file(state_dir, grant_id).ok()?).ok()?.process)
+}
