@@ -2,6 +2,8 @@
 
 use std::{error::Error, fs};
 
+use runtime_config::config::{Config, HardCapsUnavailable};
+
 use super::{Check, Findings};
 use crate::cards::{Card, DiscoverError, Health, Inventory, Roots, Source, kernel_module};
 
@@ -9,13 +11,13 @@ const CARDS: &str = "cards";
 const PERSISTENCE: &str = "persistence mode";
 const FIRMWARE: &str = "GSP firmware";
 
-pub(super) fn checks(roots: &Roots, findings: &Findings) -> Vec<Check> {
+pub(super) fn checks(roots: &Roots, config: &Config, findings: &Findings) -> Vec<Check> {
     let inventory = match &findings.inventory {
         Ok(inventory) => inventory,
         Err(error) => return vec![Check::failure(CARDS, chain(error), "see the driver's checks")],
     };
     let mut checks = vec![overview(inventory)];
-    checks.extend(inventory.cards.iter().map(card));
+    checks.extend(inventory.cards.iter().flat_map(|one| [card(one), shares(one, config.hard_caps_unavailable)]));
     if inventory.source == Source::Nvidia && !inventory.cards.is_empty() {
         checks.extend(persistence(roots, &findings.persistence));
         checks.extend(firmware(roots));
@@ -68,6 +70,27 @@ fn card(card: &Card) -> Check {
         }
         Health::Ok => Check::ok(&what, format!("{name}, {}", card.memory)),
     }
+}
+
+/// Whether containers of the card can be held to a part of its time.
+fn shares(card: &Card, unavailable: HardCapsUnavailable) -> Check {
+    let what = format!("card {} shares", card.index);
+    if card.mig_enabled {
+        return Check::ok(&what, "its MIG devices have theirs from the hardware");
+    }
+    if card.hard_caps {
+        return Check::ok(&what, "hard caps and weights: it can take containers off");
+    }
+    let then = match unavailable {
+        HardCapsUnavailable::Refuse => "who asks for a percentage is refused",
+        HardCapsUnavailable::Degrade => "a percentage counts as a weight",
+    };
+    Check::warning(
+        &what,
+        format!("weights only: without GSP firmware it cannot take containers off; {then}"),
+        "cards older than Turing have no such firmware; on others set the module's parameter NVreg_EnableGpuFirmware=1. What \
+         becomes of hard caps meanwhile, hard_caps_unavailable says",
+    )
 }
 
 /// Without it the first program on an idle card waits a second or more for the card's initialisation.

@@ -98,7 +98,7 @@ pub fn checks(roots: &Roots, config: &Config, findings: &Findings) -> Vec<Check>
         checks.extend(nodes::checks(roots, findings.inventory.as_ref().ok()));
         checks.extend(cdi::stale_specs(roots));
     }
-    checks.extend(cards::checks(roots, findings));
+    checks.extend(cards::checks(roots, config, findings));
     checks.extend(kernel::checks(roots, findings));
     checks
 }

@@ -140,6 +140,10 @@ fn cards_and_what_is_wrong_with_them() {
     expect(&node, &lost, "card 0", Level::Failure, "Xid 79");
     let mig = with(|inventory| inventory.cards[0].mig_enabled = true);
     expect(&node, &mig, "card 0", Level::Warning, "no MIG devices");
+    expect(&node, &findings(), "card 0 shares", Level::Ok, "hard caps and weights");
+    expect(&node, &mig, "card 0 shares", Level::Ok, "from the hardware");
+    let old = with(|inventory| inventory.cards[0].hard_caps = false);
+    expect(&node, &old, "card 0 shares", Level::Warning, "who asks for a percentage is refused");
     expect(&node, &with(|inventory| inventory.cards.clear()), "cards", Level::Failure, "lspci");
     let error = DiscoverError::Driver(DriverError::NoLibrary { version: "580.1".into(), root: "/".into() });
     let broken = Findings { inventory: Err(error), ..findings() };

@@ -108,7 +108,7 @@ impl CardGrant {
     }
 
     /// Whether it is a part of a card that others may have parts of.
-    pub(crate) fn is_shared(&self) -> bool {
+    pub fn is_shared(&self) -> bool {
         self.holds() && !self.exclusive && self.mig_uuid.is_none()
     }
 }

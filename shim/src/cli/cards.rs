@@ -7,7 +7,7 @@ use nvidia_glue::{
 use runtime_config::Bytes;
 use serde::Serialize;
 
-use super::{node::Node, output};
+use super::{node::Node, output, policy};
 
 /// One card, as `--output json` shows it. Keys are fixed.
 #[derive(Debug, Clone, Serialize)]
@@ -24,6 +24,10 @@ pub(super) struct CardListing {
     policy: &'static str,
     /// Whether containers have settled the policy.
     policy_in_use: bool,
+    /// How often its containers have their turns.
+    period_us: u64,
+    /// Whether it can take containers off, and so hold them to a part of its time; else there are weights only.
+    hard_caps: bool,
     free_weight: u32,
     max_inst: u32,
     /// One container has all of it.
@@ -56,7 +60,6 @@ impl From<&ContainerKey> for ContainerName {
 }
 
 pub(super) fn list(node: &Node) -> Vec<CardListing> {
-    let default_policy = node.config.default_policy;
     let simulated = node.inventory.source == Source::Simulated;
     let listing = |(card, state): (&Card, &CardState)| CardListing {
         index: card.index,
@@ -66,8 +69,10 @@ pub(super) fn list(node: &Node) -> Vec<CardListing> {
         memory_grantable_bytes: state.memory_grantable,
         memory_granted_bytes: state.memory_granted,
         compute_granted_percent: state.compute_granted_percent,
-        policy: state.policy.unwrap_or(default_policy).name(),
+        policy: node.policy(state).name(),
         policy_in_use: state.policy.is_some(),
+        period_us: node.period_us(state),
+        hard_caps: card.hard_caps,
         free_weight: state.free_weight,
         max_inst: state.max_inst,
         exclusive: state.exclusive,
@@ -87,8 +92,8 @@ pub(super) fn list(node: &Node) -> Vec<CardListing> {
 }
 
 pub(super) fn table(cards: &[CardListing]) -> String {
-    const TITLES: [&str; 9] =
-        ["CARD", "MODEL", "UUID", "MEMORY", "TIME", "POLICY", "FREE WEIGHT", "CONTAINERS", "STATE"];
+    const TITLES: [&str; 10] =
+        ["CARD", "MODEL", "UUID", "MEMORY", "COMPUTE", "POLICY", "PERIOD", "FREE WEIGHT", "CONTAINERS", "STATE"];
     let rows: Vec<Vec<String>> = cards.iter().map(row).collect();
     output::table(&TITLES, &rows)
 }
@@ -105,6 +110,9 @@ fn row(card: &CardListing) -> Vec<String> {
     if !card.mig_devices.is_empty() {
         states.push(format!("MIG {}/{}", card.mig_held.len(), card.mig_devices.len()));
     }
+    if !card.hard_caps {
+        states.push(policy::caps(false).to_owned());
+    }
     if card.simulated {
         states.push("simulated".to_owned());
     }
@@ -115,6 +123,7 @@ fn row(card: &CardListing) -> Vec<String> {
         memory,
         format!("{}%", card.compute_granted_percent),
         if card.policy_in_use { card.policy.to_owned() } else { format!("({})", card.policy) },
+        policy::period(card.period_us),
         format!("{} / {}", card.free_weight, card.max_inst),
         card.containers.len().to_string(),
         states.join(", "),
@@ -143,6 +152,8 @@ mod tests {
                 "compute_granted_percent",
                 "policy",
                 "policy_in_use",
+                "period_us",
+                "hard_caps",
                 "free_weight",
                 "max_inst",
                 "exclusive",

@@ -2,7 +2,10 @@
 
 use std::{io, path::PathBuf};
 
-use nvidia_glue::{cards::DiscoverError, ledger::StoreError};
+use nvidia_glue::{
+    cards::{DiscoverError, ResolveError},
+    ledger::{ChangeError, PolicyError, StoreError},
+};
 use runtime_config::ConfigError;
 
 use super::{exit::Exit, trace::TraceError};
@@ -24,6 +27,14 @@ pub(super) enum CliError {
     NoSuchContainer { wanted: String },
     #[error("{wanted} may be any of {}: write more of it, or name the namespace with --namespace", .candidates.join(", "))]
     Ambiguous { wanted: String, candidates: Vec<String> },
+    #[error(transparent)]
+    NoSuchCard(ResolveError),
+    #[error("a policy belongs to a whole card: name card {index} itself")]
+    MigPolicy { index: u32 },
+    #[error(transparent)]
+    Set(Box<ChangeError>),
+    #[error(transparent)]
+    Policy(Box<PolicyError>),
     #[error("cannot write to stdout")]
     Output(#[source] io::Error),
     #[error(transparent)]
@@ -36,7 +47,18 @@ impl CliError {
     pub(super) fn exit(&self) -> Exit {
         match self {
             Self::Config(_) => Exit::Config,
-            Self::NoSuchContainer { .. } | Self::Ambiguous { .. } => Exit::NotFound,
+            Self::NoSuchContainer { .. } | Self::Ambiguous { .. } | Self::NoSuchCard(_) => Exit::NotFound,
+            Self::Set(error) => match **error {
+                ChangeError::NoGrant { .. } => Exit::NotFound,
+                ChangeError::Store { .. } => Exit::Failure,
+                _ => Exit::Refused,
+            },
+            Self::Policy(error) => match **error {
+                PolicyError::NoSuchCard { .. } => Exit::NotFound,
+                PolicyError::Store { .. } => Exit::Failure,
+                _ => Exit::Refused,
+            },
+            Self::MigPolicy { .. } => Exit::Refused,
             // Whoever read the output has seen enough: `egpu ps | head`.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
             Self::Cards(_) | Self::Ledger { .. } | Self::Output(_) | Self::Json(_) | Self::Trace(_) => Exit::Failure,

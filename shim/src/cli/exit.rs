@@ -13,8 +13,10 @@ pub enum Exit {
     Usage,
     /// The configuration file is wrong or cannot be read.
     Config,
-    /// There is no such container, or more than one.
+    /// There is no such container or card, or more than one.
     NotFound,
+    /// Of `set` and `policy`: that cannot be had. Nothing has changed.
+    Refused,
     /// Of `trace`: what the program ended with; 128 and the signal that ended it.
     Command(u8),
 }
@@ -27,6 +29,7 @@ impl Exit {
             Self::Usage => 2,
             Self::Config => 3,
             Self::NotFound => 4,
+            Self::Refused => 5,
             Self::Command(code) => code,
         }
     }
@@ -39,7 +42,8 @@ Exit codes:
   1  failed, or `doctor` found something that is in the way of containers with GPUs
   2  the command line is wrong
   3  the configuration file is wrong or cannot be read
-  4  there is no such container, or more than one
+  4  there is no such container or card, or more than one
+  5  `set`, `policy`: refused, because it does not fit or may not be changed; nothing has changed
   `trace` ends with the traced program's code
 
 Environment:
@@ -57,7 +61,7 @@ mod tests {
 
     #[test]
     fn every_code_is_documented() {
-        for exit in [Exit::Success, Exit::Failure, Exit::Usage, Exit::Config, Exit::NotFound] {
+        for exit in [Exit::Success, Exit::Failure, Exit::Usage, Exit::Config, Exit::NotFound, Exit::Refused] {
             assert!(HELP.contains(&format!("\n  {}  ", exit.code())), "{exit:?}");
         }
     }

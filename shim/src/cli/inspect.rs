@@ -3,13 +3,17 @@
 use std::fmt::Write;
 
 use nvidia_glue::{
-    ledger::{CardGrant, Enforcement, GrantState, Record},
+    ledger::{CardGrant, ComputeEnforcement, Enforcement, GrantState, Record},
+    schedule::{CardStatus, CardTurn, Pass, Running, Status, Turn, Window},
     usage::Usage,
 };
-use runtime_config::request::ComputeShare;
+use runtime_config::request::{ComputeShare, Priority};
 use serde::Serialize;
 
-use super::error::CliError;
+use super::{
+    error::CliError,
+    schedules::{self, Schedules},
+};
 
 /// The record of the container whose id is `wanted` or begins with it.
 pub(super) fn find<'a>(records: &'a [Record], wanted: &str, namespace: Option<&str>) -> Result<&'a Record, CliError> {
@@ -41,11 +45,32 @@ pub(super) struct Inspected<'a> {
     pub(super) record: &'a Record,
     /// Null where it has no mediator.
     pub(super) usage: Option<Usage>,
+    /// When it runs; null where it shares no card.
+    pub(super) turn: Option<&'a Turn>,
+    /// What holds instead, soon; null where nothing changes.
+    pub(super) next_turn: Option<NextTurn<'a>>,
+    /// What its mediator tells of its time; null where it has none.
+    pub(super) schedule: Option<&'a Status>,
+}
+
+/// A turn that does not hold yet.
+#[derive(Debug, Serialize)]
+pub(super) struct NextTurn<'a> {
+    in_us: u64,
+    #[serde(flatten)]
+    turn: &'a Turn,
+}
+
+impl<'a> Inspected<'a> {
+    pub(super) fn new(record: &'a Record, usage: Option<Usage>, schedules: &'a Schedules) -> Self {
+        let next_turn = schedules.next_turn(record).map(|(in_us, turn)| NextTurn { in_us, turn });
+        Self { record, usage, turn: schedules.turn(record), next_turn, schedule: schedules.status(record) }
+    }
 }
 
 /// The same for people.
 pub(super) fn text(inspected: &Inspected<'_>) -> String {
-    let Inspected { record, usage } = inspected;
+    let Inspected { record, usage, turn, next_turn, schedule } = inspected;
     let request = &record.request;
     let mut lines: Vec<(&str, String)> = vec![
         ("container", record.container.to_string()),
@@ -72,6 +97,12 @@ pub(super) fn text(inspected: &Inspected<'_>) -> String {
     lines.push(("may change live", if request.live_update { "yes" } else { "no" }.to_owned()));
     lines.extend(request.group.iter().map(|group| ("group", group.clone())));
     lines.extend(record.cards.iter().map(|grant| ("card", card(grant))));
+    lines.extend(turn.iter().flat_map(|turn| turn_lines("turn", turn, "")));
+    lines.extend(next_turn.iter().flat_map(|next| {
+        let soon = format!(", from {} ms from now on", next.in_us / 1000);
+        turn_lines("next turn", next.turn, &soon)
+    }));
+    lines.extend(schedule.iter().flat_map(|status| &status.cards).map(|card| ("time", time(card))));
     lines.extend(usage.iter().flat_map(used));
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut text = String::new();
@@ -80,6 +111,54 @@ pub(super) fn text(inspected: &Inspected<'_>) -> String {
         let _ = writeln!(text, "{name:<width$}  {value}");
     }
     text
+}
+
+fn turn_lines(name: &'static str, turn: &Turn, when: &str) -> Vec<(&'static str, String)> {
+    let ms = |us: u64| format!("{}.{}", us / 1000, us % 1000 / 100);
+    let period = ms(turn.period_us);
+    let line = |card: &CardTurn| {
+        let pass = match &card.pass {
+            Pass::Free => "not scheduled".to_owned(),
+            Pass::Weight(weight) => format!("time slices of weight {weight}"),
+            Pass::Windows(windows) if windows.is_empty() => "does not run".to_owned(),
+            Pass::Windows(windows) => {
+                let window = |window: &Window| format!("{} to {}", ms(window.start_us), ms(window.end_us));
+                let windows: Vec<String> = windows.iter().map(window).collect();
+                format!("{} of every {period} ms", windows.join(", "))
+            }
+        };
+        let share = schedules::shown(Some(schedules::percent(card.share_ppm)));
+        let behind = if turn.priority == Priority::Low { ", behind those of high priority" } else { "" };
+        (name, format!("{}: {pass}, {share} of its time, {} of memory{behind}{when}", card.uuid, card.memory))
+    };
+    turn.cards.iter().map(line).collect()
+}
+
+fn time(card: &CardStatus) -> String {
+    let running = match card.running {
+        Running::Free => "runs",
+        Running::Open => "in its window",
+        Running::Closed => "off the card",
+        Running::Waiting => "waits for others of higher priority",
+        Running::Slices => "by time slices",
+        Running::Degraded => "cannot be taken off the card: weights only",
+    };
+    let achieved = |ppm: Option<u32>| schedules::shown(ppm.map(schedules::percent));
+    let seconds = |us: u64| format!("{}.{} s", us / 1_000_000, us % 1_000_000 / 100_000);
+    format!(
+        "{}: {running}, {} in the last second and {} in the last minute; on the card {}, held back {}; {} channels, {} edges \
+         ({} late, at most {} us), {} failed calls",
+        card.uuid,
+        achieved(card.achieved_1s_ppm),
+        achieved(card.achieved_60s_ppm),
+        seconds(card.open_us),
+        seconds(card.throttled_us),
+        card.channels,
+        card.edges,
+        card.late_edges,
+        card.latest_edge_us,
+        card.failures,
+    )
 }
 
 fn used(usage: &Usage) -> Vec<(&'static str, String)> {
@@ -108,7 +187,14 @@ fn card(grant: &CardGrant) -> String {
         Enforcement::Monitor => return format!("{} {device}: looks only", grant.index),
         Enforcement::Mig => "by MIG",
         Enforcement::Admission => "at admission; the running program is not held to it",
-        Enforcement::Mediated => "by its mediator; shares of time at admission",
+        Enforcement::Mediated => match grant.compute_by {
+            ComputeEnforcement::None => "by its mediator",
+            ComputeEnforcement::Windows => "by its mediator, its time by windows",
+            ComputeEnforcement::Slices => "by its mediator, its time by time slices",
+            ComputeEnforcement::WeightsOnly => {
+                "by its mediator, its time by time slices (weights only: the card cannot take containers off)"
+            }
+        },
     };
     let time = match grant.compute {
         ComputeShare::Unlimited => "no limit of time".to_owned(),
@@ -150,16 +236,35 @@ mod tests {
     }
 
     #[test]
+    fn keys_of_the_schedule_are_there_for_programs() {
+        let node = test_support::node();
+        let value = |record| serde_json::to_value(Inspected::new(record, None, &node.schedules)).unwrap();
+        let scheduled = value(&node.records[0]);
+        assert_eq!(scheduled["turn"]["cards"][0]["pass"]["windows"][0]["end_us"], 10_000);
+        assert_eq!(scheduled["next_turn"]["in_us"], 150_000);
+        assert_eq!(scheduled["next_turn"]["cards"][0]["pass"]["windows"][0]["start_us"], 20_000);
+        assert_eq!(scheduled["schedule"]["cards"][0]["throttled_us"], 9_000_000);
+        let whole = value(&node.records[1]);
+        for key in ["turn", "next_turn", "schedule"] {
+            assert_eq!(whole[key], serde_json::Value::Null);
+        }
+    }
+
+    #[test]
     fn the_text_says_what_was_asked_and_granted() {
         let node = test_support::node();
         let usage = Usage { denials: 3, calls: 400, ..Usage::default() };
-        let text = text(&Inspected { record: &node.records[0], usage: Some(usage) });
+        let text = text(&Inspected::new(&node.records[0], Some(usage), &node.schedules));
         for line in [
             "container        default/training\n",
             "asked            EGPU=POLICY=0",
             "mediator         -\n",
             "driver calls     400 calls, 3 refused for want of memory, 0 kills",
-            "3276MiB of memory, 10% of its time, policy fixed, held by its mediator",
+            "3276MiB of memory, 10% of its time, policy fixed, held by its mediator, its time by windows",
+            ": 0.0 to 10.0 of every 100.0 ms, 10.0% of its time, 3276MiB of memory\n",
+            ": 20.0 to 30.0 of every 100.0 ms, 10.0% of its time, 3276MiB of memory, from 150 ms from now on\n",
+            ": off the card, 9.9% in the last second and 10.0% in the last minute; on the card 1.0 s, held back 9.0 s; 8 channels, \
+             200 edges (1 late, at most 1200 us), 0 failed calls\n",
         ] {
             assert!(text.contains(line), "{text}");
         }

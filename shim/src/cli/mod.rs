@@ -7,14 +7,20 @@ mod config;
 mod doctor;
 mod error;
 mod exit;
+mod force;
 mod inspect;
 mod node;
 mod output;
+mod policy;
 mod ps;
+mod schedules;
+mod set;
 #[cfg(test)]
 mod test_support;
+mod top;
 mod trace;
 mod usage;
+mod values;
 
 use std::{error::Error, io::Write, path::PathBuf};
 
@@ -27,6 +33,7 @@ pub use output::Format;
 
 use error::CliError;
 use node::Node;
+use schedules::Schedules;
 
 /// Shares of NVIDIA cards for containers, on this node.
 #[derive(Debug, Parser)]
@@ -48,6 +55,8 @@ enum Command {
         #[command(flatten)]
         output: Output,
     },
+    /// Show who has how much of each card's time and memory, again and again
+    Top(top::Arguments),
     /// Show everything that is recorded about one container's grant
     Inspect {
         /// The container's id, or enough of its beginning
@@ -58,6 +67,10 @@ enum Command {
         #[command(flatten)]
         output: Output,
     },
+    /// Change a container's limits while it runs
+    Set(set::Arguments),
+    /// Show or change how cards are shared
+    Policy(policy::Arguments),
     /// Show or check the configuration
     Config {
         #[command(subcommand)]
@@ -127,6 +140,9 @@ fn execute(command: Command) -> Result<Exit, CliError> {
             let containers = ps::list(&node, &usage);
             show(output, &containers, || ps::table(&containers))
         }
+        Command::Top(arguments) => top::run(&arguments),
+        Command::Set(arguments) => set::run(&arguments),
+        Command::Policy(arguments) => policy::run(&arguments),
         Command::Inspect { id, namespace, output } => {
             let config = load()?;
             let records = node::records(&config)?;
@@ -135,7 +151,11 @@ fn execute(command: Command) -> Result<Exit, CliError> {
                 say(&format!("egpu: {}", chain(&error)));
                 None
             });
-            let inspected = inspect::Inspected { record, usage };
+            let (schedules, warnings) = Schedules::look(&config.state_dir, std::slice::from_ref(record));
+            for warning in warnings {
+                say(&format!("egpu: {warning}"));
+            }
+            let inspected = inspect::Inspected::new(record, usage, &schedules);
             show(output, &inspected, || inspect::text(&inspected))
         }
         Command::Config { command: ConfigCommand::Default } => {
@@ -201,12 +221,15 @@ mod tests {
     #[test]
     fn only_commands_that_work_are_listed() {
         let names: Vec<_> = Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
-        assert_eq!(names, ["cards", "ps", "inspect", "config", "doctor", "trace", "completions"]);
+        assert_eq!(
+            names,
+            ["cards", "ps", "top", "inspect", "set", "policy", "config", "doctor", "trace", "completions"]
+        );
     }
 
     #[test]
     fn every_listing_is_there_as_json() {
-        for line in ["cards", "ps", "inspect x", "doctor"] {
+        for line in ["cards", "ps", "top", "inspect x", "set x --weight 2", "policy", "policy 0 soft", "doctor"] {
             let arguments = std::iter::once("egpu").chain(line.split(' ')).chain(["--output", "json"]);
             assert!(Cli::try_parse_from(arguments).is_ok(), "{line}");
         }

@@ -4,9 +4,9 @@ use nvidia_glue::{
     cards::{self, Inventory},
     ledger::{CardState, Ledger, Limits, Record, StoreError},
 };
-use runtime_config::Config;
+use runtime_config::{Config, request::CardPolicy};
 
-use super::error::CliError;
+use super::{error::CliError, schedules::Schedules};
 
 /// One look at this node.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub(super) struct Node {
     pub(super) records: Vec<Record>,
     /// The cards in the inventory's order, with what is granted of them.
     pub(super) cards: Vec<CardState>,
+    /// Who runs when, and what containers achieve.
+    pub(super) schedules: Schedules,
 }
 
 impl Node {
@@ -31,7 +33,34 @@ impl Node {
         let ledger = Ledger::open(&config.state_dir).map_err(&failed)?;
         let records = ledger.records().map_err(&failed)?;
         let cards = ledger.card_states(&inventory, &Limits::from(&config)).map_err(&failed)?;
-        Ok(Self { inventory, records, cards, config })
+        let (schedules, warnings) = Schedules::look(&config.state_dir, &records);
+        for warning in warnings {
+            super::say(&format!("egpu: {warning}"));
+        }
+        Ok(Self { inventory, records, cards, schedules, config })
+    }
+}
+
+impl Node {
+    /// The ledger that was looked at.
+    pub(super) fn ledger(&self) -> Result<Ledger, CliError> {
+        Ledger::open(&self.config.state_dir).map_err(self.ledger_failed())
+    }
+
+    pub(super) fn ledger_failed(&self) -> impl Fn(StoreError) -> CliError + use<> {
+        failed(&self.config)
+    }
+
+    /// A card's policy: of its containers, or what it has until one needs another.
+    pub(super) fn policy(&self, state: &CardState) -> CardPolicy {
+        state.policy.or(state.setting.policy).unwrap_or(self.config.default_policy)
+    }
+
+    /// The length of a card's periods: as they are laid out now, or as they would be.
+    pub(super) fn period_us(&self, state: &CardState) -> u64 {
+        let on_card = |record: &&Record| record.cards.iter().any(|grant| grant.uuid == state.uuid);
+        let mut turns = self.records.iter().filter(on_card).filter_map(|record| self.schedules.last_turn(record));
+        turns.next().map_or(state.period_us, |turn| turn.period_us)
     }
 }
 

@@ -28,6 +28,11 @@ pub(super) fn json<T: Serialize>(value: &T) -> Result<String, CliError> {
     Ok(format!("{}\n", serde_json::to_string_pretty(value)?))
 }
 
+/// A value as JSON on one line.
+pub(super) fn json_line<T: Serialize>(value: &T) -> Result<String, CliError> {
+    Ok(format!("{}\n", serde_json::to_string(value)?))
+}
+
 /// Columns under their titles, each as wide as its widest cell.
 pub(super) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {

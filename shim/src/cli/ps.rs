@@ -7,7 +7,12 @@ use nvidia_glue::{
 use runtime_config::{Bytes, request::ComputeShare};
 use serde::Serialize;
 
-use super::{node::Node, output, usage::Usage};
+use super::{
+    node::Node,
+    output,
+    schedules::{self, Schedules, Time},
+    usage::Usage,
+};
 
 /// One container, as `--output json` shows it. Keys are fixed.
 #[derive(Debug, Clone, Serialize)]
@@ -20,7 +25,7 @@ pub(super) struct ContainerListing {
     exclusive: bool,
     /// It only looks at its cards and holds nothing.
     monitor: bool,
-    /// How long its work has been held back.
+    /// How long its work has been held back: it had channels, and they were off their cards.
     throttled_us: u64,
     /// Allocations that were refused.
     denials: u64,
@@ -56,15 +61,17 @@ pub(super) struct GrantListing {
     #[serde(skip_serializing_if = "Option::is_none")]
     weight: Option<u16>,
     policy: &'static str,
-    /// Not measured: null.
+    /// What it achieved of the card's time in the last second; null where that is not known.
     utilization_percent: Option<u8>,
+    #[serde(flatten)]
+    time: Time,
 }
 
 pub(super) fn list(node: &Node, usage: &Usage) -> Vec<ContainerListing> {
-    node.records.iter().map(|record| container(record, usage)).collect()
+    node.records.iter().map(|record| container(record, usage, &node.schedules)).collect()
 }
 
-fn container(record: &Record, usage: &Usage) -> ContainerListing {
+fn container(record: &Record, usage: &Usage, schedules: &Schedules) -> ContainerListing {
     let told = usage.mediated(record);
     let pid = match record.state {
         GrantState::Bound => record.init.map(|init| init.pid),
@@ -74,11 +81,14 @@ fn container(record: &Record, usage: &Usage) -> ContainerListing {
         id: record.container.id.clone(),
         namespace: record.container.namespace.clone(),
         pid,
-        cards: record.cards.iter().map(|grant| card(grant, usage.of(record, &grant.uuid))).collect(),
+        cards: record
+            .cards
+            .iter()
+            .map(|grant| card(grant, usage.of(record, &grant.uuid), schedules.time(record, &grant.uuid)))
+            .collect(),
         exclusive: record.exclusive,
         monitor: record.cards.iter().all(|grant| grant.enforcement == Enforcement::Monitor),
-        // Nothing holds a running program back yet: shares of time are kept by admission.
-        throttled_us: 0,
+        throttled_us: schedules.throttled_us(record),
         denials: told.map_or(0, |told| told.denials),
         mediator: record.mediator.map(|mediator| mediator.pid),
         processes: told.into_iter().flat_map(|told| &told.processes).map(process).collect(),
@@ -91,7 +101,7 @@ fn process(process: &ProcessUsage) -> ProcessListing {
     ProcessListing { pid, pid_in_container, memory_used_bytes: Bytes(used) }
 }
 
-fn card(grant: &CardGrant, used: Option<Bytes>) -> GrantListing {
+fn card(grant: &CardGrant, used: Option<Bytes>, time: Time) -> GrantListing {
     let (compute_percent, weight) = match grant.compute {
         ComputeShare::Unlimited => (None, None),
         ComputeShare::Cap { percent, .. } => (Some(percent.get()), None),
@@ -106,13 +116,19 @@ fn card(grant: &CardGrant, used: Option<Bytes>) -> GrantListing {
         compute_percent,
         weight,
         policy: grant.policy.name(),
-        utilization_percent: None,
+        utilization_percent: time.achieved_1s_percent.map(rounded),
+        time,
     }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is clamped to 0 to 100")]
+fn rounded(percent: f64) -> u8 {
+    percent.round().clamp(0.0, 100.0) as u8
 }
 
 /// One line for each card of each container.
 pub(super) fn table(containers: &[ContainerListing]) -> String {
-    const TITLES: [&str; 7] = ["NAMESPACE", "CONTAINER", "PID", "CARD", "MEMORY", "TIME", "POLICY"];
+    const TITLES: [&str; 7] = ["NAMESPACE", "CONTAINER", "PID", "CARD", "MEMORY", "COMPUTE", "POLICY"];
     let rows: Vec<Vec<String>> = containers
         .iter()
         .flat_map(|container| {
@@ -135,19 +151,20 @@ fn row(container: &ContainerListing, position: usize, card: &GrantListing) -> Ve
     } else {
         format!("{used} / {}MiB", card.memory_limit_bytes.whole_mib())
     };
-    let time = match (card.compute_percent, card.weight) {
+    let achieved = schedules::shown(card.time.achieved_1s_percent);
+    let compute = match (card.compute_percent, card.weight) {
         _ if container.monitor => "looks only".to_owned(),
         _ if container.exclusive => "whole".to_owned(),
-        (Some(percent), _) => format!("{percent}%"),
-        (None, Some(weight)) => format!("weight {weight}"),
-        (None, None) => "no limit".to_owned(),
+        (Some(percent), _) => format!("{percent}% / {achieved}"),
+        (None, Some(weight)) => format!("weight {weight} / {achieved}"),
+        (None, None) => format!("no limit / {achieved}"),
     };
     let policy = if container.exclusive || container.monitor { "-" } else { card.policy };
     let index = match &card.mig_uuid {
         Some(mig) => format!("{} {mig}", card.index),
         None => card.index.to_string(),
     };
-    vec![namespace, id, pid, index, memory, time, policy.to_owned()]
+    vec![namespace, id, pid, index, memory, compute, policy.to_owned()]
 }
 
 #[cfg(test)]
@@ -185,6 +202,9 @@ mod tests {
                 "compute_percent",
                 "policy",
                 "utilization_percent",
+                "granted_percent",
+                "achieved_1s_percent",
+                "achieved_60s_percent",
             ]
         );
         assert_eq!(value[0]["id"], "training");

@@ -1,17 +1,23 @@
 //! A made-up node for the tests: three simulated cards, a container with a share, one with a whole card.
 
+use std::collections::HashMap;
+
 use nvidia_glue::{
     cards::{self, Inventory},
     ledger::{
         CardGrant, CardSetting, CardState, ComputeEnforcement, ContainerKey, Enforcement, GrantState, Process, Record,
     },
+    schedule::{CardStatus, CardTurn, Epoch, Pass, Running, Status, Timetable, Turn, Window},
 };
 use runtime_config::{
     Bytes, Config, Percent,
-    request::{CardPolicy, ComputeShare, ContainerRequest, GpuRequest, Source, parse},
+    request::{CardPolicy, ComputeShare, ContainerRequest, GpuRequest, Priority, Source, parse},
 };
 
-use super::node::Node;
+use super::{node::Node, schedules::Schedules};
+
+/// When the node is looked at.
+pub(super) const NOW_US: u64 = 3_600_000_000;
 
 const CONFIG: &str = "[driver]\nkind = 'simulated'\n[[driver.simulated]]\nmodel = 'Tesla V100-PCIE-32GB'\nmemory = '32768MiB'\ncount = 3\n";
 
@@ -43,6 +49,7 @@ pub(super) fn node() -> Node {
         record("training", "EGPU=POLICY=0:PGPU=0,MEM=3276,WEIGHT=10", Some(4711), share),
         record("whole", "NVIDIA_VISIBLE_DEVICES=1", None, whole),
     ];
+    let schedules = schedules(&records[0]);
     let states = [
         CardState {
             memory_granted: Bytes(3276 * Bytes::MIB),
@@ -62,13 +69,61 @@ pub(super) fn node() -> Node {
         },
         state(&inventory, 2),
     ];
-    Node { config, inventory, records, cards: states.into() }
+    Node { config, inventory, records, cards: states.into(), schedules }
+}
+
+/// The container with the share has it beside somebody else, and used a bit less in the last second.
+fn schedules(record: &Record) -> Schedules {
+    let uuid = record.cards[0].uuid.clone();
+    let status = CardStatus {
+        uuid: uuid.clone(),
+        running: Running::Closed,
+        channels: 8,
+        groups: 1,
+        busy: Some(true),
+        open_us: 1_000_000,
+        throttled_us: 9_000_000,
+        achieved_1s_ppm: Some(98_700),
+        achieved_60s_ppm: Some(100_100),
+        edges: 200,
+        late_edges: 1,
+        latest_edge_us: 1_200,
+        ..CardStatus::default()
+    };
+    let status = Status {
+        written_us: NOW_US - 50_000,
+        next_by_us: Some(NOW_US + 50_000),
+        process: 4001,
+        has_processes: true,
+        cards: vec![status],
+    };
+    let turn = |windows| Turn {
+        grant_id: record.grant_id.clone(),
+        period_us: 100_000,
+        priority: Priority::High,
+        cards: vec![CardTurn {
+            uuid: uuid.clone(),
+            memory: record.cards[0].memory,
+            pass: Pass::Windows(windows),
+            share_ppm: 100_000,
+            neighbours: Vec::new(),
+        }],
+    };
+    let epoch =
+        |from_us, start_us| Epoch { from_us, turns: vec![turn(vec![Window { start_us, end_us: start_us + 10_000 }])] };
+    let table = Timetable {
+        version: 1,
+        boot_id: "boot".to_owned(),
+        revision: 7,
+        epochs: vec![epoch(NOW_US - 1_000_000, 0), epoch(NOW_US + 150_000, 20_000)],
+    };
+    Schedules { now_us: NOW_US, table: Some(table), status: HashMap::from([(record.grant_id.clone(), status)]) }
 }
 
 pub(super) fn empty_node() -> Node {
     let (config, inventory) = config_and_inventory();
     let cards = (0..3).map(|index| state(&inventory, index)).collect();
-    Node { config, inventory, records: Vec::new(), cards }
+    Node { config, inventory, records: Vec::new(), cards, schedules: Schedules::default() }
 }
 
 fn config_and_inventory() -> (Config, Inventory) {

@@ -84,6 +84,9 @@ pub enum GpuError {
     /// The grant could not be bound to the container.
     #[error("the GPU grant cannot be put into force")]
     Bind(#[source] Box<BindError>),
+    /// Who uses the driver cannot be noted.
+    #[error("the ledger cannot note whether the container uses its cards")]
+    Present(#[source] Box<StoreError>),
     /// The grant could not be given back.
     #[error("the GPU grant cannot be given back now")]
     Release(#[source] Box<ReleaseError>),

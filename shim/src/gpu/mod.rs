@@ -18,12 +18,12 @@ use nvidia_glue::{
     decision_log::DecisionLog,
     driver_files,
     inject::{self, Injection, PlanInput, Settings},
-    ledger::{Admission, ContainerKey, Limits, Process, ReleaseError, ReleaseReason},
+    ledger::{Admission, ContainerKey, Limits, Process, Record, ReleaseError, ReleaseReason},
     spec,
 };
 use runtime_config::{
     config::Config,
-    request::{self, CardRequest, ContainerRequest, GpuRequest, Privileges, Share},
+    request::{self, CardPolicy, CardRequest, ContainerRequest, GpuRequest, Privileges, Share},
 };
 use serde_json::Value;
 
@@ -172,6 +172,29 @@ impl Gpu {
             let (ledger, log) = note.open()?;
             ledger.bind(&key, init, mediator, &cgroups, &log).map_err(|source| GpuError::Bind(Box::new(source)))?;
             Ok(())
+        })
+        .await
+    }
+
+    /// Notes whether processes of the container use the driver, where that decides who runs: on cards with policy
+    /// `preemptive`. Elsewhere, and for a container that was granted nothing, nothing is done.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read or written.
+    pub async fn set_present(&self, id: &str, bundle: &Path, present: bool) -> Result<(), GpuError> {
+        let (key, bundle) = (self.key(id), bundle.to_owned());
+        blocking(move || {
+            let Some(note) = GrantNote::read(&bundle)? else { return Ok(()) };
+            let (ledger, _) = note.open()?;
+            let failed = |source| GpuError::Present(Box::new(source));
+            let record = ledger.record(&key).map_err(failed)?;
+            let counts = |record: &Record| record.cards.iter().any(|card| card.policy == CardPolicy::Preemptive);
+            match record {
+                Some(record) if counts(&record) && record.present != present => {
+                    ledger.set_present(&key, present).map_err(failed)
+                }
+                _ => Ok(()),
+            }
         })
         .await
     }

@@ -209,6 +209,7 @@ impl Plan {
         container.watch_init(context, exit);
         container.watch_mediator(context);
         container.watch_stall();
+        container.watch_presence(context);
         Ok(container)
     }
 

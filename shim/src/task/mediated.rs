@@ -16,7 +16,7 @@ use tokio::{sync::watch, time::timeout};
 
 use super::{
     Context,
-    container::Container,
+    container::{Container, Fixed},
     error::{TaskError, chain},
     watchdog,
 };
@@ -29,6 +29,11 @@ use crate::{
     },
     sys,
 };
+
+/// A container without a process that uses the driver keeps its turns for so long.
+const LEAVING: Duration = Duration::from_secs(1);
+/// How often it is looked up whether it counts that a container uses the driver.
+const RETELL: Duration = Duration::from_secs(2);
 
 /// See the module.
 #[derive(Debug)]
@@ -116,6 +121,35 @@ impl Container {
                 tracing::error!(container = id, error = chain(&error), "a container without its mediator lives on");
             }
         });
+    }
+
+    /// Tells the ledger when processes of the container begin to use the driver, and when the last has ceased to.
+    pub(super) fn watch_presence(self: &Arc<Self>, context: &Arc<Context>) {
+        let Some(mediated) = &self.fixed.mediated else { return };
+        let (container, context, mediated) = (Arc::clone(self), Arc::clone(context), Arc::clone(mediated));
+        tokio::spawn(async move {
+            tokio::select! {
+                () = container.follow_presence(&context, mediated.has_processes.subscribe()) => {}
+                () = mediated.mediator.ended() => {}
+            }
+        });
+    }
+
+    async fn follow_presence(&self, context: &Context, mut has_processes: watch::Receiver<bool>) {
+        let Fixed { id, bundle, .. } = &self.fixed;
+        let mut again = Duration::MAX;
+        loop {
+            changes_within(&mut has_processes, again).await;
+            // A program that ends is often followed by the next one.
+            while !*has_processes.borrow() && changes_within(&mut has_processes, LEAVING).await {}
+            let present = *has_processes.borrow();
+            let told = context.gpu.set_present(id, bundle, present).await;
+            if let Err(error) = &told {
+                tracing::warn!(container = id, present, error = chain(error), "the ledger was not told");
+            }
+            // A card's policy may become one for which it counts.
+            again = if present || told.is_err() { RETELL } else { Duration::MAX };
+        }
     }
 
     /// Ends the container when its mediator has stalled: nobody holds its quota, and its neighbours' time may be its own.
@@ -234,6 +268,11 @@ impl Container {
         let spec: Value = serde_json::from_slice(&text).map_err(|source| TaskError::Json { field: "spec", source })?;
         Ok(spec.get("process").cloned().unwrap_or_default())
     }
+}
+
+/// Whether it did.
+async fn changes_within(value: &mut watch::Receiver<bool>, limit: Duration) -> bool {
+    timeout(limit, value.changed()).await.is_ok()
 }
 
 /// Who asked for how much, for the log.

@@ -1,6 +1,7 @@
 //! What egpu adds: requests, grants, refusals, the decision log. Four simulated V100 of 32 GiB unless a test says otherwise.
 
 mod dialects;
+mod live;
 mod refusals;
 mod sharing;
 mod spec;
@@ -12,7 +13,7 @@ use crate::case::Case;
 
 /// All of them.
 pub(crate) fn cases() -> Vec<Case> {
-    [dialects::cases(), refusals::cases(), sharing::cases(), spec::cases(), vendor::cases()]
+    [dialects::cases(), live::cases(), refusals::cases(), sharing::cases(), spec::cases(), vendor::cases()]
         .into_iter()
         .flatten()
         .collect()

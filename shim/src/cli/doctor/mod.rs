@@ -6,6 +6,7 @@
 mod containerd;
 mod fence;
 mod runtime;
+mod schedules;
 mod state;
 
 use std::path::Path;
@@ -28,6 +29,7 @@ pub(super) fn examine(containerd_config: Option<&Path>) -> Vec<Check> {
             checks.push(configuration());
             checks.extend(doctor::examine(&config));
             checks.extend(state::checks(&config));
+            checks.extend(schedules::check(&config));
             checks.push(fence::check(config.fence_other_containers, &state::inits(&config.state_dir)));
         }
         // Without it nothing is known about the driver to look for or the state's place.

@@ -87,11 +87,15 @@ fn unheld(records: &[Record]) -> Option<Check> {
 
 /// The inits of the containers that hold cards. What keeps them from being read is reported by [`checks`].
 pub(super) fn inits(state_dir: &Path) -> BTreeSet<i32> {
+    records(state_dir).iter().filter_map(|record| record.init).map(|init| init.pid).collect()
+}
+
+/// Every grant. What keeps them from being read is reported by [`checks`].
+pub(super) fn records(state_dir: &Path) -> Vec<Record> {
     if !state_dir.is_dir() {
-        return BTreeSet::new();
+        return Vec::new();
     }
-    let records = Ledger::open(state_dir).and_then(|ledger| ledger.records()).unwrap_or_default();
-    records.iter().filter_map(|record| record.init).map(|init| init.pid).collect()
+    Ledger::open(state_dir).and_then(|ledger| ledger.records()).unwrap_or_default()
 }
 
 fn log(path: &Path) -> Check {

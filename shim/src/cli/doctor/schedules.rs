@@ -1,0 +1,85 @@
+//! Whether the containers that share cards are kept to their turns.
+
+use std::slice;
+
+use nvidia_glue::{
+    doctor::Check,
+    ledger::Record,
+    schedule::{CardStatus, Running, Status, now_us},
+};
+use runtime_config::Config;
+
+use super::{ok, plural, state, warning};
+use crate::cli::schedules::Schedules;
+
+const SCHEDULES: &str = "schedules";
+/// Edges that may be late, of a thousand.
+const LATE_PER_MILLE: u64 = 10;
+/// A status that is later than that is none of a busy host's.
+const LATE_STATUS_US: u64 = 1_000_000;
+
+/// `None`: nobody shares a card.
+pub(super) fn check(config: &Config) -> Option<Check> {
+    let now = now_us();
+    let told = |record: Record| {
+        let (schedules, _) = Schedules::look(&config.state_dir, slice::from_ref(&record));
+        let status = schedules.status(&record).cloned()?;
+        Some((record.container.to_string(), status))
+    };
+    let all: Vec<(String, Status)> = state::records(&config.state_dir).into_iter().filter_map(told).collect();
+    if all.is_empty() { None } else { Some(judge(&all, now)) }
+}
+
+fn judge(all: &[(String, Status)], now_us: u64) -> Check {
+    let named = |is_so: &dyn Fn(&Status) -> bool| {
+        let names: Vec<&str> = all.iter().filter(|(_, status)| is_so(status)).map(|(name, _)| name.as_str()).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    };
+    let any = |is_so: fn(&CardStatus) -> bool| named(&|status| status.cards.iter().any(is_so));
+    let is_late = |status: &Status| status.next_by_us.is_some_and(|by| by + LATE_STATUS_US < now_us);
+    if let Some(names) = named(&is_late) {
+        return warning(
+            SCHEDULES,
+            format!("the mediators of {names} have not told anything in time"),
+            "their shims end them if they have stalled; if they live on, this node has no processor free",
+        );
+    }
+    if let Some(names) = any(|card| card.running == Running::Degraded) {
+        return warning(
+            SCHEDULES,
+            format!("{names} cannot be taken off their cards: their shares are weights only"),
+            "the log says which call of the driver failed; restart them once that is mended",
+        );
+    }
+    if let Some(names) = any(|card| card.late_edges * 1000 > card.edges * LATE_PER_MILLE) {
+        return warning(
+            SCHEDULES,
+            format!("turns of {names} begin or end late by more than a millisecond, more often than one in a hundred"),
+            "leave this node a free processor; `egpu inspect` says how late",
+        );
+    }
+    ok(SCHEDULES, format!("{} kept to their turns", plural(all.len(), "container")))
+}
+
+#[cfg(test)]
+mod tests {
+    use nvidia_glue::doctor::Level;
+
+    use super::*;
+
+    #[test]
+    fn what_keeps_a_container_from_its_turns_is_named() {
+        let told = |card: CardStatus, next_by_us| {
+            let status = Status { next_by_us, cards: vec![card], ..Status::default() };
+            judge(&[("default/a".to_owned(), status)], 5_000_000)
+        };
+        let good = CardStatus { edges: 1000, late_edges: 10, ..CardStatus::default() };
+        assert_eq!(told(good.clone(), Some(4_900_000)).detail, "1 container kept to their turns");
+        assert_eq!(told(good.clone(), None).level, Level::Ok);
+        assert!(told(good.clone(), Some(3_000_000)).detail.contains("default/a have not told anything in time"));
+        let degraded = CardStatus { running: Running::Degraded, ..good.clone() };
+        assert!(told(degraded, None).detail.contains("weights only"));
+        let late = CardStatus { late_edges: 11, ..good };
+        assert!(told(late, None).detail.contains("late by more than a millisecond"));
+    }
+}

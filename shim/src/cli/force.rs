@@ -1,0 +1,60 @@
+//! From when a change holds: mediators move to a new timetable at the instant that it names.
+
+use std::{path::Path, thread, time::Duration};
+
+use nvidia_glue::{ledger::Ledger, schedule::now_us};
+use serde::Serialize;
+
+/// When the last change of the node's timetable holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) struct InForce {
+    /// Microseconds of CLOCK_MONOTONIC; null where it is not known.
+    pub(super) from_us: Option<u64>,
+    /// How far off that is; 0: it holds.
+    pub(super) in_us: u64,
+}
+
+impl InForce {
+    /// Reads it; what goes wrong is told, but the change stands.
+    pub(super) fn look(state_dir: &Path) -> Self {
+        let table = Ledger::timetable(state_dir);
+        if let Err(error) = &table {
+            super::say(&format!("egpu: {}", super::chain(error)));
+        }
+        let from_us = table.ok().and_then(|table| Some(table.epochs.last()?.from_us));
+        Self::at(from_us, now_us())
+    }
+
+    fn at(from_us: Option<u64>, now_us: u64) -> Self {
+        Self { from_us, in_us: from_us.map_or(0, |from| from.saturating_sub(now_us)) }
+    }
+
+    /// Returns once it holds.
+    pub(super) fn wait(self) -> Self {
+        thread::sleep(Duration::from_micros(self.in_us));
+        Self { in_us: 0, ..self }
+    }
+}
+
+impl std::fmt::Display for InForce {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self { from_us: None, .. } => formatter.write_str("it is not known from when on it holds"),
+            Self { in_us: 0, .. } => formatter.write_str("in force"),
+            Self { in_us, .. } => write!(formatter, "in force in {} ms", in_us.div_ceil(1000)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_holds_from_its_instant_on() {
+        assert_eq!(InForce::at(Some(5_000), 3_500).to_string(), "in force in 2 ms");
+        assert_eq!(InForce::at(Some(5_000), 5_000).to_string(), "in force");
+        assert_eq!(InForce::at(None, 5_000).to_string(), "it is not known from when on it holds");
+        assert_eq!(InForce::at(Some(5_000), 3_500).wait(), InForce { from_us: Some(5_000), in_us: 0 });
+    }
+}

@@ -1,0 +1,237 @@
+//! `egpu policy`: how a card is shared.
+
+use nvidia_glue::{
+    cards::{Card, CardOrMig},
+    decision_log::DecisionLog,
+    inject,
+    ledger::{CardSetting, CardState, Ledger, Limits, Record},
+    schedule::StatusFile,
+};
+use runtime_config::request::{CardPolicy, DeviceSelector};
+use serde::Serialize;
+
+use super::{Exit, Output, error::CliError, force::InForce, node::Node, output, values};
+
+/// Arguments of `egpu policy`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Policies:
+  fair        each container has the same fixed part of the time, 1/max_inst, also when it is alone
+  preemptive  the same for all that have a process with the card open
+  weighted    by weight among the containers that exist
+  fixed       each has the percentage, or the slices of max_inst, that it asked for; the others share the rest
+  soft        by weight among those that have work; idle time goes to who wants it
+  native      as the driver does it; only memory is limited
+
+A policy under which one of the card's containers could not have what it was granted is refused. What is set holds for the \
+containers that the card has and for those to come, until the machine restarts.")]
+pub(super) struct Arguments {
+    /// The card: its index, its UUID or enough of its beginning (GPU-...), or its PCI address [default: list all]
+    #[arg(value_name = "CARD")]
+    card: Option<DeviceSelector>,
+    /// How its containers share it: fair, preemptive, weighted, fixed, soft or native
+    #[arg(value_name = "POLICY", value_parser = values::policy)]
+    policy: Option<CardPolicy>,
+    /// How often each has its turn, 20ms to 500ms; longer where a turn would be shorter than 5ms
+    #[arg(long, value_name = "TIME", value_parser = values::period_us, requires = "card")]
+    period: Option<u64>,
+    /// Wait until the change is in force
+    #[arg(long)]
+    wait: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
+    let node = Node::look()?;
+    let card = arguments.card.as_ref().map(|selector| find(&node, selector)).transpose()?;
+    let setting = CardSetting { policy: arguments.policy, period_us: arguments.period };
+    let (Some(card), true) = (card, setting != CardSetting::default()) else {
+        let listings: Vec<CardPolicyListing> = node
+            .cards
+            .iter()
+            .filter(|state| card.is_none_or(|card| card.uuid == state.uuid))
+            .map(|state| CardPolicyListing::new(&node, state))
+            .collect();
+        return super::show(arguments.output, &listings, || table(&listings));
+    };
+    let ledger = node.ledger()?;
+    if setting.policy == Some(CardPolicy::Preemptive) {
+        tell_present(&node, &ledger, card)?;
+    }
+    let log = DecisionLog::new(&node.config.log_file);
+    let before = CardPolicyListing::of(&node, card);
+    ledger
+        .set_policy(&node.inventory, &Limits::from(&node.config), &card.uuid, setting, &log)
+        .map_err(|error| CliError::Policy(Box::new(error)))?;
+    let mut in_force = InForce::look(&node.config.state_dir);
+    if arguments.wait {
+        in_force = in_force.wait();
+    }
+    let after = CardPolicyListing::of(&Node::look()?, card);
+    let changed = Changed { in_force, before, after };
+    super::show(arguments.output, &changed, || changed.text())
+}
+
+fn find<'a>(node: &'a Node, selector: &DeviceSelector) -> Result<&'a Card, CliError> {
+    match node.inventory.resolve(selector).map_err(CliError::NoSuchCard)? {
+        CardOrMig::Card(card) => Ok(card),
+        CardOrMig::Mig { card, .. } => Err(CliError::MigPolicy { index: card.index }),
+    }
+}
+
+/// Under this policy a container without a process that uses the card does not run. Which have one, their shims tell the
+/// ledger only while the policy holds; so that none stands still at first, it is told now.
+fn tell_present(node: &Node, ledger: &Ledger, card: &Card) -> Result<(), CliError> {
+    let on_card = |record: &&Record| record.cards.iter().any(|grant| grant.uuid == card.uuid && grant.is_shared());
+    for record in node.records.iter().filter(on_card) {
+        let Ok(path) = inject::status_file(&node.config.state_dir, &record.grant_id) else { continue };
+        // Who tells nothing has no process yet.
+        let present = StatusFile::read(&path).is_ok_and(|status| status.has_processes);
+        ledger.set_present(&record.container, present).map_err(node.ledger_failed())?;
+    }
+    Ok(())
+}
+
+/// How a card is shared, as `--output json` shows it. Keys are fixed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct CardPolicyListing {
+    index: u32,
+    uuid: String,
+    policy: &'static str,
+    /// Whether containers have settled it.
+    policy_in_use: bool,
+    /// Of those that are laid out now; else what the next container's would be.
+    period_us: u64,
+    /// Whether it can take containers off, and so hold them to a part of its time.
+    hard_caps: bool,
+    containers: usize,
+}
+
+impl CardPolicyListing {
+    fn new(node: &Node, state: &CardState) -> Self {
+        let hard_caps = node.inventory.by_uuid(&state.uuid).is_some_and(|card| card.hard_caps);
+        Self {
+            index: state.index,
+            uuid: state.uuid.clone(),
+            policy: node.policy(state).name(),
+            policy_in_use: state.policy.is_some(),
+            period_us: node.period_us(state),
+            hard_caps,
+            containers: state.containers.len(),
+        }
+    }
+
+    fn of(node: &Node, card: &Card) -> Option<Self> {
+        node.cards.iter().find(|state| state.uuid == card.uuid).map(|state| Self::new(node, state))
+    }
+}
+
+fn table(listings: &[CardPolicyListing]) -> String {
+    let row = |card: &CardPolicyListing| {
+        vec![
+            card.index.to_string(),
+            card.uuid.clone(),
+            if card.policy_in_use { card.policy.to_owned() } else { format!("({})", card.policy) },
+            period(card.period_us),
+            caps(card.hard_caps).to_owned(),
+            card.containers.to_string(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = listings.iter().map(row).collect();
+    output::table(&["CARD", "UUID", "POLICY", "PERIOD", "CAPS", "CONTAINERS"], &rows)
+}
+
+pub(super) fn period(us: u64) -> String {
+    if us.is_multiple_of(1000) { format!("{}ms", us / 1000) } else { format!("{us}us") }
+}
+
+pub(super) fn caps(hard: bool) -> &'static str {
+    if hard { "hard" } else { "weights only" }
+}
+
+/// What was and is, as `--output json` shows it. Keys are fixed.
+#[derive(Debug, Serialize)]
+struct Changed {
+    #[serde(flatten)]
+    in_force: InForce,
+    before: Option<CardPolicyListing>,
+    after: Option<CardPolicyListing>,
+}
+
+impl Changed {
+    fn text(&self) -> String {
+        let (Some(before), Some(after)) = (&self.before, &self.after) else { return format!("{}\n", self.in_force) };
+        let mut parts = Vec::new();
+        if before.policy != after.policy {
+            parts.push(format!("policy {} -> {}", before.policy, after.policy));
+        }
+        if before.period_us != after.period_us {
+            parts.push(format!("period {} -> {}", period(before.period_us), period(after.period_us)));
+        }
+        let head = format!("card {} ({})", after.index, after.uuid);
+        if parts.is_empty() {
+            return format!("{head}: policy {}, period {}, as before\n", after.policy, period(after.period_us));
+        }
+        format!("{head}: {}\n{}\n", parts.join(", "), self.in_force)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::test_support;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn listings() -> Vec<CardPolicyListing> {
+        let node = test_support::node();
+        node.cards.iter().map(|state| CardPolicyListing::new(&node, state)).collect()
+    }
+
+    #[test]
+    fn a_policy_and_a_period_need_their_card() {
+        let parse = |line: &str| Line::try_parse_from(std::iter::once("policy").chain(line.split_whitespace()));
+        for line in ["", "0", "GPU-1234 soft", "0 --period 50ms", "0000:65:00.0 weighted --period 50ms --wait"] {
+            assert!(parse(line).is_ok(), "{line:?}");
+        }
+        for line in ["soft", "0 quick", "--period 50ms", "0 soft --period 1s", "-1 soft"] {
+            assert!(parse(line).is_err(), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn every_card_says_how_it_is_shared() {
+        let mut listings = listings();
+        listings[1].hard_caps = false;
+        let text = table(&listings);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].ends_with("  fixed    100ms   hard          1"), "{text}");
+        assert!(lines[2].ends_with("  (fixed)  100ms   weights only  1"), "{text}");
+        let value = serde_json::to_value(&listings[0]).unwrap();
+        let keys: Vec<&String> = value.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["index", "uuid", "policy", "policy_in_use", "period_us", "hard_caps", "containers"]);
+    }
+
+    #[test]
+    fn what_changed_is_shown_and_from_when_on() {
+        let card = listings().remove(0);
+        let changed = |policy, period_us| {
+            let after = CardPolicyListing { policy, period_us, ..card.clone() };
+            let in_force = InForce { from_us: Some(1), in_us: 187_300 };
+            Changed { in_force, before: Some(card.clone()), after: Some(after) }.text()
+        };
+        let head = format!("card 0 ({})", card.uuid);
+        assert_eq!(
+            changed("soft", 62_500),
+            format!("{head}: policy fixed -> soft, period 100ms -> 62500us\nin force in 188 ms\n")
+        );
+        assert_eq!(changed("fixed", 100_000), format!("{head}: policy fixed, period 100ms, as before\n"));
+    }
+}

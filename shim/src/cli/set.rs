@@ -1,0 +1,273 @@
+//! `egpu set`: other limits for a container that runs.
+
+use nvidia_glue::{
+    decision_log::DecisionLog,
+    ledger::{CardGrant, Change, Limits, Record},
+};
+use runtime_config::{
+    Bytes,
+    request::{ComputeShare, MemoryLimit, PerCard, Priority},
+};
+use serde::Serialize;
+
+use super::{Exit, Output, error::CliError, force::InForce, inspect, node::Node, schedules::Schedules, usage, values};
+
+/// Arguments of `egpu set`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "A list has a value for each card that the container shares, in its own order. What does not fit beside the \
+                  other containers is refused, and nothing changes. A container that uses more memory than its new limit \
+                  keeps it, and gets no more.",
+    group = clap::ArgGroup::new("what").required(true).multiple(true).args(["memory", "compute", "weight", "priority"])
+)]
+pub(super) struct Arguments {
+    /// The container's id, or enough of its beginning
+    id: String,
+    /// containerd's namespace, where several have a container of that id
+    #[arg(long, short)]
+    namespace: Option<String>,
+    /// Memory of each card: 6GiB, 40%, or a list
+    #[arg(long, value_name = "LIMIT", value_parser = values::memory)]
+    memory: Option<PerCard<MemoryLimit>>,
+    /// Most that it gets of each card's time: 30%, none, or a list
+    #[arg(long, value_name = "PERCENT", value_parser = values::compute, conflicts_with = "weight")]
+    compute: Option<PerCard<ComputeShare>>,
+    /// Its weight among the containers of each card: 1 to 1000, or a list
+    #[arg(long, value_name = "N", value_parser = values::weight)]
+    weight: Option<PerCard<ComputeShare>>,
+    /// Who runs first: high, or low (only in time that others do not use)
+    #[arg(long, value_name = "PRIORITY", value_parser = values::priority)]
+    priority: Option<Priority>,
+    /// Wait until the change is in force
+    #[arg(long)]
+    wait: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
+    let node = Node::look()?;
+    let before = inspect::find(&node.records, &arguments.id, arguments.namespace.as_deref())?;
+    let ledger = node.ledger()?;
+    let log = DecisionLog::new(&node.config.log_file);
+    let limits = Limits::from(&node.config);
+    let after = ledger
+        .set(&node.inventory, &limits, &before.container, &change(arguments, before), &log)
+        .map_err(|error| CliError::Set(Box::new(error)))?;
+    let mut in_force = InForce::look(&node.config.state_dir);
+    if arguments.wait {
+        in_force = in_force.wait();
+    }
+    for card in &after.cards {
+        let used = usage::mediated(&node.config.state_dir, &after).ok().flatten();
+        let used = used.and_then(|told| told.cards.into_iter().find(|told| told.uuid == card.uuid));
+        if let Some(used) = used.filter(|told| told.used > card.memory) {
+            super::say(&format!(
+                "egpu: the container uses {} of card {}, more than its new limit: it keeps that, and gets no more",
+                used.used, card.index
+            ));
+        }
+    }
+    let (schedules, _) = Schedules::look(&node.config.state_dir, std::slice::from_ref(&after));
+    let changed = Changed::new(before, &after, &schedules, in_force);
+    super::show(arguments.output, &changed, || changed.text())
+}
+
+fn change(arguments: &Arguments, record: &Record) -> Change {
+    let compute = arguments.compute.as_ref().or(arguments.weight.as_ref());
+    Change {
+        memory: arguments.memory.clone(),
+        compute: compute.map(|compute| keep_lifted(compute, record)),
+        priority: arguments.priority,
+    }
+}
+
+/// A cap that is lifted while the container is alone stays of that kind: its number is what changes.
+fn keep_lifted(compute: &PerCard<ComputeShare>, record: &Record) -> PerCard<ComputeShare> {
+    let is_lifted = |grant: &CardGrant| matches!(grant.compute, ComputeShare::Cap { lifted_when_alone: true, .. });
+    let shared: Vec<&CardGrant> = record.cards.iter().filter(|grant| grant.is_shared()).collect();
+    // A list of another length is refused by the ledger.
+    let Ok(shares) = compute.for_cards(shared.len()) else { return compute.clone() };
+    if !shared.iter().any(|grant| is_lifted(grant)) {
+        return compute.clone();
+    }
+    let kept = shares.into_iter().zip(shared).map(|(share, grant)| match *share {
+        ComputeShare::Cap { percent, .. } => ComputeShare::Cap { percent, lifted_when_alone: is_lifted(grant) },
+        other => other,
+    });
+    PerCard::exactly(kept.collect())
+}
+
+/// What a container had and has, as `--output json` shows it. Keys are fixed.
+#[derive(Debug, Serialize)]
+struct Changed {
+    id: String,
+    namespace: String,
+    #[serde(flatten)]
+    in_force: InForce,
+    priority: BeforeAfter<Priority>,
+    cards: Vec<CardChange>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct BeforeAfter<T> {
+    before: T,
+    after: T,
+}
+
+#[derive(Debug, Serialize)]
+struct CardChange {
+    index: u32,
+    uuid: String,
+    memory_limit_bytes: BeforeAfter<Bytes>,
+    compute_percent: BeforeAfter<Option<u8>>,
+    weight: BeforeAfter<Option<u16>>,
+    /// Of the card's time, once it is in force; null where nothing divides it.
+    granted_percent: Option<f64>,
+}
+
+impl Changed {
+    fn new(before: &Record, after: &Record, schedules: &Schedules, in_force: InForce) -> Self {
+        let turn = schedules.last_turn(after);
+        let card = |(before, after): (&CardGrant, &CardGrant)| CardChange {
+            index: after.index,
+            uuid: after.uuid.clone(),
+            memory_limit_bytes: BeforeAfter { before: before.memory, after: after.memory },
+            compute_percent: BeforeAfter { before: cap(before), after: cap(after) },
+            weight: BeforeAfter { before: weight(before), after: weight(after) },
+            granted_percent: turn
+                .and_then(|turn| turn.card(&after.uuid))
+                .map(|card| super::schedules::percent(card.share_ppm)),
+        };
+        Self {
+            id: after.container.id.clone(),
+            namespace: after.container.namespace.clone(),
+            in_force,
+            priority: BeforeAfter { before: before.priority(), after: after.priority() },
+            cards: before.cards.iter().zip(&after.cards).map(card).collect(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("{}/{}\n", self.namespace, self.id);
+        let mut is_changed = false;
+        for card in &self.cards {
+            let mut parts = Vec::new();
+            let memory = &card.memory_limit_bytes;
+            if memory.before != memory.after {
+                parts.push(format!("memory {} -> {}", memory.before, memory.after));
+            }
+            let share = |percent: Option<u8>, weight: Option<u16>| match (percent, weight) {
+                (Some(percent), _) => format!("{percent}%"),
+                (None, Some(weight)) => format!("weight {weight}"),
+                (None, None) => "no limit".to_owned(),
+            };
+            let before = share(card.compute_percent.before, card.weight.before);
+            let after = share(card.compute_percent.after, card.weight.after);
+            if before != after {
+                let granted = card.granted_percent.map(|_| super::schedules::shown(card.granted_percent));
+                let granted = granted.map(|share| format!(" ({share} of its time)")).unwrap_or_default();
+                parts.push(format!("compute {before} -> {after}{granted}"));
+            }
+            if !parts.is_empty() {
+                is_changed = true;
+                text.push_str(&format!("card {}: {}\n", card.index, parts.join(", ")));
+            }
+        }
+        let BeforeAfter { before, after } = &self.priority;
+        if before != after {
+            is_changed = true;
+            text.push_str(&format!("priority {before:?} -> {after:?}\n").to_lowercase());
+        }
+        match is_changed {
+            true => text.push_str(&format!("{}\n", self.in_force)),
+            false => text.push_str("it has that already: nothing has changed\n"),
+        }
+        text
+    }
+}
+
+fn cap(grant: &CardGrant) -> Option<u8> {
+    match grant.compute {
+        ComputeShare::Cap { percent, .. } => Some(percent.get()),
+        ComputeShare::Unlimited | ComputeShare::Weight(_) => None,
+    }
+}
+
+fn weight(grant: &CardGrant) -> Option<u16> {
+    match grant.compute {
+        ComputeShare::Weight(weight) => Some(weight.get()),
+        ComputeShare::Unlimited | ComputeShare::Cap { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use runtime_config::{Percent, Weight};
+
+    use super::*;
+    use crate::cli::test_support;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parse(line: &str) -> Result<Arguments, clap::Error> {
+        let words = std::iter::once("set").chain(line.split(' ').filter(|word| !word.is_empty()));
+        Line::try_parse_from(words).map(|line| line.arguments)
+    }
+
+    #[test]
+    fn something_must_be_asked_for_and_only_one_kind_of_share() {
+        for line in ["a --memory 6GiB", "a --compute none --memory 40%", "a --weight 2 --wait", "a --priority low"] {
+            assert!(parse(line).is_ok(), "{line}");
+        }
+        for line in ["", "a", "a --wait", "a --compute 30% --weight 2", "a --memory lots", "a --priority 1"] {
+            assert!(parse(line).is_err(), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn a_cap_that_is_lifted_when_alone_stays_one() {
+        let mut record = test_support::node().records.remove(0);
+        let cap = |percent, lifted_when_alone| ComputeShare::Cap {
+            percent: Percent::new(percent).unwrap(),
+            lifted_when_alone,
+        };
+        let arguments = parse("a --compute 30%").unwrap();
+        assert_eq!(change(&arguments, &record).compute, Some(PerCard::same(cap(30, false))));
+        record.cards[0].compute = cap(10, true);
+        assert_eq!(change(&arguments, &record).compute, Some(PerCard::exactly(vec![cap(30, true)])));
+        let list = parse("a --compute 30%,40%").unwrap();
+        let same = PerCard::exactly(vec![cap(30, false), cap(40, false)]);
+        assert_eq!(change(&list, &record).compute, Some(same), "the ledger says what is wrong with it");
+    }
+
+    #[test]
+    fn what_changed_is_shown_and_from_when_on() {
+        let node = test_support::node();
+        let before = &node.records[0];
+        let in_force = InForce { from_us: Some(test_support::NOW_US + 150_000), in_us: 150_000 };
+        let mut after = before.clone();
+        let same = Changed::new(before, &after, &node.schedules, in_force);
+        assert_eq!(same.text(), "default/training\nit has that already: nothing has changed\n");
+        after.cards[0].memory = Bytes(6 * Bytes::GIB);
+        after.cards[0].compute = ComputeShare::Weight(Weight::new(2).unwrap());
+        after.priority = Some(Priority::Low);
+        let changed = Changed::new(before, &after, &node.schedules, in_force);
+        assert_eq!(
+            changed.text(),
+            "default/training\ncard 0: memory 3276MiB -> 6GiB, compute 10% -> weight 2 (10.0% of its time)\n\
+             priority high -> low\nin force in 150 ms\n"
+        );
+        let value = serde_json::to_value(&changed).unwrap();
+        let card = &value["cards"][0];
+        assert_eq!(value["in_us"], 150_000);
+        assert_eq!(card["memory_limit_bytes"]["after"], 6 * Bytes::GIB);
+        assert_eq!((&card["compute_percent"]["before"], &card["compute_percent"]["after"]), (&10.into(), &().into()));
+        assert_eq!((&card["weight"]["before"], &card["weight"]["after"]), (&().into(), &2.into()));
+    }
+}

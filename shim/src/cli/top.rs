@@ -1,0 +1,324 @@
+//! `egpu top`: who has how much of each card's time and memory, again and again.
+
+use std::{
+    io::{self, IsTerminal},
+    thread,
+    time::Duration,
+};
+
+use nvidia_glue::{
+    ledger::{CardState, Record},
+    schedule::{CardStatus, Running},
+};
+use runtime_config::{Bytes, request::Priority};
+use serde::Serialize;
+
+use super::{
+    Exit, Output,
+    error::CliError,
+    node::Node,
+    output::{self, Format},
+    schedules::{self, Schedules, Time},
+    usage::{self, Usage},
+    values,
+};
+
+/// Arguments of `egpu top`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// Time between two looks, 100ms or more
+    #[arg(long, short, value_name = "TIME", default_value = "1s", value_parser = values::interval)]
+    interval: Duration,
+    /// How often to look [default: until interrupted; with `--output json`: once]
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Home, and clear to the end of the screen (ECMA-48).
+const CLEAR: &str = "\x1b[H\x1b[J";
+
+pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
+    let is_json = arguments.output.output == Format::Json;
+    let count = arguments.count.or(is_json.then_some(1));
+    let is_screen = !is_json && count != Some(1) && io::stdout().is_terminal();
+    let mut before: Option<Schedules> = None;
+    let mut looks = 0;
+    loop {
+        let node = Node::look()?;
+        let (usage, warnings) = usage::measure(&node);
+        let frame = Frame::new(&node, &usage, before.as_ref());
+        output::print(&match arguments.output.output {
+            Format::Json => output::json_line(&frame)?,
+            Format::Table if is_screen => format!("{CLEAR}{}", frame.table()),
+            Format::Table if looks > 0 => format!("\n{}", frame.table()),
+            Format::Table => frame.table(),
+        })?;
+        for warning in warnings {
+            super::say(&format!("egpu: {warning}"));
+        }
+        before = Some(node.schedules);
+        looks += 1;
+        if count.is_some_and(|count| looks >= count) {
+            return Ok(Exit::Success);
+        }
+        thread::sleep(arguments.interval);
+    }
+}
+
+/// One look, as `--output json` shows it: a line for each. Keys are fixed.
+#[derive(Debug, Serialize)]
+struct Frame {
+    /// The instant, microseconds of CLOCK_MONOTONIC.
+    at_us: u64,
+    cards: Vec<CardLine>,
+    containers: Vec<ContainerLines>,
+}
+
+/// A card, and the sums of its containers.
+#[derive(Debug, Serialize)]
+struct CardLine {
+    index: u32,
+    uuid: String,
+    policy: &'static str,
+    #[serde(flatten)]
+    time: Time,
+    memory_used_bytes: Option<Bytes>,
+    memory_granted_bytes: Bytes,
+    memory_total_bytes: Bytes,
+    containers: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct ContainerLines {
+    id: String,
+    namespace: String,
+    priority: Priority,
+    cards: Vec<Line>,
+}
+
+/// One container on one card.
+#[derive(Debug, Serialize)]
+struct Line {
+    index: u32,
+    uuid: String,
+    policy: &'static str,
+    exclusive: bool,
+    #[serde(flatten)]
+    time: Time,
+    /// For how much of the time since the last look (in the first one: of its life) its work was held back.
+    throttled_percent: Option<f64>,
+    throttled_us: u64,
+    memory_used_bytes: Option<Bytes>,
+    memory_limit_bytes: Bytes,
+    /// Whether it has work for the card; null where that cannot be told.
+    busy: Option<bool>,
+    /// Null where it has no mediator.
+    running: Option<Running>,
+    channels: usize,
+    edges: u64,
+    late_edges: u64,
+    failures: u64,
+}
+
+impl Frame {
+    fn new(node: &Node, usage: &Usage, before: Option<&Schedules>) -> Self {
+        let holds = |record: &&Record| record.cards.iter().any(nvidia_glue::ledger::CardGrant::holds);
+        let containers: Vec<ContainerLines> =
+            node.records.iter().filter(holds).map(|record| container(node, record, usage, before)).collect();
+        let cards = node.cards.iter().map(|state| card(node, state, &containers)).collect();
+        Self { at_us: node.schedules.now_us, cards, containers }
+    }
+
+    fn table(&self) -> String {
+        const TITLES: [&str; 9] =
+            ["CARD", "POLICY", "GRANTED", "1 S", "60 S", "THROTTLED", "MEMORY", "BUSY", "CONTAINER"];
+        let of_card = |card: &CardLine| {
+            let lines = self.containers.iter().flat_map(|container| {
+                let own = container.cards.iter().filter(|line| line.uuid == card.uuid);
+                own.map(move |line| line.row(container))
+            });
+            std::iter::once(card.row()).chain(lines).collect::<Vec<_>>()
+        };
+        let rows: Vec<Vec<String>> = self.cards.iter().flat_map(of_card).collect();
+        output::table(&TITLES, &rows)
+    }
+}
+
+fn container(node: &Node, record: &Record, usage: &Usage, before: Option<&Schedules>) -> ContainerLines {
+    let line = |grant: &nvidia_glue::ledger::CardGrant| {
+        let told = node.schedules.card(record, &grant.uuid);
+        let earlier = before.and_then(|before| before.card(record, &grant.uuid));
+        let count = |number: fn(&CardStatus) -> u64| told.map_or(0, number);
+        Line {
+            index: grant.index,
+            uuid: grant.uuid.clone(),
+            policy: grant.policy.name(),
+            exclusive: grant.exclusive,
+            time: node.schedules.time(record, &grant.uuid),
+            throttled_percent: told.and_then(|told| throttled_percent(told, earlier)),
+            throttled_us: count(|told| told.throttled_us),
+            memory_used_bytes: usage.of(record, &grant.uuid),
+            memory_limit_bytes: grant.memory,
+            busy: told.and_then(|told| told.busy),
+            running: told.map(|told| told.running),
+            channels: told.map_or(0, |told| told.channels),
+            edges: count(|told| told.edges),
+            late_edges: count(|told| told.late_edges),
+            failures: count(|told| told.failures),
+        }
+    };
+    ContainerLines {
+        id: record.container.id.clone(),
+        namespace: record.container.namespace.clone(),
+        priority: record.priority(),
+        cards: record.cards.iter().filter(|grant| grant.holds()).map(line).collect(),
+    }
+}
+
+/// Of the time in which it had channels; `None`: it had none.
+#[expect(clippy::cast_precision_loss, reason = "a percentage for people; sums below 2^53 us are 285 years")]
+fn throttled_percent(now: &CardStatus, before: Option<&CardStatus>) -> Option<f64> {
+    let since = |sum: fn(&CardStatus) -> u64| sum(now).checked_sub(before.map_or(0, sum));
+    // Sums that have become smaller are another mediator's.
+    let (open, throttled) = (since(|card| card.open_us)?, since(|card| card.throttled_us)?);
+    let all = open.checked_add(throttled).filter(|all| *all > 0)?;
+    Some(throttled as f64 * 100.0 / all as f64)
+}
+
+fn card(node: &Node, state: &CardState, containers: &[ContainerLines]) -> CardLine {
+    let lines: Vec<&Line> =
+        containers.iter().flat_map(|container| &container.cards).filter(|line| line.uuid == state.uuid).collect();
+    let total = |part: fn(&Time) -> Option<f64>| schedules::sum(lines.iter().map(|line| part(&line.time)));
+    let used = lines
+        .iter()
+        .map(|line| line.memory_used_bytes)
+        .try_fold(Bytes(0), |sum, used| Some(Bytes(sum.0.saturating_add(used?.0))));
+    CardLine {
+        index: state.index,
+        uuid: state.uuid.clone(),
+        policy: node.policy(state).name(),
+        time: Time {
+            granted_percent: total(|time| time.granted_percent),
+            achieved_1s_percent: total(|time| time.achieved_1s_percent),
+            achieved_60s_percent: total(|time| time.achieved_60s_percent),
+        },
+        memory_used_bytes: used,
+        memory_granted_bytes: state.memory_granted,
+        memory_total_bytes: state.memory_total,
+        containers: state.containers.len(),
+    }
+}
+
+impl CardLine {
+    fn row(&self) -> Vec<String> {
+        let Self { index, policy, time, memory_used_bytes, memory_total_bytes, containers, .. } = self;
+        let known = |percent: Option<f64>| percent.map_or_else(|| "-".to_owned(), |_| schedules::shown(percent));
+        vec![
+            index.to_string(),
+            (*policy).to_owned(),
+            known(time.granted_percent),
+            known(time.achieved_1s_percent),
+            known(time.achieved_60s_percent),
+            "-".to_owned(),
+            memory(*memory_used_bytes, *memory_total_bytes),
+            "-".to_owned(),
+            format!("({containers})"),
+        ]
+    }
+}
+
+impl Line {
+    fn row(&self, container: &ContainerLines) -> Vec<String> {
+        let throttled =
+            self.throttled_percent.map_or_else(|| "-".to_owned(), |_| schedules::shown(self.throttled_percent));
+        let busy = match (self.running, self.busy) {
+            (Some(Running::Waiting), _) => "waits",
+            (_, Some(true)) => "yes",
+            (_, Some(false)) => "no",
+            (_, None) => "?",
+        };
+        let granted = if self.exclusive { "whole".to_owned() } else { schedules::shown(self.time.granted_percent) };
+        vec![
+            String::new(),
+            if container.priority == Priority::Low { "low".to_owned() } else { String::new() },
+            granted,
+            schedules::shown(self.time.achieved_1s_percent),
+            schedules::shown(self.time.achieved_60s_percent),
+            throttled,
+            memory(self.memory_used_bytes, self.memory_limit_bytes),
+            busy.to_owned(),
+            format!("{}/{}", container.namespace, container.id),
+        ]
+    }
+}
+
+fn memory(used: Option<Bytes>, of: Bytes) -> String {
+    let used = used.map_or_else(|| "?".to_owned(), |used| format!("{}MiB", used.whole_mib()));
+    format!("{used} / {}MiB", of.whole_mib())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::test_support;
+
+    fn frame(before: Option<&Schedules>) -> Frame {
+        Frame::new(&test_support::node(), &Usage::nothing_runs(), before)
+    }
+
+    #[test]
+    fn json_keys_are_fixed() {
+        let value = serde_json::to_value(frame(None)).unwrap();
+        let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        assert_eq!(keys(&value), ["at_us", "cards", "containers"]);
+        let time = ["granted_percent", "achieved_1s_percent", "achieved_60s_percent"];
+        let card = [
+            &["index", "uuid", "policy"][..],
+            &time,
+            &["memory_used_bytes", "memory_granted_bytes", "memory_total_bytes", "containers"],
+        ];
+        assert_eq!(keys(&value["cards"][0]), card.concat());
+        assert_eq!(keys(&value["containers"][0]), ["id", "namespace", "priority", "cards"]);
+        let line = [
+            &["index", "uuid", "policy", "exclusive"][..],
+            &time,
+            &["throttled_percent", "throttled_us", "memory_used_bytes", "memory_limit_bytes", "busy", "running"],
+            &["channels", "edges", "late_edges", "failures"],
+        ];
+        assert_eq!(keys(&value["containers"][0]["cards"][0]), line.concat());
+    }
+
+    #[test]
+    fn a_card_shows_the_sums_of_its_containers() {
+        let frame = frame(None);
+        let card = &frame.cards[0];
+        assert_eq!(card.time.granted_percent, Some(10.0));
+        assert_eq!(card.time.achieved_1s_percent, Some(9.87));
+        assert_eq!(frame.containers[0].cards[0].throttled_percent, Some(90.0));
+        assert_eq!(frame.cards[2].time, Time::default(), "nothing is known of an empty card's");
+        let text = frame.table();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(
+            lines[1].starts_with("0     fixed   10.0%    9.9%  10.0%  -          0MiB / 32768MiB  -     (1)"),
+            "{text}"
+        );
+        assert!(lines[2].contains("90.0%") && lines[2].ends_with("yes   default/training"), "{text}");
+        assert!(lines[4].contains("whole") && lines[4].ends_with("default/whole"), "{text}");
+        assert_eq!(lines.len(), 6);
+    }
+
+    #[test]
+    fn throttled_time_is_that_since_the_last_look() {
+        let mut before = test_support::node().schedules;
+        for status in before.status.values_mut() {
+            (status.cards[0].open_us, status.cards[0].throttled_us) = (500_000, 7_500_000);
+        }
+        assert_eq!(frame(Some(&before)).containers[0].cards[0].throttled_percent, Some(75.0));
+        for status in before.status.values_mut() {
+            status.cards[0].open_us = u64::MAX;
+        }
+        assert_eq!(frame(Some(&before)).containers[0].cards[0].throttled_percent, None, "another mediator's");
+    }
+}
