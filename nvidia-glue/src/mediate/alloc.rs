@@ -189,6 +189,10 @@ impl Session {
             size: (class.kind == ClassKind::VideoMemory).then_some((Holder::Buffer(0), memory::SIZE_AT)),
             prepare: &prepare,
         };
+        if class.kind == ClassKind::Channel {
+            // In a group that does work it could do some, too, before it is taken off.
+            self.wait_to_join(flight, ObjectName::new(alloc.client, alloc.parent))?;
+        }
         let Some(made) = self.make(flight, &making, &[])? else { return flight.finish() };
         match class.kind {
             ClassKind::Channel => self.tell_first_channels(),

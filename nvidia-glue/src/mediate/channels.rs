@@ -239,10 +239,17 @@ impl Channels {
         channel.is_scheduled && channel.engine.is_throttled(self.throttle)
     }
 
-    /// Whether any of them would be throttled once it can do work.
-    pub(super) fn any_throttled(&self, names: &[ObjectName]) -> bool {
+    /// Whether it is throttled, or any channel in it is, once that can do work.
+    pub(super) fn any_throttled(&self, name: ObjectName) -> bool {
+        let names = self.below(name).unwrap_or_default();
         let mut channels = names.iter().filter_map(|name| self.channels.get(name));
         channels.any(|channel| channel.engine.is_throttled(self.throttle))
+    }
+
+    /// Whether it is a throttled group that can do work.
+    pub(super) fn is_at_work(&self, name: ObjectName) -> bool {
+        let group = self.handles.get(&name).and_then(|id| self.groups.get(id));
+        group.is_some_and(|group| group.is_scheduled && group.engine.is_throttled(self.throttle))
     }
 
     /// Channels on throttled engines, whether they can do work yet or not.

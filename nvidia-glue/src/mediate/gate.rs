@@ -150,13 +150,13 @@ impl CardGate {
         self.opened.notify_all();
     }
 
-    /// Waits while the gate is closed, if it is for any of `names`. Not for ever: see [`MOST_WAIT`].
-    pub(super) fn wait(&self, caller: &dyn Caller, names: &[ObjectName]) -> Result<(), CallerError> {
+    /// Waits while the gate is closed and it matters to who asks. Not for ever: see [`MOST_WAIT`].
+    pub(super) fn wait(&self, caller: &dyn Caller, matters: impl Fn(&Channels) -> bool) -> Result<(), CallerError> {
         let until = Instant::now() + MOST_WAIT;
         loop {
             let state = lock(&self.state);
             let left = until.saturating_duration_since(Instant::now());
-            if !state.is_closed || state.is_hurried || left.is_zero() || !state.channels.any_throttled(names) {
+            if !state.is_closed || state.is_hurried || left.is_zero() || !matters(&state.channels) {
                 return Ok(());
             }
             drop(self.opened.wait_timeout(state, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner));

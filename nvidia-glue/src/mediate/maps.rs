@@ -6,6 +6,7 @@ use super::{
     Answer, CallerError, Session,
     call::{End, Flight, errno},
     locks::{Name, lock},
+    scheduling::MOST_IDLE_US,
     view,
 };
 use crate::{
@@ -13,12 +14,14 @@ use crate::{
     rm::{
         Handle, Status,
         decode::{AllocMemory, IdleChannels, MapMemory, Share},
-        layout::{Width, read_number, read_u32},
+        layout::{Width, read_number, read_u32, write_u32},
     },
 };
 
 /// Offset of `phClients` in `NVOS30_PARAMETERS`: as many handles as channels are named.
 const IDLE_CLIENTS: usize = 16;
+/// Offset of `timeout` there.
+const IDLE_TIMEOUT: usize = 44;
 /// `NV01_MEMORY_SYSTEM_OS_DESCRIPTOR` (src/common/sdk/nvidia/inc/class/cl0071.h): pinned memory of the caller's.
 const OS_DESCRIPTOR: u32 = 0x71;
 /// Offset of the policy in `NVOS57_PARAMETERS`.
@@ -89,7 +92,10 @@ impl Session {
                 return Err(End::Status(Status::INVALID_CLIENT));
             }
         }
+        let asked = read_u32(&flight.args, IDLE_TIMEOUT).unwrap_or(0);
+        let _ = write_u32(&mut flight.args, IDLE_TIMEOUT, asked.min(MOST_IDLE_US));
         flight.execute(self.driver.as_ref())?;
+        let _ = write_u32(&mut flight.args, IDLE_TIMEOUT, asked);
         flight.finish()
     }
 

@@ -28,6 +28,12 @@ const CILP: u32 = 2;
 const SET_CILP: usize = 12;
 const BIND_CILP_FROM_END: usize = 20;
 
+/// Offset of `timeout` in `NV0080_CTRL_FIFO_IDLE_CHANNELS_PARAMS`.
+const IDLE_TIMEOUT: usize = 16392;
+/// How long the driver may wait for channels to have nothing to do, microseconds: it holds the lock of each card meanwhile, for which
+/// others' turns wait.
+pub(super) const MOST_IDLE_US: u32 = 1_000;
+
 const INVALID: End = End::Status(Status::INVALID_ARGUMENT);
 const NOT_FOUND: End = End::Status(Status::OBJECT_NOT_FOUND);
 
@@ -46,6 +52,8 @@ impl Session {
             ScheduleKind::GetTimeslice => self.timeslice(flight, name),
             ScheduleKind::Bind => self.bind_channel(flight, name),
             ScheduleKind::Stop => self.stop_channel(flight, name),
+            ScheduleKind::Reset => self.reset_channel(flight, name),
+            ScheduleKind::Idle => self.idle_own_channels(flight),
             ScheduleKind::Resume => self.resume_context(flight),
             ScheduleKind::Preempt => self.preempt(flight, name),
             ScheduleKind::PreemptionMode => self.preemption_mode(flight, SET_CILP),
@@ -84,6 +92,12 @@ impl Session {
         }
     }
 
+    /// A channel is about to be made in what may be a group.
+    pub(super) fn wait_to_join(&self, flight: &Flight<'_>, group: ObjectName) -> Result<(), End> {
+        let Some(gate) = self.gate_of(group) else { return Ok(()) };
+        Ok(gate.wait(flight.caller, |channels| channels.is_at_work(group))?)
+    }
+
     /// Tells the observer of the first channel of a card. No lock is held.
     pub(super) fn tell_first_channels(&self) {
         for gate in &self.gates {
@@ -106,7 +120,7 @@ impl Session {
         if is_bare && gate.sets_slices() {
             return Err(End::Status(Status::NOT_SUPPORTED));
         }
-        gate.wait(flight.caller, &gate.with(|channels| channels.below(name)).unwrap_or_default())?;
+        gate.wait(flight.caller, |channels| channels.any_throttled(name))?;
         self.locks.with(&[Name::Client(name.client)], || self.schedule_locked(flight, gate, name))?;
         flight.finish()
     }
@@ -226,11 +240,37 @@ impl Session {
         flight.finish()
     }
 
-    /// A channel is stopped or reset by its owner; should that put it back, it obeys at once.
+    /// `NVA06F_CTRL_STOP_CHANNEL_PARAMS` {bImmediate}: at once. Else the driver waits, with locks that everybody's calls need, until the
+    /// channel has nothing to do, which one that is off the card never has.
     fn stop_channel(&self, flight: &mut Flight<'_>, name: ObjectName) -> Result<Answer, End> {
+        let asked = flight.params().to_vec();
+        if let Some(flag) = flight.params_mut().first_mut() {
+            *flag = 1;
+        }
+        self.execute_and_bring(flight, name)?;
+        flight.params_mut().copy_from_slice(&asked);
+        flight.finish()
+    }
+
+    fn reset_channel(&self, flight: &mut Flight<'_>, name: ObjectName) -> Result<Answer, End> {
+        self.execute_and_bring(flight, name)?;
+        flight.finish()
+    }
+
+    /// A channel is stopped or reset by its owner; should that put it back, it obeys at once.
+    fn execute_and_bring(&self, flight: &mut Flight<'_>, name: ObjectName) -> Result<(), End> {
         let gate = self.gate_of(name).ok_or(NOT_FOUND)?;
         flight.execute(self.driver.as_ref())?;
         gate.bring(&[name], false);
+        Ok(())
+    }
+
+    /// `NV0080_CTRL_FIFO_IDLE_CHANNELS_PARAMS`: channels of the calling client.
+    fn idle_own_channels(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        let asked = read_u32(flight.params(), IDLE_TIMEOUT).ok_or(INVALID)?;
+        let _ = write_u32(flight.params_mut(), IDLE_TIMEOUT, asked.min(MOST_IDLE_US));
+        flight.execute(self.driver.as_ref())?;
+        let _ = write_u32(flight.params_mut(), IDLE_TIMEOUT, asked);
         flight.finish()
     }
 

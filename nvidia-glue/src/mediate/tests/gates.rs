@@ -127,24 +127,37 @@ fn a_schedule_call_waits_for_the_window() {
     context.channel(video, 0).unwrap();
     let group = context.group(GR);
     let channel = context.channel(group, 0).unwrap();
+    let working = context.group(GR);
+    context.channel(working, 0).unwrap();
+    context.schedule(working, SCHEDULE_GROUP).unwrap();
     let gate = container.gate();
     gate.close().unwrap();
     // Not for a channel that is not throttled.
     context.schedule(video, SCHEDULE_GROUP).unwrap();
+    context.channel(video, 0).unwrap();
     spy.seen();
+    spy.escapes(0);
     let (started, has_started) = mpsc::channel();
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| {
+        let other = started.clone();
+        let (context, gate) = (&context, &gate);
+        let waiting = scope.spawn(move || {
             started.send(()).unwrap();
             context.schedule(group, SCHEDULE_GROUP)
         });
-        has_started.recv().unwrap();
-        // However long this takes: it has not been executed when the gate opens, or the gate has it off.
+        // Nor is a channel added to what does work.
+        let joining = scope.spawn(move || {
+            other.send(()).unwrap();
+            context.channel(working, 0)
+        });
+        has_started.iter().take(2).for_each(drop);
+        // However long this takes: they have not been executed when the gate opens, or the gate has them off.
         std::thread::sleep(std::time::Duration::from_millis(30));
-        assert!(!spy.works(&context, channel));
-        assert_eq!(spy.count(SCHEDULE_GROUP), 0);
+        assert!(!spy.works(context, channel));
+        assert_eq!((spy.count(SCHEDULE_GROUP), spy.escapes(0x2b).len()), (0, 0));
         gate.open().unwrap();
         waiting.join().unwrap().unwrap();
+        joining.join().unwrap().unwrap();
     });
     assert!(spy.works(&context, channel));
 }

@@ -2,7 +2,7 @@
 
 use super::{
     spy::{COPY, DISABLE, GET_TIMESLICE, GR, NVDEC, SCHEDULE_CHANNEL, SCHEDULE_GROUP, SET_TIMESLICE, Spy},
-    world::{Context, Machine},
+    world::{Context, Machine, words},
 };
 use crate::{
     rm::{
@@ -285,6 +285,40 @@ fn nobody_says_how_long_the_driver_waits_for_a_preemption() {
     let _ = context.control(group, PREEMPT, &mut params);
     assert_eq!(spy.seen()[0].params, [1, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(params, [1, 1, 0, 0, 0x40, 0x42, 0x0f, 0]);
+}
+
+#[test]
+fn nobody_makes_the_driver_wait_for_channels_that_have_work() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let channel = context.scheduled(GR, 1)[0];
+    // {numChannels, hChannels[4096], flags, timeout}
+    let mut params = vec![0; 16396];
+    for (at, value) in [(0, 1), (4, channel), (16392, u32::MAX)] {
+        assert!(write_u32(&mut params, at, value));
+    }
+    let given = params.clone();
+    spy.seen();
+    let _ = context.control(context.device, 0x0080_1714, &mut params);
+    assert_eq!(read_u32(&spy.seen()[0].params, 16392), Some(1000));
+    assert_eq!(params, given);
+    // {hClient, hDevice, hChannel, numChannels, 3 lists, flags: a single one, timeout, status}
+    let mut args = words(&[context.client, context.device, channel, 0]);
+    args.extend([0; 24]);
+    args.extend(words(&[0x10, u32::MAX, 0, 0]));
+    spy.escapes(0);
+    program.escape(context.control, 0x41, &mut args);
+    let seen = spy.escapes(0x41);
+    assert_eq!((seen.len(), read_u32(&seen[0], 44)), (1, Some(1000)));
+    assert_eq!(read_u32(&args, 44), Some(u32::MAX));
+    // Stopped when it has no work, or at once.
+    let mut stop = [0];
+    spy.seen();
+    let _ = context.control(channel, 0xa06f_0112, &mut stop);
+    assert_eq!((spy.seen()[0].params.as_slice(), stop), ([1].as_slice(), [0]));
 }
 
 #[test]

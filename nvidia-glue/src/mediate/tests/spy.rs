@@ -101,6 +101,7 @@ type During = Box<dyn Fn() + Send>;
 pub(super) struct Spy {
     driver: Arc<SimulatedDriver>,
     seen: Mutex<Vec<Seen>>,
+    escapes: Mutex<Vec<(u8, Vec<u8>)>>,
     card: Mutex<Card>,
     during: Mutex<Option<(u32, During)>>,
     refused: Mutex<HashMap<u32, Status>>,
@@ -117,6 +118,7 @@ impl Spy {
         Arc::new(Self {
             driver: Arc::clone(&machine.driver),
             seen: Mutex::default(),
+            escapes: Mutex::default(),
             card: Mutex::default(),
             during: Mutex::default(),
             refused: Mutex::default(),
@@ -151,6 +153,12 @@ impl Spy {
         std::mem::take(&mut lock(&self.seen))
     }
 
+    /// The structs of an escape that have come since it was last asked.
+    pub(super) fn escapes(&self, number: u8) -> Vec<Vec<u8>> {
+        let seen = std::mem::take(&mut *lock(&self.escapes));
+        seen.into_iter().filter(|(seen, _)| *seen == number).map(|(_, args)| args).collect()
+    }
+
     /// How many of this control have come since anything was last asked.
     pub(super) fn count(&self, id: u32) -> usize {
         self.seen().iter().filter(|seen| seen.id == id).count()
@@ -178,6 +186,9 @@ impl Spy {
 impl Driver for Spy {
     fn ioctl(&self, file: &DeviceFile, call: DriverCall<'_>) -> io::Result<i32> {
         let DriverCall { command, args, buffers, files } = call;
+        if file.node != Node::Uvm {
+            lock(&self.escapes).push((command.to_le_bytes()[0], args.to_vec()));
+        }
         let word = |args: &[u8], at| read_u32(args, at).unwrap_or(0);
         let number = (command & 0xff, file.node == Node::Uvm);
         let control = (number == (0x2a, false)).then(|| Seen {

@@ -2,8 +2,8 @@
 
 use super::{
     ControlRow,
-    ControlRule::{Pass, Refuse},
-    INTERNAL, POINTERS, PRIVILEGED, SCHEDULING, SHARED, counted, row,
+    ControlRule::{Pass, Refuse, Schedule},
+    INTERNAL, POINTERS, PRIVILEGED, SCHEDULING, SHARED, ScheduleKind, counted, row,
 };
 use crate::rm::{
     Status,
@@ -55,7 +55,7 @@ pub(super) const DEVICE: &[ControlRow] = &[
     row(0x00801711, "NV0080_CTRL_CMD_FIFO_STOP_RUNLIST", Refuse(Status::INSUFFICIENT_PERMISSIONS, PRIVILEGED), "ctrl0080/ctrl0080fifo.h"),
     row(0x00801712, "NV0080_CTRL_CMD_FIFO_START_RUNLIST", Refuse(Status::INSUFFICIENT_PERMISSIONS, PRIVILEGED), "ctrl0080/ctrl0080fifo.h"),
     row(0x00801713, "NV0080_CTRL_CMD_FIFO_GET_CAPS_V2", Pass, "ctrl0080/ctrl0080fifo.h"),
-    row(0x00801714, "NV0080_CTRL_CMD_FIFO_IDLE_CHANNELS", Pass, "ctrl0080/ctrl0080fifo.h"),
+    row(0x00801714, "NV0080_CTRL_CMD_FIFO_IDLE_CHANNELS", Schedule(ScheduleKind::Idle), "ctrl0080/ctrl0080fifo.h"),
     row(0x00801801, "NV0080_CTRL_CMD_DMA_GET_PTE_INFO", Pass, "ctrl0080/ctrl0080dma.h"),
     row(0x00801802, "NV0080_CTRL_CMD_DMA_FILL_PTE_MEM", Refuse(Status::NOT_SUPPORTED, POINTERS), "ctrl0080/ctrl0080dma.h"),
     row(0x00801805, "NV0080_CTRL_CMD_DMA_FLUSH", Pass, "ctrl0080/ctrl0080dma.h"),

@@ -150,8 +150,12 @@ pub enum ScheduleKind {
     Bind,
     /// `NV83DE_CTRL_CMD_DEBUG_RESUME_CONTEXT`.
     Resume,
-    /// `NVA06F_CTRL_CMD_STOP_CHANNEL`, `NV906F_CTRL_CMD_RESET_CHANNEL`.
+    /// `NVA06F_CTRL_CMD_STOP_CHANNEL`.
     Stop,
+    /// `NV906F_CTRL_CMD_RESET_CHANNEL`.
+    Reset,
+    /// `NV0080_CTRL_CMD_FIFO_IDLE_CHANNELS`.
+    Idle,
 }
 
 impl ControlRow {
