@@ -205,9 +205,13 @@ impl CardAsk {
 }
 
 impl CardGrant {
-    /// `3276MiB 10%`, `whole card`: for people.
+    /// `3276MiB compute=10%`, `the whole card`; `3276MiB compute=10% as a weight` where the card cannot hold it to a cap: for people.
     pub fn describe(&self) -> String {
-        describe(self.memory, self.compute, self.exclusive, self.mig_uuid.as_deref(), self.enforcement)
+        let text = describe(self.memory, self.compute, self.exclusive, self.mig_uuid.as_deref(), self.enforcement);
+        match (self.compute_by, self.compute) {
+            (ComputeEnforcement::WeightsOnly, ComputeShare::Cap { .. }) => format!("{text} as a weight"),
+            _ => text,
+        }
     }
 }
 

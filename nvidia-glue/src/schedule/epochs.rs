@@ -68,10 +68,10 @@ fn holds_already(epoch: Option<&Epoch>, tied: &[Turn]) -> bool {
     tied.iter().all(|turn| told(turn).is_some_and(|told| is_same(told, turn)))
 }
 
-/// The same but for who else is there.
+/// The same but for who else is there, and what that makes of its share.
 fn is_same(one: &Turn, other: &Turn) -> bool {
-    fn limits(card: &CardTurn) -> (&str, u64, &Pass, u32) {
-        (&card.uuid, card.memory.0, &card.pass, card.share_ppm)
+    fn limits(card: &CardTurn) -> (&str, u64, &Pass) {
+        (&card.uuid, card.memory.0, &card.pass)
     }
     (one.period_us, one.priority) == (other.period_us, other.priority)
         && one.cards.iter().map(limits).eq(other.cards.iter().map(limits))
@@ -122,4 +122,27 @@ fn least_common_multiple(one: u64, other: u64) -> Option<u64> {
         (divisor, rest) = (rest, divisor % rest);
     }
     (one / divisor.max(1)).checked_mul(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_begins_two_periods_later_where_all_begin_or_the_new_one_does() {
+        for (periods_us, new_us, now_us, from_us) in [
+            (&[100_000, 100_000][..], 100_000, 1, 300_000),
+            (&[100_000, 100_000], 100_000, 300_000, 500_000),
+            // Both begin at 500 ms.
+            (&[100_000, 125_000], 125_000, 10_000, 500_000),
+            (&[500_000, 100_000], 100_000, 400_001, 1_500_000),
+            // They would meet in 17 s.
+            (&[100_000, 170_000], 170_000, 600_000, 1_020_000),
+            (&[500_000, 495_000], 495_000, 0, 1_485_000),
+        ] {
+            assert_eq!(instant(periods_us, new_us, now_us), from_us, "{periods_us:?} at {now_us}");
+            let longest_us = periods_us.iter().max().unwrap();
+            assert!(from_us >= now_us + 2 * longest_us && from_us <= now_us + 4 * longest_us);
+        }
+    }
 }

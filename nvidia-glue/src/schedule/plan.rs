@@ -5,8 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use runtime_config::Bytes;
-
 use super::{
     CardTurn, Epoch, Neighbour, Pass, Turn, Window,
     layout::{Before, Layout, MIN_WINDOW_US, NoLayout, Tenant, lay_out, length_us, scaled},
@@ -222,7 +220,7 @@ impl<'a> Group<'a> {
             };
             CardTurn {
                 uuid: grant.uuid.clone(),
-                memory: if member.is_unlimited { Bytes(u64::MAX) } else { grant.memory },
+                memory: if member.is_unlimited { CardTurn::NO_LIMIT } else { grant.memory },
                 share_ppm: self.share_ppm(*card, *hold, &own_gaps, layout.period_us),
                 pass,
                 neighbours: self.neighbours(position, &grant.uuid),
@@ -333,3 +331,6 @@ fn without_splinters(gaps: Vec<Window>, period_us: u64) -> Vec<Window> {
     };
     gaps.into_iter().filter(is_long).collect()
 }
+
+#[cfg(test)]
+mod tests;

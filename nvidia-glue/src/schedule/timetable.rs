@@ -43,7 +43,7 @@ pub struct Turn {
 pub struct CardTurn {
     /// `GPU-...`.
     pub uuid: String,
-    /// What it may have of the card's memory now.
+    /// What it may have of the card's memory now; [`CardTurn::NO_LIMIT`]: all that it was set up with.
     pub memory: Bytes,
     /// How its time is limited.
     pub pass: Pass,
@@ -100,6 +100,11 @@ impl Epoch {
     pub fn turn(&self, grant_id: &str) -> Option<&Turn> {
         self.turns.iter().find(|turn| turn.grant_id == grant_id)
     }
+}
+
+impl CardTurn {
+    /// The memory of a container that goes without limits.
+    pub const NO_LIMIT: Bytes = Bytes(u64::MAX);
 }
 
 impl Turn {

@@ -34,7 +34,7 @@ use nix::sys::{
 use nvidia_glue::{
     ledger::{Ledger, TIMETABLE},
     mediate::Session,
-    schedule::{Pass, StatusFile, Timetable, now_us},
+    schedule::{CardTurn, Pass, StatusFile, Timetable, now_us},
 };
 use runtime_config::Bytes;
 
@@ -195,8 +195,9 @@ impl Scheduler {
         let Some(table) = &self.table else { return self.epoch.set(None) };
         let (holds, next_us) = table.at(now_us());
         if let Some(turn) = holds.and_then(|epoch| epoch.turn(&self.grant_id)) {
+            let limited = turn.cards.iter().filter(|card| card.memory != CardTurn::NO_LIMIT);
             let limits: Vec<(String, Bytes)> =
-                turn.cards.iter().map(|card| (card.uuid.clone(), card.memory.floor_to_kib())).collect();
+                limited.map(|card| (card.uuid.clone(), card.memory.floor_to_kib())).collect();
             if limits != self.limits {
                 match session.set_limits(&limits) {
                     Ok(()) => self.limits = limits,
