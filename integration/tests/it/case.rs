@@ -21,12 +21,14 @@ pub(crate) struct Case {
     pub(crate) needs: [fn() -> Skip; 2],
     /// Versions of containerd that it is about, by their beginning; empty: all.
     pub(crate) versions: &'static [&'static str],
+    /// Only on the newest containerd: it is about something else.
+    pub(crate) once: bool,
 }
 
 impl Case {
     /// A test of the Task service that every runtime must pass.
     pub(crate) fn plain(name: &'static str, run: fn(&Node)) -> Self {
-        Self { name, setup: Setup::default, run, any_runtime: true, needs: [|| Ok(()); 2], versions: &[] }
+        Self { name, setup: Setup::default, run, any_runtime: true, needs: [|| Ok(()); 2], versions: &[], once: false }
     }
 
     /// A test of what only egpu does.
@@ -52,6 +54,11 @@ impl Case {
     /// Only on these versions of containerd.
     pub(crate) fn on_containerd(self, versions: &'static [&'static str]) -> Self {
         Self { versions, ..self }
+    }
+
+    /// Only on the newest containerd there is.
+    pub(crate) fn once(self) -> Self {
+        Self { once: true, ..self }
     }
 
     fn is_about(self, flavour: &Flavour) -> bool {
@@ -84,7 +91,8 @@ pub(crate) fn trials(flavours: &[Flavour], cases: &[Case]) -> Vec<Trial> {
             trials.push(missing(major));
         }
         for flavour in of_major {
-            let about = cases.iter().filter(|case| case.is_about(flavour));
+            let is_newest = flavours.last().is_some_and(|newest| newest.version == flavour.version);
+            let about = cases.iter().filter(|case| case.is_about(flavour) && (is_newest || !case.once));
             trials.extend(about.map(|&case| trial(flavour.clone(), case)));
         }
     }

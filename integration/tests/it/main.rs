@@ -14,6 +14,7 @@
 
 mod attacks;
 mod case;
+mod compute;
 mod ctr;
 mod examples;
 mod gpu;
@@ -36,6 +37,7 @@ fn main() -> std::process::ExitCode {
         gpu::cases(),
         memory::cases(),
         attacks::cases(),
+        compute::cases(),
         recovery::cases(),
         ctr::cases(),
         examples::cases(),

@@ -1,0 +1,89 @@
+//! What a container may try to get more of a card's time than it was granted, or to take it from others
+//! (integration/rm-client/src/compute_attacks.rs says each way).
+
+use integration::Node;
+
+use super::{granted, spinning, until_shares};
+use crate::case::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::egpu("compute::stealing_with_calls", calls),
+        Case::egpu("compute::stealing_with_new_channels", new_channels),
+        Case::egpu("compute::stealing_with_many_processes", processes),
+        Case::egpu("compute::stealing_on_a_soft_card", soft),
+    ]
+}
+
+/// Of the attacker, in percent, and of whoever is beside it.
+const OWN: i64 = 20;
+const NEIGHBOURS: f64 = 60.0;
+/// Per mille that an attacker may be above its share in a few seconds on a busy machine.
+const SLACK: i64 = 80;
+
+/// Defences: time slices, schedule and enable calls of a container's are kept and not carried out while its window is closed;
+/// channels of others are not known to it; what would change how it is scheduled is refused.
+fn calls(node: &Node) {
+    steal(
+        node,
+        &[
+            "own-timeslice",
+            "duplicate-timeslice",
+            "channel-properties",
+            "interleave-level",
+            "preemption-mode",
+            "enable-own",
+            "disable-neighbours",
+            "schedule-again",
+        ],
+    );
+}
+
+/// Defence: a channel that comes to be in the off time waits for the window.
+fn new_channels(node: &Node) {
+    steal(node, &["new-channels", "new-groups"]);
+}
+
+fn steal(node: &Node, names: &[&str]) {
+    let neighbour = spinning(node, "neighbour", &[("EGPU_COMPUTE", "60%")]);
+    for name in names {
+        let attacker = granted(node, "attacker", &[("EGPU_COMPUTE", "20%")]);
+        let (code, output) = attacker.args(&["rm-client", "steal", name, "3"]).run().unwrap();
+        assert_eq!(code, 0, "{name}: {}", output.stderr());
+        assert!(output.value("tried") > 0, "{name}");
+        let got = output.value("share_permille");
+        assert!(got <= OWN * 10 + SLACK, "{name}: {got} per mille, {} calls accepted", output.value("accepted"));
+    }
+    // A neighbour that was hurt would not have its share by now.
+    until_shares("the neighbour", &[(&neighbour.stdio, NEIGHBOURS)]);
+    neighbour.end();
+}
+
+/// Defence: a window is all of its container's processes'.
+fn processes(node: &Node) {
+    let neighbour = spinning(node, "neighbour", &[("EGPU_COMPUTE", "60%")]);
+    let attacker = granted(node, "attacker", &[("EGPU_COMPUTE", "20%")]);
+    let (code, output) = attacker.args(&["rm-client", "storm", "4", "24", "--groups", "2"]).run().unwrap();
+    assert_eq!(code, 0, "{}", output.stderr());
+    assert!(output.value("worked") > 1, "{}", output.stdout());
+    let got = output.value("share_permille");
+    assert!(got <= OWN * 10 + SLACK, "{got} per mille");
+    until_shares("the neighbour", &[(&neighbour.stdio, NEIGHBOURS)]);
+    neighbour.end();
+}
+
+/// Defences: slices are egpu's to set, and are divided among the groups of a container.
+fn soft(node: &Node) {
+    let weight = [("EGPU_POLICY", "soft"), ("EGPU_WEIGHT", "1")];
+    let neighbour = spinning(node, "neighbour", &weight);
+    for name in ["own-timeslice", "duplicate-timeslice", "channel-properties", "new-groups"] {
+        let attacker = granted(node, "attacker", &weight).args(&["rm-client", "steal", name, "4"]);
+        let (code, output) = attacker.run().unwrap();
+        assert_eq!(code, 0, "{name}: {}", output.stderr());
+        let got = output.value("share_permille");
+        // Unhindered, a slice of a second leaves a neighbour with a few thousandths.
+        assert!(got <= 700, "{name}: {got} per mille");
+    }
+    until_shares("the neighbour", &[(&neighbour.stdio, 100.0)]);
+    neighbour.end();
+}

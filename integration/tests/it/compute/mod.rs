@@ -1,0 +1,130 @@
+//! Shares of a card's time hold, on simulated cards: programs have work without end, or now and then, and are told what the
+//! engines gave them (integration/rm-client/src/compute.rs). Everything but the engines is as on real cards: registry, timetable,
+//! windows, steering.
+//!
+//! The machine may be slow and busy, so nothing is measured once: a program tells what it got until now, again and again, and a
+//! share is right when it has been near what was granted for some seconds. Where nobody schedules, that never happens.
+
+mod attacks;
+mod cards;
+mod ends;
+mod policies;
+mod shares;
+
+use std::time::{Duration, Instant};
+
+use integration::{Container, ContainerBuilder, Exec, Node, stdio::Stdio};
+
+use crate::{attacks::rm_client, case::Case};
+
+/// All of them. One version of containerd is enough: nothing here is about containerd.
+pub(crate) fn cases() -> Vec<Case> {
+    let all = [shares::cases(), policies::cases(), cards::cases(), ends::cases(), attacks::cases()];
+    all.into_iter().flatten().map(|case| case.also_needing(rm_client).once()).collect()
+}
+
+/// For how long a share must have been right.
+const LONG_ENOUGH: Duration = Duration::from_secs(3);
+/// Until when it must have been. Other tests run beside this one.
+const AT_LAST: Duration = Duration::from_secs(45);
+/// How far off it may be, in points: of whatever a busy machine does to a scheduler, and far from what no scheduler gives.
+const POINTS: f64 = 5.0;
+
+/// A container with memory of card 0.
+fn granted<'node>(node: &'node Node, id: &str, variables: &[(&str, &str)]) -> ContainerBuilder<'node> {
+    node.container(id).env("EGPU_DEVICES", "0").env("EGPU_MEMORY", "1024MiB").envs(variables)
+}
+
+/// One that works without end and tells what it got.
+#[track_caller]
+fn spinning<'node>(node: &'node Node, id: &str, variables: &[(&str, &str)]) -> Container<'node> {
+    let container = granted(node, id, variables).args(SPIN).start().expect("a container with a share");
+    container.stdio.value("working");
+    container
+}
+
+/// A program that works for longer than any test, and tells how much it got so often.
+const SPIN: &[&str] = &["rm-client", "spin", "600", "--every", "100ms"];
+
+/// Another program of a container.
+#[track_caller]
+fn exec<'container>(container: &'container Container<'_>, id: &str, arguments: &[&str]) -> Exec<'container> {
+    let exec = container.exec(id, arguments).start().expect("another process");
+    exec.stdio.value("working");
+    exec
+}
+
+/// What a program tells at one instant.
+#[derive(Debug, Clone)]
+struct Sample {
+    at_us: u64,
+    /// Card by card.
+    executed_us: Vec<u64>,
+}
+
+fn samples(stdio: &Stdio) -> Vec<Sample> {
+    let text = stdio.stdout_so_far();
+    let complete = text.rfind('\n').map_or("", |end| &text[..end]);
+    let parse = |line: &str| {
+        let mut numbers = line.strip_prefix("sample ")?.split(' ').map(|number| number.parse().expect("a number"));
+        Some(Sample { at_us: numbers.next()?, executed_us: numbers.collect() })
+    };
+    complete.lines().filter_map(parse).collect()
+}
+
+/// Percent of a card's time that a program got in the last `over`, which began at `from` or later; `None`: it has not told for
+/// so long yet.
+fn share(stdio: &Stdio, card: usize, from_us: u64, over: Duration) -> Option<f64> {
+    let samples = samples(stdio);
+    let last = samples.last()?;
+    let over_us = u64::try_from(over.as_micros()).ok()?;
+    let first = samples.iter().rev().find(|sample| sample.at_us + over_us <= last.at_us)?;
+    let got = last.executed_us[card] - first.executed_us[card];
+    #[allow(clippy::cast_precision_loss, reason = "a share in percent")]
+    let percent = got as f64 * 100.0 / (last.at_us - first.at_us) as f64;
+    (first.at_us >= from_us).then_some(percent)
+}
+
+/// What a program is to get: its streams, and percent of the first of its cards.
+type Expected<'a> = (&'a Stdio, f64);
+
+/// Waits until all have had what they are to have for long enough, at the same time.
+#[track_caller]
+fn until_shares(what: &str, expected: &[Expected<'_>]) {
+    until_within(
+        what,
+        &expected.iter().map(|(stdio, percent)| (*stdio, percent - POINTS..=percent + POINTS)).collect::<Vec<_>>(),
+    );
+}
+
+/// The same with a range for each.
+#[track_caller]
+fn until_within(what: &str, expected: &[(&Stdio, std::ops::RangeInclusive<f64>)]) {
+    let from_us = now_us();
+    let deadline = Instant::now() + AT_LAST;
+    loop {
+        let shares: Vec<Option<f64>> =
+            expected.iter().map(|(stdio, _)| share(stdio, 0, from_us, LONG_ENOUGH)).collect();
+        let right = |(share, (_, range)): (&Option<f64>, &(&Stdio, _))| {
+            share.is_some_and(|share| std::ops::RangeInclusive::contains(range, &share))
+        };
+        if shares.iter().zip(expected).all(right) {
+            return;
+        }
+        let wanted: Vec<_> = expected.iter().map(|(_, range)| range).collect();
+        assert!(Instant::now() < deadline, "{what}: {shares:?} %, not {wanted:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// `CLOCK_MONOTONIC`, as the programs have it.
+fn now_us() -> u64 {
+    nvidia_glue::schedule::now_us()
+}
+
+/// Ends containers.
+fn end<'node>(containers: impl IntoIterator<Item = Container<'node>>) {
+    for container in containers {
+        container.end();
+    }
+}

@@ -1,0 +1,106 @@
+//! The policies that share a card in other ways than by caps, and priority.
+
+use integration::{EgpuConfig, Node, Setup};
+
+use super::{SPIN, end, exec, granted, spinning, until_shares, until_within};
+use crate::case::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::egpu("compute::fair_is_a_slice_each_also_alone", fair).on(four_slices),
+        Case::egpu("compute::weighted_is_by_the_weights_of_all_who_exist", weighted).on(weights),
+        Case::egpu("compute::preemptive_is_equal_among_those_with_processes", preemptive),
+        Case::egpu("compute::soft_lends_what_is_not_used", soft),
+        Case::egpu("compute::soft_goes_by_containers_not_by_their_groups", groups),
+        Case::egpu("compute::low_priority_runs_in_what_high_leaves", priority),
+    ]
+}
+
+fn four_slices() -> Setup {
+    Setup { egpu: EgpuConfig::with_keys("max_inst = 4\ndefault_policy = \"fair\"\n"), ..Setup::default() }
+}
+
+fn fair(node: &Node) {
+    let one = spinning(node, "one", &[]);
+    until_shares("a quarter, alone", &[(&one.stdio, 25.0)]);
+    let two = spinning(node, "two", &[]);
+    until_shares("a quarter each", &[(&one.stdio, 25.0), (&two.stdio, 25.0)]);
+    end([one, two]);
+}
+
+fn weights() -> Setup {
+    Setup { egpu: EgpuConfig::with_keys("default_policy = \"weighted\"\n"), ..Setup::default() }
+}
+
+/// Alibaba's: a share of a card by weight, whether the others use theirs or not.
+fn weighted(node: &Node) {
+    let of = |id: &str, weight: &str| {
+        let builder = node.container(id).env("NVIDIA_VISIBLE_DEVICES", "0").env("ALIYUN_COM_GPU_MEM_DEV", "32");
+        builder.env("ALIYUN_COM_GPU_MEM_CONTAINER", "4").env("ALIYUN_COM_GPU_SCHD_WEIGHT", weight)
+    };
+    let one = of("one", "2").args(SPIN).start().unwrap();
+    until_shares("alone: the whole card", &[(&one.stdio, 100.0)]);
+    let idle = of("idle", "2").start().unwrap();
+    until_shares("half of it, although the other is idle", &[(&one.stdio, 50.0)]);
+    let heavy = of("heavy", "4").args(SPIN).start().unwrap();
+    until_shares("1 to 2", &[(&one.stdio, 25.0), (&heavy.stdio, 50.0)]);
+    end([idle]);
+    until_shares("1 to 2, of the whole card", &[(&one.stdio, 100.0 / 3.0), (&heavy.stdio, 200.0 / 3.0)]);
+    end([one, heavy]);
+}
+
+fn preemptive(node: &Node) {
+    let policy = [("EGPU_POLICY", "preemptive")];
+    let one = spinning(node, "one", &policy);
+    // It exists, and uses no card.
+    let late = granted(node, "late", &policy).start().unwrap();
+    until_shares("the only one with a process", &[(&one.stdio, 100.0)]);
+    let process = exec(&late, "process", SPIN);
+    until_shares("equal", &[(&one.stdio, 50.0), (&process.stdio, 50.0)]);
+    process.end();
+    until_shares("the only one again", &[(&one.stdio, 100.0)]);
+    end([one, late]);
+}
+
+fn soft(node: &Node) {
+    let weight = |weight: &'static str| [("EGPU_POLICY", "soft"), ("EGPU_WEIGHT", weight)];
+    let light = spinning(node, "light", &weight("1"));
+    until_shares("alone", &[(&light.stdio, 100.0)]);
+    let heavy = granted(node, "heavy", &weight("3")).start().unwrap();
+    until_shares("beside one without work", &[(&light.stdio, 100.0)]);
+    let work = exec(&heavy, "work", SPIN);
+    until_within("1 to 3", &[(&light.stdio, 17.0..=33.0), (&work.stdio, 67.0..=83.0)]);
+    work.end();
+    until_shares("what is not used is lent", &[(&light.stdio, 100.0)]);
+    // Works for a tenth of the time, which is less than its share.
+    let bursts = ["rm-client", "burst", "600", "10ms", "100ms", "--every", "100ms"];
+    let bursts = exec(&heavy, "bursts", &bursts);
+    until_within("bursts", &[(&light.stdio, 80.0..=95.0), (&bursts.stdio, 5.0..=15.0)]);
+    bursts.end();
+    end([light, heavy]);
+}
+
+/// Ten groups are not ten shares.
+fn groups(node: &Node) {
+    let weight = [("EGPU_POLICY", "soft"), ("EGPU_WEIGHT", "1")];
+    let spin = [SPIN, &["--groups", "10"]].concat();
+    let many = granted(node, "many", &weight).args(&spin).start().unwrap();
+    let one = spinning(node, "one", &weight);
+    until_within("half each", &[(&many.stdio, 42.0..=58.0), (&one.stdio, 42.0..=58.0)]);
+    end([many, one]);
+}
+
+fn priority(node: &Node) {
+    let of = |priority: &'static str| [("EGPU_PRIORITY", priority)];
+    let low = spinning(node, "low", &of("low"));
+    until_shares("alone", &[(&low.stdio, 100.0)]);
+    let high = granted(node, "high", &of("high")).start().unwrap();
+    let work = exec(&high, "work", SPIN);
+    until_within("nothing is left", &[(&low.stdio, 0.0..=8.0), (&work.stdio, 85.0..=100.0)]);
+    work.end();
+    until_shares("high has no work", &[(&low.stdio, 100.0)]);
+    let bursts = exec(&high, "bursts", &["rm-client", "burst", "600", "1s", "2s", "--every", "100ms"]);
+    until_within("what high leaves", &[(&low.stdio, 25.0..=55.0), (&bursts.stdio, 40.0..=60.0)]);
+    bursts.end();
+    end([low, high]);
+}

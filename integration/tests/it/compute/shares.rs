@@ -1,0 +1,149 @@
+//! Hard caps (policy `fixed`), alone and beside others.
+
+use integration::{EgpuConfig, Node, Setup};
+
+use super::{SPIN, end, exec, granted, spinning, until_shares, until_within};
+use crate::case::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::egpu("compute::three_caps_on_one_card", three_caps),
+        Case::egpu("compute::a_cap_alone_and_what_is_not_capped", cap_and_remainder),
+        Case::egpu("compute::vendor_case_3", vendor_case_3),
+        Case::egpu("compute::hamis_core_limits", hami),
+        Case::egpu("compute::all_processes_of_a_container_share_its_window", processes),
+        Case::egpu("compute::hundreds_of_channels", channels),
+        Case::egpu("compute::copies_are_throttled_too", copies),
+        Case::egpu("compute::copies_are_left_alone_where_that_is_configured", free_copies).on(compute_only),
+        Case::egpu("compute::a_card_without_firmware_refuses_caps", without_firmware).on(no_firmware),
+        Case::egpu("compute::a_card_without_firmware_may_share_by_weights", degraded).on(degrading),
+    ]
+}
+
+const fn cap(percent: &'static str) -> [(&'static str, &'static str); 1] {
+    [("EGPU_COMPUTE", percent)]
+}
+
+fn three_caps(node: &Node) {
+    let containers = [("a", "10%"), ("b", "30%"), ("c", "60%")].map(|(id, percent)| spinning(node, id, &cap(percent)));
+    let [a, b, c] = &containers;
+    until_shares("10, 30, 60 %", &[(&a.stdio, 10.0), (&b.stdio, 30.0), (&c.stdio, 60.0)]);
+    end(containers);
+}
+
+/// Who has a cap gets no more alone; who has none shares what is left.
+fn cap_and_remainder(node: &Node) {
+    let capped = spinning(node, "capped", &cap("30%"));
+    until_shares("30 % alone", &[(&capped.stdio, 30.0)]);
+    let one = spinning(node, "one", &[]);
+    until_shares("30 % and the rest", &[(&capped.stdio, 30.0), (&one.stdio, 70.0)]);
+    let two = spinning(node, "two", &[]);
+    until_shares("two share the rest", &[(&capped.stdio, 30.0), (&one.stdio, 35.0), (&two.stdio, 35.0)]);
+    end([one, two]);
+    until_shares("30 % alone again", &[(&capped.stdio, 30.0)]);
+    end([capped]);
+}
+
+/// 10 GiB at 10, 50 and 100 % of the card: the vendor has 9.9, 50.6 and 100 % of the throughput.
+fn vendor_case_3(node: &Node) {
+    for percent in [10_u32, 50, 100] {
+        let request = format!("POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=10240,WEIGHT={percent}");
+        let builder = node.container("job").env("EGPU", &request).env("NVIDIA_VISIBLE_DEVICES", "0");
+        let container = builder.args(SPIN).start().unwrap();
+        until_shares(&request, &[(&container.stdio, f64::from(percent))]);
+        container.end();
+    }
+}
+
+/// `default`: capped only beside others. `force`: always. `disable`: never.
+fn hami(node: &Node) {
+    let limited = |id: &str, policy: &str| {
+        let builder = node.container(id).env("NVIDIA_VISIBLE_DEVICES", "0").env("CUDA_DEVICE_MEMORY_LIMIT", "1024m");
+        let builder = builder.env("CUDA_DEVICE_SM_LIMIT", "30").env("GPU_CORE_UTILIZATION_POLICY", policy);
+        builder.args(SPIN).start().unwrap()
+    };
+    let default = limited("default", "default");
+    until_shares("alone", &[(&default.stdio, 100.0)]);
+    let force = limited("force", "force");
+    until_shares("beside another", &[(&default.stdio, 30.0), (&force.stdio, 30.0)]);
+    default.end();
+    until_shares("forced", &[(&force.stdio, 30.0)]);
+    let disable = limited("disable", "disable");
+    until_shares("not limited", &[(&force.stdio, 30.0), (&disable.stdio, 70.0)]);
+    end([force, disable]);
+}
+
+fn processes(node: &Node) {
+    let container = spinning(node, "a", &cap("40%"));
+    let more = [exec(&container, "b", SPIN), exec(&container, "c", SPIN)];
+    let third = 40.0 / 3.0;
+    let all = [&container.stdio, &more[0].stdio, &more[1].stdio];
+    until_shares("a third of 40 % each", &all.map(|stdio| (stdio, third)));
+    for process in more {
+        process.end();
+    }
+    until_shares("40 % again", &[(&container.stdio, 40.0)]);
+    end([container]);
+}
+
+/// More than one call to the driver names.
+fn channels(node: &Node) {
+    let spin = [SPIN, &["--groups", "10", "--channels", "15"]].concat();
+    let many = granted(node, "many", &cap("30%")).args(&spin).start().unwrap();
+    let few = spinning(node, "few", &cap("50%"));
+    until_shares("150 channels", &[(&many.stdio, 30.0), (&few.stdio, 50.0)]);
+    end([many, few]);
+}
+
+/// What a program that has copied for some seconds got of the copy engine.
+fn copied(node: &Node) -> f64 {
+    let (code, output) = granted(node, "a", &cap("30%")).args(&["rm-client", "spin", "4", "--copy"]).run().unwrap();
+    assert_eq!(code, 0, "{}", output.stderr());
+    #[allow(clippy::cast_precision_loss, reason = "a share in percent")]
+    let percent = output.value("copy_us") as f64 * 100.0 / output.value("wall_us") as f64;
+    percent
+}
+
+fn copies(node: &Node) {
+    let percent = copied(node);
+    assert!((10.0..60.0).contains(&percent), "{percent} % of the copy engine");
+}
+
+fn compute_only() -> Setup {
+    Setup { egpu: EgpuConfig::with_keys("throttle = \"compute\"\n"), ..Setup::default() }
+}
+
+fn free_copies(node: &Node) {
+    let percent = copied(node);
+    assert!(percent > 90.0, "{percent} % of the copy engine");
+}
+
+/// Two cards that cannot take channels off.
+const WITHOUT_FIRMWARE: &str = "[driver]\nkind = \"simulated\"\n[[driver.simulated]]\nmodel = \"Tesla V100-PCIE-32GB\"\n\
+                                memory = \"32768MiB\"\ncount = 2\ngsp = false\n";
+
+fn no_firmware() -> Setup {
+    Setup { egpu: EgpuConfig::with_cards(WITHOUT_FIRMWARE), ..Setup::default() }
+}
+
+fn degrading() -> Setup {
+    let keys = "hard_caps_unavailable = \"degrade\"\n".to_owned();
+    Setup { egpu: EgpuConfig { driver: WITHOUT_FIRMWARE.to_owned(), keys }, ..Setup::default() }
+}
+
+fn without_firmware(node: &Node) {
+    let refused = granted(node, "a", &cap("30%")).start().expect_err("a cap that nobody could hold");
+    assert!(refused.message().contains("hard_caps_unavailable"), "{}", refused.message());
+    let free = spinning(node, "b", &[]);
+    until_shares("no cap", &[(&free.stdio, 100.0)]);
+    end([free]);
+}
+
+/// What was asked for is a weight among those who have work.
+fn degraded(node: &Node) {
+    let less = spinning(node, "less", &cap("20%"));
+    until_shares("alone", &[(&less.stdio, 100.0)]);
+    let more = spinning(node, "more", &cap("60%"));
+    until_within("1 to 3", &[(&less.stdio, 15.0..=35.0), (&more.stdio, 65.0..=85.0)]);
+    end([less, more]);
+}
