@@ -1,6 +1,6 @@
 #!/bin/bash
-# The main job, end to end: three containers share GPUs through a containerd of their own, a fourth is refused, and a fifth
-# is told "out of memory" at its quota.
+# The main job, end to end: three containers share GPUs through a containerd of their own, and each gets its share of the time;
+# a fourth is refused, and a fifth is told "out of memory" at its quota.
 #
 # Starts a private containerd beside whatever runs on the machine, and takes everything away again at the end. Without an
 # NVIDIA driver, four Tesla V100 of 32 GB are simulated. Every statement that is printed is checked: the exit status is 0
@@ -161,6 +161,13 @@ run() {
     ctr run --runtime io.containerd.egpu.v1 --detach "${arguments[@]}" --rootfs "$rootfs" "$id" sleep infinity
 }
 
+# in_container ID COMMAND...: runs it in a running container, as `docker exec` does.
+in_container() {
+    local id=$1
+    shift
+    ctr tasks exec --exec-id "e$RANDOM$RANDOM" "$id" "$@"
+}
+
 say "Three containers share card 0, each asking in the language that its manifest was written for:"
 # egpu's own: a third of the memory, 30 % of the time.
 run training EGPU_DEVICES=0 EGPU_MEMORY=30% EGPU_COMPUTE=30%
@@ -176,6 +183,32 @@ for id in training inference notebook; do
     ctr tasks list | grep "^$id .*RUNNING" >/dev/null || fail "$id does not run"
 done
 echo "(notebook: 10 MB of its 2 GiB are reserved, as that dialect wants it.)"
+
+# --- Shares of time ------------------------------------------------------------------------------------------------------
+
+# share_of ID PERCENT: what a program in the container got of the card's time, which must be near what was granted.
+share_of() {
+    local permille
+    permille=$(sed --quiet 's/^share_permille=//p' "$work/spin-$1")
+    printf '%-12s %8d %%  %6d.%d %%\n' "$1" "$2" $((permille / 10)) $((permille % 10))
+    [ $((permille - $2 * 10)) -le 50 ] && [ $(($2 * 10 - permille)) -le 50 ] || fail "$1 got $permille/1000 of the card's time, not $2 %"
+}
+
+# Simulated cards have engines with a time of their own; for a real card's, see integration/gpu.
+if egpu cards --output json | grep '"simulated": true' >/dev/null; then
+    say "Each now runs a program that would keep the whole card busy, for five seconds. What each gets of the card's time:"
+    echo '$ rm-client spin 5s        (in each container, at the same time)'
+    spinning=()
+    for id in training inference notebook; do
+        ctr tasks exec --exec-id spin "$id" rm-client spin 5s >"$work/spin-$id" &
+        spinning+=($!)
+    done
+    for process in "${spinning[@]}"; do wait "$process" || fail "a program that works on the card failed"; done
+    printf '%-12s %10s  %10s\n' CONTAINER GRANTED GOT
+    share_of training 30
+    share_of inference 20
+    share_of notebook 10
+fi
 
 # --- One that does not fit -----------------------------------------------------------------------------------------------
 
@@ -193,13 +226,6 @@ echo "Nobody else noticed:"
 show egpu cards
 
 # --- A program that wants more than its quota ----------------------------------------------------------------------------
-
-# in_container ID COMMAND...: runs it in a running container, as `docker exec` does.
-in_container() {
-    local id=$1
-    shift
-    ctr tasks exec --exec-id "e$RANDOM$RANDOM" "$id" "$@"
-}
 
 say "One more, with 3276 MiB of the card, sees a card of exactly that size, and no other:"
 # CTYun eGPU.
@@ -235,4 +261,3 @@ done
 ! egpu ps --output json | grep '"id"' >/dev/null || fail "a grant outlived its container"
 show egpu cards
 say "Done: grants were made, held and given back; no process, mount or cgroup was left behind."
-echo "Memory quotas hold whatever a container runs; compute shares are admitted, and not held yet (see README)."
