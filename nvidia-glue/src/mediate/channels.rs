@@ -58,6 +58,7 @@ type GroupId = u64;
 #[derive(Debug)]
 struct Group {
     engine: Engine,
+    /// As a whole, or a channel of it was.
     is_scheduled: bool,
     /// What the program set; microseconds.
     slice_us: Option<u64>,
@@ -170,14 +171,15 @@ impl Channels {
         Some(self.members(*id).map(|(name, _)| name).collect())
     }
 
-    /// A channel, or a group and all that is and will be in it, can do work from now on. What of it could not before: for
-    /// [`Channels::unschedule`].
+    /// A channel, or a group and all that is in it, can do work from now on; and what will be in the group, by itself or not. What of
+    /// it could not before: for [`Channels::unschedule`].
     pub(super) fn schedule(&mut self, name: ObjectName) -> Vec<ObjectName> {
         let mut new = Vec::new();
-        if let Some(group) = self.handles.get(&name).and_then(|id| self.groups.get_mut(id))
+        let group = self.group_handle(name);
+        if let Some(group) = group.and_then(|group| self.handles.get(&group)).and_then(|id| self.groups.get_mut(id))
             && !std::mem::replace(&mut group.is_scheduled, true)
         {
-            new.push(name);
+            new.extend(self.group_handle(name));
         }
         for name in self.below(name).unwrap_or_default() {
             if let Some(channel) = self.channels.get_mut(&name)
@@ -201,11 +203,11 @@ impl Channels {
         }
     }
 
-    /// The program wants these on the card, or off.
+    /// The program wants these on the card, or off, which has no effect on what is not scheduled.
     pub(super) fn want(&mut self, names: &[ObjectName], wanted: bool) {
         for name in names {
             if let Some(channel) = self.channels.get_mut(name) {
-                channel.is_unwanted = !wanted;
+                channel.is_unwanted = !wanted && channel.is_scheduled;
             }
         }
     }
@@ -229,9 +231,10 @@ impl Channels {
         names.iter().filter(is_wanted).copied().collect()
     }
 
-    /// What is named to the driver to open or to close the gate. What the program has taken off stays off in both.
-    pub(super) fn at_the_gate(&self) -> Vec<ObjectName> {
-        let named = |channel: &Channel| self.is_gated(channel) && !channel.is_unwanted;
+    /// What is named to the driver to open or to close the gate. What the program has taken off is not put back; it is taken off
+    /// again, as nobody has to know what else puts it back.
+    pub(super) fn at_the_gate(&self, is_closed: bool) -> Vec<ObjectName> {
+        let named = |channel: &Channel| self.is_gated(channel) && (is_closed || !channel.is_unwanted);
         self.channels.iter().filter(|(_, channel)| named(channel)).map(|(name, _)| *name).collect()
     }
 
@@ -264,11 +267,9 @@ impl Channels {
         self.scheduled_compute_groups().count() + self.channels.values().filter(is_bare).count()
     }
 
-    /// Those that were scheduled as a whole, or a channel of theirs was.
     fn scheduled_compute_groups(&self) -> impl Iterator<Item = GroupId> + '_ {
-        let has_scheduled = |id| self.members(id).any(|(_, channel)| channel.is_scheduled);
-        let groups = self.groups.iter().filter(move |(id, group)| group.is_scheduled || has_scheduled(**id));
-        groups.filter(|(id, group)| self.is_compute(**id, group)).map(|(id, _)| *id)
+        let groups = self.groups.iter().filter(|(id, group)| group.is_scheduled && self.is_compute(**id, group));
+        groups.map(|(id, _)| *id)
     }
 
     fn members(&self, id: GroupId) -> impl Iterator<Item = (ObjectName, &Channel)> {
@@ -367,7 +368,7 @@ mod tests {
                 channels.schedule(name(1, at));
             }
             assert_eq!(channels.throttled(), expected);
-            assert_eq!(channels.at_the_gate().len(), expected);
+            assert_eq!(channels.at_the_gate(true).len(), expected);
         }
     }
 
@@ -378,16 +379,16 @@ mod tests {
         channels.add_group(group, GR);
         // The group says which engine it is; the channel's own word does not count.
         assert!(channels.add_channel(one, group.object, NVDEC), "the first that is throttled");
-        assert_eq!((channels.throttled(), channels.at_the_gate()), (1, vec![]));
+        assert_eq!((channels.throttled(), channels.at_the_gate(true)), (1, vec![]));
         channels.schedule(group);
-        assert_eq!(channels.at_the_gate(), [one]);
+        assert_eq!(channels.at_the_gate(true), [one]);
         assert!(!channels.add_channel(two, group.object, NVDEC));
-        assert_eq!(channels.at_the_gate(), [one, two], "added to a group that is scheduled");
+        assert_eq!(channels.at_the_gate(true), [one, two], "added to a group that is scheduled");
         channels.want(&[one], false);
-        assert_eq!(channels.at_the_gate(), [two], "the program has taken it off itself");
+        assert_eq!(channels.at_the_gate(false), [two], "the program has taken it off itself");
         channels.want(&[one], true);
         channels.remove(one);
-        assert_eq!(channels.at_the_gate(), [two]);
+        assert_eq!(channels.at_the_gate(true), [two]);
         channels.remove_client(Handle(1));
         assert_eq!((channels.throttled(), channels.compute_groups()), (0, 0));
         assert!(channels.groups.is_empty());
@@ -405,7 +406,7 @@ mod tests {
         channels.add_channel(one, group.object, 0);
         channels.add_channel(two, duplicate.object, NVDEC);
         channels.schedule(duplicate);
-        assert_eq!(channels.at_the_gate(), [one, two]);
+        assert_eq!(channels.at_the_gate(true), [one, two]);
         assert_eq!(channels.compute_groups(), 1);
         channels.set_program_slice(duplicate, 7);
         assert_eq!(channels.program_slice(group), Some(7));
@@ -422,10 +423,10 @@ mod tests {
         channels.add_group(group, NVDEC);
         channels.add_channel(channel, group.object, 0);
         channels.schedule(group);
-        assert_eq!((channels.at_the_gate(), channels.compute_groups()), (vec![], 0));
+        assert_eq!((channels.at_the_gate(true), channels.compute_groups()), (vec![], 0));
         channels.works_on(channel, Engine::Compute);
         channels.works_on(channel, Engine::Copy);
-        assert_eq!((channels.at_the_gate(), channels.compute_groups()), (vec![channel], 1));
+        assert_eq!((channels.at_the_gate(true), channels.compute_groups()), (vec![channel], 1));
     }
 
     #[test]
@@ -440,6 +441,6 @@ mod tests {
         assert!(!channels.has_channel(channel));
         channels.add_channel(group, Handle(1), GR);
         assert!(!channels.has_group(group));
-        assert_eq!(channels.at_the_gate(), [], "not scheduled");
+        assert_eq!(channels.at_the_gate(true), [], "not scheduled");
     }
 }

@@ -92,6 +92,23 @@ enum Failure {
     Refused(Status),
 }
 
+impl Failure {
+    /// Whether one of the channels that were named may be the reason, so that it is worth trying without it. Not where a card does
+    /// not answer: each attempt would take seconds.
+    fn is_about_channels(&self) -> bool {
+        /// `NV_ERR_INVALID_OBJECT`, `NV_ERR_INVALID_OBJECT_HANDLE`.
+        const INVALID: [Status; 2] = [Status(0x31), Status(0x33)];
+        let about = [
+            Status::INVALID_CHANNEL,
+            Status::INVALID_CLIENT,
+            Status::OBJECT_NOT_FOUND,
+            Status::INVALID_STATE,
+            Status::INVALID_ARGUMENT,
+        ];
+        matches!(self, Self::Refused(status) if about.contains(status) || INVALID.contains(status))
+    }
+}
+
 impl CardGate {
     pub(super) fn new(
         card: &OwnCard,
@@ -193,7 +210,7 @@ impl CardGate {
             let mut state = lock(&self.state);
             state.is_closed = is_closed;
             state.edges += 1;
-            state.channels.at_the_gate()
+            state.channels.at_the_gate(is_closed)
         };
         let mut edge = Edge { channels: names.len(), calls: 0 };
         let result = self.name_all(is_closed, &names, &mut edge);
@@ -205,14 +222,14 @@ impl CardGate {
 
     /// Names channels to the driver, as many at a time as it takes. A channel that has gone makes it refuse the whole call, though it
     /// does the others of it all the same (580.159.04): to be sure of that, they are named again without it. The first refusal
-    /// that is about something else is what is told.
+    /// that is about one that is still there is what is told.
     fn name_all(&self, disable: bool, names: &[ObjectName], edge: &mut Edge) -> Result<(), EdgeError> {
         let mut result = Ok(());
         let mut todo: Vec<Vec<ObjectName>> = names.chunks(MOST).rev().map(<[_]>::to_vec).collect();
         while let Some(mut chunk) = todo.pop() {
             edge.calls += 1;
             let Err(failure) = self.name_channels(disable, &chunk) else { continue };
-            if let Failure::Refused(Status::NOT_SUPPORTED) = failure {
+            if !failure.is_about_channels() {
                 return Err(self.error(DISABLE_CHANNELS_NAME, failure));
             }
             let named = chunk.len();

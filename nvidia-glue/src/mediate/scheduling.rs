@@ -278,7 +278,7 @@ impl Session {
     fn resume_context(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
         flight.execute(self.driver.as_ref())?;
         for gate in &self.gates {
-            gate.bring(&gate.with(|channels| channels.at_the_gate()), false);
+            gate.bring(&gate.with(|channels| channels.at_the_gate(true)), false);
         }
         flight.finish()
     }

@@ -2,9 +2,11 @@
 
 use std::sync::{Arc, mpsc};
 
+use proptest::{collection::vec, prelude::*, sample::Index};
+
 use super::{
     spy::{COPY, DISABLE, GR, NVDEC, SCHEDULE_CHANNEL, SCHEDULE_GROUP, SET_TIMESLICE, Spy},
-    world::Machine,
+    world::{Container, Context, Machine, Program},
 };
 use crate::{
     mediate::{Answer, Stopped, locks::lock},
@@ -352,6 +354,13 @@ fn a_driver_that_refuses_is_told_of_and_tried_again() {
     spy.refuse(DISABLE, Status::INVALID_STATE);
     let refused = gate.open().unwrap_err();
     assert!(matches!(refused, EdgeError::Refused { status: Status::INVALID_STATE, .. }), "{refused}");
+    // A card that does not answer is not asked for each channel: NV_ERR_TIMEOUT, NV_ERR_GPU_IS_LOST.
+    for status in [Status(0x65), Status(0x0f)] {
+        spy.refuse(DISABLE, status);
+        spy.seen();
+        assert!(gate.close().is_err());
+        assert_eq!(spy.count(DISABLE), 1);
+    }
     spy.refuse(SET_TIMESLICE, Status::INVALID_STATE);
     assert!(gate.set_slice(Some(1000)).is_err());
     // A new attempt of the scheduler's.
@@ -376,4 +385,198 @@ fn a_gate_keeps_no_file_and_nobody_alive() {
     container.session.reconcile();
     container.assert_nothing_left();
     assert_eq!(spy.duplicates(), 0);
+}
+
+/// What programs and the scheduler do, in any order.
+#[derive(Debug, Clone)]
+enum Deed {
+    Group(u32),
+    Channel { below: Option<Index>, engine: u32 },
+    Duplicate(Index),
+    Schedule(Index),
+    Disable { channel: Index, disable: bool },
+    Bind { channel: Index, engine: u32 },
+    Object(Index),
+    Free(Index),
+    Open,
+    Close,
+}
+
+fn deeds() -> impl Strategy<Value = Vec<Deed>> {
+    let engine = prop::sample::select(vec![0, GR, COPY, NVDEC]);
+    let index = any::<Index>();
+    let deed = prop_oneof![
+        2 => engine.clone().prop_map(Deed::Group),
+        4 => (prop::option::of(index.clone()), engine.clone())
+            .prop_map(|(below, engine)| Deed::Channel { below, engine }),
+        1 => index.clone().prop_map(Deed::Duplicate),
+        4 => index.clone().prop_map(Deed::Schedule),
+        3 => (index.clone(), any::<bool>()).prop_map(|(channel, disable)| Deed::Disable { channel, disable }),
+        1 => (index.clone(), engine).prop_map(|(channel, engine)| Deed::Bind { channel, engine }),
+        1 => index.clone().prop_map(Deed::Object),
+        1 => index.prop_map(Deed::Free),
+        2 => Just(Deed::Open),
+        2 => Just(Deed::Close),
+    ];
+    vec(deed, 1..40)
+}
+
+/// A channel as its program knows it.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    channel: u32,
+    group: Option<u32>,
+    /// The most throttled of all that it was said or found to work on.
+    throttled: bool,
+    wanted: bool,
+}
+
+struct Play<'p, 'a> {
+    container: &'a Container,
+    program: &'p Program<'a>,
+    context: Context<'p, 'a>,
+    /// Handles of groups: which group each is, and whether that is throttled.
+    groups: Vec<(u32, u32, bool)>,
+    channels: Vec<Known>,
+    closed: bool,
+}
+
+impl Play<'_, '_> {
+    fn does(&mut self, deed: &Deed) {
+        let is_throttled = |engine: u32| engine != NVDEC;
+        let context = &self.context;
+        match deed {
+            Deed::Group(engine) => {
+                let group = context.group(*engine);
+                self.groups.push((group, group, is_throttled(*engine)));
+            }
+            Deed::Channel { below, engine } => {
+                let group = below.as_ref().filter(|_| !self.groups.is_empty()).map(|at| *at.get(&self.groups));
+                let channel = context.channel(group.map_or(context.device, |group| group.0), *engine).unwrap();
+                let throttled = group.map_or(is_throttled(*engine), |group| group.2);
+                self.channels.push(Known { channel, group: group.map(|group| group.1), throttled, wanted: true });
+            }
+            Deed::Duplicate(at) if !self.groups.is_empty() => {
+                let (handle, group, throttled) = *at.get(&self.groups);
+                let place = (context.client, context.device);
+                let same = self.program.dup(context.control, place, (context.client, handle)).unwrap();
+                self.groups.push((same, group, throttled));
+            }
+            Deed::Schedule(at) if !self.channels.is_empty() => {
+                let known = *at.get(&self.channels);
+                let group = self.groups.iter().find(|group| Some(group.1) == known.group);
+                // By the channel, or by any handle of its group.
+                let _ = match group {
+                    Some((handle, ..)) if known.channel % 2 == 0 => context.schedule(*handle, SCHEDULE_GROUP),
+                    _ => context.schedule(known.channel, SCHEDULE_CHANNEL),
+                };
+            }
+            Deed::Disable { channel, disable } if !self.channels.is_empty() => {
+                let at = channel.index(self.channels.len());
+                context.disable(*disable, &[(context.client, self.channels[at].channel)]).unwrap();
+                self.channels[at].wanted = !disable;
+            }
+            Deed::Bind { channel, engine } if !self.channels.is_empty() => {
+                let at = channel.index(self.channels.len());
+                let _ = context.control(self.channels[at].channel, 0xa06f_0104, &mut engine.to_le_bytes());
+                self.channels[at].throttled |= is_throttled(*engine);
+            }
+            Deed::Object(at) if !self.channels.is_empty() => {
+                let at = at.index(self.channels.len());
+                let place = (context.client, self.channels[at].channel, 0);
+                if self.program.alloc(context.control, place, 0xcbc0, &mut [0; 8]).is_ok() {
+                    self.channels[at].throttled = true;
+                }
+            }
+            Deed::Free(at) if !self.channels.is_empty() => {
+                let known = self.channels.swap_remove(at.index(self.channels.len()));
+                context.free(known.channel).unwrap();
+            }
+            Deed::Open => {
+                self.container.gate().open().unwrap();
+                self.closed = false;
+            }
+            Deed::Close => {
+                self.container.gate().close().unwrap();
+                self.closed = true;
+            }
+            _ => {}
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_done_no_throttled_channel_works_while_the_gate_is_closed(deeds in deeds()) {
+        let machine = Machine::new(1);
+        let spy = Spy::new(&machine);
+        let container = spy.container(&machine);
+        container.session.hurry(true);
+        let program = container.program();
+        let context = program.context(0);
+        let mut play = Play {
+            container: &container,
+            program: &program,
+            context,
+            groups: Vec::new(),
+            channels: Vec::new(),
+            closed: false,
+        };
+        for deed in &deeds {
+            play.does(deed);
+            for known in &play.channels {
+                if play.closed && known.throttled {
+                    prop_assert!(!spy.works(&play.context, known.channel), "{known:?} works after {deed:?}");
+                }
+                let can_work = spy.is_scheduled(&play.context, known.channel);
+                if !play.closed && known.wanted && can_work {
+                    prop_assert!(spy.works(&play.context, known.channel), "{known:?} is off after {deed:?}");
+                }
+            }
+            let throttled = play.channels.iter().filter(|known| known.throttled).count();
+            prop_assert_eq!(container.gate().channels(), throttled);
+        }
+    }
+}
+
+#[test]
+fn a_gate_that_moves_while_many_threads_call_has_the_last_word() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    container.session.hurry(true);
+    let program = container.program();
+    let contexts = [program.context(0), program.context(0), program.context(0)];
+    let gate = container.gate();
+    let all = std::thread::scope(|scope| {
+        let callers: Vec<_> = contexts
+            .iter()
+            .map(|context| {
+                scope.spawn(move || {
+                    let mut channels = Vec::new();
+                    for _ in 0..8 {
+                        channels.extend(context.scheduled(GR, 2));
+                        let named: Vec<_> = channels.iter().map(|channel| (context.client, *channel)).collect();
+                        context.disable(true, &named).unwrap();
+                        context.disable(false, &named).unwrap();
+                    }
+                    channels
+                })
+            })
+            .collect();
+        while !callers.iter().all(|caller| caller.is_finished()) {
+            gate.open().unwrap();
+            gate.close().unwrap();
+        }
+        callers.into_iter().map(|caller| caller.join().unwrap()).collect::<Vec<_>>()
+    });
+    for (context, channels) in contexts.iter().zip(&all) {
+        assert!(channels.iter().all(|channel| !spy.works(context, *channel)));
+    }
+    assert_eq!(gate.open().unwrap().channels, 48);
+    for (context, channels) in contexts.iter().zip(&all) {
+        assert!(channels.iter().all(|channel| spy.works(context, *channel)));
+    }
 }

@@ -58,9 +58,9 @@ fn what_a_program_has_taken_off_stays_off() {
     // In the window, and again out of it.
     context.disable(true, &first).unwrap();
     for _ in 0..2 {
-        assert_eq!(gate.close().unwrap(), Edge { channels: 1, calls: 1 });
+        assert_eq!(gate.close().unwrap(), Edge { channels: 2, calls: 1 });
         context.disable(true, &first).unwrap();
-        gate.open().unwrap();
+        assert_eq!(gate.open().unwrap(), Edge { channels: 1, calls: 1 });
         assert!(!spy.works(&context, channels[0]) && spy.works(&context, channels[1]));
     }
     context.disable(false, &first).unwrap();
@@ -70,6 +70,26 @@ fn what_a_program_has_taken_off_stays_off() {
     assert_eq!(context.disable(true, &first), Err(Status::INVALID_STATE));
     spy.refuse_nothing();
     assert_eq!(gate.close().unwrap().channels, 2);
+}
+
+#[test]
+fn nobody_is_let_off_for_having_been_taken_off_too_early() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let group = context.group(GR);
+    let channel = context.channel(group, 0).unwrap();
+    // It has no effect on the card, and none here.
+    context.disable(true, &[(context.client, channel)]).unwrap();
+    context.schedule(group, SCHEDULE_GROUP).unwrap();
+    assert!(spy.works(&context, channel));
+    let gate = container.gate();
+    gate.close().unwrap();
+    assert!(!spy.works(&context, channel));
+    gate.open().unwrap();
+    assert!(spy.works(&context, channel));
 }
 
 #[test]

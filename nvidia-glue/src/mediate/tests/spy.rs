@@ -171,6 +171,11 @@ impl Spy {
         channel.scheduled && !channel.off
     }
 
+    /// Whether the card would have a channel work, were it not off.
+    pub(super) fn is_scheduled(&self, context: &Context<'_, '_>, channel: u32) -> bool {
+        lock(&self.card).channels[&(context.client, channel)].scheduled
+    }
+
     /// Duplicates that were made and are not freed, those of clients that are gone among them.
     pub(super) fn duplicates(&self) -> usize {
         lock(&self.card).same.len()
