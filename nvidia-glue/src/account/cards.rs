@@ -33,6 +33,7 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Cards {
     cards: Vec<State>,
+    host: State,
     by_process: HashMap<(Pid, Card), u128>,
 }
 
@@ -41,11 +42,11 @@ pub(super) fn saturated(bytes: u128) -> Bytes {
 }
 
 impl Cards {
-    pub(super) fn new(limits: &[Bytes]) -> Self {
+    pub(super) fn new(limits: &[Bytes], host: Bytes) -> Self {
         // More cards than an index can name cannot be asked for.
-        let cards = limits.iter().take(usize::from(u8::MAX) + 1);
-        let cards = cards.map(|limit| State { limit: limit.floor_to_kib().0, ..State::default() });
-        Self { cards: cards.collect(), by_process: HashMap::new() }
+        let cards = limits.iter().take(usize::from(Card::HOST.0));
+        let limited = |limit: &Bytes| State { limit: limit.floor_to_kib().0, ..State::default() };
+        Self { cards: cards.map(limited).collect(), host: limited(&host), by_process: HashMap::new() }
     }
 
     /// Every card.
@@ -54,7 +55,14 @@ impl Cards {
     }
 
     fn state(&self, card: Card) -> Result<&State, Refusal> {
+        if card == Card::HOST {
+            return Ok(&self.host);
+        }
         self.cards.get(usize::from(card.0)).ok_or(Refusal::UnknownCard(card))
+    }
+
+    fn state_mut(&mut self, card: Card) -> Option<&mut State> {
+        if card == Card::HOST { Some(&mut self.host) } else { self.cards.get_mut(usize::from(card.0)) }
     }
 
     pub(super) fn usage(&self, card: Card) -> Result<CardUsage, Refusal> {
@@ -72,17 +80,18 @@ impl Cards {
     }
 
     pub(super) fn users(&self) -> impl Iterator<Item = (Pid, Card, Bytes)> {
-        self.by_process.iter().map(|(&(process, card), &used)| (process, card, saturated(used)))
+        let of_cards = self.by_process.iter().filter(|((_, card), _)| *card != Card::HOST);
+        of_cards.map(|(&(process, card), &used)| (process, card, saturated(used)))
     }
 
     pub(super) fn set_limit(&mut self, card: Card, limit: Bytes) -> Result<(), Refusal> {
-        let state = self.cards.get_mut(usize::from(card.0)).ok_or(Refusal::UnknownCard(card))?;
+        let state = self.state_mut(card).ok_or(Refusal::UnknownCard(card))?;
         state.limit = limit.floor_to_kib().0;
         Ok(())
     }
 
     pub(super) fn count_denial(&mut self, card: Card) {
-        if let Some(state) = self.cards.get_mut(usize::from(card.0)) {
+        if let Some(state) = self.state_mut(card) {
             state.denials = state.denials.saturating_add(1);
         }
     }
@@ -105,7 +114,7 @@ impl Cards {
 
     /// Counts `bytes` more, whether or not they fit.
     pub(super) fn add(&mut self, process: Pid, card: Card, bytes: u128) {
-        let Some(state) = self.cards.get_mut(usize::from(card.0)) else { return };
+        let Some(state) = self.state_mut(card) else { return };
         if bytes == 0 {
             return;
         }
@@ -116,7 +125,7 @@ impl Cards {
 
     /// Counts `bytes` less; they were added before, for the same process.
     pub(super) fn subtract(&mut self, process: Pid, card: Card, bytes: u128) {
-        let Some(state) = self.cards.get_mut(usize::from(card.0)) else { return };
+        let Some(state) = self.state_mut(card) else { return };
         debug_assert!(state.used >= bytes, "more released than was charged");
         state.used = state.used.saturating_sub(bytes);
         if let Some(used) = self.by_process.get_mut(&(process, card)) {

@@ -36,12 +36,18 @@ impl Accounts {
         if self.managed.len() >= self.limits.managed_ranges as usize {
             return Err(Refusal::TooMany { counted: Counted::ManagedRanges, limit: self.limits.managed_ranges });
         }
-        for card in self.cards.all() {
-            self.cards.fits(card, length)?;
-        }
+        self.managed_fits(length)?;
         self.charge_everywhere(process, length.0.into());
         self.managed.reserved += 1;
         Ok(ManagedReservation { process, length: length.0, armed: Armed::new(&self.abandoned) })
+    }
+
+    /// Whether `length` bytes of managed memory would fit now.
+    ///
+    /// # Errors
+    /// When they do not on one of the cards.
+    pub fn managed_fits(&self, length: Bytes) -> Result<(), Refusal> {
+        self.cards.all().try_for_each(|card| self.cards.fits(card, length))
     }
 
     /// The `mmap` will not be executed.

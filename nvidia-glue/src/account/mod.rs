@@ -26,6 +26,7 @@ mod exports;
 mod intervals;
 mod managed;
 mod objects;
+mod page_tables;
 mod query;
 mod reserve;
 #[cfg(test)]
@@ -37,6 +38,7 @@ mod uvm;
 pub use cards::CardUsage;
 pub use managed::{ManagedDrift, ManagedReservation, ManagedSync, Mapping};
 pub use objects::{Committed, Freed, Placement};
+pub use page_tables::PageTableReservation;
 pub use query::{Counts, ObjectView, ProcessEnd};
 pub use reserve::{Ask, ClientReservation, Hold, NotCommitted, Reservation, WhyNot};
 pub use types::{Card, Counted, ExportFile, Kind, Mm, ObjectLimits, ObjectName, OverQuota, Refusal, UvmFile};
@@ -63,6 +65,9 @@ pub struct Accounts {
     exports: exports::Exports,
     uvm: uvm::UvmFiles,
     managed: managed::Managed,
+    page_tables: page_tables::PageTables,
+    /// By client.
+    os_events: HashMap<Handle, u32>,
     abandoned: Arc<AtomicU64>,
     conflicts: u64,
 }
@@ -72,7 +77,7 @@ impl Accounts {
     pub fn new(limits: &[Bytes], object_limits: ObjectLimits) -> Self {
         Self {
             limits: object_limits,
-            cards: cards::Cards::new(limits),
+            cards: cards::Cards::new(limits, object_limits.host_memory),
             charges: charges::Charges::default(),
             tree: tree::Tree::default(),
             clients: HashMap::new(),
@@ -81,6 +86,8 @@ impl Accounts {
             exports: exports::Exports::default(),
             uvm: uvm::UvmFiles::default(),
             managed: managed::Managed::default(),
+            page_tables: page_tables::PageTables::default(),
+            os_events: HashMap::new(),
             abandoned: Arc::default(),
             conflicts: 0,
         }

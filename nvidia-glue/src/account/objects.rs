@@ -227,12 +227,13 @@ impl Accounts {
         let Some(root) = self.clients.get(&client).map(|client| client.root) else { return Freed::default() };
         let freed = self.remove(root);
         self.clients.remove(&client);
+        self.os_events.remove(&client);
         self.counts.clients = self.counts.clients.saturating_sub(1);
         freed
     }
 
     fn remove(&mut self, index: Index) -> Freed {
-        let Self { tree, charges, cards, counts, clients, attachments, .. } = self;
+        let Self { tree, charges, cards, counts, clients, attachments, page_tables, .. } = self;
         let mut freed = Freed::default();
         let mut released = 0_u64;
         tree.remove(index, |index, object| {
@@ -249,6 +250,7 @@ impl Accounts {
                     client.charged = client.charged.saturating_sub(1);
                 }
             }
+            page_tables.object_gone(index);
             while let Some(charge) = attachments.pop(index) {
                 released = released.saturating_add(charges.release(cards, charge).0);
             }
@@ -284,6 +286,38 @@ impl Accounts {
             client.charged = client.charged.saturating_add(1);
         }
         self.cards.excess(card, bytes).map_or(Ok(()), |over| Err(over.into()))
+    }
+
+    /// Whether one more event may be made.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn os_event_fits(&self) -> Result<(), Refusal> {
+        let limit = self.limits.os_events;
+        if self.counts().os_events < limit {
+            Ok(())
+        } else {
+            Err(Refusal::TooMany { counted: Counted::OsEvents, limit })
+        }
+    }
+
+    /// An event of `client`'s was made (`NV_ESC_ALLOC_OS_EVENT`).
+    pub fn os_event(&mut self, client: Handle) {
+        // With a client that has gone meanwhile, it went.
+        if self.clients.contains_key(&client) {
+            let count = self.os_events.entry(client).or_default();
+            *count = count.saturating_add(1);
+        }
+    }
+
+    /// One was freed.
+    pub fn os_event_gone(&mut self, client: Handle) {
+        if let Some(count) = self.os_events.get_mut(&client) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.os_events.remove(&client);
+            }
+        }
     }
 
     /// `object` holds what `hold` holds, until it is freed (memory attached to a fabric or multicast object, for one).

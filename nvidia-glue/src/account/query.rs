@@ -26,6 +26,8 @@ pub struct Counts {
     pub managed_ranges: usize,
     /// Handles that the driver gave while they were still known here: more than a few mean that ends are missed.
     pub conflicts: u64,
+    /// Events that wake files.
+    pub os_events: u32,
     /// See [`Accounts::abandoned`].
     pub abandoned: u64,
 }
@@ -99,6 +101,7 @@ impl Accounts {
             references: self.uvm.references() + self.exports.len() + self.attachments.len(),
             managed_ranges: self.managed.len(),
             conflicts: self.conflicts,
+            os_events: self.os_events.values().fold(0, |sum, count| sum.saturating_add(*count)),
             abandoned: self.abandoned(),
         }
     }

@@ -73,7 +73,7 @@ pub struct ClientReservation {
 #[must_use = "what is held stays charged until it is released"]
 #[derive(Debug)]
 pub struct Hold {
-    /// `None`: the object is charged for nothing (pinned host memory, for one).
+    /// `None`: the object is charged for nothing (a subdevice, for one).
     pub(super) charge: Option<ChargeId>,
     pub(super) armed: Armed,
 }
@@ -124,7 +124,7 @@ impl Accounts {
     }
 
     /// Reserves room for a duplicate of `source` in `client`; it is charged for nothing of its own. What is not known in the source
-    /// client (pinned host memory) is charged for nothing at all.
+    /// client is charged for nothing at all.
     ///
     /// # Errors
     /// When one of the clients is not registered, or there are too many objects.

@@ -8,6 +8,12 @@ use crate::rm::{Handle, Status};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Card(pub u8);
 
+impl Card {
+    /// No card: memory of the host's that the driver pins for the container. It is charged like a card's, against
+    /// [`ObjectLimits::host_memory`], and belongs to no grant.
+    pub const HOST: Self = Self(u8::MAX);
+}
+
 /// An open file description of `/dev/nvidia-uvm` (a UVM address space), as the caller numbers them. A number is never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UvmFile(pub u64);
@@ -71,12 +77,19 @@ pub struct ObjectLimits {
     pub references: u32,
     /// Ranges of managed memory.
     pub managed_ranges: u32,
+    /// Events that wake files (`NV_ESC_ALLOC_OS_EVENT`).
+    pub os_events: u32,
+    /// Memory of the host's that the driver has made for the container (class 0x3e, pools of semaphores): no cgroup counts it.
+    pub host_memory: Bytes,
 }
 
 impl Default for ObjectLimits {
-    /// Room for 32 processes with a context each on several cards.
+    /// Room for 32 processes with a context each on several cards. One CUDA context was seen to have 10 events, and 70 MiB of the
+    /// host's memory.
     fn default() -> Self {
         Self {
+            os_events: 1 << 16,
+            host_memory: Bytes(16 * Bytes::GIB),
             clients: 4096,
             channel_groups: 64,
             channels: 512,
@@ -113,6 +126,10 @@ pub enum Counted {
     References,
     /// Ranges of managed memory.
     ManagedRanges,
+    /// Events that wake files.
+    OsEvents,
+    /// KiB of page tables ([`Accounts::reserve_page_tables`](super::Accounts::reserve_page_tables)).
+    PageTableKib,
 }
 
 impl std::fmt::Display for Counted {
@@ -125,6 +142,8 @@ impl std::fmt::Display for Counted {
             Self::Objects => "objects",
             Self::References => "mappings and exports",
             Self::ManagedRanges => "ranges of managed memory",
+            Self::OsEvents => "events",
+            Self::PageTableKib => "KiB of page tables",
         })
     }
 }
@@ -192,7 +211,7 @@ impl Refusal {
             Self::UnknownClient(_) => Status::INVALID_CLIENT,
             Self::UnknownObject(_) | Self::NothingExported { .. } => Status::OBJECT_NOT_FOUND,
             Self::UnknownCard(_) => Status::INVALID_DEVICE,
-            Self::OverQuota(_) => Status::NO_MEMORY,
+            Self::OverQuota(_) | Self::TooMany { counted: Counted::PageTableKib, .. } => Status::NO_MEMORY,
             Self::TooMany { .. } => Status::INSUFFICIENT_RESOURCES,
         }
     }

@@ -3,7 +3,10 @@
 //! A mapping is a reference of the driver's own to the memory: it outlives the RM handle (kernel-open/nvidia-uvm/uvm_map_external.c).
 //! It is per card, replaces what it overlaps on that card, and may be unmapped in part: each part that is left keeps the memory.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::RangeInclusive,
+};
 
 use runtime_config::units::Bytes;
 
@@ -11,6 +14,8 @@ use super::{
     Accounts, Card, Counted, Hold, Refusal, UvmFile,
     charges::ChargeId,
     intervals::{Intervals, Span},
+    page_tables::Space,
+    reserve::Armed,
 };
 use crate::mediate::Pid;
 
@@ -34,11 +39,13 @@ pub(super) struct UvmFiles {
     /// Last address by first.
     ranges: BTreeMap<(UvmFile, u64), u64>,
     maps: Intervals<(UvmFile, Card), ChargeId>,
+    /// Pools of semaphores by their first address: memory of the host's.
+    pools: BTreeMap<(UvmFile, u64), ChargeId>,
 }
 
 impl UvmFiles {
     pub(super) fn references(&self) -> usize {
-        self.ranges.len() + self.maps.len()
+        self.ranges.len() + self.maps.len() + self.pools.len()
     }
 
     /// Every file that maps something.
@@ -125,6 +132,7 @@ impl Accounts {
             if let Some(charge) = hold.charge {
                 self.charges.hold(charge);
                 self.uvm.maps.insert((file, card), span, charge);
+                self.page_tables.mapped(Space::Uvm(file), card, span);
             }
         }
         self.release(hold);
@@ -139,6 +147,7 @@ impl Accounts {
     fn cut_map(&mut self, file: UvmFile, card: Card, span: Span) -> Bytes {
         let mut released = 0_u64;
         for cut in self.uvm.maps.cut((file, card), span) {
+            self.page_tables.unmapped(Space::Uvm(file), card, cut.span);
             match cut.remain {
                 0 => released = released.saturating_add(self.charges.release(&mut self.cards, cut.value).0),
                 1 => {}
@@ -151,8 +160,39 @@ impl Accounts {
     /// The range that begins at `base` of `file` was freed (`UVM_FREE`), with all mappings in it. One that is not known changes
     /// nothing. What that released.
     pub fn free_range(&mut self, file: UvmFile, base: u64) -> Bytes {
+        self.drop_pools(file, base..=base);
         let Some(last) = self.uvm.ranges.remove(&(file, base)) else { return Bytes(0) };
         self.cut_maps(file, Span { first: base, last })
+    }
+
+    /// Reserves the host's memory for a pool of semaphores (`UVM_ALLOC_SEMAPHORE_POOL`), to be given to [`Accounts::pool`] or
+    /// [`Accounts::release`].
+    ///
+    /// # Errors
+    /// When that is too much.
+    pub fn reserve_pool(&mut self, process: Pid, length: Bytes) -> Result<Hold, Refusal> {
+        self.references_fit(1)?;
+        self.cards.fits(Card::HOST, length)?;
+        let charge = self.charges.add(&mut self.cards, process, Card::HOST, length).ok_or(self.too_many_objects())?;
+        Ok(Hold { charge: Some(charge), armed: Armed::new(&self.abandoned) })
+    }
+
+    /// The pool exists, at `base` of `file`.
+    pub fn pool(&mut self, hold: Hold, file: UvmFile, base: u64) {
+        if let Some(charge) = hold.charge {
+            self.charges.hold(charge);
+            if let Some(before) = self.uvm.pools.insert((file, base), charge) {
+                self.charges.release(&mut self.cards, before);
+            }
+        }
+        self.release(hold);
+    }
+
+    fn drop_pools(&mut self, file: UvmFile, bases: RangeInclusive<u64>) {
+        while let Some((&key, &charge)) = self.uvm.pools.range((file, *bases.start())..=(file, *bases.end())).next() {
+            self.uvm.pools.remove(&key);
+            self.charges.release(&mut self.cards, charge);
+        }
     }
 
     /// The same on every card.
@@ -205,6 +245,7 @@ impl Accounts {
 
     fn drop_uvm_file(&mut self, file: UvmFile) -> Bytes {
         let released = self.cut_maps(file, Span { first: 0, last: u64::MAX });
+        self.drop_pools(file, 0..=u64::MAX);
         while let Some((&key, _)) = self.uvm.ranges.range((file, 0)..=(file, u64::MAX)).next() {
             self.uvm.ranges.remove(&key);
         }

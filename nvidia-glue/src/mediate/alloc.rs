@@ -186,7 +186,8 @@ impl Session {
             client: alloc.client,
             parent: alloc.parent,
             handle: (Holder::Args, Alloc::OBJECT_AT),
-            size: (class.kind == ClassKind::VideoMemory).then_some((Holder::Buffer(0), memory::SIZE_AT)),
+            size: matches!(class.kind, ClassKind::VideoMemory | ClassKind::SystemMemory)
+                .then_some((Holder::Buffer(0), memory::SIZE_AT)),
             prepare: &prepare,
         };
         if class.kind == ClassKind::Channel {
@@ -229,6 +230,16 @@ impl Session {
                     return Err(End::Status(Status::INVALID_ARGUMENT));
                 }
                 wanted.memory = Some((card, Bytes(request.rounded_size())));
+            }
+            ClassKind::SystemMemory => {
+                let request = MemoryRequest::of_params(params).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+                wanted.memory = Some((Card::HOST, Bytes(request.size)));
+            }
+            ClassKind::VirtualMemory if alloc.class == VIRTUAL_MEMORY => {
+                let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
+                let request = MemoryRequest::of_params(params).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+                let tables = request.page_tables_at_once();
+                wanted.memory = (tables > 0).then_some((card, Bytes(tables)));
             }
             ClassKind::ChannelGroup => {
                 let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
@@ -320,7 +331,7 @@ impl Session {
             Stop::End(end) => end,
             Stop::Refused(refusal) => self.refused(pid, refusal),
             // It was more than the driver had been expected to give.
-            Stop::NotTaken(WhyNot::OverQuota(over)) => self.over_quota(pid, over),
+            Stop::NotTaken(WhyNot::OverQuota(over)) => self.refused(pid, over.into()),
             Stop::NotTaken(WhyNot::ClientGone) => End::Status(Status::INVALID_CLIENT),
         })
     }
@@ -508,6 +519,8 @@ impl Session {
     }
 }
 
+/// `NV50_MEMORY_VIRTUAL` (src/common/sdk/nvidia/inc/class/cl50a0.h).
+const VIRTUAL_MEMORY: u32 = 0x50a0;
 /// More bytes of parameters than any class has.
 const PARAMS_MOST: u32 = 4096;
 /// Offset of `NVOS39_PARAMETERS.hObjectNew`.

@@ -10,7 +10,7 @@ use super::{
     view,
 };
 use crate::{
-    account::{Ask, Kind},
+    account::{Ask, Card, Kind},
     driver::Holder,
     rm::{
         Status,
@@ -44,11 +44,14 @@ impl Session {
         }
         let process = flight.pid;
         let prepare = |_: &Flight<'_>| {
+            let card = || self.card_of(heap.client, heap.parent).ok_or(End::Status(Status::OBJECT_NOT_FOUND));
             let memory = if is_video_memory {
-                let card = self.card_of(heap.client, heap.parent).ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
-                Some((card, Bytes(alloc.request.rounded_size())))
+                Some((card()?, Bytes(alloc.request.rounded_size())))
+            } else if alloc.request.is_virtual() {
+                let tables = alloc.request.page_tables_at_once();
+                if tables > 0 { Some((card()?, Bytes(tables))) } else { None }
             } else {
-                None
+                Some((Card::HOST, Bytes(alloc.request.size)))
             };
             let ask = Ask { client: heap.client, kind: Kind::Memory, memory, process };
             Ok(lock(&self.accounts).reserve(ask)?.into())
@@ -57,7 +60,7 @@ impl Session {
             client: heap.client,
             parent: heap.parent,
             handle: (Holder::Args, alloc.memory_at),
-            size: is_video_memory.then_some((Holder::Args, alloc.size_at)),
+            size: (!alloc.request.is_virtual()).then_some((Holder::Args, alloc.size_at)),
             prepare: &prepare,
         };
         let made = self.make(flight, &making, &[])?;

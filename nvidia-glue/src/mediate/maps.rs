@@ -10,11 +10,12 @@ use super::{
     view,
 };
 use crate::{
+    account::ObjectName,
     driver::{FileField, Holder},
     rm::{
         Handle, Status,
-        decode::{AllocMemory, IdleChannels, MapMemory, Share},
-        layout::{Width, read_number, read_u32, write_u32},
+        decode::{AllocMemory, IdleChannels, MapDma, MapMemory, Share},
+        layout::{Width, read_number, read_u32, read_u64, write_u32},
     },
 };
 
@@ -26,6 +27,10 @@ const IDLE_TIMEOUT: usize = 44;
 const OS_DESCRIPTOR: u32 = 0x71;
 /// Offset of the policy in `NVOS57_PARAMETERS`.
 const SHARE_POLICY: usize = 8;
+/// Offset of `length` in `NVOS46_PARAMETERS`; of `dmaOffset` and, since 550, `size` in `NVOS47_PARAMETERS`.
+const DMA_LENGTH: usize = 24;
+const DMA_OFFSET: usize = 24;
+const DMA_SIZE: usize = 32;
 /// The driver's page about a card is 2608 bytes long in 580; nobody needs much more zeros.
 const MOST_ZEROS: u64 = 1 << 16;
 
@@ -48,6 +53,62 @@ impl Session {
             let is_page = self.is_hidden_page(map);
             if is_page { Err(End::Status(Status::INVALID_ARGUMENT)) } else { flight.execute(self.driver.as_ref()) }
         })?;
+        flight.finish()
+    }
+
+    /// Memory is mapped in an address space of the resource manager's: what that costs are page tables.
+    pub(super) fn map_dma(&self, flight: &mut Flight<'_>, map: MapDma) -> Result<Answer, End> {
+        self.own_client(map.client)?;
+        let card = self.card_of(map.client, map.device).ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
+        let length = read_u64(&flight.args, DMA_LENGTH).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+        flight.confirm()?;
+        let tables = self.reserve(flight.pid, |accounts| accounts.reserve_page_tables(&[card], length))?;
+        let done = self.locks.with(&[Name::Client(map.client)], || {
+            let status = flight.execute(self.driver.as_ref())?;
+            // The status stands behind it in every release.
+            let offset = flight.row.status_at().and_then(|at| read_u64(&flight.args, at.checked_sub(8)?));
+            if let Some(offset) = offset.filter(|_| status.is_ok()) {
+                lock(&self.accounts).dma_mapped(ObjectName::new(map.client, map.dma), card, offset, length);
+            }
+            Ok(())
+        });
+        lock(&self.accounts).release_page_tables(tables);
+        done.and_then(|()| flight.finish())
+    }
+
+    /// `NV_ESC_RM_UNMAP_MEMORY_DMA`; since 550 of a part, too.
+    pub(super) fn unmap_dma(&self, flight: &mut Flight<'_>, map: MapDma) -> Result<Answer, End> {
+        self.own_client(map.client)?;
+        self.locks.with(&[Name::Client(map.client)], || -> Result<(), End> {
+            if flight.execute(self.driver.as_ref())?.is_ok()
+                && let Some(offset) = read_u64(&flight.args, DMA_OFFSET)
+            {
+                let has_size = flight.row.status_at().is_some_and(|at| at > DMA_SIZE);
+                let length = read_u64(&flight.args, DMA_SIZE).filter(|_| has_size).unwrap_or(0);
+                lock(&self.accounts).dma_unmapped(ObjectName::new(map.client, map.dma), offset, length);
+            }
+            Ok(())
+        })?;
+        flight.finish()
+    }
+
+    /// `NV_ESC_ALLOC_OS_EVENT`: a little of the kernel's memory, that nobody counts.
+    pub(super) fn alloc_os_event(&self, flight: &mut Flight<'_>, client: Handle) -> Result<Answer, End> {
+        self.own_client(client)?;
+        flight.confirm()?;
+        self.reserve(flight.pid, |accounts| accounts.os_event_fits())?;
+        if self.execute_row(flight)?.is_ok() {
+            lock(&self.accounts).os_event(client);
+        }
+        flight.finish()
+    }
+
+    /// `NV_ESC_FREE_OS_EVENT`.
+    pub(super) fn free_os_event(&self, flight: &mut Flight<'_>, client: Handle) -> Result<Answer, End> {
+        self.own_client(client)?;
+        if self.execute_row(flight)?.is_ok() {
+            lock(&self.accounts).os_event_gone(client);
+        }
         flight.finish()
     }
 

@@ -13,8 +13,6 @@ pub struct UvmMapping {
     pub length: u64,
     /// Offset in the file, bytes.
     pub offset: u64,
-    /// Whether it is shared and writable, as managed memory is.
-    pub writable: bool,
 }
 
 /// Looks at the container's processes. An error means that the process cannot be examined (usually: it is gone); it is left out.

@@ -24,6 +24,7 @@ use super::{
     open_files::OpenFiles,
     people::People,
     refresh::Found,
+    setup::host_memory_limit,
     topology::Topology,
 };
 use crate::{
@@ -110,6 +111,7 @@ impl Session {
         let limits: Vec<Bytes> = cards.iter().map(|card| card.memory_limit).collect();
         let only_looks = cards.iter().all(|card| card.monitored);
         let object_limits = if only_looks { ObjectLimits::of_a_monitor() } else { ObjectLimits::default() };
+        let object_limits = ObjectLimits { host_memory: host_memory_limit(), ..object_limits };
         let grant = Grant::find(driver.as_ref(), abi, &own, cards)?;
         let gate = |card: &OwnCard| Arc::new(CardGate::new(card, throttle, &driver, abi, &own));
         let gates = grant.cards.iter().map(gate).collect();
@@ -273,9 +275,11 @@ impl Session {
             Call::MapMemory(map) => self.map_memory(flight, map),
             Call::UnmapMemory(unmap) => self.on_client(flight, unmap.client),
             Call::UpdateMapping(update) => self.on_client(flight, update.client),
-            Call::MapDma(map) | Call::UnmapDma(map) => self.on_client(flight, map.client),
+            Call::MapDma(map) => self.map_dma(flight, map),
+            Call::UnmapDma(map) => self.unmap_dma(flight, map),
             Call::BindContextDma { client, .. } => self.on_client(flight, client),
-            Call::AllocOsEvent(event) | Call::FreeOsEvent(event) => self.on_client(flight, event.client),
+            Call::AllocOsEvent(event) => self.alloc_os_event(flight, event.client),
+            Call::FreeOsEvent(event) => self.free_os_event(flight, event.client),
             // It is made of the caller's own pages, which only the kernel finds, and only in the caller's place.
             Call::AllocMemory(_) => Err(End::Status(Status::NOT_SUPPORTED)),
             Call::Uvm(call) => self.uvm(flight, call),
@@ -340,6 +344,8 @@ impl Session {
     /// How a call ends that the accounts refuse for good.
     pub(super) fn refused(&self, pid: Pid, refusal: Refusal) -> End {
         match refusal {
+            // Not what was granted, nor what a container is killed for.
+            Refusal::OverQuota(over) if over.card == Card::HOST => End::Status(refusal.status()),
             Refusal::OverQuota(over) => self.over_quota(pid, over),
             refusal => End::Status(refusal.status()),
         }

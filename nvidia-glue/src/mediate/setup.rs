@@ -10,6 +10,7 @@ use runtime_config::{
 
 use super::{Observer, Processes};
 use crate::{
+    account::ObjectLimits,
     driver::{Driver, OpenClientError},
     rm::{DriverRelease, Status, UnknownDriver},
 };
@@ -103,4 +104,12 @@ pub enum SessionError {
         /// Where it should be.
         pci: PciBusId,
     },
+}
+
+/// Memory of the host's that the driver may pin for one container: a quarter of the machine's, and 16 GiB at the most.
+pub(super) fn host_memory_limit() -> Bytes {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
+    let most = ObjectLimits::default().host_memory;
+    total.map_or(most, |kib: u64| Bytes((kib / 4).saturating_mul(Bytes::KIB)).min(most))
 }

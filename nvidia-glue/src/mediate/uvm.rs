@@ -81,10 +81,10 @@ impl Session {
                 })
             }
             UvmCall::MmInitialize { uvm_fd } => self.mm_initialize(flight, uvm_fd),
+            UvmCall::SemaphorePool(range) => self.semaphore_pool(flight, range),
             UvmCall::Deinitialize
             | UvmCall::UnregisterChannel { .. }
             | UvmCall::ValidateVaRange(_)
-            | UvmCall::SemaphorePool(_)
             | UvmCall::Ranged(_)
             | UvmCall::Other => self.pass_or_continue(flight),
         }
@@ -195,7 +195,8 @@ impl Session {
         self.duplicate_named(flight)?;
         flight.confirm()?;
         self.reserve(flight.pid, |accounts| accounts.external_range_fits())?;
-        self.in_order_with(flight, file, &[Name::Client(memory.client)], |flight| {
+        let tables = self.reserve(flight.pid, |accounts| accounts.reserve_page_tables(&cards, range.length))?;
+        let answer = self.in_order_with(flight, file, &[Name::Client(memory.client)], |flight| {
             let hold = lock(&self.accounts).hold(memory).map_err(|refusal| End::Status(refusal.status()))?;
             let status = flight.execute(self.driver.as_ref());
             let mut accounts = lock(&self.accounts);
@@ -208,7 +209,30 @@ impl Session {
                 accounts.release(hold);
             }
             status.map(|_| ())
-        })
+        });
+        lock(&self.accounts).release_page_tables(tables);
+        answer
+    }
+
+    /// The host's memory. libcuda maps it next, which is charged as managed memory, for the file may be another one by then; a refusal
+    /// there is an "unknown error" to it, and so there must be room already.
+    fn semaphore_pool(&self, flight: &mut Flight<'_>, range: Range) -> Result<Answer, End> {
+        let file = self.uvm_file(flight)?;
+        let length = Bytes(range.length);
+        flight.confirm()?;
+        self.reserve(flight.pid, |accounts| accounts.managed_fits(length))?;
+        let mut pool = Some(self.reserve(flight.pid, |accounts| accounts.reserve_pool(flight.pid, length))?);
+        let answer = self.in_order(flight, file, |flight| {
+            let is_ok = flight.execute(self.driver.as_ref())?.is_ok();
+            if let Some(pool) = pool.take_if(|_| is_ok) {
+                lock(&self.accounts).pool(pool, file, range.base);
+            }
+            Ok(())
+        });
+        if let Some(pool) = pool {
+            lock(&self.accounts).release(pool);
+        }
+        answer
     }
 
     /// The cards that `UVM_MAP_EXTERNAL_ALLOCATION_PARAMS` names: entries of 36 bytes that begin with a UUID, and their number right before the

@@ -54,6 +54,20 @@ impl MemoryRequest {
         !self.is_virtual() && (self.attr >> 25) & 3 != PCI
     }
 
+    /// Page tables that the driver makes of the card's memory at once for addresses that are asked for, unless it is told to wait until
+    /// something is mapped there (`NVOS32_ALLOC_FLAGS_LAZY`, as libcuda does, or `EXTERNALLY_MANAGED`): 4 KiB for each 2 MiB and page
+    /// size, of which there may be two (src/nvidia/src/kernel/mem_mgr/gpu_vaspace.c, `gvaspaceAlloc`).
+    pub const fn page_tables_at_once(&self) -> u64 {
+        const LAZY_OR_EXTERNAL: u32 = 0x0000_0400 | 0x0040_0000;
+        const SPARSE: u32 = 0x0400_0000;
+        const TABLES: u64 = 2 * 4096;
+        if self.flags & LAZY_OR_EXTERNAL != 0 && self.flags & SPARSE == 0 {
+            return 0;
+        }
+        // And one above on each of four levels.
+        self.size.div_ceil(MIB_2).saturating_add(4).saturating_mul(TABLES)
+    }
+
     /// Whether a place on the card is asked for (`NVOS32_ALLOC_FLAGS_FIXED_ADDRESS_ALLOCATE`). The driver then takes whole
     /// multiples of the alignment that is asked for, and says nothing of it (src/nvidia/src/kernel/mem_mgr/video_mem.c,
     /// `_vidmemPmaAllocate`).

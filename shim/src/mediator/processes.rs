@@ -310,7 +310,7 @@ fn uvm_mapping(line: &str) -> Option<UvmMapping> {
     if !is_shared || (offset != address && name != Some("nvidia-uvm")) {
         return None;
     }
-    Some(UvmMapping { address, length: end.checked_sub(address)?, offset, writable: permissions.contains('w') })
+    Some(UvmMapping { address, length: end.checked_sub(address)?, offset })
 }
 
 #[cfg(test)]

@@ -87,6 +87,7 @@ fn numbers_are_limited_reservations_included() {
         objects: 7,
         references: 2,
         managed_ranges: 1,
+        ..ObjectLimits::default()
     };
     let mut accounts = accounts_with(limits);
     let too_many = |counted, limit| Refusal::TooMany { counted, limit };

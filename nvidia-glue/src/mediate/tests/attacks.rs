@@ -290,14 +290,11 @@ fn a_range_ends_with_what_it_was_and_not_with_what_it_was_said_to_be() {
     context.free(memory).unwrap();
     // A second UVM file of the same process, with a range at the same place: its end is not the first one's.
     let other = program.uvm_file();
-    let mut create = [0x7000_0000_u64.to_le_bytes(), (4 * MIB).to_le_bytes(), [0; 8]].concat();
-    program.uvm(other, 73, &mut create, 16).unwrap();
-    let mut free = [0x7000_0000_u64.to_le_bytes(), (4 * MIB).to_le_bytes(), [0; 8]].concat();
-    program.uvm(other, 34, &mut free, 16).unwrap();
+    program.create_range(other, 0x7000_0000, 4 * MIB).unwrap();
+    program.free_range(other, 0x7000_0000, 4 * MIB).unwrap();
     assert_eq!(container.used(0), 4 * MIB);
     let second = program.give(program.file_of(uvm));
-    let mut free = [0x7000_0000_u64.to_le_bytes(), (4 * MIB).to_le_bytes(), [0; 8]].concat();
-    program.uvm(second, 34, &mut free, 16).unwrap();
+    program.free_range(second, 0x7000_0000, 4 * MIB).unwrap();
     assert_eq!(container.used(0), 0, "the same file under another number");
 }
 
@@ -389,9 +386,7 @@ impl Life<'_, '_> {
                 }
             }
             Step::Unmap { at } => {
-                let base = 0x7000_0000 + at * MIB;
-                let mut free = [base.to_le_bytes(), MIB.to_le_bytes(), [0; 8]].concat();
-                let _ = self.program.uvm(self.uvm, 34, &mut free, 16);
+                let _ = self.program.free_range(self.uvm, 0x7000_0000 + at * MIB, MIB);
             }
             Step::Dup { which } => {
                 if let Some(picked) = pick(*which, self.memory.len()) {

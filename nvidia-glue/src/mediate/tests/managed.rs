@@ -1,6 +1,6 @@
 //! Managed memory: mappings of the UVM file.
 
-use super::world::{MIB, Machine};
+use super::world::{MIB, Machine, range};
 use crate::{
     mediate::{Answer, DriftKind, Stopped, locks::lock},
     rm::Node,
@@ -140,8 +140,10 @@ fn copies_on_every_card_are_charged_before_they_are_made() {
     program.map_uvm(AT, LIMIT);
     let used = || (container.used(0), container.used(1));
     assert_eq!(used(), (LIMIT, LIMIT));
-    let mut duplicate = [AT.to_le_bytes(), LIMIT.to_le_bytes(), [0; 8]].concat();
-    assert!(!matches!(program.ioctl(uvm, 44, &mut duplicate), Answer::Errno(_)), "the call itself is let through");
+    assert!(
+        !matches!(program.ioctl(uvm, 44, &mut range(AT, LIMIT)), Answer::Errno(_)),
+        "the call itself is let through"
+    );
     container.session.reconcile();
     assert_eq!(used(), (LIMIT, LIMIT));
     // No card has room for a second range, though on neither need there be a page of the first.

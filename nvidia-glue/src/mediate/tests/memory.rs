@@ -129,8 +129,7 @@ fn memory_that_something_still_maps_stays_charged() {
     }
     assert!(container.used(0) <= LIMIT && refused > 20, "{refused}");
     let before = container.used(0);
-    let mut free = [0x7000_0000_u64.to_le_bytes(), (4 * MIB).to_le_bytes(), [0; 8]].concat();
-    program.uvm(uvm, 34, &mut free, 16).unwrap();
+    program.free_range(uvm, 0x7000_0000, 4 * MIB).unwrap();
     assert_eq!(before - container.used(0), 4 * MIB);
     // A program that is replaced (exec) loses its UVM file, and with it all mappings.
     program.exec();

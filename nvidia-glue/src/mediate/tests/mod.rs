@@ -9,5 +9,6 @@ mod memory;
 mod monitor;
 mod scheduling;
 mod spy;
+mod uncharged;
 mod views;
 mod world;

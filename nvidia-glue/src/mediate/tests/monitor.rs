@@ -80,8 +80,7 @@ fn it_can_have_nothing() {
         let mut gpu = [uuid_bytes(&monitor.inventory.cards[0].uuid).to_vec(), vec![0; 24]].concat();
         assert_eq!(program.uvm(uvm, 37, &mut gpu, 36), Err(Status::NO_MEMORY));
         assert_eq!(program.mmap(uvm, 0x7f00_0000_0000, 4096, 0x7f00_0000_0000), Answer::Errno(libc::ENOMEM));
-        let mut range = [0x7000_0000_u64.to_le_bytes(), MIB.to_le_bytes(), [0; 8]].concat();
-        assert_eq!(program.uvm(uvm, 73, &mut range, 16), Err(refused));
+        assert_eq!(program.create_range(uvm, 0x7000_0000, MIB), Err(refused));
         // Memory of the host's is not the card's.
         context.object(0x3e, &mut host_memory_params(MIB)).unwrap();
     });

@@ -299,7 +299,7 @@ impl<'a> Program<'a> {
     }
 
     pub(super) fn map_uvm(&self, address: u64, length: u64) {
-        let mapping = UvmMapping { address, length, offset: address, writable: true };
+        let mapping = UvmMapping { address, length, offset: address };
         lock(&self.process.mappings).push(mapping);
     }
 
@@ -457,6 +457,23 @@ impl<'a> Program<'a> {
         Context { program: self, control, client, device, subdevice }
     }
 
+    /// `UVM_CREATE_EXTERNAL_RANGE`.
+    pub(super) fn create_range(&self, fd: i32, base: u64, length: u64) -> Result<(), Status> {
+        self.uvm(fd, 73, &mut range(base, length), 16)
+    }
+
+    /// `UVM_FREE`, as before 590.
+    pub(super) fn free_range(&self, fd: i32, base: u64, length: u64) -> Result<(), Status> {
+        self.uvm(fd, 34, &mut range(base, length), 16)
+    }
+
+    /// `UVM_ALLOC_SEMAPHORE_POOL`.
+    pub(super) fn pool(&self, fd: i32, base: u64, length: u64) -> Result<(), Status> {
+        let mut pool = vec![0; 9248];
+        pool[..24].copy_from_slice(&range(base, length));
+        self.uvm(fd, 68, &mut pool, 9240)
+    }
+
     /// A UVM file that knows the context's card and client.
     pub(super) fn uvm_file(&self) -> i32 {
         let uvm = self.open(Node::Uvm);
@@ -495,11 +512,9 @@ impl Context<'_, '_> {
     /// Maps memory into a new external range at `base`.
     pub(super) fn map(&self, uvm: i32, base: u64, length: u64, memory: u32) -> Result<(), Status> {
         let card = &self.program.container.inventory.cards[0];
-        let range = [base.to_le_bytes(), length.to_le_bytes()].concat();
-        let mut create = [range.clone(), vec![0; 8]].concat();
-        self.program.uvm(uvm, 73, &mut create, 16)?;
+        self.program.create_range(uvm, base, length)?;
         let mut map = vec![0; 9264];
-        map[..16].copy_from_slice(&range);
+        map[..16].copy_from_slice(&range(base, length)[..16]);
         map[24..40].copy_from_slice(&uuid_bytes(&card.uuid));
         map[9240] = 1;
         for (at, value) in [(9248, self.control.cast_unsigned()), (9252, self.client), (9256, memory)] {
@@ -526,6 +541,11 @@ impl Context<'_, '_> {
 
 pub(super) fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Base, length, status: what most of UVM's structs begin with.
+pub(super) fn range(base: u64, length: u64) -> Vec<u8> {
+    [base.to_le_bytes(), length.to_le_bytes(), [0; 8]].concat()
 }
 
 pub(super) fn device_params(instance: u32) -> Vec<u8> {

@@ -2,7 +2,7 @@
 
 use super::{
     api::*,
-    program::{CARDS, Flying, LIMITS, Program},
+    program::{CARDS, CHARGED, Flying, LIMITS, Program, slot},
     world::{File, Memory, Object, PAGE},
 };
 use std::collections::BTreeSet;
@@ -34,7 +34,7 @@ impl Program<'_> {
 
     pub(super) fn reserve(&mut self) -> Option<()> {
         let (client, process) = (self.client()?, self.process()?);
-        let card = self.byte() % CARDS;
+        let card = CHARGED[self.below(CHARGED.len())];
         let bytes = u64::from(self.byte() % 24) * PAGE / 2;
         let usage = self.accounts.card(Card(card)).unwrap();
         let fits = usage.used.0 + bytes <= usage.limit.0;
@@ -86,7 +86,7 @@ impl Program<'_> {
                 }
                 // It could not be freed again.
                 self.accounts.commit_anyway(refused.reservation, placement).unwrap();
-                self.may_exceed[usize::from(card)] = true;
+                self.may_exceed[slot(card)] = true;
             }
         }
         self.world.memory.push(Memory { card, bytes: bytes + larger });
@@ -198,7 +198,7 @@ impl Program<'_> {
                 self.world.find_mut(group.client, group.handle)?.memory = memory;
             }
         }
-        self.may_exceed[usize::from(card)] |= verdict.is_err();
+        self.may_exceed[slot(card)] |= verdict.is_err();
         let usage = self.accounts.card(Card(card)).unwrap();
         assert!(verdict.is_ok() || usage.used > usage.limit);
         Some(())
@@ -210,7 +210,7 @@ impl Program<'_> {
         self.accounts.set_limit(Card(card), limit).unwrap();
         let usage = self.accounts.card(Card(card)).unwrap();
         assert_eq!(usage.limit, limit.floor_to_kib());
-        self.may_exceed[usize::from(card)] |= usage.used > usage.limit;
+        self.may_exceed[slot(card)] |= usage.used > usage.limit;
         Some(())
     }
 }

@@ -18,7 +18,11 @@ pub(super) const LIMITS: ObjectLimits = ObjectLimits {
     objects: 40,
     references: 40,
     managed_ranges: 12,
+    os_events: 4,
+    host_memory: Bytes(35 * PAGE),
 };
+/// The host's memory is charged like a card's.
+pub(super) const CHARGED: [u8; 3] = [0, 1, Card::HOST.0];
 
 /// An allocation that was reserved and not executed yet.
 pub(super) struct Flying {
@@ -56,7 +60,7 @@ pub(super) struct Program<'a> {
     /// a process that has ended.
     pub(super) mixed: bool,
     /// A card may be over its limit: that was lowered, or an object could not be freed again.
-    pub(super) may_exceed: [bool; CARDS as usize],
+    pub(super) may_exceed: [bool; CHARGED.len()],
     pub(super) reported: BTreeSet<usize>,
 }
 
@@ -76,7 +80,7 @@ pub(crate) fn run(bytes: &[u8]) {
         mapped_of: BTreeMap::new(),
         copied: false,
         mixed: false,
-        may_exceed: [false; CARDS as usize],
+        may_exceed: [false; CHARGED.len()],
         reported: BTreeSet::new(),
     };
     program.world.processes.insert(100, 1);
@@ -85,6 +89,11 @@ pub(crate) fn run(bytes: &[u8]) {
         program.check();
     }
     program.end();
+}
+
+/// Where in [`CHARGED`].
+pub(super) fn slot(card: u8) -> usize {
+    CHARGED.iter().position(|charged| *charged == card).unwrap()
 }
 
 impl Program<'_> {
@@ -163,7 +172,7 @@ impl Program<'_> {
 
     /// Compares the account with the world.
     pub(super) fn check(&mut self) {
-        for card in 0..CARDS {
+        for (at, card) in CHARGED.into_iter().enumerate() {
             let usage = self.accounts.card(Card(card)).unwrap();
             let held = self.held(card);
             assert!(usage.used.0 >= held, "card {card}: {} said, {held} held", usage.used.0);
@@ -171,11 +180,18 @@ impl Program<'_> {
                 assert_eq!(usage.used.0, held, "card {card}");
             }
             let by_process: u64 = self.accounts.users().filter(|user| user.1 == Card(card)).map(|user| user.2.0).sum();
-            assert_eq!(by_process, usage.used.0, "the processes' sum");
+            assert_eq!(by_process, if card < CARDS { usage.used.0 } else { 0 }, "the processes' sum");
             let exceeds = usage.used > usage.limit;
-            assert!(!exceeds || self.may_exceed[usize::from(card)], "card {card} is over its limit");
-            self.may_exceed[usize::from(card)] &= exceeds;
+            assert!(!exceeds || self.may_exceed[at], "card {card} is over its limit");
+            self.may_exceed[at] &= exceeds;
             assert!(usage.high_water >= usage.used);
+        }
+        for card in [0, 1, FOREIGN] {
+            let (said, needed) = (self.accounts.page_tables(Card(card)).0, self.world.page_tables(card));
+            assert!(said >= needed, "card {card}: {said} bytes of page tables said, {needed} needed");
+            if !self.behind && !self.stale && !self.mixed {
+                assert_eq!(said, needed, "page tables of card {card}");
+            }
         }
         assert_eq!(self.accounts.abandoned(), 0);
         let counts = self.accounts.counts();
@@ -190,7 +206,8 @@ impl Program<'_> {
     /// What the driver holds of a card, or is about to.
     fn held(&self, card: u8) -> u64 {
         let flying: u64 = self.flying.iter().filter(|flying| flying.card == card).map(|flying| flying.bytes).sum();
-        self.world.allocated(card) + self.world.managed() + flying
+        let managed = if card < CARDS { self.world.managed() } else { 0 };
+        self.world.allocated(card) + managed + flying
     }
 
     /// Everything ends, and all ends are told: nothing is left.

@@ -114,6 +114,14 @@ impl World {
         of_card.map(|memory| memory.bytes).sum()
     }
 
+    /// Bytes of page tables that mappings on `card` may need: no range is as long as what a table of the second level maps.
+    pub(super) fn page_tables(&self, card: u8) -> u64 {
+        let on_card = || self.maps.keys().filter(|key| key.1 == card);
+        let files: BTreeSet<usize> = on_card().map(|key| key.0).collect();
+        let lowest = (on_card().count() as u64 * PAGE).div_ceil(2 << 20);
+        (lowest + 4 * files.len() as u64) * 4096
+    }
+
     /// Bytes of managed memory, which may be on any card.
     pub(super) fn managed(&self) -> u64 {
         let mapped = self.vmas.values().filter(|vma| vma.enabled).count() as u64;

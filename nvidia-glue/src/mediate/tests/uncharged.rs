@@ -1,0 +1,235 @@
+//! What costs memory and has no size that a quota could be charged for: limited.
+
+use runtime_config::Bytes;
+
+use super::world::{Container, Context, MIB, Machine, host_memory_params, memory_params, result, words};
+use crate::{
+    account::{Accounts, Card, ObjectLimits},
+    mediate::{Answer, locks::lock},
+    rm::{
+        Node, Status,
+        layout::{write_u32, write_u64},
+    },
+};
+
+const LIMIT: u64 = 64 * MIB;
+const GIB_512: u64 = 512 << 30;
+/// What page tables may come to: see `account::page_tables`.
+const TABLES: u64 = 32 * MIB + LIMIT / 128;
+
+fn limited(machine: &Machine, limits: ObjectLimits) -> Container {
+    let container = machine.container(&[0], LIMIT);
+    *lock(&container.session.accounts) = Accounts::new(&[Bytes(LIMIT)], limits);
+    container
+}
+
+fn tables(container: &Container) -> u64 {
+    lock(&container.session.accounts).page_tables(Card(0)).0
+}
+
+fn host(container: &Container) -> u64 {
+    lock(&container.session.accounts).card(Card::HOST).unwrap().used.0
+}
+
+/// Little memory, mapped at many places that lie far apart: each needs page tables of its own.
+#[test]
+fn page_tables_of_mappings_are_bounded() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let uvm = program.uvm_file();
+    let context = program.context(0);
+    context.register(uvm);
+    let memory = context.memory(2 * MIB).unwrap();
+    let place = |at: u64| GIB_512 + (at << 30);
+    let mapped = (0..1 << 14).take_while(|at| match context.map(uvm, place(*at), 2 * MIB, memory) {
+        Ok(()) => true,
+        Err(status) => {
+            assert_eq!(status, Status::NO_MEMORY, "what CUDA takes for out of memory");
+            false
+        }
+    });
+    let mapped = mapped.count() as u64;
+    assert!((1000..2000).contains(&mapped), "{mapped}");
+    assert!(tables(&container) <= TABLES, "{}", tables(&container));
+    assert_eq!(container.used(0), 2 * MIB, "one piece of memory, however often it is mapped");
+    // The range that was made for the one that was refused.
+    program.free_range(uvm, place(mapped), 2 * MIB).unwrap();
+    for at in 0..2 {
+        program.free_range(uvm, place(at), 2 * MIB).unwrap();
+    }
+    context.map(uvm, place(mapped), 2 * MIB, memory).unwrap();
+    program.close(uvm);
+    container.session.reconcile();
+    assert_eq!(tables(&container), 0);
+}
+
+/// What CUDA does is far from the bound: all of the grant, in pieces of 2 MiB that lie side by side, mapped by two processes.
+#[test]
+fn a_program_that_maps_all_it_has_is_far_from_the_bound() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    let uvms = [program.uvm_file(), program.uvm_file()];
+    uvms.iter().for_each(|uvm| context.register(*uvm));
+    for at in 0..LIMIT / (2 * MIB) {
+        let memory = context.memory(2 * MIB).unwrap();
+        uvms.iter().for_each(|uvm| context.map(*uvm, GIB_512 + at * 2 * MIB, 2 * MIB, memory).unwrap());
+    }
+    assert!(tables(&container) < TABLES / 50, "{}", tables(&container));
+}
+
+/// `NV_ESC_RM_MAP_MEMORY_DMA` and its end; the driver chooses nothing here.
+fn dma(context: &Context<'_, '_>, (space, memory): (u32, u32), offset: u64, length: u64) -> Result<(), Status> {
+    let mut args = vec![0; 64];
+    for (at, value) in [(0, context.client), (4, context.device), (8, space), (12, memory)] {
+        assert!(write_u32(&mut args, at, value));
+    }
+    assert!(write_u64(&mut args, 24, length) && write_u64(&mut args, 48, offset));
+    let answer = context.program.escape(context.control, 0x57, &mut args);
+    result(answer, &args, 56)
+}
+
+fn end_dma(context: &Context<'_, '_>, (space, memory): (u32, u32), offset: u64, length: u64) {
+    let mut args = words(&[context.client, context.device, space, memory, 0, 0]);
+    args.extend([offset.to_le_bytes(), length.to_le_bytes(), [0; 8]].concat());
+    let answer = context.program.escape(context.control, 0x58, &mut args);
+    result(answer, &args, 40).unwrap();
+}
+
+#[test]
+fn mappings_of_the_resource_managers_are_bounded_too() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    let memory = context.memory(2 * MIB).unwrap();
+    let space = context.object(0x50a0, &mut lazy_space(GIB_512)).unwrap();
+    let names = (space, memory);
+    let place = |at: u64| at << 30;
+    let mapped = (0..1 << 14).take_while(|at| dma(&context, names, place(*at), 2 * MIB).is_ok()).count() as u64;
+    assert!((500..2000).contains(&mapped), "{mapped}");
+    assert!(tables(&container) <= TABLES);
+    assert_eq!(dma(&context, names, place(mapped), 2 * MIB), Err(Status::NO_MEMORY));
+    // One that grows no table more than it ends, in parts and whole.
+    end_dma(&context, names, place(0), MIB);
+    end_dma(&context, names, place(0) + MIB, MIB);
+    end_dma(&context, names, place(1), 0);
+    dma(&context, names, place(mapped), 2 * MIB).unwrap();
+    assert_eq!(dma(&context, names, 0, u64::MAX), Err(Status::NO_MEMORY));
+    context.free(space).unwrap();
+    assert_eq!(tables(&container), 0);
+}
+
+fn lazy_space(size: u64) -> Vec<u8> {
+    let mut params = memory_params(size);
+    assert!(write_u32(&mut params, 8, 0x0008_0400));
+    params
+}
+
+/// 1 TiB of addresses needs 2 GiB of page tables, which the driver makes at once when it is not told to wait.
+#[test]
+fn page_tables_that_are_made_at_once_are_charged() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    let space = context.object(0x50a0, &mut lazy_space(2 * GIB_512)).unwrap();
+    assert_eq!(container.used(0), 0, "as libcuda asks for them");
+    let mut at_once = memory_params(2 * GIB_512);
+    assert!(write_u32(&mut at_once, 8, 0x0008_0000));
+    assert_eq!(context.object(0x50a0, &mut at_once), Err(Status::NO_MEMORY));
+    let mut sparse = memory_params(2 * GIB_512);
+    assert!(write_u32(&mut sparse, 8, 0x0408_0400));
+    assert_eq!(context.object(0x50a0, &mut sparse), Err(Status::NO_MEMORY));
+    // The older call: NVOS32_FUNCTION_ALLOC_SIZE.
+    let mut heap = vec![0; 184];
+    for (at, value) in [(0, context.client), (4, context.device), (8, 2), (52, 0x0008_0000)] {
+        assert!(write_u32(&mut heap, at, value));
+    }
+    assert!(write_u64(&mut heap, 88, 2 * GIB_512));
+    assert_eq!(program.escape(context.control, 0x4a, &mut heap), Answer::Return(0));
+    assert_eq!(result(Answer::Return(0), &heap, 20), Err(Status::NO_MEMORY));
+    let mut small = memory_params(2 * MIB);
+    assert!(write_u32(&mut small, 8, 0x0008_0000));
+    let small = context.object(0x50a0, &mut small).unwrap();
+    assert!((1..MIB).contains(&container.used(0)), "{}", container.used(0));
+    context.free(small).unwrap();
+    context.free(space).unwrap();
+    assert_eq!(container.used(0), 0);
+}
+
+/// No cgroup counts what the driver pins of the host's memory.
+#[test]
+fn memory_of_the_hosts_is_bounded() {
+    let machine = Machine::new(1);
+    let container = limited(&machine, ObjectLimits { host_memory: Bytes(64 * MIB), ..ObjectLimits::default() });
+    let program = container.program();
+    let context = program.context(0);
+    let pieces: Vec<u32> = (0..4).map(|_| context.object(0x3e, &mut host_memory_params(16 * MIB)).unwrap()).collect();
+    assert_eq!(context.object(0x3e, &mut host_memory_params(MIB)), Err(Status::NO_MEMORY));
+    assert_eq!(context.object(0x3e, &mut host_memory_params(u64::MAX)), Err(Status::NO_MEMORY));
+    assert_eq!((container.used(0), container.session.usage().denials), (0, 0), "nothing of a card's");
+    assert_eq!(*lock(&container.told.over_memory), [], "nor what a process is killed for");
+    // A duplicate is the same memory, which stays with it.
+    let other = program.context(0);
+    let duplicate = program.dup(other.control, (other.client, other.device), (context.client, pieces[0])).unwrap();
+    assert_eq!(host(&container), 64 * MIB);
+    context.free(pieces[0]).unwrap();
+    assert_eq!(host(&container), 64 * MIB);
+    other.free(duplicate).unwrap();
+    assert_eq!(host(&container), 48 * MIB);
+    context.object(0x3e, &mut host_memory_params(16 * MIB)).unwrap();
+    context.free(context.client).unwrap();
+    assert_eq!(host(&container), 0);
+    assert!(container.session.usage().processes.iter().all(|process| process.cards.is_empty()));
+}
+
+#[test]
+fn pools_of_semaphores_are_the_hosts_memory_and_refused_where_their_mapping_would_be() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let uvm = program.uvm_file();
+    let context = program.context(0);
+    context.register(uvm);
+    let base = 0x7f00_0000_0000;
+    program.pool(uvm, base, 2 * MIB).unwrap();
+    assert_eq!((host(&container), container.used(0)), (2 * MIB, 0));
+    assert_eq!(program.mmap(uvm, base, 2 * MIB, base), Answer::Continue);
+    program.map_uvm(base, 2 * MIB);
+    assert_eq!(container.used(0), 2 * MIB);
+    program.free_range(uvm, base, 2 * MIB).unwrap();
+    assert_eq!(host(&container), 0);
+    // The last 2 MiB of a quota: the program hears that it is out of memory, and not first from a mmap.
+    context.memory(LIMIT - 3 * MIB).unwrap();
+    assert_eq!(program.pool(uvm, base + LIMIT, 2 * MIB), Err(Status::NO_MEMORY));
+    assert_eq!(host(&container), 0);
+    assert_eq!(program.pool(uvm, base + LIMIT, u64::MAX), Err(Status::NO_MEMORY));
+    container.session.reconcile();
+    program.close(uvm);
+    container.session.reconcile();
+    assert_eq!(host(&container), 0);
+}
+
+#[test]
+fn events_are_limited_in_number() {
+    let machine = Machine::new(1);
+    let container = limited(&machine, ObjectLimits { os_events: 3, ..ObjectLimits::default() });
+    let program = container.program();
+    let context = program.context(0);
+    let event = |number| {
+        let mut args = words(&[context.client, context.device, context.control.cast_unsigned(), 0]);
+        let answer = program.escape(context.control, number, &mut args);
+        result(answer, &args, 12)
+    };
+    (0..3).for_each(|_| event(0xce).unwrap());
+    assert_eq!(event(0xce), Err(Status::INSUFFICIENT_RESOURCES));
+    event(0xcf).unwrap();
+    event(0xce).unwrap();
+    context.free(context.client).unwrap();
+    assert_eq!(lock(&container.session.accounts).counts().os_events, 0);
+    let node = program.open(Node::Control);
+    program.close(node);
+}
