@@ -143,8 +143,7 @@ impl Processes for OneProcess {
             let (start, end) = words.first()?.split_once('-')?;
             let number = |text| u64::from_str_radix(text, 16).ok();
             let (address, end) = (number(start)?, number(end)?);
-            let writable = words.get(1)?.contains("w") && words.get(1)?.ends_with('s');
-            Some(UvmMapping { address, length: end - address, offset: number(words.get(2)?)?, writable })
+            Some(UvmMapping { address, length: end - address, offset: number(words.get(2)?)? })
         };
         let maps = fs::read_to_string("/proc/self/maps")?;
         let of_this_container = |line: &&str| line.ends_with(&*self.0);
