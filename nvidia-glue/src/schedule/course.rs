@@ -36,6 +36,8 @@ pub struct Span {
     pub end_us: u64,
     /// For how long nobody else has the card after it.
     pub free_after_us: u64,
+    /// Somebody else's time ends where it begins.
+    pub takes_over: bool,
 }
 
 impl Span {
@@ -88,7 +90,9 @@ impl Course {
                 None => found = leg.rule.span(after_us, leg.from_us, until_us),
                 // What goes on in the next leg is one.
                 Some(span) if span.end_us == leg.from_us => match leg.rule.span(leg.from_us, leg.from_us, until_us) {
-                    Some(more) if more.start_us == leg.from_us => *span = Span { start_us: span.start_us, ..more },
+                    Some(more) if more.start_us == leg.from_us => {
+                        *span = Span { start_us: span.start_us, takes_over: span.takes_over, ..more };
+                    }
                     _ => break,
                 },
                 Some(_) => break,
@@ -137,10 +141,11 @@ impl Rule {
             [(0, end)] if *end == period_us => Self::Always,
             _ => {
                 let free = free_after(period_us, &own, others);
-                let spans = own.iter().zip(free);
-                let windows =
-                    spans.map(|(&(start_us, end_us), free_after_us)| Span { start_us, end_us, free_after_us });
-                Self::Windows { period_us, windows: windows.collect() }
+                let span = |(&(start_us, end_us), free_after_us): (&(u64, u64), u64)| {
+                    let takes_over = takes_over(period_us, start_us, others);
+                    Span { start_us, end_us, free_after_us, takes_over }
+                };
+                Self::Windows { period_us, windows: own.iter().zip(free).map(span).collect() }
             }
         }
     }
@@ -150,12 +155,16 @@ impl Rule {
         let whole = |span: &Span| {
             let end_us = span.end_us.min(until_us);
             let free_after_us = if end_us == span.end_us { span.free_after_us } else { 0 };
-            Span { start_us: span.start_us.max(from_us), end_us, free_after_us }
+            let start_us = span.start_us.max(from_us);
+            Span { start_us, end_us, free_after_us, takes_over: span.takes_over && start_us == span.start_us }
         };
         let is_it = |span: &Span| span.start_us < span.end_us && span.end_us > after_us;
         match self {
             Self::Never => None,
-            Self::Always => Some(whole(&Span { start_us: from_us, end_us: u64::MAX, free_after_us: 0 })).filter(is_it),
+            Self::Always => {
+                Some(whole(&Span { start_us: from_us, end_us: u64::MAX, free_after_us: 0, takes_over: false }))
+                    .filter(is_it)
+            }
             Self::Windows { period_us, windows } => {
                 let number = after_us.max(from_us) / period_us;
                 // A window may have begun in the period before.
@@ -189,6 +198,15 @@ fn free_after(period_us: u64, own: &[(u64, u64)], others: &[(u64, &Pass)]) -> Ve
     own.iter().map(|(_, end)| starts.iter().map(|start| gap(*end, *start)).min().unwrap_or(0)).collect()
 }
 
+/// Whether another's window ends where one begins.
+fn takes_over(period_us: u64, start_us: u64, others: &[(u64, &Pass)]) -> bool {
+    let ends = |window: &Window| window.end_us % period_us == start_us % period_us;
+    others.iter().any(|(period, pass)| match pass {
+        Pass::Windows(windows) => *period == period_us && windows.iter().any(ends),
+        Pass::Free | Pass::Weight(_) => false,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -212,7 +230,7 @@ mod tests {
     }
 
     fn span(start_us: u64, end_us: u64, free_after_us: u64) -> Option<Span> {
-        Some(Span { start_us, end_us, free_after_us })
+        Some(Span { start_us, end_us, free_after_us, takes_over: false })
     }
 
     fn course(table: &Timetable) -> Course {
@@ -279,6 +297,18 @@ mod tests {
         assert_eq!(free(vec![other(&[(0, 5), (45, 50)])]), [15, 30]);
         assert_eq!(free(vec![turn("other", 100, Pass::Weight(1))]), [0, 0]);
         assert_eq!(free(vec![turn("other", 50, windows(&[(40, 45)]))]), [0, 0]);
+    }
+
+    #[test]
+    fn who_begins_where_another_ends_takes_over() {
+        let course = |own, other: &[(u64, u64)]| {
+            let turns = vec![turn("own", 100, windows(own)), turn("other", 100, windows(other))];
+            course(&table(vec![(0, turns)]))
+        };
+        let takes_over = |own, other: &[(u64, u64)]| course(own, other).span(0).unwrap().takes_over;
+        assert!(takes_over(&[(30, 40)], &[(20, 30)]));
+        assert!(takes_over(&[(0, 40)], &[(80, 100)]));
+        assert!(!takes_over(&[(30, 40)], &[(20, 29), (40, 50)]));
     }
 
     proptest! {

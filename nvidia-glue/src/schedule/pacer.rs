@@ -14,6 +14,10 @@ use super::{Course, Span};
 const LEAST_US: u64 = 1_000;
 /// The most by which a span is made longer for those that were too short.
 const MOST_CREDIT_US: u64 = 2_000;
+/// So long before its time somebody is put on the card who takes it over from another: the driver makes one call at a time, and
+/// the call that takes the other one off is to come after this one and to find it done. Until then the card goes on with the
+/// other one, and then it goes from one to the other without a pause.
+const TAKEOVER_US: u64 = 300;
 /// The most that is ever taken off later spans: as much as ten periods of the default length.
 const MOST_DEBT_US: i64 = 1_000_000;
 /// More than so many spans need not be looked at: the debt is at its limit.
@@ -74,10 +78,9 @@ impl Pacer {
             settled_us: 0,
             balance_us: 0,
             not_before_us: 0,
-            // The least that a call took lately: to be early would be at a neighbour's cost, and one call may have to wait for the
-            // neighbour's, which is issued at about the same instant.
-            opening: Lead::new(1, 8, 0),
-            closing: Lead::new(1, 2, 500),
+            opening: Lead::new(1, 2, 0),
+            // One that had to wait for a neighbour's call is no rule. What was closed late is taken off the next time.
+            closing: Lead::new(1, 4, 500),
         }
     }
 
@@ -120,7 +123,8 @@ impl Pacer {
             None => {
                 let span = self.upcoming(earliest_us)?;
                 self.planned = Some(span);
-                let at_us = span.start_us.saturating_sub(self.opening.get()).max(earliest_us);
+                let ahead_us = self.opening.get() + if span.takes_over { TAKEOVER_US } else { 0 };
+                let at_us = span.start_us.saturating_sub(ahead_us).max(earliest_us);
                 Some(Next { what: Move::Open, at_us })
             }
         }
@@ -129,6 +133,7 @@ impl Pacer {
     /// When the channels are to be off.
     fn end(&self, open: &Current) -> Option<u64> {
         let Current { span, opened_us } = *open;
+        let opened_us = opened_us.max(counted_from(&span));
         if span.end_us == u64::MAX {
             return None;
         }
@@ -164,7 +169,7 @@ impl Pacer {
             Move::Open => {
                 self.opening.learn(took_us);
                 // Nobody planned it: unless it is time, it is to end at once.
-                let unplanned = Span { start_us: effect_us, end_us: effect_us, free_after_us: 0 };
+                let unplanned = Span { start_us: effect_us, end_us: effect_us, free_after_us: 0, takes_over: false };
                 let now = || self.course.span(effect_us).filter(|span| span.start_us <= effect_us);
                 let span = self.planned.or_else(now).unwrap_or(unplanned);
                 self.planned = None;
@@ -173,7 +178,8 @@ impl Pacer {
             Move::Close => {
                 self.closing.learn(took_us);
                 if let Some(open) = self.open.take() {
-                    self.settle(&open.span, effect_us.saturating_sub(open.opened_us), effect_us);
+                    let from_us = open.opened_us.max(counted_from(&open.span));
+                    self.settle(&open.span, effect_us.saturating_sub(from_us), effect_us);
                     self.settle_passed(effect_us);
                 }
             }
@@ -230,6 +236,11 @@ impl Pacer {
         self.balance_us = balance.max(overlap).clamp(-signed(credit), MOST_DEBT_US);
         self.settled_us = self.settled_us.max(span.end_us);
     }
+}
+
+/// Time on the card before that is not counted: who takes over does not have the card before the other one leaves.
+fn counted_from(span: &Span) -> u64 {
+    if span.takes_over { span.start_us } else { 0 }
 }
 
 /// How much longer than planned a span may be.

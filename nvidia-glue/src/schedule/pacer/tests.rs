@@ -20,11 +20,11 @@ fn turn(grant: &str, windows: &[(u64, u64)]) -> Turn {
     Turn { grant_id: grant.into(), period_us: PERIOD, priority, cards: vec![card] }
 }
 
-/// One epoch with a container `own`, and one that has all other time if there are `neighbours`.
+/// One epoch with a container `own`, and one that has all time after it if there are `neighbours`.
 fn epoch(from_us: u64, (start, end): (u64, u64), neighbours: bool) -> Epoch {
     let mut turns = vec![turn("own", &[(start, end)])];
     if neighbours {
-        turns.push(turn("other", &[(0, start), (end, PERIOD)]));
+        turns.push(turn("other", &[(end, PERIOD)]));
     }
     Epoch { from_us, turns }
 }
@@ -49,7 +49,11 @@ fn run(pacer: &mut Pacer, from_us: u64, until_us: u64, jitter: &Jitter) -> Vec<(
         now = next.at_us + wake + call;
         pacer.moved(next.what, next.at_us, now);
         match next.what {
-            Move::Open => opened = now,
+            // Who takes over from another does not have the card before that one has left.
+            Move::Open => {
+                let span = pacer.course().span(now);
+                opened = span.filter(|span| span.takes_over).map_or(now, |span| span.start_us.max(now));
+            }
             Move::Close => on.push((opened, now)),
         }
     }
@@ -197,6 +201,88 @@ fn nobody_gains_by_having_no_channels_for_a_moment() {
     assert_eq!(pacer.next(30_000), Some(Next { what: Move::Open, at_us: 30_000 }));
     pacer.moved(Move::Open, 30_000, 30_000);
     assert_eq!(pacer.next(30_000), Some(Next { what: Move::Close, at_us: 34_500 }));
+}
+
+/// Containers whose windows follow each other, on a driver that makes one call at a time. What each had of the card, what of it
+/// while another had it too, and what nobody had; microseconds.
+fn serialised(shares: &[u64], periods: u64, mut jitter: impl FnMut() -> u64) -> (Vec<u64>, u64, u64) {
+    // Closing: works stops after a third of the call. Opening: at its end.
+    const CLOSING: (u64, u64) = (700, 235);
+    const OPENING: (u64, u64) = (410, 370);
+    let mut start = 0;
+    let mut turns = Vec::new();
+    for (number, share) in shares.iter().enumerate() {
+        turns.push(turn(&format!("{number}"), &[(start, start + share)]));
+        start += share;
+    }
+    let table =
+        Timetable { version: 1, boot_id: String::new(), revision: 1, epochs: vec![Epoch { from_us: 0, turns }] };
+    let course = |number: usize| Course::of(&table, &format!("{number}"), "GPU-a", &Course::never());
+    let mut pacers: Vec<Pacer> = (0..shares.len()).map(|number| Pacer::new(course(number))).collect();
+    // When each is to issue its next call, what it is, and for when it was planned.
+    let mut calls: Vec<(u64, Next)> = Vec::new();
+    for pacer in &mut pacers {
+        let next = pacer.next(0).unwrap();
+        calls.push((next.at_us, next));
+    }
+    let mut free_at = 0;
+    let mut edges = Vec::new();
+    loop {
+        let (number, &(issued, next)) = calls.iter().enumerate().min_by_key(|(_, (issued, _))| *issued).unwrap();
+        if next.at_us > periods * PERIOD {
+            break;
+        }
+        let (takes, effect) = if next.what == Move::Open { OPENING } else { CLOSING };
+        let began = free_at.max(issued);
+        free_at = began + takes;
+        edges.push((began + effect, number, next.what));
+        pacers[number].moved(next.what, next.at_us, began + effect);
+        let next = pacers[number].next(free_at).unwrap();
+        calls[number] = (next.at_us + jitter(), next);
+    }
+    edges.sort_unstable_by_key(|edge| edge.0);
+    let (mut on, mut had) = (vec![false; shares.len()], vec![0; shares.len()]);
+    let (mut shared, mut idle) = (0, 0);
+    // The first periods are for learning.
+    let from = 40 * PERIOD;
+    for pair in edges.windows(2) {
+        let (at, number, what) = pair[0];
+        on[number] = what == Move::Open;
+        if at < from {
+            continue;
+        }
+        let passed = pair[1].0 - at;
+        match on.iter().filter(|on| **on).count() {
+            0 => idle += passed,
+            1 => {}
+            _ => shared += passed,
+        }
+        had.iter_mut().zip(&on).for_each(|(had, on)| *had += if *on { passed } else { 0 });
+    }
+    (had, shared, idle)
+}
+
+#[test]
+fn neighbours_whose_calls_wait_for_each_other_lose_little() {
+    for shares in [vec![50_000, 50_000], vec![10_000, 30_000, 60_000], vec![25_000; 4], vec![20_000, 80_000]] {
+        for most in [1, 40, 150] {
+            let mut seed = 1_u64;
+            let jitter = || {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (seed >> 33) % most
+            };
+            let periods = 240;
+            let (had, shared, idle) = serialised(&shares, periods, jitter);
+            let of = |us: u64| us / (periods - 40);
+            assert!(of(idle) <= 10, "{shares:?}, {most}: nobody has the card for {} us of a period", of(idle));
+            assert!(of(shared) <= (TAKEOVER_US + 10) * shares.len() as u64, "{shares:?}, {most}: {}", of(shared));
+            for (had, share) in had.iter().zip(&shares) {
+                // What it had while its neighbour had it, too, it has lost to the next one.
+                let error = of(*had).abs_diff(share + TAKEOVER_US);
+                assert!(error <= TAKEOVER_US, "{shares:?}, {most}: {} of {share}", of(*had));
+            }
+        }
+    }
 }
 
 fn window() -> impl Strategy<Value = (u64, u64)> {
