@@ -3,7 +3,10 @@
 //! A channel can do work only once it is scheduled, and only then is it named to the driver. Whatever made it runnable once counts as
 //! runnable until it is gone: a schedule call with `bEnable` = 0 does not keep it off the card (docs/driver-facts.md).
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, btree_map::Entry},
+};
 
 use runtime_config::config::Throttle;
 
@@ -232,10 +235,13 @@ impl Channels {
     }
 
     /// What is named to the driver to open or to close the gate. What the program has taken off is not put back; it is taken off
-    /// again, as nobody has to know what else puts it back.
+    /// again, as nobody has to know what else puts it back. Compute comes first: where it takes several calls, the first ones matter
+    /// most to others.
     pub(super) fn at_the_gate(&self, is_closed: bool) -> Vec<ObjectName> {
         let named = |channel: &Channel| self.is_gated(channel) && (is_closed || !channel.is_unwanted);
-        self.channels.iter().filter(|(_, channel)| named(channel)).map(|(name, _)| *name).collect()
+        let mut named: Vec<_> = self.channels.iter().filter(|(_, channel)| named(channel)).collect();
+        named.sort_by_key(|(_, channel)| Reverse(channel.engine));
+        named.into_iter().map(|(name, _)| *name).collect()
     }
 
     const fn is_gated(&self, channel: &Channel) -> bool {
@@ -368,7 +374,9 @@ mod tests {
                 channels.schedule(name(1, at));
             }
             assert_eq!(channels.throttled(), expected);
-            assert_eq!(channels.at_the_gate(true).len(), expected);
+            let named: Vec<u32> = channels.at_the_gate(true).iter().map(|name| name.object.0).collect();
+            // What is not known is compute.
+            assert_eq!(named, [1, 4, 2, 3][..expected]);
         }
     }
 
