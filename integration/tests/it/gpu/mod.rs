@@ -3,6 +3,7 @@
 mod dialects;
 mod live;
 mod refusals;
+mod running;
 mod sharing;
 mod spec;
 mod vendor;
@@ -13,10 +14,18 @@ use crate::case::Case;
 
 /// All of them.
 pub(crate) fn cases() -> Vec<Case> {
-    [dialects::cases(), live::cases(), refusals::cases(), sharing::cases(), spec::cases(), vendor::cases()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        dialects::cases(),
+        live::cases(),
+        refusals::cases(),
+        running::cases(),
+        sharing::cases(),
+        spec::cases(),
+        vendor::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Tries to create it: the refusal's text. The container must not come to be.
