@@ -350,21 +350,25 @@ impl Session {
         self.attach_all(holds, object);
         if let Some(made) = object {
             let mut topology = lock(&self.topology);
+            let is_handle_used = topology.card_of(made.client, made.object).is_some();
             match place {
                 Some((card, place)) => topology.add(made.client, making.parent, made.object, card, place),
                 // Whatever had the handle before is gone.
                 None => topology.remove(made.client, made.object),
             }
             drop(topology);
+            // The gates are left alone where they have nothing to do with it: who opens and closes them should find them free.
+            if is_handle_used {
+                self.leaves_gates(ObjectName::new(made.client, made.object));
+            }
             self.passes_gates(made, making.parent, place.map(|(card, _)| card), gated);
         }
         made
     }
 
-    /// Tells the gates what an object is to them; what had its handle before is gone.
+    /// Tells the gates what an object is to them.
     fn passes_gates(&self, made: Made, parent: Handle, card: Option<Card>, gated: Option<Gated>) {
         let name = ObjectName::new(made.client, made.object);
-        self.leaves_gates(name);
         let (Some(gated), Some(gate)) = (gated, card.and_then(|card| self.gate(card))) else { return };
         match gated {
             Gated::Group(engine) => gate.with(|channels| channels.add_group(name, engine)),
@@ -441,7 +445,6 @@ impl Session {
         if client == object {
             self.client_leaves_gates(client);
         }
-        self.leaves_gates(ObjectName::new(client, object));
         // Groups go with other objects than their parents, too. A client that is not known has nothing.
         for name in freed.map(|freed| freed.channels).unwrap_or_default() {
             topology.remove(name.client, name.object);
