@@ -1,6 +1,7 @@
 //! Gives a call's pointer and descriptor fields their values for one ioctl, and their old ones afterwards.
 
 use std::{
+    cell::RefCell,
     io,
     os::fd::{AsFd, AsRawFd},
 };
@@ -14,6 +15,12 @@ const LEAST_BUFFER: usize = 4096;
 /// The same for the argument of UVM's calls, whose numbers do not say its length either: 9264 bytes is the longest
 /// (`UVM_MAP_EXTERNAL_ALLOCATION_PARAMS` since 550.54.14, kernel-open/nvidia-uvm/uvm_ioctl.h).
 const LEAST_UVM_ARGS: usize = 16384;
+
+thread_local! {
+    /// Where the argument of a call to UVM is made longer. Kept: taking so much from the allocator and giving it back at every call costs more
+    /// than the call's other copies together.
+    static PADDED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// `NV_ESC_RM_CONTROL` (src/nvidia/arch/nvalloc/unix/include/nv_escape.h): says itself how long its buffer is.
 const RM_CONTROL: u32 = 0x2a;
@@ -40,11 +47,14 @@ pub(super) fn execute(file: &DeviceFile, call: DriverCall<'_>) -> io::Result<i32
         if sys::command_size(command) > 0 {
             return sys::ioctl(file.file.as_fd(), command, args);
         }
-        let mut padded = vec![0; args.len().max(LEAST_UVM_ARGS)];
-        padded.get_mut(..args.len()).unwrap_or_default().copy_from_slice(args);
-        let answer = sys::ioctl(file.file.as_fd(), command, &mut padded);
-        args.copy_from_slice(padded.get(..args.len()).unwrap_or_default());
-        answer
+        PADDED.with_borrow_mut(|padded| {
+            padded.clear();
+            padded.extend_from_slice(args);
+            padded.resize(args.len().max(LEAST_UVM_ARGS), 0);
+            let answer = sys::ioctl(file.file.as_fd(), command, padded);
+            args.copy_from_slice(padded.get(..args.len()).unwrap_or_default());
+            answer
+        })
     });
     for (buffer, length) in buffers.iter_mut().zip(lengths) {
         buffer.bytes.truncate(length);
@@ -178,6 +188,21 @@ mod tests {
             let error = with_fields(&mut args, &mut buffers, &[], |_| unreachable!()).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{holder:?} {offset}");
             assert_eq!(args, [9; 24]);
+        }
+    }
+
+    #[test]
+    fn calls_that_do_not_say_their_length_get_room_and_leave_nothing_to_the_next() {
+        let file = null_file();
+        for length in [9264, 24, 0, 20_000] {
+            let mut args = vec![7_u8; length];
+            let call = DriverCall { command: 33, args: &mut args, buffers: &mut [], files: &[] };
+            assert_eq!(execute(&file, call).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
+            assert_eq!(args, vec![7; length]);
+            PADDED.with_borrow(|padded| {
+                assert_eq!(padded.len(), length.max(LEAST_UVM_ARGS));
+                assert!(padded[length..].iter().all(|byte| *byte == 0), "{length}: not what was there before");
+            });
         }
     }
 
