@@ -7,7 +7,7 @@
 //! What counts is time during which this shim ran and looked, and not what clocks say: a machine or a container of processes
 //! that was stopped as a whole goes on where it stood, and nobody has stalled.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, fs, path::PathBuf, time::Duration};
 
 use nvidia_glue::schedule::{Status, StatusFile, now_us};
 use tokio::{
@@ -27,6 +27,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// A status may be late by two of the intervals at which it is written, and by no less and no more than this.
 const LEAST_GRACE: Duration = Duration::from_millis(300);
 const MOST_GRACE: Duration = Duration::from_secs(1);
+/// While one of its threads would run if it had a processor, it is the host that is late: for so long that is believed.
+const STARVED_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a mediator counts as stalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,10 +63,15 @@ pub(super) async fn until_stalled(
         }
         // More than that has passed only if this process was stopped, or had no processor.
         let passed = begin.elapsed().min(wait * 2);
-        let (now_us, path) = (now_us(), status_file.clone());
+        let now_us = now_us();
+        // Without a process, nothing is scheduled, and nothing changes in the file.
+        let is_told = *has_processes.borrow() || watch.is_scheduled();
+        let path = is_told.then(|| status_file.clone());
         // Half a status, of a mediator that was stopped in the middle, is none: the last one before it stands.
-        let status = tokio::task::spawn_blocking(move || StatusFile::read(&path).ok()).await.ok().flatten();
-        if let Some(stall) = watch.look(passed, now_us, status.as_ref(), mediator.is_silent()) {
+        let status = blocking(path, |path| StatusFile::read(&path).ok()).await.flatten();
+        if let Some(stall) = watch.look(passed, now_us, status.as_ref(), mediator.is_silent())
+            && (watch.is_over(stall) || !blocking(Some(mediator.process().pid), has_work).await.unwrap_or(false))
+        {
             return stall;
         }
         if watch.ping_is_due(*has_processes.borrow()) {
@@ -72,6 +79,24 @@ pub(super) async fn until_stalled(
             let _ = timeout(LOOK, mediator.ping()).await;
         }
     }
+}
+
+/// File work, where there is some.
+async fn blocking<I: Send + 'static, T: Send + 'static>(input: Option<I>, work: fn(I) -> T) -> Option<T> {
+    let input = input?;
+    tokio::task::spawn_blocking(move || work(input)).await.ok()
+}
+
+/// Whether any thread of a process runs, or waits for a processor.
+fn has_work(pid: i32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut states = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    states.any(|stat| state(&stat) == Some('R'))
+}
+
+/// Field 3 of `/proc/PID/stat`; the name before it may have anything in it.
+fn state(stat: &str) -> Option<char> {
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
 /// What was seen so far.
@@ -88,10 +113,21 @@ struct Watch {
 }
 
 impl Watch {
+    fn is_scheduled(&self) -> bool {
+        self.status.as_ref().is_some_and(|status| status.next_by_us.is_some())
+    }
+
+    /// Whether it is a stall however busy the host is.
+    fn is_over(&self, stall: Stall) -> bool {
+        match stall {
+            Stall::Late(_) => self.late.is_some_and(|seen| seen >= STARVED_LIMIT),
+            Stall::Silent(_) => true,
+        }
+    }
+
     /// Until the next look.
     fn wait(&self, has_processes: bool) -> Duration {
-        let is_scheduled = self.status.as_ref().is_some_and(|status| status.next_by_us.is_some());
-        match (is_scheduled, has_processes || self.is_silent) {
+        match (self.is_scheduled(), has_processes || self.is_silent) {
             (true, _) => LOOK,
             (false, true) => PING,
             (false, false) => IDLE_PING,
@@ -190,6 +226,20 @@ mod tests {
             Some(status(written, Some(written + 100 * MS)))
         };
         assert_eq!(watch(0, 1000, late), None);
+    }
+
+    #[test]
+    fn who_only_lacks_a_processor_is_given_longer() {
+        let mut watch = Watch::default();
+        let told = status(0, Some(100 * MS));
+        let stalls = (0..40)
+            .filter_map(|look| watch.look(LOOK, look * 250 * MS, Some(&told), false).map(|stall| watch.is_over(stall)));
+        let over: Vec<bool> = stalls.collect();
+        let first = over.iter().position(|over| *over).unwrap();
+        assert!((15..25).contains(&first) && over[first..].iter().all(|over| *over), "{over:?}");
+        assert!(has_work(nix::unistd::getpid().as_raw()), "this thread runs");
+        assert!(!has_work(0));
+        assert_eq!(state("17 (a (R) name) S 1 17"), Some('S'));
     }
 
     #[test]
