@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 use super::{
     CardGrant, ContainerKey, Process, Record,
     account::CardSums,
-    store::{Locked, StoreError, hash},
+    store::{FileStamp, Locked, StoreError, hash},
 };
 
 const SUMMARY: &str = "summary";
-const INDEX_VERSION: u32 = 2;
+const INDEX_VERSION: u32 = 3;
 
 /// One grant on one card.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,8 +44,8 @@ struct Summary {
     /// Of the directory of records, as this index last saw it: a record that somebody removed by hand shows.
     stamp: (i64, i64),
     next_order: u64,
-    /// Revision of the timetable that was made from these records; 0: none.
-    timetable: u64,
+    /// Which file is the timetable that was made from these records; `None`: none is.
+    timetable: Option<FileStamp>,
     /// Sums of the cards that have any, by UUID.
     cards: BTreeMap<String, CardSums>,
 }
@@ -92,7 +92,7 @@ impl Index {
                 boot_id: locked.store().boot_id().to_owned(),
                 stamp: (0, 0),
                 next_order: 0,
-                timetable: 0,
+                timetable: None,
                 cards: BTreeMap::new(),
             },
             holdings: BTreeMap::new(),
@@ -111,14 +111,19 @@ impl Index {
         self.summary.next_order
     }
 
-    /// Revision of the timetable that was made from these records; 0: none.
-    pub(super) fn timetable_revision(&self) -> u64 {
-        self.summary.timetable
+    /// Whether the timetable that is there is the one that was made from these records.
+    pub(super) fn is_told(&self, locked: &Locked<'_>) -> bool {
+        self.summary.timetable.is_some() && self.summary.timetable == locked.timetable_stamp()
     }
 
-    /// Notes which timetable was made from these records.
-    pub(super) fn set_timetable_revision(&mut self, revision: u64) {
-        self.summary.timetable = revision;
+    /// No timetable was made from these records.
+    pub(super) fn forget_told(&mut self) {
+        self.summary.timetable = None;
+    }
+
+    /// The timetable that is there was made from these records.
+    pub(super) fn note_told(&mut self, locked: &Locked<'_>) {
+        self.summary.timetable = locked.timetable_stamp();
     }
 
     /// What is granted of a card.

@@ -108,6 +108,9 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
+/// What tells a file from the one that was there before it: its inode, and when it was written.
+pub(super) type FileStamp = (u64, i64, i64);
+
 /// The directory and what names this boot.
 #[derive(Debug)]
 pub(super) struct Store {
@@ -345,10 +348,27 @@ impl Locked<'_> {
         self.replace(&path, &self.store.state_dir.join(SETTINGS_TMP), &bytes)
     }
 
-    /// Writes down who runs when.
-    pub(super) fn write_timetable(&self, table: &Timetable) -> Result<(), StoreError> {
+    /// Which file the timetable is; `None`: there is none.
+    pub(super) fn timetable_stamp(&self) -> Option<FileStamp> {
+        let found = fs::metadata(self.store.state_dir.join(TIMETABLE)).ok()?;
+        Some((found.ino(), found.mtime(), found.mtime_nsec()))
+    }
+
+    /// Whether the timetable says just this.
+    pub(super) fn is_written(&self, table: &Timetable) -> Result<bool, StoreError> {
+        let (path, bytes) = self.timetable_bytes(table)?;
+        Ok(fs::read(path).is_ok_and(|written| written == bytes))
+    }
+
+    fn timetable_bytes(&self, table: &Timetable) -> Result<(PathBuf, Vec<u8>), StoreError> {
         let path = self.store.state_dir.join(TIMETABLE);
         let bytes = serde_json::to_vec(table).map_err(|error| failed("write", &path)(error.into()))?;
+        Ok((path, bytes))
+    }
+
+    /// Writes down who runs when.
+    pub(super) fn write_timetable(&self, table: &Timetable) -> Result<(), StoreError> {
+        let (path, bytes) = self.timetable_bytes(table)?;
         self.replace(&path, &self.store.state_dir.join(TIMETABLE_TMP), &bytes)
     }
 

@@ -75,8 +75,7 @@ impl Ledger {
         if self.finish_policy(locked, &mut index)? {
             return Ok(index);
         }
-        let told = self.told(locked).map(|table| table.revision);
-        if told.is_none_or(|revision| revision != index.timetable_revision()) {
+        if !index.is_told(locked) {
             index.begin_change(locked)?;
             self.retell(locked, &mut index);
             index.save(locked);
@@ -86,25 +85,21 @@ impl Ledger {
 
     /// Writes the timetable anew from the index.
     pub(super) fn write_timetable(&self, locked: &Locked<'_>, index: &mut Index) -> Result<(), StoreError> {
-        index.set_timetable_revision(0);
+        index.forget_told();
         let before = self.told(locked);
         let settings = locked.settings();
         let cards = index.all_holdings(locked)?;
         let last = before.as_ref().and_then(|table| table.epochs.last());
         let turns = plan(&members(cards), &settings, last);
-        let now_us = self.node.now_us();
-        let epochs = advance(before.as_ref(), turns, now_us);
-        let revision = match before {
-            Some(table) if table.epochs == epochs => table.revision,
-            before => {
-                let after_last = before.map_or(1, |table| table.revision.saturating_add(1));
-                let boot_id = locked.store().boot_id().to_owned();
-                let revision = after_last.max(now_us);
-                locked.write_timetable(&Timetable { version: TIMETABLE_VERSION, boot_id, revision, epochs })?;
-                revision
-            }
-        };
-        index.set_timetable_revision(revision);
+        let (now_us, boot_id) = (self.node.now_us(), locked.store().boot_id().to_owned());
+        let revision = before.as_ref().map_or(0, |table| table.revision);
+        let epochs = advance(before.map(|table| table.epochs).unwrap_or_default(), turns, now_us);
+        let mut table = Timetable { version: TIMETABLE_VERSION, boot_id, revision, epochs };
+        if !locked.is_written(&table)? {
+            table.revision = revision.saturating_add(1).max(now_us);
+            locked.write_timetable(&table)?;
+        }
+        index.note_told(locked);
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    CardTurn, Epoch, Neighbour, Pass, Turn, Window,
+    CardTurn, Epoch, Pass, Turn, Window,
     layout::{Before, Layout, MIN_WINDOW_US, NoLayout, Tenant, lay_out, length_us, scaled},
     shares::{ByCard, Hold, Member, View, by_card, holds, remainder_parts, remainders},
     tied::tied,
@@ -223,7 +223,7 @@ impl<'a> Group<'a> {
                 memory: if member.is_unlimited { CardTurn::NO_LIMIT } else { grant.memory },
                 share_ppm: self.share_ppm(*card, *hold, &own_gaps, layout.period_us),
                 pass,
-                neighbours: self.neighbours(position, &grant.uuid),
+                neighbours: Vec::new(),
             }
         };
         holds.iter().zip(&member.grants).map(turn).collect()
@@ -252,21 +252,6 @@ impl<'a> Group<'a> {
             }
         };
         u32::try_from(ppm.min(MILLION)).unwrap_or_default()
-    }
-
-    fn neighbours(&self, position: usize, uuid: &str) -> Vec<Neighbour> {
-        let others = self.cards.get(uuid).into_iter().flatten().filter(|(other, _)| *other != position);
-        let number = self.cards.keys().position(|card| *card == uuid);
-        let neighbour = |(other, _): &(usize, &crate::ledger::CardGrant)| {
-            let member = self.members.get(*other)?;
-            let weight = self.holds.get(*other)?.iter().find_map(|(card, hold)| match hold {
-                Hold::Weight(weight) if Some(*card) == number => Some(*weight),
-                _ => None,
-            });
-            let (grant_id, priority) = (member.grant_id.to_owned(), member.priority);
-            Some(Neighbour { grant_id, priority, weight: weight.unwrap_or_default() })
-        };
-        others.filter_map(neighbour).collect()
     }
 
     /// By card: what no window takes.

@@ -1,5 +1,7 @@
 //! Who runs when: what is written down for all mediators of a node.
 
+use std::collections::HashMap;
+
 use runtime_config::{Bytes, request::Priority};
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +20,7 @@ pub struct Timetable {
 
 /// What holds from one instant until the next epoch's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "WrittenEpoch")]
 pub struct Epoch {
     /// `CLOCK_MONOTONIC`, microseconds.
     pub from_us: u64,
@@ -50,7 +53,9 @@ pub struct CardTurn {
     /// The share that was granted, in millionths of the card's time: the length of its windows, or its weight among all. What a
     /// view shows beside what was achieved.
     pub share_ppm: u32,
-    /// The others that share the card, by grant: whose status tells whether the card is wanted.
+    /// The others that share the card, by grant: whose status tells whether the card is wanted. Not written down: whoever reads an
+    /// epoch finds them in its turns.
+    #[serde(skip)]
     pub neighbours: Vec<Neighbour>,
 }
 
@@ -61,7 +66,7 @@ pub struct Neighbour {
     pub grant_id: String,
     /// Its priority.
     pub priority: Priority,
-    /// Its weight, where the card is shared by weights ([`Pass::Weight`]).
+    /// Its weight, where it has one ([`Pass::Weight`]); else 0.
     pub weight: u32,
 }
 
@@ -92,6 +97,34 @@ impl Timetable {
         let next = self.epochs.iter().map(|epoch| epoch.from_us).find(|from| *from > now_us);
         let holds = self.epochs.iter().rev().find(|epoch| epoch.from_us <= now_us);
         (holds, next)
+    }
+}
+
+/// An epoch as it is written.
+#[derive(Deserialize)]
+struct WrittenEpoch {
+    from_us: u64,
+    turns: Vec<Turn>,
+}
+
+impl From<WrittenEpoch> for Epoch {
+    fn from(WrittenEpoch { from_us, mut turns }: WrittenEpoch) -> Self {
+        let mut on_cards: HashMap<String, Vec<Neighbour>> = HashMap::new();
+        for (turn, card) in turns.iter().flat_map(|turn| turn.cards.iter().map(move |card| (turn, card))) {
+            let weight = match card.pass {
+                Pass::Weight(weight) => weight,
+                Pass::Free | Pass::Windows(_) => 0,
+            };
+            let (grant_id, priority) = (turn.grant_id.clone(), turn.priority);
+            on_cards.entry(card.uuid.clone()).or_default().push(Neighbour { grant_id, priority, weight });
+        }
+        for turn in &mut turns {
+            for card in &mut turn.cards {
+                let all = on_cards.get(&card.uuid).into_iter().flatten();
+                card.neighbours = all.filter(|other| other.grant_id != turn.grant_id).cloned().collect();
+            }
+        }
+        Self { from_us, turns }
     }
 }
 
