@@ -112,18 +112,15 @@ fn enable_own(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
     effect.count(disable(group.device, &named, false))
 }
 
-/// `DISABLE_CHANNELS` for everybody near: the driver gives clients numbers in order, and objects as well.
+/// `DISABLE_CHANNELS` for everybody near: the driver gives clients numbers in order, and objects as well. What it finds of a list
+/// it takes off, whatever else is in there.
 fn disable_neighbours(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
     const FIRST_HANDLE: u32 = 0xcaf0_0000;
     let own = group.device.client.handle;
-    let round = u32::try_from(effect.tried % 64).unwrap_or(0);
-    for client in [own.wrapping_sub(round + 1), own.wrapping_add(round + 1)] {
-        for first in [FIRST_HANDLE, FIRST_HANDLE + 16] {
-            // One at a time, as one that is not there may spoil the rest.
-            for handle in first..first + 16 {
-                effect.count(disable(group.device, &[(client, handle)], true))?;
-            }
-        }
+    let distance = u32::try_from(effect.tried / 2 % 64).unwrap_or(0) + 1;
+    for client in [own.wrapping_sub(distance), own.wrapping_add(distance)] {
+        let named: Vec<(u32, u32)> = (FIRST_HANDLE..FIRST_HANDLE + 32).map(|channel| (client, channel)).collect();
+        effect.count(disable(group.device, &named, true))?;
     }
     Ok(())
 }

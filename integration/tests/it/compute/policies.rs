@@ -51,7 +51,8 @@ fn weighted(node: &Node) {
 
 fn preemptive(node: &Node) {
     let policy = [("EGPU_POLICY", "preemptive")];
-    let one = spinning(node, "one", &policy);
+    // Its groups would get three times as much as the other's one without windows.
+    let one = granted(node, "one", &policy).args(&[SPIN, &["--groups", "3"]].concat()).start().unwrap();
     // It exists, and uses no card.
     let late = granted(node, "late", &policy).start().unwrap();
     until_shares("the only one with a process", &[(&one.stdio, 100.0)]);
