@@ -5,13 +5,17 @@
 
 use std::collections::BTreeMap;
 
+use runtime_config::request::CardPolicy;
+
 use super::{
     CardTurn, Epoch, Pass, Turn, Window,
-    layout::{Before, Layout, MIN_WINDOW_US, NoLayout, Tenant, lay_out, length_us, scaled},
+    layout::{
+        Before, Layout, MIN_WINDOW_US, NoLayout, PERIOD_PARTS, Tenant, lay_out, length_us, percent_parts, scaled,
+    },
     shares::{ByCard, Hold, Member, View, by_card, holds, remainder_parts, remainders},
     tied::tied,
 };
-use crate::ledger::Settings;
+use crate::ledger::{CardGrant, Settings};
 
 /// A million parts are all of a card's time.
 const MILLION: u64 = 1_000_000;
@@ -114,7 +118,6 @@ impl<'a> Group<'a> {
 
     /// Those that the policy skips leave their windows unused.
     fn skip_absent(&mut self) {
-        use runtime_config::request::CardPolicy;
         let cards: Vec<CardPolicy> = self
             .cards
             .values()
@@ -133,7 +136,7 @@ impl<'a> Group<'a> {
         let mut group = self.clone();
         for (_, hold) in group.all_holds() {
             if let Hold::Window(parts) = hold {
-                *parts = scaled(*parts, numerator, denominator).max(super::layout::percent_parts(1));
+                *parts = scaled(*parts, numerator, denominator).max(percent_parts(1));
             }
         }
         group
@@ -144,7 +147,7 @@ impl<'a> Group<'a> {
         for (_, hold) in group.all_holds() {
             *hold = match *hold {
                 Hold::Window(parts) => {
-                    let ppm = scaled(MILLION, parts, super::layout::PERIOD_PARTS);
+                    let ppm = scaled(MILLION, parts, PERIOD_PARTS);
                     Hold::Weight(u32::try_from(ppm).unwrap_or(u32::MAX).max(1))
                 }
                 // Its 5 %.
@@ -204,7 +207,7 @@ impl<'a> Group<'a> {
         let Some(holds) = self.holds.get(position) else { return Vec::new() };
         let start_us = layout.starts_us.get(position).copied().unwrap_or_default();
         let own_gaps = common_gaps(holds, gaps, layout.period_us);
-        let turn = |((card, hold), grant): (&(usize, Hold), &&crate::ledger::CardGrant)| {
+        let turn = |((card, hold), grant): (&(usize, Hold), &&CardGrant)| {
             let pass = match hold {
                 Hold::Free => Pass::Free,
                 Hold::Absent => Pass::Windows(Vec::new()),
@@ -237,7 +240,7 @@ impl<'a> Group<'a> {
         let ppm = match hold {
             Hold::Free => MILLION,
             Hold::Absent => 0,
-            Hold::Window(parts) => scaled(MILLION, parts, super::layout::PERIOD_PARTS),
+            Hold::Window(parts) => scaled(MILLION, parts, PERIOD_PARTS),
             Hold::Remainder => {
                 let sharers = self.on_card(card).filter(|other| *other == Hold::Remainder).count() as u64;
                 let gaps: u64 = own_gaps.iter().map(|gap| gap.end_us - gap.start_us).sum();

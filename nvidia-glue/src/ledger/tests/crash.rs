@@ -109,9 +109,14 @@ fn a_failure_at_any_step_of_admission_is_a_clean_refusal_or_a_grant() {
         fails,
         |bench| {
             let before = bench.files();
-            let done = bench.admit("new", &share(&[0, 1])).is_ok();
-            assert!(done || bench.files() == before, "a refusal leaves the records as they were");
-            done
+            let admitted = bench.admit("new", &share(&[0, 1]));
+            assert!(admitted.is_ok() || bench.files() == before, "a refusal leaves the records as they were");
+            if let Ok(record) = &admitted {
+                // The container may be made now: its turn is told.
+                let told = Ledger::timetable(bench.directory.path()).unwrap();
+                assert!(told.epochs.last().unwrap().turn(&record.grant_id).is_some());
+            }
+            admitted.is_ok()
         },
         |bench, done| {
             check_consistent(bench);
