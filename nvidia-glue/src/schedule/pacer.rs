@@ -14,10 +14,10 @@ use super::{Course, Span};
 const LEAST_US: u64 = 1_000;
 /// The most by which a span is made longer for those that were too short.
 const MOST_CREDIT_US: u64 = 2_000;
-/// So long before its time somebody is put on the card who takes it over from another: the driver makes one call at a time, and
-/// the call that takes the other one off is to come after this one and to find it done. Until then the card goes on with the
-/// other one, and then it goes from one to the other without a pause.
-const TAKEOVER_US: u64 = 300;
+/// Who takes the card over from another is put on it before the other one is taken off: the driver makes one call at a time, and
+/// the call that closes is to find the one that opens done. The card stays with the other one until then, and goes from one to the
+/// other without a pause. What lies between the two calls, beside what closing takes:
+const BETWEEN_CALLS_US: u64 = 60;
 /// The most that is ever taken off later spans: as much as ten periods of the default length.
 const MOST_DEBT_US: i64 = 1_000_000;
 /// More than so many spans need not be looked at: the debt is at its limit.
@@ -106,6 +106,11 @@ impl Pacer {
         self.open.is_some()
     }
 
+    /// Since when the time on the card counts; `None`: the channels are off. May be a moment ahead: see [`Span::takes_over`].
+    pub fn on_since_us(&self) -> Option<u64> {
+        self.open.map(|open| open.opened_us.max(counted_from(&open.span)))
+    }
+
     /// What it had more (or less: negative) than its spans, and has not paid back. For tests and views.
     pub fn balance_us(&self) -> i64 {
         self.balance_us
@@ -123,7 +128,9 @@ impl Pacer {
             None => {
                 let span = self.upcoming(earliest_us)?;
                 self.planned = Some(span);
-                let ahead_us = self.opening.get() + if span.takes_over { TAKEOVER_US } else { 0 };
+                // The neighbour's call to close takes what the own ones do, as far as can be known.
+                let takeover_us = if span.takes_over { self.closing.get() + BETWEEN_CALLS_US } else { 0 };
+                let ahead_us = self.opening.get() + takeover_us;
                 let at_us = span.start_us.saturating_sub(ahead_us).max(earliest_us);
                 Some(Next { what: Move::Open, at_us })
             }

@@ -83,12 +83,14 @@ pub(super) fn drop_for_good(shim: i32) -> Result<(), PrivilegeError> {
     verify()
 }
 
-/// Lets the threads that schedule take the lowest real-time priority without a capability. One that computes for a second
+/// Lets the threads that schedule take the lowest real-time priority, or the highest of the others, without a capability. One that computes for a second
 /// without waiting for anything has lost its way: the kernel ends the process before it takes a core from the host.
 /// Where this is not to be had, they say so when they ask for their priority.
 fn allow_real_time() {
     let only = |value| Rlimit { current: Some(value), maximum: Some(value) };
     let _ = setrlimit(Resource::Rtprio, only(1));
+    // Nice values from 20 to 1: this one stands for -20.
+    let _ = setrlimit(Resource::Nice, only(40));
     let _ = setrlimit(Resource::Rttime, only(1_000_000));
 }
 
@@ -253,6 +255,12 @@ fn confine() -> Result<(), SeccompError> {
     // A thread's own priority.
     let priority = ScmpSyscall::from_name("sched_setscheduler")?;
     filter.add_rule_conditional(ScmpAction::Allow, priority, &[equals(0, 0)])?;
+    let nice = ScmpSyscall::from_name("setpriority")?;
+    filter.add_rule_conditional(
+        ScmpAction::Allow,
+        nice,
+        &[equals(0, mask(libc::PRIO_PROCESS.cast_signed())), equals(1, 0)],
+    )?;
     // Whether somebody is there.
     let signal = ScmpSyscall::from_name("pidfd_send_signal")?;
     filter.add_rule_conditional(ScmpAction::Allow, signal, &[equals(1, 0)])?;

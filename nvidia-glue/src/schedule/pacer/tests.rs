@@ -206,9 +206,9 @@ fn nobody_gains_by_having_no_channels_for_a_moment() {
 /// Containers whose windows follow each other, on a driver that makes one call at a time. What each had of the card, what of it
 /// while another had it too, and what nobody had; microseconds.
 fn serialised(shares: &[u64], periods: u64, mut jitter: impl FnMut() -> u64) -> (Vec<u64>, u64, u64) {
-    // Closing: works stops after a third of the call. Opening: at its end.
-    const CLOSING: (u64, u64) = (700, 235);
-    const OPENING: (u64, u64) = (410, 370);
+    // What calls of a container with 20 channels take, and after what time they take effect (docs/driver-facts.md).
+    const CLOSING: (u64, u64) = (750, 620);
+    const OPENING: (u64, u64) = (430, 430);
     let mut start = 0;
     let mut turns = Vec::new();
     for (number, share) in shares.iter().enumerate() {
@@ -274,12 +274,13 @@ fn neighbours_whose_calls_wait_for_each_other_lose_little() {
             let periods = 240;
             let (had, shared, idle) = serialised(&shares, periods, jitter);
             let of = |us: u64| us / (periods - 40);
+            let takeover_us = 620 + BETWEEN_CALLS_US;
             assert!(of(idle) <= 10, "{shares:?}, {most}: nobody has the card for {} us of a period", of(idle));
-            assert!(of(shared) <= (TAKEOVER_US + 10) * shares.len() as u64, "{shares:?}, {most}: {}", of(shared));
+            assert!(of(shared) <= (takeover_us + 50) * shares.len() as u64, "{shares:?}, {most}: {}", of(shared));
             for (had, share) in had.iter().zip(&shares) {
                 // What it had while its neighbour had it, too, it has lost to the next one.
-                let error = of(*had).abs_diff(share + TAKEOVER_US);
-                assert!(error <= TAKEOVER_US, "{shares:?}, {most}: {} of {share}", of(*had));
+                let error = of(*had).abs_diff(share + takeover_us);
+                assert!(error <= 300, "{shares:?}, {most}: {} of {share}", of(*had));
             }
         }
     }

@@ -341,7 +341,7 @@ impl<C: Clock> CardScheduler<C> {
         self.opening = call;
         self.sight.opened();
         self.pacer.moved(Move::Open, planned_us, call.1);
-        self.tally.turn(call.1, Some(true));
+        self.tally.turn(self.pacer.on_since_us().unwrap_or(call.1), Some(true));
     }
 
     fn closed(&mut self, planned_us: u64, call: (u64, u64)) {

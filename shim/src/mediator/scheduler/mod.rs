@@ -230,12 +230,14 @@ fn start(scheduler: CardScheduler<Monotonic>) -> io::Result<()> {
     thread::Builder::new().name("scheduler".into()).stack_size(STACK).spawn(run).map(drop)
 }
 
-/// A real-time priority for this thread. Some kernels give none to a cgroup that has no budget for it.
+/// A real-time priority for this thread, or else the highest of the others: some kernels give none to a cgroup that has no budget
+/// for it (`CONFIG_RT_GROUP_SCHED`).
 fn prioritise() {
     static TOLD: AtomicBool = AtomicBool::new(false);
-    if let Err(error) = sys::become_real_time()
-        && !TOLD.swap(true, Ordering::Relaxed)
-    {
-        tracing::warn!(%error, "no real-time priority can be had: on a busy host, turns begin and end late");
+    let Err(error) = sys::become_real_time() else { return };
+    // 0: this thread.
+    let is_preferred = rustix::process::setpriority_process(None, -20).is_ok();
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        tracing::warn!(%error, is_preferred, "no real-time priority can be had: on a busy host, turns may begin and end late");
     }
 }

@@ -23,6 +23,8 @@ const WORKING_US: u64 = 1_000_000;
 const SIGN_US: u64 = 1_000_000;
 /// Who has work comes back within that time.
 const AWAY_US: u64 = 50_000;
+/// So long before a closing call ends, work has stopped.
+const BEFORE_US: u64 = 150;
 /// How much later than its call an edge is taken for its effect.
 const AFTER_US: u64 = 300;
 
@@ -128,11 +130,11 @@ impl Sight {
             };
             self.own_switches.iter().filter(is_it).map(|switch| switch.at_ns / 1_000)
         };
-        // Without a trace, half of the call: work stops before it ends.
-        let half = closing.0.midpoint(closing.1);
+        // There is a trace if anything ran.
+        let untraced = closing.1.saturating_sub(BEFORE_US).max(closing.0);
         Effects {
             opened_us: at(Presence::On, opening).next(),
-            closed_us: Some(at(Presence::Off, closing).next_back().unwrap_or(half)),
+            closed_us: Some(at(Presence::Off, closing).next_back().unwrap_or(untraced)),
             ran: Some(self.own_switches.iter().any(|switch| switch.presence == Presence::On)),
         }
     }
