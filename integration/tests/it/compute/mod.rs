@@ -8,6 +8,7 @@
 mod attacks;
 mod cards;
 mod ends;
+mod live;
 mod policies;
 mod shares;
 
@@ -19,7 +20,7 @@ use crate::{attacks::rm_client, case::Case};
 
 /// All of them. One version of containerd is enough: nothing here is about containerd.
 pub(crate) fn cases() -> Vec<Case> {
-    let all = [shares::cases(), policies::cases(), cards::cases(), ends::cases(), attacks::cases()];
+    let all = [shares::cases(), policies::cases(), cards::cases(), ends::cases(), live::cases(), attacks::cases()];
     all.into_iter().flatten().map(|case| case.also_needing(rm_client).once()).collect()
 }
 
