@@ -22,16 +22,21 @@ const MILLION: u64 = 1_000_000;
 /// Where shares cannot be laid out as they are, they are made smaller in these steps.
 const SHRINK_STEPS: u64 = 16;
 
+/// Turns as they were told, by grant.
+type Told<'a> = BTreeMap<&'a str, &'a Turn>;
+
 /// Every container's turn, in the order of `members`, which is the ledger's. Windows stay where they are in `before` if they can.
 ///
 /// There always is a plan. Admission sees to it that every share has its window; where the sums no longer fit all the same, as
 /// when the configuration has changed since, all that are tied to each other get less by the same factor, and if even that
 /// cannot be laid out, time slices by the same shares.
 pub(crate) fn plan(members: &[Member<'_>], settings: &Settings, before: Option<&Epoch>) -> Vec<Turn> {
+    let before: Option<Told<'_>> =
+        before.map(|epoch| epoch.turns.iter().map(|turn| (turn.grant_id.as_str(), turn)).collect());
     let mut turns: Vec<(usize, Turn)> = Vec::with_capacity(members.len());
     for group in groups(members) {
         let tied: Vec<Member<'_>> = group.iter().filter_map(|position| members.get(*position)).cloned().collect();
-        turns.extend(group.into_iter().zip(plan_group(&tied, settings, before)));
+        turns.extend(group.into_iter().zip(plan_group(&tied, settings, before.as_ref())));
     }
     turns.sort_by_key(|(position, _)| *position);
     turns.into_iter().map(|(_, turn)| turn).collect()
@@ -54,7 +59,7 @@ fn groups(members: &[Member<'_>]) -> Vec<Vec<usize>> {
     tied(&members.iter().map(cards).collect::<Vec<Vec<String>>>())
 }
 
-fn plan_group(members: &[Member<'_>], settings: &Settings, before: Option<&Epoch>) -> Vec<Turn> {
+fn plan_group(members: &[Member<'_>], settings: &Settings, before: Option<&Told<'_>>) -> Vec<Turn> {
     for view in [View::Now, View::Promised] {
         let mut group = Group::new(members, settings, view);
         if view == View::Promised {
@@ -158,13 +163,13 @@ impl<'a> Group<'a> {
         group
     }
 
-    fn lay_out(&self, before: Option<&Epoch>) -> Result<Layout, NoLayout> {
+    fn lay_out(&self, before: Option<&Told<'_>>) -> Result<Layout, NoLayout> {
         let remainders = remainders(&self.holds);
         // What is left is to be in one piece, so nobody keeps his place for its own sake.
         let before = before.filter(|_| remainders.is_empty());
         let own = self.members.iter().zip(&self.holds).map(|(member, holds)| {
             let windows: Vec<(usize, u64)> = windows_of(holds).collect();
-            let before = before.and_then(|epoch| self.before(epoch, member, &windows));
+            let before = before.and_then(|told| self.before(told, member, &windows));
             Tenant { windows, before }
         });
         let left = remainders.into_iter().map(|cards| Tenant {
@@ -175,8 +180,8 @@ impl<'a> Group<'a> {
     }
 
     /// Where a member's windows were, if they were of the sort that they are now.
-    fn before(&self, epoch: &Epoch, member: &Member<'_>, windows: &[(usize, u64)]) -> Option<Before> {
-        let turn = epoch.turn(member.grant_id)?;
+    fn before(&self, told: &Told<'_>, member: &Member<'_>, windows: &[(usize, u64)]) -> Option<Before> {
+        let turn = told.get(member.grant_id)?;
         let mut found: Option<Before> = None;
         for (card, _) in windows {
             let uuid = self.cards.keys().nth(*card)?;
