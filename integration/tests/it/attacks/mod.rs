@@ -8,6 +8,7 @@ mod clients;
 mod escapes;
 mod files;
 mod floods;
+mod pods;
 mod races;
 mod stalls;
 
@@ -24,7 +25,15 @@ use crate::{
 
 /// All of them.
 pub(crate) fn cases() -> Vec<Case> {
-    let all = [calls::cases(), escapes::cases(), files::cases(), floods::cases(), races::cases(), stalls::cases()];
+    let all = [
+        calls::cases(),
+        escapes::cases(),
+        files::cases(),
+        floods::cases(),
+        pods::cases(),
+        races::cases(),
+        stalls::cases(),
+    ];
     let armed = all.into_iter().flatten().map(|case| case.also_needing(integration::hostile::available));
     armed.chain(clients::cases()).collect()
 }

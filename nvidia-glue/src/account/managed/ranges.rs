@@ -6,6 +6,7 @@ use super::super::{
     Mm, UvmFile,
     intervals::{Cut, Intervals, Span},
 };
+use super::sync::gaps;
 use crate::mediate::Pid;
 
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +32,9 @@ pub(in super::super) struct Managed {
     /// Where a thread has ranges that are not settled.
     pending: HashMap<i32, Vec<(Mm, Span)>>,
     pending_spans: usize,
+    /// Ranges that a thread may yet map, though another one's `mmap` that came later stands in their place: whichever the kernel executes
+    /// last is there, and one may fail. Charged on their own until their thread is back.
+    overtaken: Vec<(Mm, Span, Range)>,
     /// How many ranges each file and each process has.
     by_file: HashMap<Option<UvmFile>, usize>,
     by_process: HashMap<Pid, usize>,
@@ -46,12 +50,15 @@ pub(in super::super) struct Managed {
 impl Managed {
     /// How many ranges there are or may come to be.
     pub(in super::super) fn len(&self) -> usize {
-        self.ranges.len().max(self.pending_spans) + self.reserved
+        self.ranges.len().max(self.pending_spans) + self.overtaken.len() + self.reserved
     }
 
     /// Whether a range may keep `file` open.
     pub(in super::super) fn keeps(&self, file: UvmFile) -> bool {
-        self.by_file.contains_key(&Some(file)) || self.by_file.contains_key(&None)
+        let may_be = |of: Option<UvmFile>| of.is_none_or(|of| of == file);
+        self.by_file.contains_key(&Some(file))
+            || self.by_file.contains_key(&None)
+            || self.overtaken.iter().any(|(_, _, range)| may_be(range.file))
     }
 
     pub(in super::super) fn has_ranges(&self, process: Pid) -> bool {
@@ -90,8 +97,31 @@ impl Managed {
         count(&mut self.by_process, range.process, more);
     }
 
-    pub(super) fn settle(&mut self, thread: i32) {
-        let Some(spans) = self.pending.remove(&thread) else { return };
+    /// Another thread's `mmap` takes the place of what this range's thread may yet map: what was cut out of it stays charged.
+    pub(super) fn overtake(&mut self, mm: Mm, span: Span, range: Range) {
+        self.overtaken.push((mm, span, range));
+    }
+
+    /// Of what was overtaken, that which is seen to be mapped, and stands in nobody's place, is there.
+    pub(super) fn restore(&mut self, mm: Mm, seen: &[Span]) {
+        let (of_space, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.overtaken).into_iter().partition(|(of, ..)| *of == mm);
+        self.overtaken = others;
+        for (mm, span, range) in of_space {
+            let taken: Vec<Span> = self.ranges.overlapping(mm, span).map(|(other, _)| other).collect();
+            let free = gaps(std::iter::once(span), &taken);
+            let there: Vec<Span> =
+                free.iter().flat_map(|free| seen.iter().filter_map(|seen| free.common(*seen))).collect();
+            self.overtaken.extend(gaps(std::iter::once(span), &there).into_iter().map(|left| (mm, left, range)));
+            for span in there {
+                self.insert(mm, span, range);
+            }
+        }
+    }
+
+    /// A thread is back. What is charged twice since others have overtaken it: whose, and how much.
+    pub(super) fn settle(&mut self, thread: i32) -> Vec<(Pid, u128)> {
+        let Some(spans) = self.pending.remove(&thread) else { return Vec::new() };
         self.pending_spans = self.pending_spans.saturating_sub(spans.len());
         for (mm, span) in spans {
             let of_thread = |range: &Range| matches!(range.state, State::Pending { thread: of, .. } if of == thread);
@@ -103,6 +133,21 @@ impl Managed {
                 }
             }
         }
+        let is_back = |(_, _, range): &(Mm, Span, Range)| matches!(range.state, State::Pending { thread: of, .. } if of == thread);
+        let (back, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.overtaken).into_iter().partition(is_back);
+        self.overtaken = waiting;
+        let mut twice = Vec::new();
+        for (mm, span, range) in back {
+            let others: Vec<Span> = self.ranges.overlapping(mm, span).map(|(other, _)| other).collect();
+            let alone = gaps(std::iter::once(span), &others);
+            let left = alone.iter().map(|span| span.length()).sum::<u128>();
+            // It may be there, and nothing else is: the next look tells.
+            for span in alone {
+                self.insert(mm, span, Range { state: State::Settled(self.epoch), ..range });
+            }
+            twice.push((range.process, span.length().saturating_sub(left)));
+        }
+        twice
     }
 
     pub(super) fn pending_threads(&self) -> Vec<i32> {

@@ -61,6 +61,7 @@ impl Accounts {
         if released > 0 {
             self.managed.released_in = self.managed.released_in.max(sync.epoch);
         }
+        self.managed.restore(mm, &joined(&seen));
         let mut found = Vec::new();
         let charged: Vec<_> = self.managed.of(mm).map(|(span, _)| span).collect();
         // Overtaken by another look, this one may show what has been unmapped and released since.
@@ -119,7 +120,7 @@ fn joined(spans: &[Span]) -> Vec<Span> {
 }
 
 /// What of `wholes` is covered by none of `parts`; both are sorted, and `wholes` do not overlap each other.
-fn gaps(wholes: impl Iterator<Item = Span>, parts: &[Span]) -> Vec<Span> {
+pub(super) fn gaps(wholes: impl Iterator<Item = Span>, parts: &[Span]) -> Vec<Span> {
     let mut gaps = Vec::new();
     let mut parts = parts.iter().copied().peekable();
     for whole in wholes {

@@ -180,3 +180,34 @@ fn what_the_kernel_refuses_is_not_charged() {
     accounts.commit_managed(reservation, SPACE, FILE, THREAD, 0);
     assert_eq!((used(&accounts), accounts.counts().managed_ranges, accounts.abandoned()), (Bytes(0), 0, 0));
 }
+
+#[test]
+fn two_threads_at_one_address_are_charged_for_both_until_both_are_back() {
+    const OTHER: i32 = THREAD + 1;
+    let both = || {
+        let mut accounts = accounts();
+        mmap(&mut accounts, 10, 20).unwrap();
+        let reservation = accounts.reserve_managed(PROCESS, mib(10)).unwrap();
+        accounts.commit_managed(reservation, SPACE, FILE, OTHER, 15 * MIB);
+        assert_eq!(used(&accounts), mib(30), "either may fail");
+        accounts
+    };
+    // The later one fails, and is back first: the other one's is not released with it.
+    let mut accounts = both();
+    accounts.thread_called(OTHER);
+    assert_eq!(look(&mut accounts, &[]).released, mib(10));
+    assert_eq!(used(&accounts), mib(20));
+    assert_eq!(look(&mut accounts, &[shown(10, 20)]), ManagedDrift::default(), "it was charged all the time");
+    accounts.thread_called(THREAD);
+    assert_eq!(look(&mut accounts, &[shown(10, 20)]), ManagedDrift::default());
+    assert_eq!(look(&mut accounts, &[]).released, mib(20));
+    assert_eq!(used(&accounts), Bytes(0));
+    // Both are there, and back in any order.
+    for order in [[THREAD, OTHER], [OTHER, THREAD]] {
+        let mut accounts = both();
+        order.into_iter().for_each(|thread| accounts.thread_called(thread));
+        assert_eq!(used(&accounts), mib(20));
+        assert_eq!(look(&mut accounts, &[shown(10, 20)]), ManagedDrift::default());
+        assert_eq!(accounts.counts().managed_ranges, 3);
+    }
+}

@@ -25,3 +25,14 @@ fn a_copy_that_may_be_of_a_file_that_is_shared() {
         0, 19, 0, 1, 0, 37,
     ]);
 }
+
+/// What fuzzing found: two threads ask for managed memory at the same addresses, and the one that asked later is back first, with nothing.
+/// What the other may yet map is not released with it.
+#[test]
+fn a_range_that_another_thread_may_yet_map() {
+    run(&[
+        2, 0, 19, 0, 0, 0, 29, 0, 0, 1, 5, 4, 1, 2, 0, 29, 0, 0, 0, 1, 4, 1, 20, 0, 0, 0, 2, 0, 2, 0, 30, 1, 0, 2, 0,
+        0, 0, 0, 4, 0, 4, 0, 6, 0, 0, 0, 0, 0, 0, 0, 1, 0, 35, 1, 0, 0, 16, 0, 0, 1, 0, 0, 16, 0, 0, 1, 0, 0, 2, 0, 0,
+        0, 0, 16, 0, 0, 1, 0, 0, 36, 0, 2, 0, 0, 0, 0, 30, 0, 1,
+    ]);
+}

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use proptest::prelude::*;
 use runtime_config::request::OverMemory;
 
+use super::spy::Spy;
 use super::world::{Container, Context, MIB, Machine, Program, memory_params, result, words};
 use crate::{
     mediate::{Answer, Stopped, locks::lock},
@@ -15,6 +16,77 @@ use crate::{
 };
 
 const LIMIT: u64 = 64 * MIB;
+
+/// Whatever is called in a client of another container: the registry of clients refuses it, before the driver, which takes anybody with the
+/// right file for the client's owner. (Allocations and duplicates are refused by the accounts once more.)
+#[test]
+fn no_call_in_a_client_of_others_reaches_the_driver() {
+    let machine = Machine::new(1);
+    let victims = machine.container(&[0], LIMIT);
+    let victim = victims.program();
+    let owner = victim.context(0);
+    let memory = owner.memory(MIB).unwrap();
+    let spy = Spy::new(&machine);
+    let thieves = spy.container(&machine);
+    let thief = thieves.program();
+    let stolen = thief.give(victim.file_of(owner.control));
+    // Free, control, allocation, duplicate, share, heap, map, unmap, context DMA, map and unmap for the card, bind, new mapping, events.
+    let calls: [(u8, usize); 14] = [
+        (0x29, 16),
+        (0x2a, 32),
+        (0x2b, 32),
+        (0x34, 28),
+        (0x35, 24),
+        (0x4a, 184),
+        (0x4e, 56),
+        (0x4f, 32),
+        (0x54, 56),
+        (0x57, 64),
+        (0x58, 48),
+        (0x59, 16),
+        (0xce, 16),
+        (0xcf, 16),
+    ];
+    for (number, size) in calls {
+        let mut args = vec![0; size];
+        for (at, value) in [(0, owner.client), (4, owner.device), (8, memory)] {
+            assert!(write_u32(&mut args, at, value));
+        }
+        if number == 0x2b {
+            assert!(write_u32(&mut args, 12, 0x3d));
+        }
+        spy.escapes(0);
+        let answer = thief.escape(stolen, number, &mut args);
+        let reached = spy.escapes(number);
+        assert_eq!(reached, Vec::<Vec<u8>>::new(), "{number:#x}: {answer:?}");
+        assert!(owner.subdevice_control(0x2080_0102, &mut [0; 8]).is_ok() || number != 0x29, "{number:#x}");
+    }
+    assert_eq!(victims.used(0), MIB);
+}
+
+/// The driver would write three lines into the kernel's log for each.
+#[test]
+fn a_question_about_a_channel_without_context_does_not_reach_the_driver() {
+    const CONTEXT_SIZE: u32 = 0x2080_1218;
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let group = context.group(1);
+    let channel = context.channel(group, 0).unwrap();
+    let mut question = [words(&[channel, 0]), vec![0; 8]].concat();
+    spy.seen();
+    for object in [channel, group, context.device, 0, 77] {
+        let mut question = [words(&[object, 0]), vec![0; 8]].concat();
+        assert_eq!(context.subdevice_control(CONTEXT_SIZE, &mut question), Err(Status(0x31)), "{object:#x}");
+    }
+    assert_eq!(spy.count(CONTEXT_SIZE), 0);
+    program.alloc(context.control, (context.client, channel, 0), 0xcbc0, &mut []).unwrap();
+    assert_eq!(spy.count(CONTEXT_SIZE), 1, "the mediator asks once, for the charge");
+    context.subdevice_control(CONTEXT_SIZE, &mut question).unwrap();
+    assert_eq!(spy.count(CONTEXT_SIZE), 1);
+}
 
 #[test]
 fn clients_of_other_containers_do_not_exist() {
