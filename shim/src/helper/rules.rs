@@ -89,6 +89,7 @@ pub(crate) fn spec(spec: &mut Value, systemd_cgroup: bool, host: HostFacts) -> R
     let linux = spec.get_mut("linux").and_then(Value::as_object_mut);
     let linux = linux.ok_or_else(|| Refused("the spec has no linux section; this is a Linux runtime".into()))?;
     linux.retain(|_, value| !value.is_null());
+    rootfs_propagation(linux)?;
     label("linux.mountLabel", "mountLabel", linux, host)?;
     let flags = linux.get("personality").and_then(|p| p.get("flags")).and_then(Value::as_array);
     if flags.is_some_and(|flags| !flags.is_empty()) {
@@ -104,6 +105,28 @@ pub(crate) fn spec(spec: &mut Value, systemd_cgroup: bool, host: HostFacts) -> R
             "SystemdCgroup is supported on cgroup v2 only, and this host has v1; set SystemdCgroup = false".into(),
         ));
     }
+    Ok(())
+}
+
+/// libcontainer knows the four words of the OCI spec only, and means all mounts by them; CRI writes `rshared` and `rslave`.
+fn rootfs_propagation(linux: &mut Map<String, Value>) -> Result<(), Refused> {
+    const NAME: &str = "rootfsPropagation";
+    let known = match linux.remove(NAME) {
+        None => return Ok(()),
+        Some(given) => match given.as_str() {
+            Some("") => return Ok(()),
+            Some("shared" | "rshared") => "shared",
+            Some("slave" | "rslave") => "slave",
+            Some("private" | "rprivate") => "private",
+            Some("unbindable" | "runbindable") => "unbindable",
+            _ => {
+                return Err(Refused(format!(
+                    "linux.{NAME} is {given}; it must be shared, slave, private or unbindable, or one of these with an r before"
+                )));
+            }
+        },
+    };
+    linux.insert(NAME.to_owned(), json!(known));
     Ok(())
 }
 
@@ -296,6 +319,23 @@ mod tests {
     }
 
     #[test]
+    fn rootfs_propagation_is_written_as_libcontainer_reads_it() {
+        for (given, wanted) in [
+            (json!("rshared"), json!("shared")),
+            (json!("shared"), json!("shared")),
+            (json!("rslave"), json!("slave")),
+            (json!("rprivate"), json!("private")),
+            (json!("runbindable"), json!("unbindable")),
+            (json!(""), Value::Null),
+            (Value::Null, Value::Null),
+        ] {
+            let mut asked = json!({"ociVersion": "1.1.0", "linux": {"rootfsPropagation": given}});
+            spec(&mut asked, false, HOST).unwrap();
+            assert_eq!(asked["linux"]["rootfsPropagation"], wanted, "{given}");
+        }
+    }
+
+    #[test]
     fn a_spec_that_would_run_otherwise_than_asked_is_refused() {
         let base = || json!({"ociVersion": "1.1.0", "linux": {}});
         assert_eq!(spec(&mut base(), false, HOST), Ok(()));
@@ -309,6 +349,7 @@ mod tests {
             (with("/ociVersion", json!("2.0")), "2.0"),
             (with("/linux", json!(null)), "linux section"),
             (with("/linux/personality", json!({"domain": "LINUX", "flags": ["X"]})), "personality"),
+            (with("/linux/rootfsPropagation", json!("everywhere")), "everywhere"),
             (with("/linux/resources", json!({"unified": {"a": "b"}})), "unified"),
             (with("/mounts", json!([{"destination": "/d", "uidMappings": [{}]}])), "/d"),
             (with("/mounts", json!([{"destination": "/d", "options": ["ridmap"]}])), "/d"),

@@ -4,13 +4,14 @@ mod exec;
 mod failures;
 mod io;
 mod lifecycle;
+mod mounts;
 mod resources;
 
 use crate::case::Case;
 
 /// All of them.
 pub(crate) fn cases() -> Vec<Case> {
-    [lifecycle::cases(), io::cases(), exec::cases(), resources::cases(), failures::cases()]
+    [lifecycle::cases(), io::cases(), exec::cases(), mounts::cases(), resources::cases(), failures::cases()]
         .into_iter()
         .flatten()
         .collect()
