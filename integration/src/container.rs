@@ -52,6 +52,13 @@ impl std::fmt::Debug for ContainerBuilder<'_> {
     }
 }
 
+impl Node {
+    /// State of a task, as a client asks that did not make it.
+    pub fn task_state(&self, id: &str) -> Result<Process, Status> {
+        self.client().state(id, "")
+    }
+}
+
 impl<'node> ContainerBuilder<'node> {
     pub(crate) fn new(node: &'node Node, id: &str) -> Self {
         Self {

@@ -303,5 +303,7 @@ impl Drop for Reservation {
         if matches!(containers.get(&self.id), Some(Slot::Reserved)) {
             containers.remove(&self.id);
         }
+        drop(containers);
+        self.context.creations.notify_waiters();
     }
 }

@@ -15,6 +15,7 @@ mod watchdog;
 
 use std::{
     collections::HashMap,
+    pin::pin,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -57,6 +58,8 @@ pub struct Context {
     /// Told when the shim shall end.
     pub shutdown: Notify,
     containers: Mutex<HashMap<String, Slot>>,
+    /// Told when a creation has ended, either way.
+    creations: Notify,
 }
 
 /// A container's place in the shim's list.
@@ -92,6 +95,7 @@ impl Context {
             life,
             shutdown: Notify::new(),
             containers: Mutex::default(),
+            creations: Notify::new(),
         }
     }
 
@@ -120,6 +124,20 @@ impl Context {
         match lock(&self.containers).get(id) {
             Some(Slot::Created(container)) => Ok(Arc::clone(container)),
             Some(Slot::Reserved) | None => Err(TaskError::NoContainer { id: id.to_owned() }),
+        }
+    }
+
+    /// The same, once its creation has ended. A client that closes stdin as soon as all of it is written, as nerdctl does, may
+    /// ask in the middle of one, and takes "no such container" for its end: the container would read on forever.
+    async fn container_after_creation(&self, id: &str) -> Result<Arc<Container>, TaskError> {
+        loop {
+            let mut ended = pin!(self.creations.notified());
+            // Counted from here on, so that an end between the look and the wait is not missed.
+            ended.as_mut().enable();
+            if !matches!(lock(&self.containers).get(id), Some(Slot::Reserved)) {
+                return self.container(id);
+            }
+            ended.await;
         }
     }
 }

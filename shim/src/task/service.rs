@@ -130,7 +130,7 @@ impl Task for TaskService {
     }
 
     async fn state(&self, _: &TtrpcContext, request: StateRequest) -> TtrpcResult<StateResponse> {
-        let container = self.0.container(&request.id)?;
+        let container = self.0.container_after_creation(&request.id).await?;
         let process = container.process(&request.exec_id)?;
         let exit = process.exit();
         let stdio = process.stdio.clone();
@@ -169,7 +169,7 @@ impl Task for TaskService {
     }
 
     async fn close_io(&self, _: &TtrpcContext, request: CloseIORequest) -> TtrpcResult<Empty> {
-        let process = self.0.container(&request.id)?.process(&request.exec_id)?;
+        let process = self.0.container_after_creation(&request.id).await?.process(&request.exec_id)?;
         if request.stdin {
             process.close_stdin();
         }

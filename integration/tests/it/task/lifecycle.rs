@@ -11,6 +11,7 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::plain("task::output_and_exit_code", output_and_exit_code),
         Case::plain("task::states", states),
+        Case::plain("task::state_waits_for_the_creation", state_waits_for_the_creation),
         Case::plain("task::signals_reach_init", signals_reach_init),
         Case::plain("task::a_signal_ends_with_128_and_its_number", a_signal_ends_with_128_and_its_number),
         Case::plain("task::kill_before_start", kill_before_start),
@@ -49,6 +50,22 @@ fn states(node: &Node) {
     assert_eq!((state.status(), state.exit_status), (TaskStatus::Stopped, 137));
     assert!(state.exited_at.is_some_and(|instant| instant.seconds > 0));
     assert_eq!(container.delete().unwrap(), 137);
+}
+
+/// nerdctl asks for the task in order to close its stdin as soon as all of it is written, which may be before Create answers.
+fn state_waits_for_the_creation(node: &Node) {
+    let marker = node.directory().join("creating");
+    let hook = format!("touch {}; sleep 0.5", marker.display());
+    std::thread::scope(|scope| {
+        let creation = scope.spawn(|| node.container("a").hook("createRuntime", &hook).create().unwrap());
+        eventually("the creation is under way", || marker.exists().then_some(()));
+        let state = node.task_state("a").expect("an answer in the middle of the creation");
+        let mut container = creation.join().unwrap();
+        assert_eq!((state.pid, state.status()), (container.pid(), TaskStatus::Created));
+        container.kill(Signal::SIGKILL).unwrap();
+        container.wait().unwrap();
+        container.delete().unwrap();
+    });
 }
 
 fn signals_reach_init(node: &Node) {
