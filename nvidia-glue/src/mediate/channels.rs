@@ -174,34 +174,15 @@ impl Channels {
         Some(self.members(*id).map(|(name, _)| name).collect())
     }
 
-    /// A channel, or a group and all that is in it, can do work from now on; and what will be in the group, by itself or not. What of
-    /// it could not before: for [`Channels::unschedule`].
-    pub(super) fn schedule(&mut self, name: ObjectName) -> Vec<ObjectName> {
-        let mut new = Vec::new();
+    /// A channel, or a group and all that is in it, can do work from now on; and what will be in the group, by itself or not.
+    pub(super) fn schedule(&mut self, name: ObjectName) {
         let group = self.group_handle(name);
-        if let Some(group) = group.and_then(|group| self.handles.get(&group)).and_then(|id| self.groups.get_mut(id))
-            && !std::mem::replace(&mut group.is_scheduled, true)
-        {
-            new.extend(self.group_handle(name));
+        if let Some(group) = group.and_then(|group| self.handles.get(&group)).and_then(|id| self.groups.get_mut(id)) {
+            group.is_scheduled = true;
         }
         for name in self.below(name).unwrap_or_default() {
-            if let Some(channel) = self.channels.get_mut(&name)
-                && !std::mem::replace(&mut channel.is_scheduled, true)
-            {
-                new.push(name);
-            }
-        }
-        new
-    }
-
-    /// The driver has refused: these cannot do work after all.
-    pub(super) fn unschedule(&mut self, names: &[ObjectName]) {
-        for name in names {
-            if let Some(channel) = self.channels.get_mut(name) {
-                channel.is_scheduled = false;
-            }
-            if let Some(group) = self.handles.get(name).and_then(|id| self.groups.get_mut(id)) {
-                group.is_scheduled = false;
+            if let Some(channel) = self.channels.get_mut(&name) {
+                channel.is_scheduled = true;
             }
         }
     }

@@ -125,20 +125,21 @@ impl Session {
         flight.finish()
     }
 
-    /// What could do work once the driver has executed this counts from before that, so that a gate that closes in this very moment
-    /// knows of it.
+    /// What can do work counts from when the driver has executed this: an edge that names a channel before that may leave it in a
+    /// state in which it never runs (580.159.04). A gate that has closed in that very moment is seen right after.
     fn schedule_locked(&self, flight: &mut Flight<'_>, gate: &CardGate, name: ObjectName) -> Result<(), End> {
-        let new = gate.with(|channels| channels.schedule(name));
-        let status = flight.execute(self.driver.as_ref());
-        if status.is_ok_and(Status::is_ok) {
-            gate.bring(&gate.with(|channels| channels.below(name)).unwrap_or_default(), false);
-            if let Some(group) = gate.with(|channels| channels.group_handle(name)).filter(|_| gate.sets_slices()) {
-                gate.bring_slice(group);
-            }
-        } else {
-            gate.with(|channels| channels.unschedule(&new));
+        if !flight.execute(self.driver.as_ref())?.is_ok() {
+            return Ok(());
         }
-        status.map(|_| ())
+        let names = gate.with(|channels| {
+            channels.schedule(name);
+            channels.below(name).unwrap_or_default()
+        });
+        gate.bring(&names, false);
+        if let Some(group) = gate.with(|channels| channels.group_handle(name)).filter(|_| gate.sets_slices()) {
+            gate.bring_slice(group);
+        }
+        Ok(())
     }
 
     /// The driver would stop anybody's channels for anybody. A program stops and starts its own, and none in the off time.

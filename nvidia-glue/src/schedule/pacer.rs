@@ -18,6 +18,8 @@ const MOST_CREDIT_US: u64 = 2_000;
 /// the call that closes is to find the one that opens done. The card stays with the other one until then, and goes from one to the
 /// other without a pause. What lies between the two calls, beside what closing takes:
 const BETWEEN_CALLS_US: u64 = 60;
+/// The most that both are apart: what is taken over early is not counted.
+const MOST_TAKEOVER_US: u64 = 1_500;
 /// The most that is ever taken off later spans: as much as ten periods of the default length.
 const MOST_DEBT_US: i64 = 1_000_000;
 /// More than so many spans need not be looked at: the debt is at its limit.
@@ -130,6 +132,7 @@ impl Pacer {
                 self.planned = Some(span);
                 // The neighbour's call to close takes what the own ones do, as far as can be known.
                 let takeover_us = if span.takes_over { self.closing.get() + BETWEEN_CALLS_US } else { 0 };
+                let takeover_us = takeover_us.min(MOST_TAKEOVER_US);
                 let ahead_us = self.opening.get() + takeover_us;
                 let at_us = span.start_us.saturating_sub(ahead_us).max(earliest_us);
                 Some(Next { what: Move::Open, at_us })
@@ -269,8 +272,8 @@ struct Lead {
 
 impl Lead {
     const KEPT: usize = 16;
-    /// Whatever takes longer is no matter of the call's.
-    const MOST_US: u64 = 3_000;
+    /// Hundreds of channels take that long. Whatever takes longer is no matter of the call's.
+    const MOST_US: u64 = 8_000;
 
     fn new(numerator: usize, denominator: usize, at_first_us: u64) -> Self {
         Self { took_us: [0; Self::KEPT], known: 0, next: 0, quantile: (numerator, denominator), at_first_us }

@@ -250,6 +250,36 @@ fn a_gate_that_moves_in_the_middle_of_a_call_has_the_last_word() {
 }
 
 #[test]
+fn no_edge_names_a_channel_that_has_never_been_scheduled() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let group = context.group(GR);
+    let channel = context.channel(group, 0).unwrap();
+    let gate = container.gate();
+    spy.seen();
+    spy.during(SCHEDULE_GROUP, {
+        let gate = Arc::clone(&gate);
+        move || {
+            for _ in 0..3 {
+                assert_eq!(
+                    gate.close().unwrap().channels,
+                    0,
+                    "a whole window while the driver is busy with something else"
+                );
+                assert_eq!(gate.open().unwrap().channels, 0);
+            }
+        }
+    });
+    context.schedule(group, SCHEDULE_GROUP).unwrap();
+    assert_eq!(spy.count(DISABLE), 0);
+    assert!(spy.works(&context, channel));
+    assert_eq!(gate.close().unwrap().channels, 1);
+}
+
+#[test]
 fn what_the_driver_does_not_schedule_is_not_named() {
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
