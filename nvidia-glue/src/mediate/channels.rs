@@ -76,11 +76,14 @@ struct Channel {
     is_scheduled: bool,
     /// The program has taken it off the card itself.
     is_unwanted: bool,
+    /// It was named to the driver as off, and not as on since. The card's firmware counts (580.159.04): a channel that is taken off twice
+    /// has to be put back twice.
+    is_off: bool,
 }
 
-/// Where channels are to be.
+/// What is to be told the driver of channels.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Sides {
+pub(super) struct Moves {
     pub(super) on: Vec<ObjectName>,
     pub(super) off: Vec<ObjectName>,
 }
@@ -129,7 +132,7 @@ impl Channels {
         let above = group.and_then(|id| self.groups.get(&id));
         let engine = above.map_or_else(|| Engine::of_type(engine), |group| group.engine);
         let is_scheduled = above.is_some_and(|group| group.is_scheduled);
-        self.channels.insert(name, Channel { group, engine, is_scheduled, is_unwanted: false });
+        self.channels.insert(name, Channel { group, engine, is_scheduled, is_unwanted: false, is_off: false });
         !had_any && self.throttled() > 0
     }
 
@@ -196,31 +199,36 @@ impl Channels {
         }
     }
 
-    /// Which of them are to be on the card, and which off. Those that the program has taken off are neither while the gate is open.
-    pub(super) fn sides(&self, names: &[ObjectName], is_closed: bool) -> Sides {
-        let mut sides = Sides::default();
+    /// What brings them to where they are to be. `in_doubt`: those that should be off already are put on and taken off again, as
+    /// a call of the program's may have put them back, or may have made them count from 0.
+    pub(super) fn moves(&self, names: &[ObjectName], is_closed: bool, in_doubt: bool) -> Moves {
+        let mut moves = Moves::default();
         for name in names {
-            match self.channels.get(name) {
-                Some(channel) if is_closed && self.is_gated(channel) => sides.off.push(*name),
-                Some(channel) if !channel.is_unwanted => sides.on.push(*name),
-                _ => {}
+            let Some(channel) = self.channels.get(name) else { continue };
+            let to_be_off = channel.is_scheduled && channel.is_unwanted || is_closed && self.is_gated(channel);
+            if channel.is_off && (in_doubt || !to_be_off) {
+                moves.on.push(*name);
+            }
+            if to_be_off && (in_doubt || !channel.is_off) {
+                moves.off.push(*name);
             }
         }
-        sides
+        moves
     }
 
-    /// Those of them that the program wants on the card.
-    pub(super) fn wanted(&self, names: &[ObjectName]) -> Vec<ObjectName> {
-        let is_wanted = |name: &&ObjectName| self.channels.get(name).is_some_and(|channel| !channel.is_unwanted);
-        names.iter().filter(is_wanted).copied().collect()
+    /// The driver has been told.
+    pub(super) fn moved(&mut self, names: &[ObjectName], off: bool) {
+        for name in names {
+            if let Some(channel) = self.channels.get_mut(name) {
+                channel.is_off = off;
+            }
+        }
     }
 
-    /// What is named to the driver to open or to close the gate. What the program has taken off is not put back; it is taken off
-    /// again, as nobody has to know what else puts it back. Compute comes first: where it takes several calls, the first ones matter
-    /// most to others.
-    pub(super) fn at_the_gate(&self, is_closed: bool) -> Vec<ObjectName> {
-        let named = |channel: &Channel| self.is_gated(channel) && (is_closed || !channel.is_unwanted);
-        let mut named: Vec<_> = self.channels.iter().filter(|(_, channel)| named(channel)).collect();
+    /// Those that it matters to name when the gate opens or closes. Compute comes first: where it takes several calls, the first ones
+    /// matter most to others.
+    pub(super) fn at_the_gate(&self) -> Vec<ObjectName> {
+        let mut named: Vec<_> = self.channels.iter().filter(|(_, channel)| self.is_gated(channel)).collect();
         named.sort_by_key(|(_, channel)| Reverse(channel.engine));
         named.into_iter().map(|(name, _)| *name).collect()
     }
@@ -355,7 +363,7 @@ mod tests {
                 channels.schedule(name(1, at));
             }
             assert_eq!(channels.throttled(), expected);
-            let named: Vec<u32> = channels.at_the_gate(true).iter().map(|name| name.object.0).collect();
+            let named: Vec<u32> = channels.at_the_gate().iter().map(|name| name.object.0).collect();
             // What is not known is compute.
             assert_eq!(named, [1, 4, 2, 3][..expected]);
         }
@@ -368,16 +376,24 @@ mod tests {
         channels.add_group(group, GR);
         // The group says which engine it is; the channel's own word does not count.
         assert!(channels.add_channel(one, group.object, NVDEC), "the first that is throttled");
-        assert_eq!((channels.throttled(), channels.at_the_gate(true)), (1, vec![]));
+        assert_eq!((channels.throttled(), channels.at_the_gate()), (1, vec![]));
         channels.schedule(group);
-        assert_eq!(channels.at_the_gate(true), [one]);
+        assert_eq!(channels.at_the_gate(), [one]);
         assert!(!channels.add_channel(two, group.object, NVDEC));
-        assert_eq!(channels.at_the_gate(true), [one, two], "added to a group that is scheduled");
+        assert_eq!(channels.at_the_gate(), [one, two], "added to a group that is scheduled");
         channels.want(&[one], false);
-        assert_eq!(channels.at_the_gate(false), [two], "the program has taken it off itself");
+        channels.moved(&[one, two], true);
+        let all = channels.at_the_gate();
+        assert_eq!(channels.moves(&all, true, false), Moves::default(), "both are off");
+        assert_eq!(
+            channels.moves(&all, false, false),
+            Moves { on: vec![two], off: vec![] },
+            "the program has taken it off itself"
+        );
+        assert_eq!(channels.moves(&all, true, true), Moves { on: vec![one, two], off: vec![one, two] });
         channels.want(&[one], true);
         channels.remove(one);
-        assert_eq!(channels.at_the_gate(true), [two]);
+        assert_eq!(channels.at_the_gate(), [two]);
         channels.remove_client(Handle(1));
         assert_eq!((channels.throttled(), channels.compute_groups()), (0, 0));
         assert!(channels.groups.is_empty());
@@ -395,7 +411,7 @@ mod tests {
         channels.add_channel(one, group.object, 0);
         channels.add_channel(two, duplicate.object, NVDEC);
         channels.schedule(duplicate);
-        assert_eq!(channels.at_the_gate(true), [one, two]);
+        assert_eq!(channels.at_the_gate(), [one, two]);
         assert_eq!(channels.compute_groups(), 1);
         channels.set_program_slice(duplicate, 7);
         assert_eq!(channels.program_slice(group), Some(7));
@@ -412,10 +428,10 @@ mod tests {
         channels.add_group(group, NVDEC);
         channels.add_channel(channel, group.object, 0);
         channels.schedule(group);
-        assert_eq!((channels.at_the_gate(true), channels.compute_groups()), (vec![], 0));
+        assert_eq!((channels.at_the_gate(), channels.compute_groups()), (vec![], 0));
         channels.works_on(channel, Engine::Compute);
         channels.works_on(channel, Engine::Copy);
-        assert_eq!((channels.at_the_gate(true), channels.compute_groups()), (vec![channel], 1));
+        assert_eq!((channels.at_the_gate(), channels.compute_groups()), (vec![channel], 1));
     }
 
     #[test]
@@ -430,6 +446,6 @@ mod tests {
         assert!(!channels.has_channel(channel));
         channels.add_channel(group, Handle(1), GR);
         assert!(!channels.has_group(group));
-        assert_eq!(channels.at_the_gate(true), [], "not scheduled");
+        assert_eq!(channels.at_the_gate(), [], "not scheduled");
     }
 }

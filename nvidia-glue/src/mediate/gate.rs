@@ -3,9 +3,10 @@
 //! `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS` names channels of any client by handle, so no file of the container's is needed, and
 //! none is kept open (docs/driver-facts.md).
 //!
-//! **Order without a lock.** The scheduler's thread opens and closes; listener threads bring channels that have just come to be in
-//! line. Neither waits for the other: each decides under the lock, acts without it, and whoever is not the scheduler looks once
-//! more whether the gate has moved meanwhile ([`CardGate::bring`]). So what is done last to a channel is what the gate says.
+//! **Order.** The scheduler's thread opens and closes; listener threads bring channels that have just come to be in line. Who tells
+//! the driver something holds [`CardGate::acting`] from the decision until it is done, as the card's firmware counts how often a
+//! channel was taken off (docs/driver-facts.md): each is taken off once and put back once. So the scheduler may wait for a listener's
+//! call, as it would in the driver, which makes one at a time; never for anything of the container's.
 
 use std::{
     io,
@@ -17,7 +18,7 @@ use runtime_config::config::Throttle;
 
 use super::{
     Caller, CallerError,
-    channels::{Channels, Sides},
+    channels::{Channels, Moves},
     grant::OwnCard,
     locks::lock,
     raw::Raw,
@@ -66,6 +67,8 @@ pub(super) struct CardGate {
     /// The mediator's own of the card.
     device: Handle,
     subdevice: Handle,
+    /// Held before `state`, while the driver is told where channels are to be.
+    acting: Mutex<()>,
     state: Mutex<State>,
     opened: Condvar,
 }
@@ -74,8 +77,6 @@ pub(super) struct CardGate {
 struct State {
     channels: Channels,
     is_closed: bool,
-    /// How often it has been opened or closed.
-    edges: u64,
     /// Nobody is to wait.
     is_hurried: bool,
     /// There was a first channel, and nobody has been told.
@@ -120,7 +121,6 @@ impl CardGate {
         let state = State {
             channels: Channels::new(throttle),
             is_closed: false,
-            edges: 0,
             is_hurried: false,
             has_first: false,
             slice_us: None,
@@ -133,6 +133,7 @@ impl CardGate {
             own: Arc::clone(own),
             device: card.device,
             subdevice: card.subdevice,
+            acting: Mutex::default(),
             state: Mutex::new(state),
             opened: Condvar::new(),
         }
@@ -153,7 +154,8 @@ impl CardGate {
         let mut state = lock(&self.state);
         state.has_first |= state.channels.add_channel(name, parent, engine);
         drop(state);
-        self.bring(&[name], false);
+        // What is refused here is found by the next edge.
+        let _ = self.bring(&[name], false);
     }
 
     /// Whether there is a first throttled channel, of which nobody was told.
@@ -184,36 +186,29 @@ impl CardGate {
         }
     }
 
-    /// Brings channels to the side of the gate on which they are to be, for as long as it moves. `put_back`: also those that are to
-    /// be on the card now. What the driver refuses here is found by the next edge, which names them again.
-    pub(super) fn bring(&self, names: &[ObjectName], put_back: bool) {
-        let mut put_back = put_back;
-        loop {
-            let (edges, Sides { on, off }) = {
-                let state = lock(&self.state);
-                (state.edges, state.channels.sides(names, state.is_closed))
-            };
-            let mut edge = Edge::default();
-            if put_back {
-                let _ = self.name_all(false, &on, &mut edge);
-            }
-            let _ = self.name_all(true, &off, &mut edge);
-            if lock(&self.state).edges == edges {
-                return;
-            }
-            put_back = true;
-        }
+    /// Brings channels to where they are to be; see [`Channels::moves`] for `in_doubt`. What the driver refuses is found by the next edge,
+    /// which names them again.
+    pub(super) fn bring(&self, names: &[ObjectName], in_doubt: bool) -> Result<(), EdgeError> {
+        let _acting = lock(&self.acting);
+        let Moves { on, off } = {
+            let state = lock(&self.state);
+            state.channels.moves(names, state.is_closed, in_doubt)
+        };
+        let mut edge = Edge::default();
+        let put_back = self.name_all(false, &on, &mut edge);
+        self.name_all(true, &off, &mut edge).and(put_back)
     }
 
     fn turn(&self, is_closed: bool) -> Result<Edge, EdgeError> {
-        let names = {
-            let mut state = lock(&self.state);
-            state.is_closed = is_closed;
-            state.edges += 1;
-            state.channels.at_the_gate(is_closed)
+        lock(&self.state).is_closed = is_closed;
+        let _acting = lock(&self.acting);
+        let Moves { on, off } = {
+            let state = lock(&self.state);
+            state.channels.moves(&state.channels.at_the_gate(), is_closed, false)
         };
-        let mut edge = Edge { channels: names.len(), calls: 0 };
-        let result = self.name_all(is_closed, &names, &mut edge);
+        let mut edge = Edge { channels: on.len() + off.len(), calls: 0 };
+        let put_back = self.name_all(false, &on, &mut edge);
+        let result = self.name_all(true, &off, &mut edge).and(put_back);
         if !is_closed {
             self.opened.notify_all();
         }
@@ -221,19 +216,27 @@ impl CardGate {
     }
 
     /// Names channels to the driver, as many at a time as it takes. A channel that has gone makes it refuse the whole call, though it
-    /// does the others of it all the same (580.159.04): to be sure of that, they are named again without it. The first refusal
-    /// that is about one that is still there is what is told.
+    /// does the others of it all the same (580.159.04): to be sure of that, they are named again without it, after whatever was done has
+    /// been undone. The first refusal that is about one that is still there is what is told.
     fn name_all(&self, disable: bool, names: &[ObjectName], edge: &mut Edge) -> Result<(), EdgeError> {
         let mut result = Ok(());
         let mut todo: Vec<Vec<ObjectName>> = names.chunks(MOST).rev().map(<[_]>::to_vec).collect();
         while let Some(mut chunk) = todo.pop() {
             edge.calls += 1;
-            let Err(failure) = self.name_channels(disable, &chunk) else { continue };
+            let Err(failure) = self.name_channels(disable, &chunk) else {
+                self.with(|channels| channels.moved(&chunk, disable));
+                continue;
+            };
             if !failure.is_about_channels() {
                 return Err(self.error(DISABLE_CHANNELS_NAME, failure));
             }
             let named = chunk.len();
             self.retain_living(&mut chunk);
+            if disable && !chunk.is_empty() {
+                edge.calls += 1;
+                // What is on the card already stays there; one that is not known refuses that, too.
+                let _ = self.name_channels(false, &chunk);
+            }
             match chunk.len() {
                 0 => {}
                 living if living < named => todo.push(chunk),

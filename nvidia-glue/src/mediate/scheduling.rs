@@ -16,10 +16,9 @@ use crate::{
         decode::Control,
         layout::{read_u32, read_u64, write_u32, write_u64},
     },
+    schedule::EdgeError,
 };
 
-/// Offset of `pRunlistPreemptEvent` in `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS`: an event of the kernel's, by address.
-const PREEMPT_EVENT: usize = 16;
 /// `NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_FLAGS_CILP`, and the only mode in which any kernel can be preempted.
 const FLAG_CILP: u32 = 1;
 const CILP: u32 = 2;
@@ -88,7 +87,7 @@ impl Session {
     pub(super) fn works_on(&self, channel: ObjectName, class: u32) {
         if let (Some(engine), Some(gate)) = (Engine::of_class(class), self.gate_of(channel)) {
             gate.with(|channels| channels.works_on(channel, engine));
-            gate.bring(&[channel], false);
+            let _ = gate.bring(&[channel], false);
         }
     }
 
@@ -135,7 +134,7 @@ impl Session {
             channels.schedule(name);
             channels.below(name).unwrap_or_default()
         });
-        gate.bring(&names, false);
+        let _ = gate.bring(&names, true);
         if let Some(group) = gate.with(|channels| channels.group_handle(name)).filter(|_| gate.sets_slices()) {
             gate.bring_slice(group);
         }
@@ -151,25 +150,15 @@ impl Session {
             return Err(End::Status(Status::INVALID_CHANNEL));
         }
         let disables = flight.params().first().is_some_and(|flag| *flag != 0);
-        if !disables {
-            gate.with(|channels| channels.want(&names, true));
-            gate.bring(&names, true);
-            return answer(flight, Status::OK);
-        }
-        let wanted = gate.with(|channels| {
-            let wanted = channels.wanted(&names);
-            channels.want(&names, false);
-            wanted
-        });
-        let event = read_u64(flight.params(), PREEMPT_EVENT).unwrap_or(0);
-        let _ = write_u64(flight.params_mut(), PREEMPT_EVENT, 0);
-        let status = flight.execute(self.driver.as_ref());
-        let _ = write_u64(flight.params_mut(), PREEMPT_EVENT, event);
-        if !status.is_ok_and(Status::is_ok) {
-            gate.with(|channels| channels.want(&wanted, true));
-        }
-        status?;
-        flight.finish()
+        gate.with(|channels| channels.want(&names, !disables));
+        let status = match gate.bring(&names, false) {
+            Ok(()) => return answer(flight, Status::OK),
+            Err(EdgeError::Refused { status, .. }) => status,
+            Err(EdgeError::Call { .. }) => Status::INVALID_STATE,
+        };
+        // The next edge brings them to where they are to be then.
+        gate.with(|channels| channels.want(&names, true));
+        Err(End::Status(status))
     }
 
     /// What `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS` names, if it is the container's.
@@ -237,7 +226,7 @@ impl Session {
             below
         });
         flight.execute(self.driver.as_ref())?;
-        gate.bring(&below, false);
+        let _ = gate.bring(&below, true);
         flight.finish()
     }
 
@@ -261,8 +250,9 @@ impl Session {
     /// A channel is stopped or reset by its owner; should that put it back, it obeys at once.
     fn execute_and_bring(&self, flight: &mut Flight<'_>, name: ObjectName) -> Result<(), End> {
         let gate = self.gate_of(name).ok_or(NOT_FOUND)?;
+        gate.wait(flight.caller, |channels| channels.any_throttled(name))?;
         flight.execute(self.driver.as_ref())?;
-        gate.bring(&[name], false);
+        let _ = gate.bring(&[name], true);
         Ok(())
     }
 
@@ -277,9 +267,12 @@ impl Session {
 
     /// To suspend a context, a debugger's object takes its channel off the card; what it puts back obeys at once.
     fn resume_context(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        for gate in &self.gates {
+            gate.wait(flight.caller, |channels| channels.throttled() > 0)?;
+        }
         flight.execute(self.driver.as_ref())?;
         for gate in &self.gates {
-            gate.bring(&gate.with(|channels| channels.at_the_gate(true)), false);
+            let _ = gate.bring(&gate.with(|channels| channels.at_the_gate()), true);
         }
         flight.finish()
     }

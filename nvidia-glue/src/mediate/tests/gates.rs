@@ -244,9 +244,32 @@ fn a_gate_that_moves_in_the_middle_of_a_call_has_the_last_word() {
     container.session.hurry(true);
     let (group, early) = new_group();
     let opened = Arc::clone(&gate);
-    spy.during(DISABLE, move || assert!(opened.open().is_ok()));
+    let opening = spy.during_elsewhere(DISABLE, move || assert!(opened.open().is_ok()));
     context.schedule(group, SCHEDULE_GROUP).unwrap();
+    opening.join();
     assert!(spy.works(&context, early) && spy.works(&context, late));
+}
+
+#[test]
+fn a_channel_is_taken_off_once_and_put_back_once() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let gate = container.gate();
+    // The firmware counts: each of these would need an opening of its own.
+    container.session.hurry(true);
+    gate.close().unwrap();
+    let channel = context.scheduled(GR, 1)[0];
+    gate.close().unwrap();
+    gate.close().unwrap();
+    context.disable(true, &[(context.client, channel)]).unwrap();
+    context.disable(false, &[(context.client, channel)]).unwrap();
+    context.schedule(channel, SCHEDULE_CHANNEL).unwrap();
+    assert!(!spy.works(&context, channel));
+    gate.open().unwrap();
+    assert!(spy.works(&context, channel));
 }
 
 #[test]
@@ -388,7 +411,7 @@ fn a_driver_that_refuses_is_told_of_and_tried_again() {
     for status in [Status(0x65), Status(0x0f)] {
         spy.refuse(DISABLE, status);
         spy.seen();
-        assert!(gate.close().is_err());
+        assert!(gate.open().is_err());
         assert_eq!(spy.count(DISABLE), 1);
     }
     spy.refuse(SET_TIMESLICE, Status::INVALID_STATE);

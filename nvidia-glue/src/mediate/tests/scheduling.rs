@@ -58,7 +58,7 @@ fn what_a_program_has_taken_off_stays_off() {
     // In the window, and again out of it.
     context.disable(true, &first).unwrap();
     for _ in 0..2 {
-        assert_eq!(gate.close().unwrap(), Edge { channels: 2, calls: 1 });
+        assert_eq!(gate.close().unwrap(), Edge { channels: 1, calls: 1 });
         context.disable(true, &first).unwrap();
         assert_eq!(gate.open().unwrap(), Edge { channels: 1, calls: 1 });
         assert!(!spy.works(&context, channels[0]) && spy.works(&context, channels[1]));
@@ -102,8 +102,9 @@ fn a_program_that_enables_while_the_gate_closes_is_taken_off() {
     let channel = context.scheduled(GR, 1)[0];
     context.disable(true, &[(context.client, channel)]).unwrap();
     let gate = container.gate();
-    spy.during(DISABLE, move || assert!(gate.close().is_ok()));
+    let closing = spy.during_elsewhere(DISABLE, move || assert!(gate.close().is_ok()));
     context.disable(false, &[(context.client, channel)]).unwrap();
+    closing.join();
     assert!(!spy.works(&context, channel));
 }
 
@@ -374,18 +375,24 @@ fn a_channel_that_is_stopped_or_reset_obeys_afterwards() {
     let context = program.context(0);
     let channel = context.scheduled(GR, 1)[0];
     container.gate().close().unwrap();
+    // As if each had waited as long as calls do.
+    container.session.hurry(true);
     for id in [0xa06f_0112, 0x906f_0102, 0xc36f_0102] {
         spy.seen();
         let _ = context.control(channel, id, &mut [0; 16]);
         let seen: Vec<u32> = spy.seen().iter().map(|seen| seen.id).collect();
-        assert_eq!(seen, [id, DISABLE]);
+        // Put on and taken off: whatever it was before, it is off once.
+        assert_eq!(seen, [id, DISABLE, DISABLE]);
+        assert!(!spy.works(&context, channel));
     }
     // A debugger's object that puts a channel back.
     let debugger = program.alloc(context.control, (context.client, channel, 0), 0x83de, &mut [0; 12]).unwrap();
     spy.seen();
     let _ = context.control(debugger, 0x83de_0318, &mut []);
     let seen: Vec<u32> = spy.seen().iter().map(|seen| seen.id).collect();
-    assert_eq!(seen, [0x83de_0318, DISABLE]);
+    assert_eq!(seen, [0x83de_0318, DISABLE, DISABLE]);
+    container.gate().open().unwrap();
+    assert!(spy.works(&context, channel));
 }
 
 #[test]

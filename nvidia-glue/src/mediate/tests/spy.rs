@@ -57,7 +57,8 @@ struct Card {
 struct Channel {
     parent: Name,
     scheduled: bool,
-    off: bool,
+    /// How often it was taken off, less how often it was put back.
+    off: u32,
 }
 
 impl Card {
@@ -73,7 +74,7 @@ impl Card {
                     let word = |base| read_u32(&seen.params, base + at).unwrap();
                     let channel = self.channels.get_mut(&(word(24), word(280)));
                     if let Some(channel) = channel.filter(|channel| channel.scheduled) {
-                        channel.off = on;
+                        channel.off = if on { channel.off + 1 } else { channel.off.saturating_sub(1) };
                     }
                 }
             }
@@ -92,6 +93,17 @@ impl Card {
             }
             _ => {}
         }
+    }
+}
+
+/// What happens in a thread of its own once a control is executed.
+#[derive(Debug, Default)]
+pub(super) struct Elsewhere(Arc<Mutex<Option<std::thread::JoinHandle<()>>>>);
+
+impl Elsewhere {
+    /// It has happened.
+    pub(super) fn join(self) {
+        lock(&self.0).take().expect("the control was executed").join().unwrap();
     }
 }
 
@@ -134,6 +146,20 @@ impl Spy {
         machine.container_on(Arc::clone(self) as Arc<dyn Driver>, OverMemory::Deny, cards, 8 * GIB)
     }
 
+    /// The same in a thread of its own, which may have to wait until the control has been executed.
+    pub(super) fn during_elsewhere(&self, id: u32, work: impl FnOnce() + Send + 'static) -> Elsewhere {
+        let elsewhere = Elsewhere::default();
+        let (started, work) = (Arc::clone(&elsewhere.0), Mutex::new(Some(work)));
+        self.during(id, move || {
+            if let Some(work) = lock(&work).take() {
+                *lock(&started) = Some(std::thread::spawn(work));
+                // For it to come as far as it can.
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+        });
+        elsewhere
+    }
+
     /// The next time that this control comes, `work` is done before the driver executes it.
     pub(super) fn during(&self, id: u32, work: impl Fn() + Send + 'static) {
         *lock(&self.during) = Some((id, Box::new(work)));
@@ -168,7 +194,7 @@ impl Spy {
     pub(super) fn works(&self, context: &Context<'_, '_>, channel: u32) -> bool {
         let card = lock(&self.card);
         let channel = &card.channels[&(context.client, channel)];
-        channel.scheduled && !channel.off
+        channel.scheduled && channel.off == 0
     }
 
     /// Whether the card would have a channel work, were it not off.
@@ -223,7 +249,7 @@ impl Driver for Spy {
                 let is_beside = |other: &Channel| card.root(other.parent) == root;
                 let is_grouped = card.groups.contains(&root);
                 let scheduled = is_grouped && card.channels.values().any(|other| is_beside(other) && other.scheduled);
-                let channel = Channel { parent: (client, parent), scheduled, off: false };
+                let channel = Channel { parent: (client, parent), scheduled, off: 0 };
                 card.channels.insert((client, object), channel);
             }
             ((0x2b, false), _) if word(args, 12) == 0xa06c => {
