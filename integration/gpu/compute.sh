@@ -1,8 +1,10 @@
 # Compute quotas on a real card, as tables; sourced by run.sh, whose functions it uses. Each table has its baseline in the same run.
 # EGPU_GPU_COMPUTE: which parts (caps together case3 weights priority edges two); default: all that the machine has cards for.
+# EGPU_GPU_LOADS: which loads the caps are tried with (short long graph cooperative training).
 # Rows for the picture are added to RESULT.tsv.
 
 parts=${EGPU_GPU_COMPUTE:-caps together weights priority edges case3 two}
+loads_of_caps=${EGPU_GPU_LOADS:-short long graph cooperative training}
 has_torch=$(python3 -c 'import torch; print("yes")' 2>/dev/null)
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:/usr/local/nvidia/lib64:/usr/local/nvidia/lib
 rows=${result%.txt}.tsv
@@ -100,7 +102,8 @@ caps() {
     title "compute: a hard cap, alone on the card"
     local kind cap achieved seconds all worst
     printf '%-12s %s\n' load "achieved percent of the same outside, for each percent asked"
-    for kind in short long graph cooperative ${has_torch:+training}; do
+    for kind in $loads_of_caps; do
+        [ $kind != training ] || [ -n "$has_torch" ] || { skip "training: no PyTorch"; continue; }
         alone $kind
         share caps --env EGPU_COMPUTE=90%
         begin caps caps $(load $kind caps 90)
@@ -184,7 +187,7 @@ weights_() {
     declare -A sum_of
     [ "$policy" = native ] || egpu policy 0 "$policy" --wait
     for who in w1 w2; do share $who --env EGPU_MEMORY=40GiB --env "EGPU_WEIGHT=${who#w}" ${policy:+--env EGPU_POLICY=$policy}; done
-    at=$(($(monotonic_us) + 20000000))
+    at=$(($(monotonic_us) + 25000000))
     for who in w1 w2; do begin $who $who env AT=$at python3 /tmp/torch_load.py $seconds $batches; done
     settle
     printf '%-10s %6s %12s %12s %8s %8s\n' "$policy" batch "weight 1" "weight 2" ratio total
@@ -213,7 +216,7 @@ weights() {
     [ -n "$has_torch" ] || { skip "weights: no PyTorch"; return; }
     title "compute: weights 1:2, training ResNet-50 (float16)"
     local seconds=6 at who batch from
-    at=$(($(monotonic_us) + 16000000))
+    at=$(($(monotonic_us) + 25000000))
     for who in n1 n2; do begin $who - env AT=$at python3 "$work/tools/torch_load.py" $seconds $batches; done
     settle
     from=$((at + 1500000))
