@@ -42,12 +42,14 @@ def main():
         value.backward()
         optimizer.step()
 
-    steps, pool = {}, torch.cuda.graph_pool_handle()
+    # A graph keeps the addresses of what it reads, not the memory.
+    steps, kept, pool = {}, [], torch.cuda.graph_pool_handle()
     for size in sizes:
         images = torch.randn(size, 3, 224, 224, device="cuda")
         if not is_small:
             images = images.to(memory_format=torch.channels_last)
         labels = torch.randint(1000, (size,), device="cuda")
+        kept.append((images, labels))
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
