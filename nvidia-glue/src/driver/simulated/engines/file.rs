@@ -138,7 +138,7 @@ mod tests {
             engine: 1,
             slice_us: 1024,
             scheduled: true,
-            disabled: false,
+            disabled: 0,
             submitted_ns: u64::MAX,
             executed_ns: 12,
         }

@@ -156,7 +156,7 @@ impl Engines {
                 engine,
                 slice_us: group.slice_us(),
                 scheduled: false,
-                disabled: false,
+                disabled: 0,
                 submitted_ns: 0,
                 executed_ns: 0,
             });
@@ -174,7 +174,10 @@ impl Engines {
             for name in named {
                 let mut found = false;
                 for channel in channels.iter_mut().filter(|channel| (channel.client, channel.handle) == *name) {
-                    (channel.disabled, found) = (off, true);
+                    found = true;
+                    // As seen on a card: it counts, over all clients.
+                    channel.disabled =
+                        if off { channel.disabled.saturating_add(1) } else { channel.disabled.saturating_sub(1) };
                     if rewind {
                         channel.submitted_ns = channel.executed_ns;
                         self.doorbells.rewind(channel.token, channel.executed_ns)?;
@@ -223,7 +226,9 @@ impl Seat {
         self.engines.event(|Channels { channels, .. }| {
             for channel in channels.iter_mut().filter(self.engines.own(self.token)) {
                 // As seen on a card: who was taken off before it was ever on is on now.
-                channel.disabled &= channel.scheduled;
+                if !channel.scheduled {
+                    channel.disabled = 0;
+                }
                 channel.scheduled = true;
             }
         })

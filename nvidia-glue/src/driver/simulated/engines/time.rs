@@ -35,8 +35,8 @@ pub(super) struct Channel {
     pub(super) slice_us: u64,
     /// `GPFIFO_SCHEDULE` has put it on the run list.
     pub(super) scheduled: bool,
-    /// `DISABLE_CHANNELS` has taken it off.
-    pub(super) disabled: bool,
+    /// How often `DISABLE_CHANNELS` has taken it off, less how often it has put it back.
+    pub(super) disabled: u32,
     /// Engine time of all work that was submitted.
     pub(super) submitted_ns: u64,
     /// Engine time that it got.
@@ -62,7 +62,7 @@ impl Channel {
     }
 
     const fn is_on_run_list(&self) -> bool {
-        self.scheduled && !self.disabled
+        self.scheduled && self.disabled == 0
     }
 
     const fn runs(&self) -> bool {
@@ -283,7 +283,7 @@ mod tests {
             engine: 1,
             slice_us,
             scheduled: true,
-            disabled: false,
+            disabled: 0,
             submitted_ns: 0,
             executed_ns: 0,
         }
@@ -317,9 +317,9 @@ mod tests {
         let mut card = card(vec![channel(0, 1, 1000), channel(1, 2, 1000), channel(2, 3, 1000)]);
         card.channels[2].scheduled = false;
         card.advance(10 * MS, endless);
-        card.channels[0].disabled = true;
+        card.channels[0].disabled = 1;
         card.advance(20 * MS, endless);
-        card.channels[1].disabled = true;
+        card.channels[1].disabled = 1;
         card.advance(30 * MS, endless);
         assert_eq!((executed(&card), card.engines[&1].busy_ns), (vec![5 * MS, 15 * MS, 0], 20 * MS));
     }
@@ -405,7 +405,7 @@ mod tests {
                     Event::Submit(index, more, at_ns) => {
                         work[index] = Submitted { work_ns: work[index].work_ns.saturating_add(more), at_ns };
                     }
-                    Event::Disable(index, off) => card.channels[index].disabled = off,
+                    Event::Disable(index, off) => card.channels[index].disabled = u32::from(off),
                     Event::Schedule(index) => card.channels[index].scheduled = true,
                     Event::Slice(group, slice) => {
                         card.channels.iter_mut().filter(|channel| channel.group == group)
@@ -425,7 +425,7 @@ mod tests {
                     prop_assert!(given <= elapsed);
                     prop_assert_eq!(busy, sum(&card));
                     let never_idle = off.iter().any(|channel| {
-                        channel.engine == engine && channel.scheduled && !channel.disabled
+                        channel.engine == engine && channel.scheduled && channel.disabled == 0
                             && channel.left_ns() > elapsed && channel.submitted_ns == work[channel.token as usize].work_ns
                     });
                     if never_idle {
@@ -434,7 +434,7 @@ mod tests {
                 }
                 for ((now, before), off) in card.channels.iter().zip(&before.channels).zip(&off) {
                     prop_assert!(now.executed_ns <= now.submitted_ns.max(before.executed_ns));
-                    if off.disabled || !off.scheduled {
+                    if off.disabled > 0 || !off.scheduled {
                         prop_assert_eq!(now.executed_ns, before.executed_ns);
                     }
                 }
@@ -505,11 +505,11 @@ mod tests {
         assert_eq!(log(card.advance(11 * MS, only(&[1]))), [(10, 1, false), (10, 2, true)], "at once");
         let both = log(card.advance(15 * MS, only(&[0, 1])));
         assert_eq!(both, [(12, 2, false), (12, 1, true), (13, 1, false), (13, 2, true)]);
-        card.channels[1].disabled = true;
+        card.channels[1].disabled = 1;
         assert_eq!(log(card.leave()), [(15, 2, false)]);
         assert_eq!(log(card.leave()), []);
         assert_eq!(log(card.advance(16 * MS, only(&[]))), [], "put back without work: it does not come");
-        card.channels[1].disabled = false;
+        card.channels[1].disabled = 0;
         assert_eq!(log(card.advance(17 * MS, only(&[1]))), [(16, 2, true)]);
         card.channels.clear();
         assert_eq!(log(card.leave()), [(17, 2, false)], "who is gone has left");

@@ -332,6 +332,29 @@ fn every_process_is_told_of_the_switches_of_all() {
 }
 
 #[test]
+fn the_card_counts_how_often_a_channel_was_taken_off() {
+    let node = Node::new();
+    let (one, other) = (node.machine(), node.machine());
+    let (victim, anybody) = (Worker::new(&one), Worker::new(&other));
+    let (_, channel) = victim.busy();
+    let name = [(victim.program.client, channel)];
+    let runs_after = |worker: &Worker<'_>, off| {
+        worker.disable(&name, off).unwrap();
+        let before = victim.executed(channel);
+        node.wait(10);
+        victim.executed(channel) > before
+    };
+    // As seen on an H200: over all clients, and never below none.
+    assert!(!runs_after(&victim, true));
+    assert!(!runs_after(&anybody, true));
+    assert!(!runs_after(&victim, false));
+    assert!(runs_after(&anybody, false));
+    assert!(runs_after(&anybody, false));
+    assert!(!runs_after(&anybody, true));
+    assert!(runs_after(&victim, false));
+}
+
+#[test]
 fn a_card_without_firmware_takes_no_channel_off() {
     let state_dir = tempfile::tempdir().unwrap();
     let mut inventory = inventory();
