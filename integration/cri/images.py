@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Writes an archive with the images that critest names, made of busybox and tools.c: no registry is asked.
+
+usage: images.py DIRECTORY BUSYBOX TOOLS ARCHIVE
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+work, busybox, tools, archive = sys.argv[1:]
+root, layout = os.path.join(work, "root"), os.path.join(work, "layout")
+blobs = os.path.join(layout, "blobs/sha256")
+for directory in "bin sbin usr/bin usr/sbin etc proc sys dev tmp run var/run root home".split():
+    os.makedirs(os.path.join(root, directory))
+os.makedirs(blobs)
+
+
+def program(source, name, mode=0o755):
+    path = os.path.join(root, name)
+    if os.path.lexists(path):
+        os.unlink(path)
+    shutil.copy(source, path)
+    os.chmod(path, mode)
+
+
+program(busybox, "bin/busybox")
+for applet in subprocess.check_output([busybox, "--list"], text=True).split():
+    if applet != "busybox":
+        os.symlink("busybox", os.path.join(root, "bin", applet))
+program(tools, "usr/sbin/nginx")
+program(tools, "bin/ipcs")
+program(tools, "bin/pgrep")
+program(tools, "nnp", 0o4755)
+users = [("root", 0), ("www-data", 33), ("default-user", 1000), ("nobody", 65534)]
+with open(os.path.join(root, "etc/passwd"), "w") as file:
+    file.writelines(f"{name}:x:{id}:{id}::/:/bin/sh\n" for name, id in users)
+with open(os.path.join(root, "etc/group"), "w") as file:
+    file.writelines(f"{name}:x:{id}:\n" for name, id in users)
+    file.write("group-defined-in-image:x:50000:default-user\n")
+os.chmod(os.path.join(root, "tmp"), 0o1777)
+
+
+def blob(kind, data):
+    digest = hashlib.sha256(data).hexdigest()
+    with open(os.path.join(blobs, digest), "wb") as file:
+        file.write(data)
+    return {"mediaType": f"application/vnd.oci.image.{kind}", "digest": f"sha256:{digest}", "size": len(data)}
+
+
+def as_json(value):
+    return json.dumps(value).encode()
+
+
+layer_path = os.path.join(work, "layer.tar")
+subprocess.check_call(["tar", "--numeric-owner", "--owner=0", "--group=0", "-C", root, "-cf", layer_path, "."])
+with open(layer_path, "rb") as file:
+    layer = blob("layer.v1.tar", file.read())
+
+e2e, staging = "registry.k8s.io/e2e-test-images/", "gcr.io/k8s-staging-cri-tools/"
+web = {"Cmd": ["/usr/sbin/nginx", "80", "master process"]}
+images = {
+    e2e + "busybox:1.29-2": {"Cmd": ["sh"]},
+    e2e + "nginx:1.14-2": web,
+    e2e + "httpd:2.4.39-4": web,
+    e2e + "nonewprivs:1.3": {"Cmd": ["/nnp"]},
+    staging + "hostnet-nginx-amd64:latest": {"Cmd": ["/usr/sbin/nginx", "12003"]},
+    staging + "test-image-user-uid:latest": {"Cmd": ["sh"], "User": "1002"},
+    staging + "test-image-user-username:latest": {"Cmd": ["sh"], "User": "www-data"},
+    staging + "test-image-user-uid-group:latest": {"Cmd": ["sh"], "User": "1003:1003"},
+    staging + "test-image-user-username-group:latest": {"Cmd": ["sh"], "User": "www-data:www-data"},
+    staging + "test-image-predefined-group:latest": {"Cmd": ["sh"], "User": "1000"},
+    "egpu.test/pause:latest": {"Entrypoint": ["/bin/sleep", "infinity"]},
+}
+manifests = []
+for name, config in images.items():
+    config["Env"] = ["PATH=/bin:/sbin:/usr/bin"]
+    rootfs = {"type": "layers", "diff_ids": [layer["digest"]]}
+    config = blob("config.v1+json", as_json({"architecture": "amd64", "os": "linux", "config": config, "rootfs": rootfs}))
+    manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": config, "layers": [layer]}
+    descriptor = blob("manifest.v1+json", as_json(manifest))
+    descriptor["annotations"] = {"io.containerd.image.name": name}
+    manifests.append(descriptor)
+with open(os.path.join(layout, "oci-layout"), "w") as file:
+    file.write('{"imageLayoutVersion":"1.0.0"}')
+with open(os.path.join(layout, "index.json"), "wb") as file:
+    file.write(as_json({"schemaVersion": 2, "manifests": manifests}))
+subprocess.check_call(["tar", "-C", layout, "-cf", archive, "oci-layout", "index.json", "blobs"])
