@@ -73,7 +73,7 @@ images = {
     staging + "test-image-user-uid-group:latest": {"Cmd": ["sh"], "User": "1003:1003"},
     staging + "test-image-user-username-group:latest": {"Cmd": ["sh"], "User": "www-data:www-data"},
     staging + "test-image-predefined-group:latest": {"Cmd": ["sh"], "User": "1000"},
-    "egpu.test/pause:latest": {"Entrypoint": ["/bin/sleep", "infinity"]},
+    "egpu.test/pause:latest": {"Entrypoint": ["/bin/tail", "-f", "/dev/null"]},
 }
 manifests = []
 for name, config in images.items():
