@@ -205,7 +205,7 @@ weights_() {
             soft) check "soft, batch $batch: 1:2 within 5 percent ($wrong)" at_most "$wrong" 5 ;;
         esac
         [ "$policy" = native ] && unmanaged_of[$batch]=$total ||
-            check "$policy, batch $batch: the total is that of two unmanaged processes (${unmanaged_of[$batch]})" at_least "$total" "${unmanaged_of[$batch]:-0}"
+            check "$policy, batch $batch: the total is that of two unmanaged processes (${unmanaged_of[$batch]})" at_least "$total" "$(awk -v u="${unmanaged_of[$batch]:-0}" 'BEGIN { print (u > 0 ? u : 1e30) }')"
         from=$((from + seconds * 1000000))
     done
     egpu top -n 1 2>&1 | tail -n 3
