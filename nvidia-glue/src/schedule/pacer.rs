@@ -4,9 +4,10 @@
 //! how it went ([`moved`](Pacer::moved), [`failed`](Pacer::failed)).
 //!
 //! What counts is the time during which the channels are on the card. A call that puts them there or takes them off takes effect
-//! some time after it began (its caller says when), and is therefore issued ahead by what that took of late ([`Lead`]). What a span came out too long by is taken off the next ones (the balance), however
-//! long that takes; what it came out too short by is made up only where nobody else has the card: a neighbour is never made
-//! to pay for the lateness of the host. A span that is over by the time that somebody looks is not made up.
+//! some time after it began (its caller says when), and is therefore issued ahead by what that took of late ([`Lead`]). What a span
+//! came out too long by is taken off the next ones (the balance), however long that takes; what it came out too short by is made
+//! up only where nobody else has the card: a neighbour is never made to pay for the lateness of the host. A span that is over by
+//! the time that somebody looks is not made up.
 
 use super::{Course, Span};
 
