@@ -156,12 +156,14 @@ mod tests {
         real.spawn("", "x=$(head -c 100000000 /dev/zero | tr '\\0' x)");
         watch.next().await.unwrap();
         real.wait();
-        assert_eq!(files::keyed(&oom_control(&real), "oom_kill"), Some(1));
+        // The kernel may kill the shell's pipeline, too, before the first that it chose is gone.
+        let kills = files::keyed(&oom_control(&real), "oom_kill").unwrap();
+        assert!(kills >= 1, "nothing was killed");
         let metrics = real.cgroup.metrics(0);
         assert_eq!(metrics.type_url, "io.containerd.cgroups.v1.Metrics");
         real.cgroup.remove().await.unwrap();
         while let Some(event) = watch.next().await {
-            assert_eq!(event.kills, 1);
+            assert_eq!(event.kills, kills);
         }
     }
 
