@@ -34,9 +34,8 @@ pub(crate) fn plan(members: &[Member<'_>], settings: &Settings, before: Option<&
     let before: Option<Told<'_>> =
         before.map(|epoch| epoch.turns.iter().map(|turn| (turn.grant_id.as_str(), turn)).collect());
     let mut turns: Vec<(usize, Turn)> = Vec::with_capacity(members.len());
-    for group in groups(members) {
-        let tied: Vec<Member<'_>> = group.iter().filter_map(|position| members.get(*position)).cloned().collect();
-        turns.extend(group.into_iter().zip(plan_group(&tied, settings, before.as_ref())));
+    for (positions, group) in groups(members) {
+        turns.extend(positions.into_iter().zip(plan_group(&group, settings, before.as_ref())));
     }
     turns.sort_by_key(|(position, _)| *position);
     turns.into_iter().map(|(_, turn)| turn).collect()
@@ -47,16 +46,20 @@ pub(crate) fn plan(members: &[Member<'_>], settings: &Settings, before: Option<&
 /// # Errors
 /// [`NoLayout`].
 pub(crate) fn can_be_laid_out(members: &[Member<'_>], settings: &Settings) -> Result<(), NoLayout> {
-    for group in groups(members) {
-        let tied: Vec<Member<'_>> = group.iter().filter_map(|position| members.get(*position)).cloned().collect();
-        Group::new(&tied, settings, View::Promised).lay_out(None)?;
+    for (_, group) in groups(members) {
+        Group::new(&group, settings, View::Promised).lay_out(None)?;
     }
     Ok(())
 }
 
-fn groups(members: &[Member<'_>]) -> Vec<Vec<usize>> {
+/// Those that are tied to each other: their positions in `members`, and they themselves.
+fn groups<'a>(members: &[Member<'a>]) -> impl Iterator<Item = (Vec<usize>, Vec<Member<'a>>)> {
     let cards = |member: &Member<'_>| member.grants.iter().map(|grant| grant.uuid.clone()).collect();
-    tied(&members.iter().map(cards).collect::<Vec<Vec<String>>>())
+    let groups = tied(&members.iter().map(cards).collect::<Vec<Vec<String>>>());
+    groups.into_iter().map(|positions| {
+        let group = positions.iter().filter_map(|position| members.get(*position)).cloned().collect();
+        (positions, group)
+    })
 }
 
 fn plan_group(members: &[Member<'_>], settings: &Settings, before: Option<&Told<'_>>) -> Vec<Turn> {
