@@ -189,30 +189,28 @@ impl CardGate {
     /// Brings channels to where they are to be; see [`Channels::moves`] for `in_doubt`. What the driver refuses is found by the next edge,
     /// which names them again.
     pub(super) fn bring(&self, names: &[ObjectName], in_doubt: bool) -> Result<(), EdgeError> {
-        let _acting = lock(&self.acting);
-        let Moves { on, off } = {
-            let state = lock(&self.state);
-            state.channels.moves(names, state.is_closed, in_doubt)
-        };
-        let mut edge = Edge::default();
-        let put_back = self.name_all(false, &on, &mut edge);
-        self.name_all(true, &off, &mut edge).and(put_back)
+        self.act(|_| names.to_vec(), in_doubt).map(drop)
     }
 
     fn turn(&self, is_closed: bool) -> Result<Edge, EdgeError> {
         lock(&self.state).is_closed = is_closed;
-        let _acting = lock(&self.acting);
-        let Moves { on, off } = {
-            let state = lock(&self.state);
-            state.channels.moves(&state.channels.at_the_gate(), is_closed, false)
-        };
-        let mut edge = Edge { channels: on.len() + off.len(), calls: 0 };
-        let put_back = self.name_all(false, &on, &mut edge);
-        let result = self.name_all(true, &off, &mut edge).and(put_back);
+        let result = self.act(Channels::at_the_gate, false);
         if !is_closed {
             self.opened.notify_all();
         }
-        result.map(|()| edge)
+        result
+    }
+
+    /// Who is named is looked up only once nobody else tells the driver anything.
+    fn act(&self, names: impl FnOnce(&Channels) -> Vec<ObjectName>, in_doubt: bool) -> Result<Edge, EdgeError> {
+        let _acting = lock(&self.acting);
+        let Moves { on, off } = {
+            let State { channels, is_closed, .. } = &*lock(&self.state);
+            channels.moves(&names(channels), *is_closed, in_doubt)
+        };
+        let mut edge = Edge { channels: on.len() + off.len(), calls: 0 };
+        let put_back = self.name_all(false, &on, &mut edge);
+        self.name_all(true, &off, &mut edge).and(put_back).map(|()| edge)
     }
 
     /// Names channels to the driver, as many at a time as it takes. A channel that has gone makes it refuse the whole call, though it
