@@ -74,7 +74,7 @@ struct Channel {
     group: Option<GroupId>,
     engine: Engine,
     is_scheduled: bool,
-    /// The program has taken it off the card itself.
+    /// The program has taken it off the card itself. Only what is scheduled can be.
     is_unwanted: bool,
     /// It was named to the driver as off, and not as on since. The card's firmware counts (580.159.04): a channel that is taken off twice
     /// has to be put back twice.
@@ -205,7 +205,7 @@ impl Channels {
         let mut moves = Moves::default();
         for name in names {
             let Some(channel) = self.channels.get(name) else { continue };
-            let to_be_off = channel.is_scheduled && channel.is_unwanted || is_closed && self.is_gated(channel);
+            let to_be_off = channel.is_unwanted || is_closed && self.is_gated(channel);
             if channel.is_off && (in_doubt || !to_be_off) {
                 moves.on.push(*name);
             }
