@@ -101,11 +101,6 @@ impl Course {
         found
     }
 
-    /// Whether an instant is in a span.
-    pub fn runs_at(&self, now_us: u64) -> bool {
-        self.span(now_us).is_some_and(|span| span.start_us <= now_us)
-    }
-
     /// Whether it runs from an instant on without an end.
     pub fn is_unlimited(&self, now_us: u64) -> bool {
         self.span(now_us).is_some_and(|span| span.start_us <= now_us && span.end_us == u64::MAX)
@@ -237,13 +232,17 @@ mod tests {
         Course::of(table, "own", "GPU-a", &Course::never())
     }
 
+    fn runs_at(course: &Course, now_us: u64) -> bool {
+        course.span(now_us).is_some_and(|span| span.start_us <= now_us)
+    }
+
     #[test]
     fn windows_recur() {
         let course = course(&table(vec![(0, vec![turn("own", 100, windows(&[(10, 30)]))])]));
         assert_eq!(course.span(0), span(10, 30, 80));
         assert_eq!(course.span(29), span(10, 30, 80));
         assert_eq!(course.span(30), span(110, 130, 80));
-        assert!(course.runs_at(129) && !course.runs_at(130));
+        assert!(runs_at(&course, 129) && !runs_at(&course, 130));
     }
 
     #[test]
@@ -325,11 +324,11 @@ mod tests {
             for now in 0..700 {
                 let phase = now % 100;
                 let expected = now >= from && parts.iter().any(|(start, end)| (*start..*end).contains(&phase));
-                prop_assert_eq!(course.runs_at(now), expected, "at {}", now);
+                prop_assert_eq!(runs_at(&course, now), expected, "at {}", now);
                 if let Some(span) = course.span(now) {
-                    prop_assert!(span.end_us > now && !course.runs_at(span.end_us));
-                    prop_assert!((span.start_us..span.end_us.min(700)).all(|at| course.runs_at(at)));
-                    prop_assert!(!(now..span.start_us).any(|at| course.runs_at(at)));
+                    prop_assert!(span.end_us > now && !runs_at(&course, span.end_us));
+                    prop_assert!((span.start_us..span.end_us.min(700)).all(|at| runs_at(&course, at)));
+                    prop_assert!(!(now..span.start_us).any(|at| runs_at(&course, at)));
                 }
             }
         }

@@ -89,11 +89,6 @@ impl Steering {
         self.slice_us = Some(slice_us);
         Some(slice_us)
     }
-
-    /// What was said last.
-    pub fn current_us(&self) -> Option<u64> {
-        self.slice_us
-    }
 }
 
 /// By how much the first member had less than its weight (positive) or more, as a logarithm; `None`: nobody to compare with.
