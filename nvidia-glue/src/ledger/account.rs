@@ -118,9 +118,15 @@ pub(crate) fn slices_of(grant: &CardGrant) -> u32 {
     weight_of(grant.policy, grant.compute)
 }
 
-/// What holds shares of time on a card with this policy.
-pub(super) fn compute_by(policy: CardPolicy, hard_caps: bool) -> ComputeEnforcement {
+/// What holds shares of time on a card with this policy: the mediator of a container that has limits.
+pub(super) fn compute_by(
+    enforcement: Enforcement,
+    unlimited: bool,
+    policy: CardPolicy,
+    hard_caps: bool,
+) -> ComputeEnforcement {
     match policy {
+        _ if unlimited || enforcement != Enforcement::Mediated => ComputeEnforcement::None,
         CardPolicy::Native => ComputeEnforcement::None,
         CardPolicy::Soft => ComputeEnforcement::Slices,
         CardPolicy::Fair | CardPolicy::Preemptive | CardPolicy::Weighted | CardPolicy::Fixed if hard_caps => {
@@ -187,10 +193,7 @@ impl CardAsk {
             policy,
             exclusive: self.exclusive,
             enforcement: self.enforcement,
-            compute_by: match self.enforcement {
-                Enforcement::Mediated if !self.unlimited => compute_by(policy, card.hard_caps),
-                _ => ComputeEnforcement::None,
-            },
+            compute_by: compute_by(self.enforcement, self.unlimited, policy, card.hard_caps),
         }
     }
 

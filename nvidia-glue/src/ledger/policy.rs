@@ -15,13 +15,12 @@ use super::{
 use crate::{
     cards::{Card, Inventory},
     decision_log::{DecisionLog, Event, Line, chain},
-    ledger::{ComputeEnforcement, Enforcement},
-    schedule::{
-        can_be_laid_out,
-        layout::{MAX_PERIOD_US, MIN_PERIOD_US},
-    },
+    schedule::can_be_laid_out,
 };
-use runtime_config::request::{CardPolicy, ComputeShare};
+use runtime_config::{
+    config::{MAX_PERIOD_US, MIN_PERIOD_US},
+    request::{CardPolicy, ComputeShare},
+};
 
 impl Ledger {
     /// Sets a card's policy, its period, or both; what is `None` in `setting` stays as it is. Holds for the containers that it
@@ -101,9 +100,7 @@ impl Ledger {
             for grant in record.cards.iter_mut().filter(|grant| grant.uuid == changing.uuid && grant.is_shared()) {
                 let before = (grant.policy, grant.compute_by);
                 grant.policy = changing.policy;
-                if !unlimited && grant.enforcement == Enforcement::Mediated {
-                    grant.compute_by = compute_by(changing.policy, changing.hard_caps);
-                }
+                grant.compute_by = compute_by(grant.enforcement, unlimited, changing.policy, changing.hard_caps);
                 is_changed |= before != (grant.policy, grant.compute_by);
             }
             if is_changed {
@@ -160,8 +157,7 @@ fn check_card(
                 source: Box::new(refusal),
             })?;
             holding.grant.policy = policy;
-            holding.grant.compute_by =
-                if holding.unlimited { ComputeEnforcement::None } else { compute_by(policy, card.hard_caps) };
+            holding.grant.compute_by = compute_by(holding.grant.enforcement, holding.unlimited, policy, card.hard_caps);
             admitted.push(holding);
         }
         *holdings = admitted;

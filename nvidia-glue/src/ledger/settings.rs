@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use runtime_config::request::CardPolicy;
+use runtime_config::{
+    config::{MAX_PERIOD_US, MIN_PERIOD_US},
+    request::CardPolicy,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{CardSetting, Limits};
-use crate::schedule::layout::{MAX_PERIOD_US, MIN_PERIOD_US};
 
 pub(super) const SETTINGS_VERSION: u32 = 1;
 

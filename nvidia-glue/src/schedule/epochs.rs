@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{CardTurn, Epoch, Pass, Turn, layout::MIN_PERIOD_US, tied::tied};
+use runtime_config::config::MIN_PERIOD_US;
+
+use super::{CardTurn, Epoch, Pass, Turn, tied::tied};
 
 /// A change begins at least so many periods after it was made, so that every mediator has read it.
 const PERIODS_AHEAD: u64 = 2;

@@ -6,12 +6,10 @@
 
 use std::cmp::Reverse;
 
+use runtime_config::config::{MAX_PERIOD_US, MIN_PERIOD_US};
+
 /// So many parts make one period: a hundredth and a slice of 1/1 to 1/20 are whole numbers of them.
 pub(crate) const PERIOD_PARTS: u64 = 1_163_962_800;
-/// No period is shorter.
-pub(crate) const MIN_PERIOD_US: u64 = 20_000;
-/// A period is stretched at most to this for the sake of small shares.
-pub(crate) const MAX_PERIOD_US: u64 = 500_000;
 /// No window is shorter: a switch costs about 0.5 ms of the card.
 pub(crate) const MIN_WINDOW_US: u64 = 5_000;
 /// Containers without a cap keep at least this much of a card, together.

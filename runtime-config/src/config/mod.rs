@@ -34,6 +34,11 @@ pub const PATH_VARIABLE: &str = "EGPU_CONFIG";
 /// The commented file that `egpu config default` prints: every key with its default.
 pub const DEFAULT_TOML: &str = include_str!("default.toml");
 
+/// The shortest period that a card's time may be divided into.
+pub const MIN_PERIOD_US: u64 = 20_000;
+/// The longest one, also where periods are stretched for the sake of small shares.
+pub const MAX_PERIOD_US: u64 = 500_000;
+
 /// The node's configuration, every value within its range. Fields are named as the file's keys.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -75,7 +80,7 @@ pub struct Config {
     pub oom_script_timeout: Duration,
     /// Policy of a card on which nobody has set one.
     pub default_policy: CardPolicy,
-    /// How often containers have their turns, 20 ms to 500 ms.
+    /// How often containers have their turns, [`MIN_PERIOD_US`] to [`MAX_PERIOD_US`].
     pub period: Duration,
     /// What a container is kept from outside its turns.
     pub throttle: Throttle,

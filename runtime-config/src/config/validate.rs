@@ -8,8 +8,8 @@ use std::{
 use jiff::SignedDuration;
 
 use super::{
-    Config, ConfigError, DefaultShare, Driver, DriverKind, HamiDefaults, HardCapsUnavailable, MemoryScaling,
-    SimulatedCards, SimulatedLink, Throttle, UnknownDriver, document::Document, wire,
+    Config, ConfigError, DefaultShare, Driver, DriverKind, HamiDefaults, HardCapsUnavailable, MAX_PERIOD_US,
+    MIN_PERIOD_US, MemoryScaling, SimulatedCards, SimulatedLink, Throttle, UnknownDriver, document::Document, wire,
 };
 use crate::{
     request::{CardPolicy, ComputeShare, DriverCapabilities, MemoryLimit},
@@ -58,7 +58,12 @@ pub(super) fn validate(file: &wire::File, document: &Document<'_>) -> Result<Con
             Duration::from_secs(600),
         )?,
         default_policy: check.policy(&file.default_policy)?,
-        period: check.duration("period", &file.period, Duration::from_millis(20), Duration::from_millis(500))?,
+        period: check.duration(
+            "period",
+            &file.period,
+            Duration::from_micros(MIN_PERIOD_US),
+            Duration::from_micros(MAX_PERIOD_US),
+        )?,
         throttle: check.throttle(&file.throttle)?,
         hard_caps_unavailable: check.hard_caps_unavailable(&file.hard_caps_unavailable)?,
         max_inst: check.integer("max_inst", file.max_inst, 1, 20)?,

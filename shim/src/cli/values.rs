@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use runtime_config::{
     Percent, Weight,
+    config::{MAX_PERIOD_US, MIN_PERIOD_US},
     request::{CardPolicy, ComputeShare, MemoryLimit, PerCard, Priority},
 };
 
@@ -23,7 +24,7 @@ pub(super) fn interval(text: &str) -> Result<Duration, String> {
 /// Microseconds of a card's period.
 pub(super) fn period_us(text: &str) -> Result<u64, String> {
     let micros = duration(text).and_then(|parsed| u64::try_from(parsed.as_micros()).ok());
-    let parsed = micros.filter(|us| (20_000..=500_000).contains(us));
+    let parsed = micros.filter(|us| (MIN_PERIOD_US..=MAX_PERIOD_US).contains(us));
     parsed.ok_or_else(|| "a time from 20ms to 500ms is accepted, such as 50ms".to_owned())
 }
 
