@@ -178,6 +178,24 @@ pub enum ComputeShare {
     Weight(Weight),
 }
 
+impl ComputeShare {
+    /// The hard cap, if it is one.
+    pub const fn cap(self) -> Option<Percent> {
+        match self {
+            Self::Cap { percent, .. } => Some(percent),
+            Self::Unlimited | Self::Weight(_) => None,
+        }
+    }
+
+    /// The weight, if it is one.
+    pub const fn weight(self) -> Option<Weight> {
+        match self {
+            Self::Weight(weight) => Some(weight),
+            Self::Unlimited | Self::Cap { .. } => None,
+        }
+    }
+}
+
 /// Whether the limits are enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -122,7 +122,7 @@ fn row(card: &CardListing) -> Vec<String> {
         card.uuid.clone(),
         memory,
         format!("{}%", card.compute_granted_percent),
-        if card.policy_in_use { card.policy.to_owned() } else { format!("({})", card.policy) },
+        policy::shown(card.policy, card.policy_in_use),
         policy::period(card.period_us),
         format!("{} / {}", card.free_weight, card.max_inst),
         card.containers.len().to_string(),

@@ -15,14 +15,15 @@ pub(super) struct InForce {
 }
 
 impl InForce {
-    /// Reads it; what goes wrong is told, but the change stands.
-    pub(super) fn look(state_dir: &Path) -> Self {
+    /// Reads it, and waits for it where that is wanted; what goes wrong is told, but the change stands.
+    pub(super) fn look(state_dir: &Path, wait: bool) -> Self {
         let table = Ledger::timetable(state_dir);
         if let Err(error) = &table {
             super::say(&format!("egpu: {}", super::chain(error)));
         }
         let from_us = table.ok().and_then(|table| Some(table.epochs.last()?.from_us));
-        Self::at(from_us, now_us())
+        let in_force = Self::at(from_us, now_us());
+        if wait { in_force.wait() } else { in_force }
     }
 
     fn at(from_us: Option<u64>, now_us: u64) -> Self {
@@ -30,7 +31,7 @@ impl InForce {
     }
 
     /// Returns once it holds.
-    pub(super) fn wait(self) -> Self {
+    fn wait(self) -> Self {
         thread::sleep(Duration::from_micros(self.in_us));
         Self { in_us: 0, ..self }
     }

@@ -64,10 +64,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
     ledger
         .set_policy(&node.inventory, &Limits::from(&node.config), &card.uuid, setting, &log)
         .map_err(|error| CliError::Policy(Box::new(error)))?;
-    let mut in_force = InForce::look(&node.config.state_dir);
-    if arguments.wait {
-        in_force = in_force.wait();
-    }
+    let in_force = InForce::look(&node.config.state_dir, arguments.wait);
     let after = CardPolicyListing::of(&Node::look()?, card);
     let changed = Changed { in_force, before, after };
     super::show(arguments.output, &changed, || changed.text())
@@ -132,7 +129,7 @@ fn table(listings: &[CardPolicyListing]) -> String {
         vec![
             card.index.to_string(),
             card.uuid.clone(),
-            if card.policy_in_use { card.policy.to_owned() } else { format!("({})", card.policy) },
+            shown(card.policy, card.policy_in_use),
             period(card.period_us),
             caps(card.hard_caps).to_owned(),
             card.containers.to_string(),
@@ -140,6 +137,11 @@ fn table(listings: &[CardPolicyListing]) -> String {
     };
     let rows: Vec<Vec<String>> = listings.iter().map(row).collect();
     output::table(&["CARD", "UUID", "POLICY", "PERIOD", "CAPS", "CONTAINERS"], &rows)
+}
+
+/// In parentheses while no container has settled it.
+pub(super) fn shown(policy: &str, in_use: bool) -> String {
+    if in_use { policy.to_owned() } else { format!("({policy})") }
 }
 
 pub(super) fn period(us: u64) -> String {

@@ -4,7 +4,7 @@ use nvidia_glue::{
     ledger::{CardGrant, Enforcement, GrantState, Record},
     usage::ProcessUsage,
 };
-use runtime_config::{Bytes, request::ComputeShare};
+use runtime_config::{Bytes, Percent, Weight};
 use serde::Serialize;
 
 use super::{
@@ -102,19 +102,14 @@ fn process(process: &ProcessUsage) -> ProcessListing {
 }
 
 fn card(grant: &CardGrant, used: Option<Bytes>, time: Time) -> GrantListing {
-    let (compute_percent, weight) = match grant.compute {
-        ComputeShare::Unlimited => (None, None),
-        ComputeShare::Cap { percent, .. } => (Some(percent.get()), None),
-        ComputeShare::Weight(weight) => (None, Some(weight.get())),
-    };
     GrantListing {
         index: grant.index,
         uuid: grant.uuid.clone(),
         mig_uuid: grant.mig_uuid.clone(),
         memory_limit_bytes: grant.memory,
         memory_used_bytes: used,
-        compute_percent,
-        weight,
+        compute_percent: grant.compute.cap().map(Percent::get),
+        weight: grant.compute.weight().map(Weight::get),
         policy: grant.policy.name(),
         utilization_percent: time.achieved_1s_percent.map(rounded),
         time,

@@ -5,7 +5,7 @@ use nvidia_glue::{
     ledger::{CardGrant, Change, Limits, Record},
 };
 use runtime_config::{
-    Bytes,
+    Bytes, Percent, Weight,
     request::{ComputeShare, MemoryLimit, PerCard, Priority},
 };
 use serde::Serialize;
@@ -54,13 +54,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
     let after = ledger
         .set(&node.inventory, &limits, &before.container, &change(arguments, before), &log)
         .map_err(|error| CliError::Set(Box::new(error)))?;
-    let mut in_force = InForce::look(&node.config.state_dir);
-    if arguments.wait {
-        in_force = in_force.wait();
-    }
+    let in_force = InForce::look(&node.config.state_dir, arguments.wait);
+    let used = usage::mediated(&node.config.state_dir, &after).ok().flatten().unwrap_or_default();
     for card in &after.cards {
-        let used = usage::mediated(&node.config.state_dir, &after).ok().flatten();
-        let used = used.and_then(|told| told.cards.into_iter().find(|told| told.uuid == card.uuid));
+        let used = used.cards.iter().find(|told| told.uuid == card.uuid);
         if let Some(used) = used.filter(|told| told.used > card.memory) {
             super::say(&format!(
                 "egpu: the container uses {} of card {}, more than its new limit: it keeps that, and gets no more",
@@ -129,6 +126,8 @@ struct CardChange {
 impl Changed {
     fn new(before: &Record, after: &Record, schedules: &Schedules, in_force: InForce) -> Self {
         let turn = schedules.last_turn(after);
+        let cap = |grant: &CardGrant| grant.compute.cap().map(Percent::get);
+        let weight = |grant: &CardGrant| grant.compute.weight().map(Weight::get);
         let card = |(before, after): (&CardGrant, &CardGrant)| CardChange {
             index: after.index,
             uuid: after.uuid.clone(),
@@ -187,24 +186,9 @@ impl Changed {
     }
 }
 
-fn cap(grant: &CardGrant) -> Option<u8> {
-    match grant.compute {
-        ComputeShare::Cap { percent, .. } => Some(percent.get()),
-        ComputeShare::Unlimited | ComputeShare::Weight(_) => None,
-    }
-}
-
-fn weight(grant: &CardGrant) -> Option<u16> {
-    match grant.compute {
-        ComputeShare::Weight(weight) => Some(weight.get()),
-        ComputeShare::Unlimited | ComputeShare::Cap { .. } => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use runtime_config::{Percent, Weight};
 
     use super::*;
     use crate::cli::test_support;

@@ -214,13 +214,12 @@ fn card(node: &Node, state: &CardState, containers: &[ContainerLines]) -> CardLi
 impl CardLine {
     fn row(&self) -> Vec<String> {
         let Self { index, policy, time, memory_used_bytes, memory_total_bytes, containers, .. } = self;
-        let known = |percent: Option<f64>| percent.map_or_else(|| "-".to_owned(), |_| schedules::shown(percent));
         vec![
             index.to_string(),
             (*policy).to_owned(),
-            known(time.granted_percent),
-            known(time.achieved_1s_percent),
-            known(time.achieved_60s_percent),
+            known_or_dash(time.granted_percent),
+            known_or_dash(time.achieved_1s_percent),
+            known_or_dash(time.achieved_60s_percent),
             "-".to_owned(),
             memory(*memory_used_bytes, *memory_total_bytes),
             "-".to_owned(),
@@ -231,8 +230,6 @@ impl CardLine {
 
 impl Line {
     fn row(&self, container: &ContainerLines) -> Vec<String> {
-        let throttled =
-            self.throttled_percent.map_or_else(|| "-".to_owned(), |_| schedules::shown(self.throttled_percent));
         let busy = match (self.running, self.busy) {
             (Some(Running::Waiting), _) => "waits",
             (_, Some(true)) => "yes",
@@ -246,12 +243,17 @@ impl Line {
             granted,
             schedules::shown(self.time.achieved_1s_percent),
             schedules::shown(self.time.achieved_60s_percent),
-            throttled,
+            known_or_dash(self.throttled_percent),
             memory(self.memory_used_bytes, self.memory_limit_bytes),
             busy.to_owned(),
             format!("{}/{}", container.namespace, container.id),
         ]
     }
+}
+
+/// Where nothing is known because there is nothing to know.
+fn known_or_dash(percent: Option<f64>) -> String {
+    percent.map_or_else(|| "-".to_owned(), |_| schedules::shown(percent))
 }
 
 fn memory(used: Option<Bytes>, of: Bytes) -> String {

@@ -1,7 +1,5 @@
 //! Whether the containers that share cards are kept to their turns.
 
-use std::slice;
-
 use nvidia_glue::{
     doctor::Check,
     ledger::Record,
@@ -20,13 +18,11 @@ const LATE_STATUS_US: u64 = 1_000_000;
 
 /// `None`: nobody shares a card.
 pub(super) fn check(config: &Config) -> Option<Check> {
+    let records = state::records(&config.state_dir);
     let now = now_us();
-    let told = |record: Record| {
-        let (schedules, _) = Schedules::look(&config.state_dir, slice::from_ref(&record));
-        let status = schedules.status(&record).cloned()?;
-        Some((record.container.to_string(), status))
-    };
-    let all: Vec<(String, Status)> = state::records(&config.state_dir).into_iter().filter_map(told).collect();
+    let (schedules, _) = Schedules::look(&config.state_dir, &records);
+    let told = |record: &Record| Some((record.container.to_string(), schedules.status(record)?.clone()));
+    let all: Vec<(String, Status)> = records.iter().filter_map(told).collect();
     if all.is_empty() { None } else { Some(judge(&all, now)) }
 }
 
