@@ -76,6 +76,13 @@ pub(super) struct Place {
     pub(super) is_capped: bool,
 }
 
+impl Place {
+    /// What holds while no timetable says anything of it.
+    fn untold(&self) -> Course {
+        if self.is_capped { Course::never() } else { Course::always() }
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct CardScheduler<C> {
@@ -132,7 +139,7 @@ impl<C: Clock> CardScheduler<C> {
         (post, board): (Arc<Post>, Arc<Board>),
         clock: C,
     ) -> Self {
-        let before = if place.is_capped { Course::never() } else { Course::always() };
+        let pacer = Pacer::new(place.untold());
         if place.is_capped {
             // There are no channels, so no call is made that could fail.
             let _ = gate.close();
@@ -145,7 +152,7 @@ impl<C: Clock> CardScheduler<C> {
             clock,
             table: None,
             terms: Terms::none(None),
-            pacer: Pacer::new(before),
+            pacer,
             planned: None,
             is_awake: false,
             sight,
@@ -213,15 +220,15 @@ impl<C: Clock> CardScheduler<C> {
     }
 
     fn set_course(&mut self, now_us: u64) {
-        let before = if self.place.is_capped { Course::never() } else { Course::always() };
+        let untold = self.place.untold();
         let course = if self.trouble.is_degraded() {
             Course::always()
         } else if self.is_held {
             Course::never()
         } else {
             match &self.table {
-                Some(table) => Course::of(table, &self.place.grant_id, self.gate.uuid(), &before),
-                None => before,
+                Some(table) => Course::of(table, &self.place.grant_id, self.gate.uuid(), &untold),
+                None => untold,
             }
         };
         if course != *self.pacer.course() {
