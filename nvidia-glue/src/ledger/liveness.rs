@@ -10,6 +10,7 @@ use std::{
 };
 
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
+use procfs_core::{FromRead, process::Stat};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::Process;
@@ -21,7 +22,7 @@ impl Process {
     /// `NotFound` where there is none, or what reading `/proc/PID/stat` failed with.
     pub fn of(pid: i32) -> io::Result<Self> {
         let stat = read_stat(pid)?;
-        Ok(Self { pid, start_time: stat.start_time })
+        Ok(Self { pid, start_time: stat.starttime })
     }
 
     /// This process.
@@ -65,7 +66,7 @@ pub(crate) struct Linux;
 impl Node for Linux {
     fn is_alive(&self, process: Process) -> bool {
         match read_stat(process.pid) {
-            Ok(stat) => stat.start_time == process.start_time && !stat.is_zombie,
+            Ok(stat) => stat.starttime == process.start_time && !is_zombie(&stat),
             Err(error) => error.kind() != ErrorKind::NotFound,
         }
     }
@@ -104,33 +105,18 @@ impl Node for Linux {
     }
 }
 
-struct Stat {
-    start_time: u64,
-    is_zombie: bool,
-}
-
 fn read_stat(pid: i32) -> io::Result<Stat> {
-    match fs::read_to_string(format!("/proc/{pid}/stat")) {
-        Ok(text) => {
-            parse_stat(&text).ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "/proc/PID/stat is not understood"))
-        }
+    match fs::read(format!("/proc/{pid}/stat")) {
+        Ok(text) => Stat::from_read(text.as_slice()).map_err(|error| io::Error::new(ErrorKind::InvalidData, error)),
         // The process ended between open and read.
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Err(ErrorKind::NotFound.into()),
         Err(error) => Err(error),
     }
 }
 
-/// proc(5): the name, in parentheses, may hold anything; after its last `)` come state (field 3), ..., number of threads
-/// (20), ..., start time (22).
-fn parse_stat(text: &str) -> Option<Stat> {
-    let (_, rest) = text.rsplit_once(')')?;
-    let mut fields = rest.split_ascii_whitespace();
-    let state = fields.next()?;
-    let threads: u64 = fields.nth(16)?.parse().ok()?;
-    let start_time = fields.nth(1)?.parse().ok()?;
-    // A main thread that ended before the others shows as a zombie, too; the process is alive all the same.
-    let is_zombie = matches!(state, "Z" | "X" | "x") && threads <= 1;
-    Some(Stat { start_time, is_zombie })
+/// A main thread that ended before the others shows as a zombie, too; the process is alive all the same.
+fn is_zombie(stat: &Stat) -> bool {
+    matches!(stat.state, 'Z' | 'X' | 'x') && stat.num_threads <= 1
 }
 
 fn population(directory: &Path) -> Population {
@@ -218,22 +204,29 @@ fn is_below_hierarchy_top(directory: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt, process::Command};
 
     use super::*;
 
     #[test]
-    fn stat_survives_any_process_name() {
-        let stat = |state: &str, threads: u32| {
-            format!("7 (a) R (b) {state} 1 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 {threads} 0 123456 1 1\n")
+    fn a_process_lives_as_long_as_any_of_its_threads_whatever_its_name() {
+        let stat = |state, threads| {
+            let mut stat = read_stat(nix::unistd::getpid().as_raw()).unwrap();
+            (stat.state, stat.num_threads) = (state, threads);
+            stat
         };
-        let parsed = parse_stat(&stat("S", 1)).unwrap();
-        assert_eq!((parsed.start_time, parsed.is_zombie), (123_456, false));
-        assert!(parse_stat(&stat("Z", 1)).unwrap().is_zombie);
-        assert!(!parse_stat(&stat("Z", 3)).unwrap().is_zombie, "its other threads run on");
-        for broken in ["", "7 (a", "7 (a) S 1", "7 (a) S 1 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 x 0 y"] {
-            assert!(parse_stat(broken).is_none(), "{broken:?}");
-        }
+        assert!(!is_zombie(&stat('S', 1)));
+        assert!(is_zombie(&stat('Z', 1)) && is_zombie(&stat('X', 1)));
+        assert!(!is_zombie(&stat('Z', 3)), "its other threads run on");
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join(OsStr::from_bytes(b"\xff) Z 1 ("));
+        std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+        let mut child = Command::new(program).arg("1000").spawn().unwrap();
+        let process = Process::of(i32::try_from(child.id()).unwrap());
+        let is_alive = process.as_ref().is_ok_and(|process| Linux.is_alive(*process));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is_alive, "{process:?}");
     }
 
     #[test]

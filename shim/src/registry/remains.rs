@@ -3,6 +3,8 @@
 
 use std::{fs, os::fd::AsFd, time::Duration};
 
+use procfs_core::{FromRead, process::Stat};
+
 use super::{Life, life::has_ended};
 use crate::sys;
 
@@ -44,17 +46,13 @@ fn members(group: i32) -> Vec<i32> {
 }
 
 fn is_member(pid: i32, group: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| is_member_by(&stat, group))
+    Stat::from_file(format!("/proc/{pid}/stat")).is_ok_and(|stat| is_member_by(&stat, group))
 }
 
-/// proc(5): the name, in parentheses; state, parent, process group. Names: the helper's, which its workers keep, and those
-/// that libcontainer gives to what it forks.
-fn is_member_by(stat: &str, group: i32) -> bool {
-    let Some((name, rest)) = stat.split_once(" (").and_then(|(_, rest)| rest.rsplit_once(") ")) else { return false };
-    let mut fields = rest.split(' ');
-    let alive = fields.next().is_some_and(|state| !matches!(state, "Z" | "X"));
-    let own = fields.nth(1).and_then(|field| field.parse().ok());
-    alive && own == Some(group) && (name == "egpu-helper" || name.starts_with("youki:"))
+/// Names: the helper's, which its workers keep, and those that libcontainer gives to what it forks.
+fn is_member_by(stat: &Stat, group: i32) -> bool {
+    let is_alive = !matches!(stat.state, 'Z' | 'X');
+    is_alive && stat.pgrp == group && (stat.comm == "egpu-helper" || stat.comm.starts_with("youki:"))
 }
 
 #[cfg(test)]
@@ -63,13 +61,16 @@ mod tests {
 
     #[test]
     fn members_are_told_by_group_and_name() {
-        let stat = |name: &str, state: char, group: i32| format!("7 ({name}) {state} 1 {group} 7 0 -1\n");
+        let own = Stat::from_file("/proc/self/stat").unwrap();
+        let stat = |name: &str, state, group| {
+            let mut stat = own.clone();
+            (stat.comm, stat.state, stat.pgrp) = (name.to_owned(), state, group);
+            stat
+        };
         assert!(is_member_by(&stat("egpu-helper", 'D', 5), 5));
         assert!(is_member_by(&stat("youki:[2:INIT]", 'S', 5), 5));
         assert!(!is_member_by(&stat("egpu-helper", 'S', 6), 5));
         assert!(!is_member_by(&stat("egpu-helper", 'Z', 5), 5));
-        assert!(!is_member_by(&stat("sh) S 1 5 (egpu-helper", 'S', 6), 5));
         assert!(!is_member_by(&stat("hook", 'S', 5), 5));
-        assert!(!is_member_by("", 5));
     }
 }
