@@ -72,7 +72,7 @@ impl Node {
             inventory: cards::discover(&config).unwrap(),
             limits: Limits::from(&config),
             ledger: Ledger::open(directory.path()).unwrap(),
-            log: DecisionLog::new(directory.path().join("egpu.log")),
+            log: DecisionLog::new(directory.path().join("egpu.log"), directory.path()),
             config,
             _directory: directory,
         };

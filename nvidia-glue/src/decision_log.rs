@@ -3,6 +3,8 @@
 //!
 //! People read it and `grep` does: a value is bare where it is plain, else quoted, with everything that is not printable
 //! ASCII escaped, so that nothing that a container's author wrote can end a line or look like another field.
+//!
+//! What a decision comes to is an event of the node's as well ([`crate::event_log`]); the steps on the way to it are not.
 
 use std::{
     fmt::{self, Write as _},
@@ -14,7 +16,10 @@ use std::{
 
 use jiff::Timestamp;
 
-use crate::ledger::ContainerKey;
+use crate::{
+    event_log::{Entry, EventLog, Kind},
+    ledger::ContainerKey,
+};
 
 /// Longest value, in bytes as escaped; what is beyond is cut off and marked with `...`.
 const MAX_VALUE: usize = 2048;
@@ -69,21 +74,46 @@ impl Event {
             Self::Warn => "warn",
         }
     }
+
+    /// What it is among the node's events; `None`: a step on the way.
+    fn kind(self) -> Option<Kind> {
+        match self {
+            Self::Ask | Self::Reserve | Self::Destroy | Self::Bind => None,
+            Self::Invalid | Self::Refuse => Some(Kind::Refused),
+            Self::Rollback => Some(Kind::RolledBack),
+            Self::Grant => Some(Kind::Admitted),
+            Self::Release => Some(Kind::Released),
+            Self::Reclaim => Some(Kind::Reclaimed),
+            Self::Change => Some(Kind::Changed),
+            Self::Policy => Some(Kind::Policy),
+            Self::Warn => Some(Kind::Warning),
+        }
+    }
 }
 
 /// One line, without its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line(String);
+pub struct Line {
+    text: String,
+    /// The same as an event, its text in parts.
+    entry: Option<(Entry, Vec<String>)>,
+}
 
 impl Line {
     /// A line about one container.
     pub fn new(event: Event, container: &ContainerKey) -> Self {
-        Self(format!("event={}", event.name())).field("container", container)
+        let entry = event.kind().map(|kind| Entry::new(kind, container));
+        Self::begin(event, entry).field("container", container)
+    }
+
+    fn begin(event: Event, entry: Option<Entry>) -> Self {
+        Self { text: format!("event={}", event.name()), entry: entry.map(|entry| (entry, Vec::new())) }
     }
 
     /// A line about one card.
     pub(crate) fn about_card(event: Event, uuid: &str) -> Self {
-        Self(format!("event={}", event.name())).field("uuid", uuid)
+        let entry = event.kind().map(|kind| Entry::about_card(kind, Some(uuid)));
+        Self::begin(event, entry).field("uuid", uuid)
     }
 
     /// The last line of a create that failed: nothing of the container is left.
@@ -94,11 +124,27 @@ impl Line {
     /// Adds `key=value`. `key` is a word of ours.
     #[must_use]
     pub fn field(mut self, key: &'static str, value: impl fmt::Display) -> Self {
-        self.0.push(' ');
-        self.0.push_str(key);
-        self.0.push('=');
-        push_escaped(&mut self.0, &value.to_string());
+        let value = value.to_string();
+        self.text.push(' ');
+        self.text.push_str(key);
+        self.text.push('=');
+        push_escaped(&mut self.text, &value);
+        if let Some((entry, parts)) = &mut self.entry {
+            match key {
+                // What finds other lines of the log.
+                "container" | "grant" | "order" | "shim" => {}
+                "card" => entry.card_index = value.parse().ok(),
+                "uuid" => entry.card = Some(value),
+                "why" | "warning" | "action" => parts.push(value),
+                _ => parts.push(format!("{key} {value}")),
+            }
+        }
         self
+    }
+
+    fn entry(&self) -> Option<Entry> {
+        let (entry, parts) = self.entry.as_ref()?;
+        Some(entry.clone().saying(&parts.join(", ")))
     }
 }
 
@@ -141,17 +187,18 @@ fn push_escaped(line: &mut String, value: &str) {
 #[derive(Debug, Clone)]
 pub struct DecisionLog {
     path: Option<PathBuf>,
+    events: EventLog,
 }
 
 impl DecisionLog {
-    /// Appends to `path`.
-    pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: Some(path.into()) }
+    /// Appends to `path`, and to the events in `state_dir`.
+    pub fn new(path: impl Into<PathBuf>, state_dir: &Path) -> Self {
+        Self { path: Some(path.into()), events: EventLog::new(state_dir) }
     }
 
     /// Writes nothing.
     pub fn disabled() -> Self {
-        Self { path: None }
+        Self { path: None, events: EventLog::disabled() }
     }
 
     /// Tells of a request that was refused before the ledger saw it: its text is malformed or contradicts itself. `asked`
@@ -171,15 +218,16 @@ impl DecisionLog {
         if let Err(error) = append(path, lines) {
             tracing::warn!(path = %path.display(), %error, "decision log not written");
         }
+        self.events.write(lines.iter().filter_map(Line::entry));
     }
 }
 
 fn append(path: &Path, lines: &[Line]) -> io::Result<()> {
     let mut file = OpenOptions::new().append(true).create(true).mode(0o640).open(path)?;
     for line in lines {
-        let mut text = String::with_capacity(line.0.len() + 40);
+        let mut text = String::with_capacity(line.text.len() + 40);
         // A String takes every write.
-        let _ = writeln!(text, "{:.6} {}", Timestamp::now(), line.0);
+        let _ = writeln!(text, "{:.6} {}", Timestamp::now(), line.text);
         // One write(2) a line: with O_APPEND, lines of several shims never mix.
         let written = file.write(text.as_bytes())?;
         if written < text.len() {
@@ -202,20 +250,20 @@ mod tests {
     #[test]
     fn plain_values_stay_readable() {
         let line = Line::new(Event::Reserve, &container("web-1")).field("memory", "3276MiB").field("why", "a b");
-        assert_eq!(line.0, r#"event=reserve container=k8s.io/web-1 memory=3276MiB why="a b""#);
+        assert_eq!(line.text, r#"event=reserve container=k8s.io/web-1 memory=3276MiB why="a b""#);
     }
 
     #[test]
     fn nobody_forges_a_line_or_a_field() {
         let line = Line::new(Event::Ask, &container("x")).field("asked", "a\nevent=grant \"b\\\u{202e}\u{1b}[2J");
-        assert_eq!(line.0, r#"event=ask container=k8s.io/x asked="a\u{a}event=grant \"b\\\u{202e}\u{1b}[2J""#);
+        assert_eq!(line.text, r#"event=ask container=k8s.io/x asked="a\u{a}event=grant \"b\\\u{202e}\u{1b}[2J""#);
     }
 
     #[test]
     fn lines_are_appended_with_their_time() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("egpu.log");
-        let log = DecisionLog::new(&path);
+        let log = DecisionLog::new(&path, directory.path());
         log.write(&[Line::new(Event::Ask, &container("a"))]);
         log.write(&[Line::new(Event::Grant, &container("a")), Line::new(Event::Release, &container("a"))]);
         let text = std::fs::read_to_string(path).unwrap();
@@ -228,9 +276,30 @@ mod tests {
     }
 
     #[test]
+    fn outcomes_are_events_and_steps_are_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = DecisionLog::new(directory.path().join("egpu.log"), directory.path());
+        log.write(&[
+            Line::new(Event::Ask, &container("a")).field("asked", "EGPU_MEMORY=1GiB"),
+            Line::new(Event::Refuse, &container("a"))
+                .field("card", 3)
+                .field("asked", "1GiB")
+                .field("why", "it is full"),
+            Line::about_card(Event::Policy, "GPU-1").field("policy", "soft"),
+        ]);
+        let text = std::fs::read_to_string(directory.path().join("events/current.jsonl")).unwrap();
+        let entries: Vec<Entry> = text.lines().map(|line| crate::event_log::parse(line.as_bytes()).unwrap()).collect();
+        let [refused, policy] = entries.try_into().unwrap();
+        assert_eq!((refused.kind.as_str(), refused.container.as_deref()), ("refused", Some("a")));
+        assert_eq!((refused.card_index, refused.text.as_str()), (Some(3), "asked 1GiB, it is full"));
+        assert_eq!((policy.kind.as_str(), policy.container, policy.card.as_deref()), ("policy", None, Some("GPU-1")));
+        assert_eq!(policy.text, "policy soft");
+    }
+
+    #[test]
     fn a_log_that_cannot_be_written_is_no_error() {
-        DecisionLog::new("/proc/no/such/file").write(&[Line::new(Event::Ask, &container("a"))]);
-        DecisionLog::new("/dev/full").write(&[Line::new(Event::Ask, &container("a"))]);
+        DecisionLog::new("/proc/no/such/file", Path::new("/proc/no")).write(&[Line::new(Event::Ask, &container("a"))]);
+        DecisionLog::new("/dev/full", Path::new("/proc/no")).write(&[Line::new(Event::Ask, &container("a"))]);
         DecisionLog::disabled().write(&[Line::new(Event::Ask, &container("a"))]);
     }
 

@@ -9,6 +9,7 @@ pub mod decision_log;
 pub mod doctor;
 pub mod driver;
 pub mod driver_files;
+pub mod event_log;
 pub mod fence;
 pub mod inject;
 pub mod ledger;

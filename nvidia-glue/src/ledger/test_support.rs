@@ -309,7 +309,7 @@ impl Bench {
         node.start(SHIM);
         Self {
             ledger: open(directory.path(), &node),
-            log: DecisionLog::new(directory.path().join("egpu.log")),
+            log: DecisionLog::new(directory.path().join("egpu.log"), directory.path()),
             directory,
             node,
             inventory: v100s(cards),

@@ -59,7 +59,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
     if setting.policy == Some(CardPolicy::Preemptive) {
         tell_present(&node, &ledger, card)?;
     }
-    let log = DecisionLog::new(&node.config.log_file);
+    let log = DecisionLog::new(&node.config.log_file, &node.config.state_dir);
     let before = CardPolicyListing::of(&node, card);
     ledger
         .set_policy(&node.inventory, &Limits::from(&node.config), &card.uuid, setting, &log)

@@ -49,7 +49,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
     let node = Node::look()?;
     let before = inspect::find(&node.records, &arguments.id, arguments.namespace.as_deref())?;
     let ledger = node.ledger()?;
-    let log = DecisionLog::new(&node.config.log_file);
+    let log = DecisionLog::new(&node.config.log_file, &node.config.state_dir);
     let limits = Limits::from(&node.config);
     let after = ledger
         .set(&node.inventory, &limits, &before.container, &change(arguments, before), &log)

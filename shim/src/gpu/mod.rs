@@ -243,7 +243,7 @@ fn read(key: &ContainerKey, bundle: &Path) -> Result<Reading, GpuError> {
     let document: Value =
         serde_json::from_slice(&text).map_err(|source| GpuError::Spec { path, source: source.into() })?;
     let container = spec::read(&document);
-    let log = DecisionLog::new(&config.log_file);
+    let log = DecisionLog::new(&config.log_file, &config.state_dir);
     let parsed = request::parse(&container.source, &config).map_err(|source| {
         log.refused_at_validation(key, &request::asked(&container.source).join(" "), &source);
         GpuError::Request { container: Box::new(key.clone()), source: Box::new(source) }

@@ -61,6 +61,6 @@ impl GrantNote {
     /// The ledger and the log that the grant belongs to.
     pub(super) fn open(&self) -> Result<(Ledger, DecisionLog), GpuError> {
         let ledger = Ledger::open(&self.state_dir).map_err(|source| GpuError::Ledger(Box::new(source)))?;
-        Ok((ledger, DecisionLog::new(&self.log_file)))
+        Ok((ledger, DecisionLog::new(&self.log_file, &self.state_dir)))
     }
 }
