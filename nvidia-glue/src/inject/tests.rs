@@ -248,6 +248,7 @@ pub(super) fn record(share: Share) -> Record {
             policy: None,
             placement: Placement::Binpack,
             group: None,
+            pod: None,
             priority: Priority::High,
             over_memory: OverMemory::Deny,
             oom_script: None,

@@ -90,6 +90,7 @@ pub(crate) fn request(cards: CardRequest, share: Share) -> GpuRequest {
         policy: None,
         placement: Placement::Binpack,
         group: None,
+        pod: None,
         priority: Priority::High,
         over_memory: OverMemory::Deny,
         oom_script: None,

@@ -12,7 +12,7 @@ pub(crate) use nodes::{NVIDIA_MAJOR, integer};
 
 use std::path::{Component, Path};
 
-use runtime_config::request::Source;
+use runtime_config::request::{PodContainer, Source};
 use serde_json::Value;
 
 /// What [`read`] found.
@@ -22,6 +22,8 @@ pub struct ContainerSpec {
     pub source: Source,
     /// `namespace/owner/container` in Kubernetes: the same for all replicas of a workload, as far as a pod's name tells.
     pub workload: Option<String>,
+    /// Its names in Kubernetes.
+    pub pod: Option<PodContainer>,
     /// The seccomp profile asks for a listener of its own (`SCMP_ACT_NOTIFY` or `listenerPath`). The kernel has one listener
     /// for a process's filters, so that cannot be had together with a quota.
     pub seccomp_listener: bool,
@@ -40,13 +42,20 @@ pub fn read(spec: &Value) -> ContainerSpec {
     let is_sandbox = ["io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"]
         .into_iter()
         .any(|name| annotation(name) == Some("sandbox"));
-    let workload = annotation("io.kubernetes.cri.sandbox-name").map(|pod| {
-        let namespace = annotation("io.kubernetes.cri.sandbox-namespace").unwrap_or_default();
-        let container = annotation("io.kubernetes.cri.container-name").unwrap_or_default();
-        format!("{namespace}/{}/{container}", owner_of_pod(pod))
+    let pod = annotation("io.kubernetes.cri.sandbox-name").map(|pod| {
+        let name = |name| annotation(name).unwrap_or_default().to_owned();
+        PodContainer {
+            namespace: name("io.kubernetes.cri.sandbox-namespace"),
+            pod: pod.to_owned(),
+            container: name("io.kubernetes.cri.container-name"),
+        }
     });
+    let workload = pod
+        .as_ref()
+        .map(|PodContainer { namespace, pod, container }| format!("{namespace}/{}/{container}", owner_of_pod(pod)));
     ContainerSpec {
         workload,
+        pod,
         seccomp_listener: asks_for_listener(spec),
         source: Source {
             env: strings(spec.pointer("/process/env")),

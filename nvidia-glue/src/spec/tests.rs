@@ -194,6 +194,8 @@ fn workloads_and_sandboxes() {
             "io.kubernetes.cri.container-name": "main", "io.kubernetes.cri.container-type": "container"}});
         let found = read(&spec);
         assert_eq!(found.workload, Some(format!("ns/{owner}/main")));
+        let names = found.pod.map(|names| (names.namespace, names.pod, names.container));
+        assert_eq!(names, Some(("ns".to_owned(), pod.to_owned(), "main".to_owned())));
         assert!(!found.source.is_sandbox);
     }
     assert!(read(&json!({"annotations": {"io.kubernetes.cri.container-type": "sandbox"}})).source.is_sandbox);

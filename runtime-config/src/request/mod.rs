@@ -98,6 +98,9 @@ pub struct GpuRequest {
     /// Replicas of one workload carry the same group; `spread` keeps them apart. `None`: the request does not say; whoever
     /// knows the pod may fill in its owner.
     pub group: Option<String>,
+    /// Whose container it is in Kubernetes, for listings; whoever knows it fills it in.
+    #[serde(default)]
+    pub pod: Option<PodContainer>,
     /// Who runs first on a card that is contended.
     pub priority: Priority,
     /// What happens to a program that asks for more memory than it was granted.
@@ -117,6 +120,17 @@ pub struct GpuRequest {
     pub asked: Vec<String>,
     /// For the log: what was ignored or holds less than was asked, and why.
     pub warnings: Vec<String>,
+}
+
+/// A container of a Kubernetes pod, as its node was told to call it. Whoever made it may have said anything.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodContainer {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The container's name in the pod.
+    pub container: String,
 }
 
 /// Which cards a container asks for.

@@ -118,6 +118,7 @@ impl Spoken<'_> {
             policy,
             placement: terms.placement,
             group: terms.group,
+            pod: None,
             priority: terms.priority,
             over_memory: terms.over_memory,
             oom_script: terms.oom_script.map(|(script, _)| script),

@@ -1,6 +1,6 @@
 //! Why a command failed.
 
-use std::{io, path::PathBuf};
+use std::{io, net::SocketAddr, path::PathBuf};
 
 use nvidia_glue::{
     cards::{DiscoverError, ResolveError},
@@ -39,6 +39,26 @@ pub(super) enum CliError {
     Output(#[source] io::Error),
     #[error(transparent)]
     Trace(TraceError),
+    #[error("cannot read the events in {directory}", directory = .directory.display())]
+    Events {
+        directory: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot wait for more events")]
+    Wait(#[source] io::Error),
+    #[error("cannot write {path}", path = .path.display())]
+    Textfile {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot serve at {address}")]
+    Listen {
+        address: SocketAddr,
+        #[source]
+        source: io::Error,
+    },
     #[error("cannot write as JSON")]
     Json(#[from] serde_json::Error),
 }
@@ -61,7 +81,15 @@ impl CliError {
             Self::MigPolicy { .. } => Exit::Refused,
             // Whoever read the output has seen enough: `egpu ps | head`.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
-            Self::Cards(_) | Self::Ledger { .. } | Self::Output(_) | Self::Json(_) | Self::Trace(_) => Exit::Failure,
+            Self::Cards(_)
+            | Self::Ledger { .. }
+            | Self::Output(_)
+            | Self::Json(_)
+            | Self::Trace(_)
+            | Self::Events { .. }
+            | Self::Wait(_)
+            | Self::Textfile { .. }
+            | Self::Listen { .. } => Exit::Failure,
         }
     }
 }

@@ -6,9 +6,11 @@ mod cards;
 mod config;
 mod doctor;
 mod error;
+mod events;
 mod exit;
 mod force;
 mod inspect;
+mod metrics;
 mod node;
 mod output;
 mod policy;
@@ -71,6 +73,10 @@ enum Command {
     Set(set::Arguments),
     /// Show or change how cards are shared
     Policy(policy::Arguments),
+    /// Show what happened on this node: admissions, refusals, denials, kills, changes
+    Events(events::Arguments),
+    /// Print the node's figures for Prometheus, write them to a file, or serve them
+    Metrics(metrics::Arguments),
     /// Show or check the configuration
     Config {
         #[command(subcommand)]
@@ -143,6 +149,8 @@ fn execute(command: Command) -> Result<Exit, CliError> {
         Command::Top(arguments) => top::run(&arguments),
         Command::Set(arguments) => set::run(&arguments),
         Command::Policy(arguments) => policy::run(&arguments),
+        Command::Events(arguments) => events::run(&arguments),
+        Command::Metrics(arguments) => metrics::run(&arguments),
         Command::Inspect { id, namespace, output } => {
             let config = load()?;
             let records = node::records(&config)?;
@@ -223,13 +231,28 @@ mod tests {
         let names: Vec<_> = Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
         assert_eq!(
             names,
-            ["cards", "ps", "top", "inspect", "set", "policy", "config", "doctor", "trace", "completions"]
+            [
+                "cards",
+                "ps",
+                "top",
+                "inspect",
+                "set",
+                "policy",
+                "events",
+                "metrics",
+                "config",
+                "doctor",
+                "trace",
+                "completions"
+            ]
         );
     }
 
     #[test]
     fn every_listing_is_there_as_json() {
-        for line in ["cards", "ps", "top", "inspect x", "set x --weight 2", "policy", "policy 0 soft", "doctor"] {
+        for line in
+            ["cards", "ps", "top", "inspect x", "set x --weight 2", "policy", "policy 0 soft", "events", "doctor"]
+        {
             let arguments = std::iter::once("egpu").chain(line.split(' ')).chain(["--output", "json"]);
             assert!(Cli::try_parse_from(arguments).is_ok(), "{line}");
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use runtime_config::{
     Percent, Weight,
     config::{MAX_PERIOD_US, MIN_PERIOD_US},
@@ -19,6 +19,13 @@ fn duration(text: &str) -> Option<Duration> {
 pub(super) fn interval(text: &str) -> Result<Duration, String> {
     let parsed = duration(text).filter(|parsed| *parsed >= LEAST_INTERVAL);
     parsed.ok_or_else(|| "a time of 100ms or more is accepted, such as 2s".to_owned())
+}
+
+/// An instant, or how long ago it was.
+pub(super) fn since(text: &str) -> Result<Timestamp, String> {
+    let ago = || Timestamp::now().checked_sub(SignedDuration::try_from(duration(text)?).ok()?).ok();
+    let instant = text.parse().ok().or_else(ago);
+    instant.ok_or_else(|| "a time ago is accepted, such as 10m, or an instant, 2026-01-31T12:00:00Z".to_owned())
 }
 
 /// Microseconds of a card's period.

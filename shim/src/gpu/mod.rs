@@ -112,7 +112,8 @@ impl Gpu {
         Self { containerd: containerd.to_owned(), namespace: namespace.to_owned() }
     }
 
-    fn key(&self, id: &str) -> ContainerKey {
+    /// What names its container.
+    pub(crate) fn key(&self, id: &str) -> ContainerKey {
         ContainerKey { containerd: self.containerd.clone(), namespace: self.namespace.clone(), id: id.to_owned() }
     }
 
@@ -270,6 +271,7 @@ fn read(key: &ContainerKey, bundle: &Path) -> Result<Reading, GpuError> {
             if request.group.is_none() {
                 request.group = container.workload;
             }
+            request.pod = container.pod;
             let inventory = cards::cached(&config);
             Ok(Reading::Gpu(Box::new(Ask { config, request: *request, privileges, inventory })))
         }

@@ -57,6 +57,11 @@ pub enum FromMediator {
         /// Whether any has.
         has_processes: bool,
     },
+    /// What the container has is not what the driver says.
+    Drift {
+        /// One line.
+        text: String,
+    },
     /// For the log.
     Log {
         /// Whether somebody should look at it.

@@ -69,10 +69,10 @@ impl Reporter {
         self.outbox.put(FromMediator::Kill { pid: pid.0, pid_in_container, reason }, Some(process));
     }
 
-    fn log(&self, text: String) {
+    fn tell(&self, text: String, message: impl FnOnce(String) -> FromMediator) {
         let Some(untold) = lock(&self.lines).take(Instant::now()) else { return };
         let text = if untold == 0 { text } else { format!("{text}; before it, {untold} lines were left out") };
-        self.outbox.put(FromMediator::Log { warning: true, text }, None);
+        self.outbox.put(message(text), None);
     }
 }
 
@@ -102,7 +102,8 @@ impl Observer for Reporter {
 
     fn unknown_call(&self, call: &UnknownCall) {
         let verdict = if call.passed { "passed, since it cannot take memory" } else { "refused" };
-        self.log(format!("a driver call that egpu does not know, {}, was {verdict}", call.kind));
+        let text = format!("a driver call that egpu does not know, {}, was {verdict}", call.kind);
+        self.tell(text, |text| FromMediator::Log { warning: true, text });
     }
 
     fn first_channel(&self, uuid: &str) {
@@ -111,7 +112,7 @@ impl Observer for Reporter {
 
     fn drift(&self, drift: &Drift) {
         let text = format!("accounts and driver disagree: {:?}", drift.kind);
-        self.log(format!("{text}; processes {:?}", drift.pids));
+        self.tell(format!("{text}; processes {:?}", drift.pids), |text| FromMediator::Drift { text });
         if drift.excess {
             let pids = if drift.pids.is_empty() { self.processes.known() } else { drift.pids.clone() };
             for pid in pids {

@@ -136,7 +136,7 @@ impl Plan {
     /// Its driver calls find their mediator from the first on. When the create fails, that has ended before the grant goes.
     async fn create(&self, context: &Arc<Context>, mut prepared: Prepared) -> Result<Arc<Container>, TaskError> {
         let mediated = match prepared.mediation.take() {
-            Some(mediation) => Some(Arc::new(Mediated::start(context, *mediation).await?)),
+            Some(mediation) => Some(Arc::new(Mediated::start(context, &self.id, *mediation).await?)),
             None => None,
         };
         let created = self.create_mediated(context, prepared, mediated.clone()).await;

@@ -11,6 +11,7 @@ use std::{
 };
 
 use containerd_shim::protos::events::task::TaskOOM;
+use nvidia_glue::event_log::{EventLog, Kind};
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::timeout};
 
@@ -18,6 +19,7 @@ use super::{
     Context,
     container::{Container, Fixed},
     error::{TaskError, chain},
+    incidents::Incidents,
     watchdog,
 };
 use crate::{
@@ -39,6 +41,7 @@ const RETELL: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Mediated {
     mediator: Arc<Mediator>,
+    incidents: Arc<Incidents>,
     excess: ExcessRules,
     /// One script at a time; whoever waits for it makes no call meanwhile.
     script: tokio::sync::Mutex<()>,
@@ -51,11 +54,13 @@ pub(super) struct Mediated {
 
 impl Mediated {
     /// Starts the mediator.
-    pub(super) async fn start(context: &Context, mediation: Mediation) -> Result<Self, TaskError> {
+    pub(super) async fn start(context: &Context, id: &str, mediation: Mediation) -> Result<Self, TaskError> {
         let status_file = mediation.setup.status_file.clone();
+        let incidents = Incidents::new(EventLog::new(&mediation.setup.state_dir), context.gpu.key(id));
         let mediator = Mediator::start(&context.helper, &context.reaper, mediation.setup).await;
         Ok(Self {
             mediator: mediator.map_err(TaskError::Mediator)?,
+            incidents,
             excess: mediation.excess,
             script: tokio::sync::Mutex::default(),
             init_kills: AtomicU64::new(0),
@@ -104,11 +109,13 @@ impl Container {
     /// Listens to the mediator until it ends. When that comes unasked, the container ends, too: nobody holds its quota.
     pub(super) fn watch_mediator(self: &Arc<Self>, context: &Arc<Context>) {
         let Some(mediated) = &self.fixed.mediated else { return };
-        let (container, context, mediator) = (Arc::clone(self), Arc::clone(context), Arc::clone(&mediated.mediator));
+        let (container, context, mediated) = (Arc::clone(self), Arc::clone(context), Arc::clone(mediated));
         tokio::spawn(async move {
+            let mediator = &mediated.mediator;
             while let Some((message, pidfd)) = mediator.next().await {
-                container.told(&context, message, pidfd);
+                container.told(&context, &mediated, message, pidfd);
             }
+            mediated.incidents.finish();
             let Some(exit) = mediator.unexpected_end().await else { return };
             let (id, pid, status) = (&container.fixed.id, mediator.process().pid, exit.status);
             tracing::error!(
@@ -117,6 +124,8 @@ impl Container {
                 status,
                 "the mediator has ended; the container is ended, too"
             );
+            let text = format!("the mediator ended with {status}; the container is ended");
+            mediated.incidents.tell(Kind::MediatorEnded, None, 1, &text);
             if let Err(error) = container.kill_everything().await {
                 tracing::error!(container = id, error = chain(&error), "a container without its mediator lives on");
             }
@@ -159,8 +168,15 @@ impl Container {
         tokio::spawn(async move {
             let mediator = &mediated.mediator;
             let has_processes = mediated.has_processes.subscribe();
+            let degraded = |card: &str, is_degraded: bool| {
+                let (kind, text) = match is_degraded {
+                    true => (Kind::Degraded, "the card does not take the container off: its share of time is a weight"),
+                    false => (Kind::Recovered, "the card takes the container off again: its share of time is exact"),
+                };
+                mediated.incidents.tell(kind, Some(card), 1, text);
+            };
             let stall = tokio::select! {
-                stall = watchdog::until_stalled(mediator, mediated.status_file.clone(), has_processes) => stall,
+                stall = watchdog::until_stalled(mediator, mediated.status_file.clone(), has_processes, degraded) => stall,
                 () = mediator.ended() => return,
             };
             let (id, pid) = (&container.fixed.id, mediator.process().pid);
@@ -169,6 +185,8 @@ impl Container {
                 mediator = pid,
                 "the mediator has stalled, {stall}; the container is ended"
             );
+            let text = format!("the mediator has stalled, {stall}; the container is ended");
+            mediated.incidents.tell(Kind::Stalled, None, 1, &text);
             if let Err(error) = container.kill_everything().await {
                 tracing::error!(
                     container = id,
@@ -183,21 +201,42 @@ impl Container {
         });
     }
 
-    fn told(self: &Arc<Self>, context: &Arc<Context>, message: FromMediator, pidfd: Option<OwnedFd>) {
+    fn told(
+        self: &Arc<Self>,
+        context: &Arc<Context>,
+        mediated: &Mediated,
+        message: FromMediator,
+        pidfd: Option<OwnedFd>,
+    ) {
         let id = self.fixed.id.as_str();
+        let incidents = &mediated.incidents;
         match message {
             FromMediator::Denied { excess, untold } => {
                 tracing::info!(container = id, untold, "refused: {}", Asked(&excess));
+                let count = untold.saturating_add(1);
+                incidents.tell(Kind::Denied, Some(&excess.card), count, &Asked(&excess).to_string());
             }
-            FromMediator::Log { warning: true, text } => tracing::warn!(container = id, "{text}"),
+            FromMediator::Drift { text } => {
+                tracing::warn!(container = id, "{text}");
+                incidents.tell(Kind::Drift, None, 1, &text);
+            }
+            FromMediator::Log { warning: true, text } => {
+                tracing::warn!(container = id, "{text}");
+                incidents.tell(Kind::Warning, None, 1, &text);
+            }
             FromMediator::Log { warning: false, text } => tracing::info!(container = id, "{text}"),
             FromMediator::Kill { pid, pid_in_container, reason } => {
-                match &reason {
+                let (card, why) = match &reason {
                     KillReason::OverMemory(excess) => {
                         tracing::warn!(container = id, pid_in_container, "killed: {}", Asked(excess));
+                        (Some(excess.card.as_str()), Asked(excess).to_string())
                     }
-                    KillReason::Drift(text) => tracing::error!(container = id, pid, pid_in_container, "killed: {text}"),
-                }
+                    KillReason::Drift(text) => {
+                        tracing::error!(container = id, pid, pid_in_container, "killed: {text}");
+                        (None, text.clone())
+                    }
+                };
+                incidents.tell(Kind::Killed, card, 1, &format!("process {pid_in_container} of the container: {why}"));
                 let Some(pidfd) = pidfd else { return };
                 let (container, context) = (Arc::clone(self), Arc::clone(context));
                 tokio::spawn(async move { container.kill_for_excess(&context, pid, &pidfd).await });
@@ -205,9 +244,7 @@ impl Container {
             // Whoever asked for the pause is told by the mediator's own reader.
             FromMediator::Paused { .. } | FromMediator::Pong => {}
             FromMediator::Presence { has_processes } => {
-                if let Some(mediated) = &self.fixed.mediated {
-                    mediated.has_processes.send_replace(has_processes);
-                }
+                mediated.has_processes.send_replace(has_processes);
             }
         }
     }

@@ -6,6 +6,7 @@
 mod container;
 mod create;
 mod error;
+mod incidents;
 mod mediated;
 mod process;
 mod removal;

@@ -7,9 +7,9 @@
 //! What counts is time during which this shim ran and looked, and not what clocks say: a machine or a container of processes
 //! that was stopped as a whole goes on where it stood, and nobody has stalled.
 
-use std::{fmt, fs, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, fmt, fs, path::PathBuf, time::Duration};
 
-use nvidia_glue::schedule::{Status, StatusFile, now_us};
+use nvidia_glue::schedule::{Running, Status, StatusFile, now_us};
 use procfs_core::{FromRead, process::Stat};
 use tokio::{
     sync::watch,
@@ -49,13 +49,16 @@ impl fmt::Display for Stall {
     }
 }
 
-/// Returns when the mediator has stalled. `has_processes`: whether its container uses the driver.
+/// Returns when the mediator has stalled. `has_processes`: whether its container uses the driver. `on_degraded` hears of each card
+/// (by its UUID) that ceases (`true`) or begins again to take the container off.
 pub(super) async fn until_stalled(
     mediator: &Mediator,
     status_file: PathBuf,
     mut has_processes: watch::Receiver<bool>,
+    on_degraded: impl Fn(&str, bool),
 ) -> Stall {
     let mut watch = Watch::default();
+    let mut degraded = BTreeSet::new();
     loop {
         let (begin, wait) = (Instant::now(), watch.wait(*has_processes.borrow_and_update()));
         tokio::select! {
@@ -70,6 +73,7 @@ pub(super) async fn until_stalled(
         let path = is_told.then(|| status_file.clone());
         // Half a status, of a mediator that was stopped in the middle, is none: the last one before it stands.
         let status = blocking(path, |path| StatusFile::read(&path).ok()).await.flatten();
+        status.iter().for_each(|status| tell_degraded(&mut degraded, status, &on_degraded));
         if let Some(stall) = watch.look(passed, now_us, status.as_ref(), mediator.is_silent())
             && (watch.is_over(stall) || !blocking(Some(mediator.process().pid), has_work).await.unwrap_or(false))
         {
@@ -80,6 +84,15 @@ pub(super) async fn until_stalled(
             let _ = timeout(LOOK, mediator.ping()).await;
         }
     }
+}
+
+/// Tells what has changed.
+fn tell_degraded(before: &mut BTreeSet<String>, status: &Status, tell: impl Fn(&str, bool)) {
+    let degraded = status.cards.iter().filter(|card| card.running == Running::Degraded);
+    let degraded: BTreeSet<String> = degraded.map(|card| card.uuid.clone()).collect();
+    degraded.difference(before).for_each(|card| tell(card, true));
+    before.difference(&degraded).for_each(|card| tell(card, false));
+    *before = degraded;
 }
 
 /// File work, where there is some.
@@ -186,6 +199,19 @@ mod tests {
             let now_us = from_us + look * 250 * MS;
             watch.look(LOOK, now_us, status(now_us).as_ref(), false).map(|stall| (now_us, stall))
         })
+    }
+
+    #[test]
+    fn a_card_that_ceases_to_take_the_container_off_is_told_once() {
+        let status = |running| {
+            let card = nvidia_glue::schedule::CardStatus { uuid: "GPU-1".to_owned(), running, ..Default::default() };
+            Status { cards: vec![card], ..Status::default() }
+        };
+        let (mut before, told) = (BTreeSet::new(), std::cell::RefCell::new(Vec::new()));
+        for running in [Running::Open, Running::Degraded, Running::Degraded, Running::Closed, Running::Open] {
+            tell_degraded(&mut before, &status(running), |card, is| told.borrow_mut().push((card.to_owned(), is)));
+        }
+        assert_eq!(told.into_inner(), [("GPU-1".to_owned(), true), ("GPU-1".to_owned(), false)]);
     }
 
     #[test]

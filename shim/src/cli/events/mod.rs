@@ -1,0 +1,224 @@
+//! `egpu events`: what happened on this node.
+
+mod files;
+mod wait;
+
+use jiff::Timestamp;
+use nvidia_glue::event_log::{self, Entry, Kind};
+use serde_json::Value;
+
+use self::{files::Files, wait::Wait};
+use super::{
+    Exit, Output,
+    error::CliError,
+    output::{self, Format},
+    values,
+};
+
+/// Arguments of `egpu events`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Kinds:
+  admitted, refused, rolled-back, released, reclaimed   requests and grants
+  changed, policy                                       what an administrator set
+  denied, killed                                        more memory was asked for than the container may have
+  drift                                                 a container has what the driver says it has not, or the other way round
+  degraded, recovered                                   a card does not take a container off any more, or does again
+  stalled, mediator-ended                               nobody held a container's quota: it was ended
+  warning                                               something to know
+
+Events are kept until the machine restarts, the last 1 to 2 MiB of them. What happens again and again in a container is told in sums: \
+`count` says how often since it was told last.")]
+pub(super) struct Arguments {
+    /// Go on with what happens from now on, until interrupted
+    #[arg(long, short)]
+    follow: bool,
+    /// Only what happened since then: a time ago (10m, 2h30m) or an instant (2026-01-31T12:00:00Z)
+    #[arg(long, value_name = "TIME", value_parser = values::since)]
+    since: Option<Timestamp>,
+    /// Only what is about this container: its id, enough of its beginning, or NAMESPACE/ID
+    #[arg(long, value_name = "ID")]
+    container: Option<String>,
+    /// Only this kind; may be given more than once
+    #[arg(long = "kind", value_name = "KIND")]
+    kinds: Vec<String>,
+    /// How to show it; json: one array, with `--follow` an object a line
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
+    for kind in &arguments.kinds {
+        if Kind::ALL.iter().all(|known| known.name() != kind) {
+            super::say(&format!(
+                "egpu: this version tells of no kind {kind}; `egpu events --help` lists what there is"
+            ));
+        }
+    }
+    let directory = event_log::directory(&super::load()?.state_dir);
+    let failed = |source| CliError::Events { directory: directory.clone(), source };
+    let wait = if arguments.follow { Some(Wait::begin(&directory).map_err(failed)?) } else { None };
+    let mut files = Files::new(directory.clone());
+    let mut read = || -> Result<Vec<Line>, CliError> {
+        let lines = files.read().map_err(failed)?;
+        let mut lines: Vec<Line> = lines.iter().filter_map(|line| Line::new(line)).collect();
+        lines.retain(|line| arguments.wants(&line.entry));
+        // Those of several processes may stand in the file in another order.
+        lines.sort_by(|one, other| one.entry.time.cmp(&other.entry.time));
+        Ok(lines)
+    };
+    let is_json = arguments.output.output == Format::Json;
+    let first = read()?;
+    let Some(wait) = wait else {
+        let values: Vec<&Value> = first.iter().map(|line| &line.value).collect();
+        return super::show(arguments.output, &values, || table(&first));
+    };
+    if !is_json {
+        output::print(&row(&TITLES))?;
+    }
+    let mut lines = first;
+    loop {
+        let text: Result<String, CliError> = lines.iter().map(|line| line.text(is_json)).collect();
+        output::print(&text?)?;
+        if !wait.for_more().map_err(CliError::Wait)? {
+            return Ok(Exit::Success);
+        }
+        lines = read()?;
+    }
+}
+
+/// An event, and its JSON with whatever later versions have put into it.
+#[derive(Debug)]
+struct Line {
+    entry: Entry,
+    value: Value,
+}
+
+const TITLES: [&str; 6] = ["TIME", "KIND", "COUNT", "CARD", "CONTAINER", "WHAT"];
+
+impl Line {
+    /// `None`: half a line, or what is no event.
+    fn new(line: &[u8]) -> Option<Self> {
+        Some(Self { entry: event_log::parse(line)?, value: serde_json::from_slice(line).ok()? })
+    }
+
+    fn text(&self, is_json: bool) -> Result<String, CliError> {
+        if is_json { output::json_line(&self.value) } else { Ok(row(&self.cells())) }
+    }
+
+    fn cells(&self) -> [String; 6] {
+        let Entry { time, kind, namespace, container, card, card_index, count, text } = &self.entry;
+        // Whole seconds are enough for people.
+        let time = time.parse::<Timestamp>().map_or_else(|_| time.clone(), |time| format!("{time:.0}"));
+        let card = match (card_index, card) {
+            (Some(index), _) => index.to_string(),
+            (None, Some(uuid)) => uuid.chars().take(12).collect(),
+            (None, None) => "-".to_owned(),
+        };
+        let container = match (namespace, container) {
+            (Some(namespace), Some(id)) => format!("{namespace}/{id}"),
+            _ => "-".to_owned(),
+        };
+        [time, kind.clone(), count.to_string(), card, container, text.clone()].map(|cell| printable(&cell))
+    }
+}
+
+/// Whatever is in the file, it does not move the terminal's cursor.
+fn printable(text: &str) -> String {
+    text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
+}
+
+/// One line of those that come one by one: their widths are not known yet.
+fn row(cells: &[impl AsRef<str>; 6]) -> String {
+    let [time, kind, count, card, container, text] = cells.each_ref().map(AsRef::as_ref);
+    format!("{time:<20}  {kind:<14}  {count:<5}  {card:<12}  {container:<32}  {text}\n")
+}
+
+fn table(lines: &[Line]) -> String {
+    let rows: Vec<Vec<String>> = lines.iter().map(|line| line.cells().into()).collect();
+    output::table(&TITLES, &rows)
+}
+
+impl Arguments {
+    fn wants(&self, entry: &Entry) -> bool {
+        // What does not say when it was may have been since.
+        let is_since =
+            self.since.is_none_or(|since| entry.time.parse::<Timestamp>().map_or(true, |time| time >= since));
+        let is_kind = self.kinds.is_empty() || self.kinds.contains(&entry.kind);
+        is_since && is_kind && self.container.as_deref().is_none_or(|wanted| is_about(entry, wanted))
+    }
+}
+
+fn is_about(entry: &Entry, wanted: &str) -> bool {
+    let Some(id) = &entry.container else { return false };
+    match wanted.split_once('/') {
+        Some((namespace, wanted)) => entry.namespace.as_deref() == Some(namespace) && id.starts_with(wanted),
+        None => id.starts_with(wanted),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Command {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn arguments(line: &str) -> Arguments {
+        let words = std::iter::once("events").chain(line.split_whitespace());
+        Command::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}")).arguments
+    }
+
+    fn line(text: &str) -> Line {
+        Line::new(text.as_bytes()).unwrap_or_else(|| panic!("{text}"))
+    }
+
+    const REFUSED: &str = r#"{"time":"2026-01-31T12:00:00.250000Z","kind":"refused","namespace":"k8s.io","container":"abcdef","card_index":3,"count":1,"text":"it is full"}"#;
+    const DENIED: &str = r#"{"time":"2026-01-31T12:00:01.5Z","kind":"denied","namespace":"default","container":"web","card":"GPU-11111111-2222","count":40,"text":"too much"}"#;
+    const MELTED: &str =
+        r#"{"time":"2026-01-31T12:00:02Z","kind":"melted","card":"GPU-1","heat":2000,"text":"hot\u001b[2J"}"#;
+
+    #[test]
+    fn events_are_chosen_by_time_container_and_kind() {
+        let lines = [line(REFUSED), line(DENIED), line(MELTED)];
+        let chosen = |words: &str| {
+            let arguments = arguments(words);
+            let kinds = lines.iter().filter(|line| arguments.wants(&line.entry)).map(|line| line.entry.kind.as_str());
+            kinds.collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(chosen(""), "refused denied melted");
+        assert_eq!(chosen("--container abc"), "refused");
+        assert_eq!(chosen("--container default/web"), "denied");
+        assert_eq!(chosen("--container k8s.io/web"), "");
+        assert_eq!(chosen("--kind melted --kind refused"), "refused melted");
+        assert_eq!(chosen("--since 2026-01-31T12:00:01Z"), "denied melted");
+        assert_eq!(chosen("--since 10m"), "");
+    }
+
+    #[test]
+    fn wrong_times_are_refused() {
+        for wrong in ["yesterday", "10", "-10m", ""] {
+            let words = ["events", "--since", wrong];
+            assert!(Command::try_parse_from(words).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_table_for_people_and_all_keys_for_programs() {
+        let lines = [line(REFUSED), line(DENIED), line(MELTED)];
+        let text = table(&lines);
+        let rows: Vec<&str> = text.lines().collect();
+        assert_eq!(rows[1], "2026-01-31T12:00:00Z  refused  1      3             k8s.io/abcdef  it is full", "{text}");
+        assert_eq!(rows[2], "2026-01-31T12:00:01Z  denied   40     GPU-11111111  default/web    too much", "{text}");
+        assert!(rows[3].contains("melted") && rows[3].ends_with("hot?[2J"), "{text}");
+        assert!(lines[2].text(true).unwrap().contains(r#""heat":2000"#), "what later versions add is shown");
+        assert_eq!(lines[1].text(true).unwrap().trim_end(), DENIED);
+        let row = lines[0].text(false).unwrap();
+        assert!(row.starts_with("2026-01-31T12:00:00Z  refused         1      3             k8s.io/abcdef  "), "{row}");
+    }
+}

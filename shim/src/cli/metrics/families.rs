@@ -1,0 +1,310 @@
+//! Which figures there are. At most one sample for each container and card, or for each of a fixed set of words: labels are bounded by what
+//! the node runs.
+
+use nvidia_glue::{
+    cards::{Card, Health, Source},
+    event_log::{Kind, Totals},
+    ledger::{CardGrant, CardState, ComputeEnforcement, Enforcement, GrantState, Record},
+    schedule::{CardStatus, Running},
+    usage::{self, CardUsage},
+};
+use runtime_config::request::{ComputeShare, Priority};
+
+use super::exposition::{
+    Exposition, Labels,
+    Type::{Counter, Gauge},
+    Value,
+};
+use crate::cli::{
+    node::Node,
+    schedules::{self, Time},
+    usage::Usage,
+};
+
+/// One look at a node.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Snapshot<'a> {
+    pub(super) node: &'a Node,
+    pub(super) usage: &'a Usage,
+    /// How often things happened; `None`: that is not known.
+    pub(super) events: Option<&'a Totals>,
+}
+
+/// What is known of it.
+pub(super) fn exposition(snapshot: &Snapshot<'_>) -> String {
+    let mut text = Exposition::default();
+    node(&mut text, snapshot);
+    let containers: Vec<Container<'_>> =
+        snapshot.node.records.iter().map(|record| Container::new(snapshot, record)).collect();
+    let parts: Vec<Part<'_>> = containers.iter().flat_map(|container| Part::all(snapshot, container)).collect();
+    cards(&mut text, snapshot.node, &parts);
+    of_containers(&mut text, &containers);
+    memory(&mut text, &parts);
+    time(&mut text, &parts);
+    schedule(&mut text, &parts);
+    text.into_text()
+}
+
+fn node(text: &mut Exposition, Snapshot { node, events, .. }: &Snapshot<'_>) {
+    let build = Labels::new(&[("version", env!("CARGO_PKG_VERSION"))]);
+    text.family(("egpu_build_info", Gauge), "The egpu that tells this.", [(build, true.into())]);
+    let source = if node.inventory.source == Source::Simulated { "simulated" } else { "nvidia" };
+    let driver = Labels::new(&[("version", &node.inventory.driver_version), ("source", source)]);
+    text.family(("egpu_driver_info", Gauge), "The driver of the node's cards.", [(driver, true.into())]);
+    let grants = |state: GrantState| node.records.iter().filter(|record| record.state == state).count();
+    let states = [("pending", GrantState::Pending), ("bound", GrantState::Bound)];
+    let grants = states.map(|(name, state)| (Labels::new(&[("state", name)]), grants(state).into()));
+    text.family(("egpu_grants", Gauge), "Grants in the ledger; pending: the container is being created.", grants);
+    let overdue = node.records.iter().filter(|record| is_overdue(node, record)).count();
+    let help = "Containers whose mediator did not tell of its schedule in time.";
+    text.family(("egpu_schedules_overdue", Gauge), help, [(Labels::default(), overdue.into())]);
+    let Some(events) = events else { return };
+    let known = Kind::ALL.map(Kind::name);
+    let other: u64 = events.iter().filter(|(kind, _)| !known.contains(&kind.as_str())).map(|(_, count)| *count).sum();
+    let told = known.map(|kind| (Labels::new(&[("kind", kind)]), events.get(kind).copied().unwrap_or(0).into()));
+    let other = (other > 0).then(|| (Labels::new(&[("kind", "other")]), other.into()));
+    let help = "What happened since the machine's start, as `egpu events` tells it.";
+    text.family(("egpu_events_total", Counter), help, told.into_iter().chain(other));
+}
+
+/// By two of the intervals in which it tells.
+fn is_overdue(node: &Node, record: &Record) -> bool {
+    let Some(status) = node.schedules.status(record) else { return false };
+    let Some(due_us) = status.next_by_us else { return false };
+    let interval_us = due_us.saturating_sub(status.written_us);
+    node.schedules.now_us > due_us.saturating_add(interval_us.saturating_mul(2))
+}
+
+fn cards(text: &mut Exposition, node: &Node, parts: &[Part<'_>]) {
+    let all: Vec<(Labels, &Card, &CardState)> = node
+        .inventory
+        .cards
+        .iter()
+        .zip(&node.cards)
+        .map(|(card, state)| (card_labels(card.index, &card.uuid), card, state))
+        .collect();
+    let mut family = |name: &str, help: &str, value: &dyn Fn(&Card, &CardState) -> Option<Value>| {
+        let samples = all.iter().filter_map(|(labels, card, state)| Some((labels.clone(), value(card, state)?)));
+        text.family((name, Gauge), help, samples);
+    };
+    let of_card = |state: &CardState| parts.iter().filter(|part| part.grant.uuid == state.uuid).collect::<Vec<_>>();
+    family("egpu_card_memory_total_bytes", "Memory of the card.", &|_, state| Some(state.memory_total.0.into()));
+    let help = "What may be granted of the card's memory in all.";
+    family("egpu_card_memory_grantable_bytes", help, &|_, state| Some(state.memory_grantable.0.into()));
+    let help = "What is granted of the card's memory.";
+    family("egpu_card_memory_granted_bytes", help, &|_, state| Some(state.memory_granted.0.into()));
+    family("egpu_card_memory_used_bytes", "What the card's containers use of its memory.", &|_, state| {
+        let mut used = of_card(state).into_iter().map(|part| part.memory_used);
+        used.try_fold(0u64, |sum, used| Some(sum.saturating_add(used?))).map(Value::from)
+    });
+    let help = "Part of the card's time that is promised.";
+    family("egpu_card_compute_granted_ratio", help, &|_, state| {
+        Some(Value::ratio(state.compute_granted_percent.into()))
+    });
+    family("egpu_card_containers", "Containers that hold a part of the card.", &|_, state| {
+        Some(state.containers.len().into())
+    });
+    let help = "Containers that only look at the card.";
+    family("egpu_card_monitors", help, &|_, state| Some(state.monitors.len().into()));
+    let help = "How often the card's containers have their turns.";
+    family("egpu_card_period_seconds", help, &|_, state| Some(Value::seconds(node.period_us(state))));
+    let help = "One container has the whole card.";
+    family("egpu_card_exclusive", help, &|_, state| Some(state.exclusive.into()));
+    let help = "The card is offered: it is there, and healthy.";
+    family("egpu_card_usable", help, &|card, _| Some((card.health == Health::Ok).into()));
+    let help = "The card can take containers off, and so hold them to a part of its time; 0: weights only.";
+    family("egpu_card_hard_caps", help, &|card, _| Some(card.hard_caps.into()));
+    let simulated = node.inventory.source == Source::Simulated;
+    family("egpu_card_simulated", "The card is made up.", &|_, _| Some(simulated.into()));
+    let info = |(labels, card, state): &(Labels, &Card, &CardState)| {
+        let labels = labels.clone().and("model", &card.model).and("pci", &card.pci.to_string());
+        (labels.and("policy", node.policy(state).name()), true.into())
+    };
+    text.family(("egpu_card_info", Gauge), "What the card is, and how it is shared.", all.iter().map(info));
+    let achieved = all.iter().flat_map(|(labels, _, state)| {
+        let own = of_card(state);
+        let sum = |of: fn(&Time) -> Option<f64>| schedules::sum(own.iter().map(|part| of(&part.time)));
+        windows(labels, sum(|time| time.achieved_1s_percent), sum(|time| time.achieved_60s_percent))
+    });
+    let help = "Part of the card's time that its containers achieved.";
+    text.family(("egpu_card_compute_achieved_ratio", Gauge), help, achieved.collect::<Vec<_>>());
+}
+
+fn card_labels(index: u32, uuid: &str) -> Labels {
+    Labels::new(&[("card", &index.to_string()), ("uuid", uuid)])
+}
+
+/// The same figure over the last second and the last minute, as far as it is known.
+fn windows(labels: &Labels, second: Option<f64>, minute: Option<f64>) -> impl Iterator<Item = (Labels, Value)> {
+    let labels = labels.clone();
+    let known = [("1s", second), ("60s", minute)].into_iter();
+    known.filter_map(move |(window, percent)| Some((labels.clone().and("window", window), Value::ratio(percent?))))
+}
+
+/// One container.
+struct Container<'a> {
+    record: &'a Record,
+    labels: Labels,
+    told: Option<&'a usage::Usage>,
+}
+
+impl<'a> Container<'a> {
+    fn new(snapshot: &Snapshot<'a>, record: &'a Record) -> Self {
+        let key = &record.container;
+        let labels = Labels::new(&[("containerd", &key.containerd), ("namespace", &key.namespace), ("id", &key.id)]);
+        let labels = match &record.request.pod {
+            Some(pod) => {
+                labels.and("pod_namespace", &pod.namespace).and("pod", &pod.pod).and("container", &pod.container)
+            }
+            None => labels,
+        };
+        Self { record, labels, told: snapshot.usage.mediated(record) }
+    }
+}
+
+fn of_containers(text: &mut Exposition, containers: &[Container<'_>]) {
+    let info = containers.iter().map(|container| {
+        let record = container.record;
+        let priority = match record.priority() {
+            Priority::High => "high",
+            Priority::Low => "low",
+        };
+        (container.labels.clone().and("share", share(record)).and("priority", priority), true.into())
+    });
+    text.family(("egpu_container_info", Gauge), "A container that holds or looks at cards.", info);
+    let told = |value: fn(&usage::Usage) -> u64| {
+        containers.iter().filter_map(move |container| Some((container.labels.clone(), value(container.told?).into())))
+    };
+    let kind = |kind: &'static str| move |(labels, value): (Labels, Value)| (labels.and("kind", kind), value);
+    let denials = told(|told| told.denials).map(kind("memory"));
+    let unknown = told(|told| told.unknown_refused).map(kind("unknown-call"));
+    let help = "Driver calls that were refused: over the memory that the container may have, or not known to egpu.";
+    text.family(("egpu_container_denials_total", Counter), help, denials.chain(unknown));
+    let help = "Processes that were ended for asking for more memory than the container may have.";
+    text.family(("egpu_container_kills_total", Counter), help, told(|told| told.kills));
+    text.family(("egpu_container_driver_calls_total", Counter), "Driver calls.", told(|told| told.calls));
+    let help = "Processes of the container that use the driver.";
+    text.family(("egpu_container_processes", Gauge), help, told(|told| told.processes.len() as u64));
+}
+
+fn share(record: &Record) -> &'static str {
+    if record.cards.iter().all(|grant| grant.enforcement == Enforcement::Monitor) {
+        "monitor"
+    } else if record.exclusive {
+        "whole"
+    } else {
+        "part"
+    }
+}
+
+/// One container on one card.
+struct Part<'a> {
+    labels: Labels,
+    grant: &'a CardGrant,
+    is_whole: bool,
+    memory_used: Option<u64>,
+    told: Option<&'a CardUsage>,
+    time: Time,
+    status: Option<&'a CardStatus>,
+}
+
+impl<'a> Part<'a> {
+    fn all(snapshot: &Snapshot<'a>, container: &Container<'a>) -> Vec<Self> {
+        let (node, record) = (snapshot.node, container.record);
+        let part = |grant: &'a CardGrant| {
+            let index = node.inventory.by_uuid(&grant.uuid).map_or(grant.index, |card| card.index);
+            let labels = container.labels.clone().and("card", &index.to_string()).and("uuid", &grant.uuid);
+            Self {
+                labels: labels.and_if("mig_uuid", grant.mig_uuid.as_deref()),
+                grant,
+                is_whole: grant.exclusive,
+                memory_used: snapshot.usage.of(record, &grant.uuid).map(|used| used.0),
+                told: container.told.and_then(|told| told.cards.iter().find(|card| card.uuid == grant.uuid)),
+                time: node.schedules.time(record, &grant.uuid),
+                status: node.schedules.card(record, &grant.uuid),
+            }
+        };
+        record.cards.iter().map(part).collect()
+    }
+}
+
+fn samples<'a>(
+    parts: &'a [Part<'_>],
+    value: impl Fn(&Part<'_>) -> Option<Value> + 'a,
+) -> impl Iterator<Item = (Labels, Value)> + 'a {
+    parts.iter().filter_map(move |part| Some((part.labels.clone(), value(part)?)))
+}
+
+fn memory(text: &mut Exposition, parts: &[Part<'_>]) {
+    // Who only looks has no limit that means anything.
+    let limit = samples(parts, |part| part.grant.holds().then(|| part.grant.memory.0.into()));
+    text.family(
+        ("egpu_container_memory_limit_bytes", Gauge),
+        "What the container may have of the card's memory.",
+        limit,
+    );
+    let used = samples(parts, |part| part.memory_used.map(Value::from));
+    text.family(("egpu_container_memory_used_bytes", Gauge), "What the container has of the card's memory.", used);
+    let peak = samples(parts, |part| part.told.map(|told| told.peak.0.into()));
+    text.family(("egpu_container_memory_peak_bytes", Gauge), "The most that it ever had of it.", peak);
+}
+
+fn time(text: &mut Exposition, parts: &[Part<'_>]) {
+    let cap = samples(parts, |part| match part.grant.compute {
+        ComputeShare::Cap { percent, .. } => Some(Value::ratio(percent.get().into())),
+        ComputeShare::Weight(_) | ComputeShare::Unlimited => None,
+    });
+    let help = "The part of the card's time that the container asked for.";
+    text.family(("egpu_container_compute_limit_ratio", Gauge), help, cap);
+    let weight = samples(parts, |part| match part.grant.compute {
+        ComputeShare::Weight(weight) => Some(u64::from(weight.get()).into()),
+        ComputeShare::Cap { .. } | ComputeShare::Unlimited => None,
+    });
+    text.family(("egpu_container_compute_weight", Gauge), "The container's weight among those of its card.", weight);
+    let granted = samples(parts, |part| match part.is_whole {
+        true => Some(Value::ratio(100.0)),
+        false => part.time.granted_percent.map(Value::ratio),
+    });
+    let help = "The part of the card's time that is granted to the container beside the others that are there now.";
+    text.family(("egpu_container_compute_granted_ratio", Gauge), help, granted);
+    let achieved = parts.iter().flat_map(|part| {
+        windows(&part.labels, part.time.achieved_1s_percent, part.time.achieved_60s_percent).collect::<Vec<_>>()
+    });
+    let help = "The part of the card's time that the container achieved.";
+    text.family(("egpu_container_compute_achieved_ratio", Gauge), help, achieved);
+    let mut seconds = |name: &str, help: &str, us: fn(&CardGrant, &CardStatus) -> Option<u64>| {
+        let samples = samples(parts, |part| us(part.grant, part.status?).map(Value::seconds));
+        text.family((name, Counter), help, samples);
+    };
+    let help = "Time during which the container had channels, and they were kept off the card.";
+    seconds("egpu_container_throttled_seconds_total", help, |_, status| Some(status.throttled_us));
+    let help = "Time during which the container's channels were on the card, alone or beside others'.";
+    seconds("egpu_container_on_card_seconds_total", help, |_, status| Some(status.open_us));
+    let help =
+        "Card time that the container used: its windows, or what the card's log of switches says of time slices.";
+    // One source for each grant: a counter that falls counts as begun anew.
+    seconds("egpu_container_busy_seconds_total", help, |grant, status| match grant.compute_by {
+        ComputeEnforcement::Windows => Some(status.open_us),
+        ComputeEnforcement::None | ComputeEnforcement::Slices | ComputeEnforcement::WeightsOnly => status.used_us,
+    });
+}
+
+fn schedule(text: &mut Exposition, parts: &[Part<'_>]) {
+    let mut counter = |name: &str, help: &str, count: fn(&CardStatus) -> u64| {
+        text.family((name, Counter), help, samples(parts, |part| Some(count(part.status?).into())));
+    };
+    let help = "How often the container was put on the card or taken off.";
+    counter("egpu_container_schedule_edges_total", help, |status| status.edges);
+    let help = "How often that began late by more than a millisecond.";
+    counter("egpu_container_schedule_late_edges_total", help, |status| status.late_edges);
+    let help = "Calls for that which the driver refused.";
+    counter("egpu_container_schedule_failures_total", help, |status| status.failures);
+    let degraded = samples(parts, |part| {
+        let admitted = part.grant.compute_by == ComputeEnforcement::WeightsOnly;
+        let running = part.status.map(|status| status.running == Running::Degraded);
+        let shared = part.grant.is_shared() && part.grant.enforcement == Enforcement::Mediated;
+        (shared && (admitted || running.is_some())).then(|| (admitted || running == Some(true)).into())
+    });
+    let help = "The card cannot take the container off: its cap is only a weight.";
+    text.family(("egpu_container_weights_only", Gauge), help, degraded);
+}

@@ -1,0 +1,103 @@
+//! An exposition, whole.
+
+use nvidia_glue::{event_log::Totals, usage::CardUsage};
+use runtime_config::{Bytes, request::PodContainer};
+
+use super::*;
+use crate::cli::{test_support, usage::Usage};
+
+/// The figures of the made-up node, in which a container with a share is a pod's, and its mediator tells what it uses.
+fn exposition() -> String {
+    let mut node = test_support::node();
+    node.records[0].request.pod =
+        Some(PodContainer { namespace: "team".to_owned(), pod: "train-0".to_owned(), container: "main".to_owned() });
+    let told = nvidia_glue::usage::Usage {
+        cards: vec![CardUsage {
+            uuid: node.records[0].cards[0].uuid.clone(),
+            used: Bytes(1 << 30),
+            limit: node.records[0].cards[0].memory,
+            peak: Bytes(3 << 30),
+        }],
+        denials: 7,
+        kills: 1,
+        unknown_refused: 2,
+        calls: 4096,
+        ..Default::default()
+    };
+    let usage = Usage::told(&node.records[0], told);
+    let events = Totals::from([("refused".to_owned(), 3), ("denied".to_owned(), 7), ("of-later".to_owned(), 2)]);
+    families::exposition(&Snapshot { node: &node, usage: &usage, events: Some(&events) })
+}
+
+#[test]
+fn the_whole_text() {
+    let text = exposition().replace(env!("CARGO_PKG_VERSION"), "VERSION");
+    let golden = include_str!("golden.prom");
+    for (line, (is, should)) in text.lines().zip(golden.lines()).enumerate() {
+        assert_eq!(is, should, "line {} of golden.prom", line + 1);
+    }
+    assert_eq!(text, golden);
+}
+
+#[test]
+fn names_follow_the_conventions() {
+    let text = exposition();
+    for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let (name, of) = line.split_once(' ').unwrap();
+        assert!(name.starts_with("egpu_"), "{line}");
+        assert_eq!(name.ends_with("_total"), of == "counter", "{line}");
+        assert!(!name.contains("percent") && !name.ends_with("_us"), "base units: {line}");
+        assert!(text.contains(&format!("# HELP {name} ")), "{line}");
+    }
+}
+
+#[test]
+fn what_is_not_known_is_left_out() {
+    let node = test_support::node();
+    let text = families::exposition(&Snapshot { node: &node, usage: &Usage::unknown(), events: None });
+    for absent in
+        ["egpu_events_total", "egpu_container_memory_used_bytes", "memory_peak_bytes", "denials_total", "pod="]
+    {
+        assert!(!text.contains(absent), "{absent}");
+    }
+    // Nothing is told of the container with a whole card but what it was granted.
+    let whole: Vec<&str> = text.lines().filter(|line| line.contains("id=\"whole\"")).collect();
+    assert!(whole.iter().all(|line| !line.contains("achieved") && !line.contains("seconds")), "{whole:?}");
+    assert!(
+        whole.iter().any(|line| line.contains("compute_granted_ratio") && line.ends_with(" 1.000000")),
+        "{whole:?}"
+    );
+    let empty = test_support::empty_node();
+    let text = families::exposition(&Snapshot { node: &empty, usage: &Usage::nothing_runs(), events: None });
+    assert!(text.contains("egpu_card_containers{") && !text.contains("egpu_container_"), "{text}");
+}
+
+#[test]
+fn a_schedule_that_is_not_told_in_time_counts() {
+    let mut node = test_support::node();
+    let overdue = |node: &Node| {
+        let text =
+            families::exposition(&Snapshot { node, usage: &Usage::nothing_runs(), events: Some(&Totals::new()) });
+        text.lines().find_map(|line| line.strip_prefix("egpu_schedules_overdue ")).map(str::to_owned)
+    };
+    assert_eq!(overdue(&node).as_deref(), Some("0"));
+    node.schedules.now_us += 1_000_000;
+    assert_eq!(overdue(&node).as_deref(), Some("1"));
+}
+
+#[test]
+fn a_file_or_a_server_or_stdout() {
+    #[derive(Debug, clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+    let parse = |line: &str| <Command as clap::Parser>::try_parse_from(line.split(' '));
+    for line in ["metrics", "metrics --textfile x.prom", "metrics --listen 127.0.0.1:9402", "metrics --listen [::1]:0"]
+    {
+        assert!(parse(line).is_ok(), "{line}");
+    }
+    for line in ["metrics --listen 9402", "metrics --textfile x --listen 127.0.0.1:1", "metrics --output json"] {
+        assert!(parse(line).is_err(), "{line}");
+    }
+}

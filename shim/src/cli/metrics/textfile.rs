@@ -1,0 +1,67 @@
+//! A file that is replaced as a whole, for node_exporter's textfile collector: it reads `*.prom` of its directory at any instant.
+
+use std::{
+    ffi::OsString,
+    fs::{self, OpenOptions, Permissions},
+    io::{self, ErrorKind, Write as _},
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    path::Path,
+};
+
+/// Everybody may read it: the collector runs as somebody else.
+const MODE: u32 = 0o644;
+
+pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
+    let name = path.file_name().ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "it names no file"))?;
+    // Beside it, as a rename does not leave a file system, and under a name that the collector does not read.
+    let mut beside = OsString::from(".");
+    beside.push(name);
+    beside.push(format!(".{}.tmp", std::process::id()));
+    let beside = path.with_file_name(beside);
+    let written = fill(&beside, text).and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+fn fill(path: &Path, text: &str) -> io::Result<()> {
+    // One that was killed had the same id, as in a container; whatever has its name is not followed.
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
+    // Whatever the umask is.
+    file.set_permissions(Permissions::from_mode(MODE))?;
+    file.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_replaced_as_a_whole_and_readable() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("egpu.prom");
+        fs::write(directory.path().join(format!(".egpu.prom.{}.tmp", std::process::id())), "left").unwrap();
+        for text in ["a 1\n", "a 2\nb 3\n"] {
+            write(&path, text).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
+        }
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn what_cannot_be_replaced_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("egpu.prom");
+        fs::create_dir(&path).unwrap();
+        assert!(write(&path, "a 1\n").is_err());
+        assert!(write(Path::new("/"), "a 1\n").is_err());
+        assert!(write(&directory.path().join("no/such/egpu.prom"), "a 1\n").is_err());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,147 @@
+//! What happens to a container while it runs, for the node's events: so seldom that no container pushes others' out.
+//!
+//! Of each kind the first is told at once, and what follows is told in sums, after ten seconds, then twenty, and so on to ten minutes.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use nvidia_glue::{
+    event_log::{Entry, EventLog, Kind},
+    ledger::ContainerKey,
+};
+use tokio::time::sleep;
+
+use crate::sync::lock;
+
+const FIRST_WINDOW: Duration = Duration::from_secs(10);
+const LONGEST_WINDOW: Duration = Duration::from_secs(600);
+
+/// One container's.
+#[derive(Debug)]
+pub(super) struct Incidents {
+    log: EventLog,
+    container: ContainerKey,
+    /// Kinds of which something was told a short while ago, and what came since.
+    since: Mutex<HashMap<Kind, Option<Entry>>>,
+}
+
+impl Incidents {
+    pub(super) fn new(log: EventLog, container: ContainerKey) -> Arc<Self> {
+        Arc::new(Self { log, container, since: Mutex::default() })
+    }
+
+    /// It has happened that often.
+    pub(super) fn tell(self: &Arc<Self>, kind: Kind, card: Option<&str>, count: u64, text: &str) {
+        let entry = Entry::new(kind, &self.container).on_card(card).counting(count).saying(text);
+        if let Some(first) = self.take(kind, entry) {
+            self.write(vec![first]);
+            let incidents = Arc::clone(self);
+            tokio::spawn(async move { incidents.tell_the_rest(kind).await });
+        }
+    }
+
+    /// `Some`: to be told at once.
+    fn take(&self, kind: Kind, entry: Entry) -> Option<Entry> {
+        let mut since = lock(&self.since);
+        match since.get_mut(&kind) {
+            None => {
+                since.insert(kind, None);
+                Some(entry)
+            }
+            Some(waiting) => {
+                let before = waiting.as_ref().map_or(0, |waiting| waiting.count);
+                let count = entry.count.saturating_add(before);
+                *waiting = Some(entry.counting(count));
+                None
+            }
+        }
+    }
+
+    /// What came since the last was told; `None`: nothing did, and the next is the first again.
+    fn due(&self, kind: Kind) -> Option<Entry> {
+        let mut since = lock(&self.since);
+        let waiting = since.get_mut(&kind).and_then(Option::take);
+        if waiting.is_none() {
+            since.remove(&kind);
+        }
+        waiting
+    }
+
+    async fn tell_the_rest(&self, kind: Kind) {
+        let mut window = FIRST_WINDOW;
+        loop {
+            sleep(window).await;
+            let Some(entry) = self.due(kind) else { return };
+            self.write(vec![entry]);
+            window = (window * 2).min(LONGEST_WINDOW);
+        }
+    }
+
+    /// Tells what waits: nothing more happens to the container.
+    pub(super) fn finish(&self) {
+        let waiting: Vec<Entry> = lock(&self.since).values_mut().filter_map(Option::take).collect();
+        if !waiting.is_empty() {
+            self.write(waiting);
+        }
+    }
+
+    fn write(&self, entries: Vec<Entry>) {
+        let log = self.log.clone();
+        tokio::task::spawn_blocking(move || log.write(entries));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn incidents(log: EventLog) -> Arc<Incidents> {
+        let (containerd, namespace, id) = ("/run/a.sock".to_owned(), "default".to_owned(), "a".to_owned());
+        Incidents::new(log, ContainerKey { containerd, namespace, id })
+    }
+
+    #[test]
+    fn the_first_is_told_at_once_and_the_others_in_sums() {
+        let incidents = incidents(EventLog::disabled());
+        let entry = |kind, count| Entry::new(kind, &incidents.container).counting(count);
+        assert!(incidents.take(Kind::Denied, entry(Kind::Denied, 1)).is_some());
+        assert!(incidents.take(Kind::Killed, entry(Kind::Killed, 1)).is_some(), "each kind by itself");
+        for _ in 0..1000 {
+            assert!(incidents.take(Kind::Denied, entry(Kind::Denied, 3)).is_none());
+        }
+        assert_eq!(incidents.due(Kind::Denied).map(|entry| entry.count), Some(3000));
+        assert!(incidents.take(Kind::Denied, entry(Kind::Denied, 2)).is_none(), "it goes on");
+        assert_eq!(incidents.due(Kind::Denied).map(|entry| entry.count), Some(2));
+        assert_eq!(incidents.due(Kind::Denied), None);
+        assert!(incidents.take(Kind::Denied, entry(Kind::Denied, 1)).is_some(), "it was over");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_an_hour_is_a_few_events_and_none_is_lost() {
+        let state = tempfile::tempdir().unwrap();
+        let incidents = incidents(EventLog::new(state.path()));
+        for _ in 0..3600 {
+            incidents.tell(Kind::Denied, Some("GPU-1"), 5, "too much");
+            sleep(Duration::from_secs(1)).await;
+        }
+        incidents.tell(Kind::Denied, Some("GPU-1"), 5, "too much");
+        incidents.finish();
+        let path = nvidia_glue::event_log::directory(state.path()).join(nvidia_glue::event_log::CURRENT);
+        let mut told = (0, 0);
+        // The last are being written by other threads, on which the paused clock does not wait.
+        for _ in 0..60_000 {
+            if told.1 == 18_005 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let whole = text.lines().filter_map(|line| nvidia_glue::event_log::parse(line.as_bytes()));
+            told = whole.fold((0, 0), |(events, count), entry| (events + 1, count + entry.count));
+        }
+        assert_eq!(told.1, 18_005);
+        assert!(told.0 < 20, "{told:?}");
+    }
+}
