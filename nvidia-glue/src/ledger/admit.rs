@@ -154,7 +154,7 @@ impl Ledger {
             return Err(failed(error));
         }
         // A container whose turn nobody could tell would not run.
-        let told = index.add(locked, &record).and_then(|()| self.write_timetable(locked, &mut index));
+        let told = index.add(locked, &record).and_then(|()| self.write_timetables(locked, &mut index, record.uuids()));
         if let Err(error) = told {
             super::reserve::roll_back(&record.cards, admission.container, steps);
             locked.remove_record(&self.store.record_name(admission.container)).map_err(failed)?;

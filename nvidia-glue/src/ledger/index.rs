@@ -14,7 +14,7 @@ use super::{
 };
 
 const SUMMARY: &str = "summary";
-const INDEX_VERSION: u32 = 3;
+const INDEX_VERSION: u32 = 4;
 
 /// One grant on one card.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,8 +44,8 @@ struct Summary {
     /// Of the directory of records, as this index last saw it: a record that somebody removed by hand shows.
     stamp: (i64, i64),
     next_order: u64,
-    /// Which file is the timetable that was made from these records; `None`: none is.
-    timetable: Option<FileStamp>,
+    /// By card that anybody shares: which file is the timetable that was made from these records. `None`: it is not known of all.
+    timetables: Option<BTreeMap<String, FileStamp>>,
     /// Sums of the cards that have any, by UUID.
     cards: BTreeMap<String, CardSums>,
 }
@@ -92,7 +92,7 @@ impl Index {
                 boot_id: locked.store().boot_id().to_owned(),
                 stamp: (0, 0),
                 next_order: 0,
-                timetable: None,
+                timetables: None,
                 cards: BTreeMap::new(),
             },
             holdings: BTreeMap::new(),
@@ -111,19 +111,25 @@ impl Index {
         self.summary.next_order
     }
 
-    /// Whether the timetable that is there is the one that was made from these records.
+    /// Whether the timetables that are there are those that were made from these records.
     pub(super) fn is_told(&self, locked: &Locked<'_>) -> bool {
-        self.summary.timetable.is_some() && self.summary.timetable == locked.timetable_stamp()
+        let is_it = |(uuid, stamp): (&String, &FileStamp)| locked.timetable_stamp(uuid) == Some(*stamp);
+        self.summary.timetables.as_ref().is_some_and(|told| told.iter().all(is_it))
     }
 
-    /// No timetable was made from these records.
-    pub(super) fn forget_told(&mut self) {
-        self.summary.timetable = None;
+    /// Not known of all cards, until [`Index::note_told`].
+    pub(super) fn forget_told(&mut self) -> Option<BTreeMap<String, FileStamp>> {
+        self.summary.timetables.take()
     }
 
-    /// The timetable that is there was made from these records.
-    pub(super) fn note_told(&mut self, locked: &Locked<'_>) {
-        self.summary.timetable = locked.timetable_stamp();
+    /// Which files the timetables are.
+    pub(super) fn note_told(&mut self, timetables: BTreeMap<String, FileStamp>) {
+        self.summary.timetables = Some(timetables);
+    }
+
+    /// The cards that anybody has a grant on, and those that somebody had one on.
+    pub(super) fn uuids(&self) -> BTreeSet<String> {
+        self.summary.cards.keys().chain(self.holdings.keys()).cloned().collect()
     }
 
     /// What is granted of a card.
@@ -148,15 +154,6 @@ impl Index {
             self.holdings.insert(uuid.to_owned(), found);
         }
         Ok(self.holdings.entry(uuid.to_owned()).or_default())
-    }
-
-    /// Every card that anybody has a grant on, with the grants in ledger order.
-    pub(super) fn all_holdings(&mut self, locked: &Locked<'_>) -> Result<&BTreeMap<String, Vec<Holding>>, StoreError> {
-        let uuids: Vec<String> = self.summary.cards.keys().cloned().collect();
-        for uuid in uuids {
-            self.holdings(locked, &uuid)?;
-        }
-        Ok(&self.holdings)
     }
 
     /// Marks the written index as out of date: to be done before a record comes, changes or goes.

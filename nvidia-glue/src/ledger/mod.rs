@@ -7,7 +7,7 @@
 //!   [`Ledger::set_present`] whether a container counts where those do that have the driver open.
 //! - [`Ledger::release`] gives the grant back: after the container has ended, or when its create failed.
 //!
-//! Each change also writes the [timetable](Ledger::timetable): who runs when, and from which instant on.
+//! Each change also writes the [timetables](Ledger::card_timetable) of its cards: who runs when, and from which instant on.
 //!
 //! # Whose end is whose
 //! A grant is taken back without a release only when its shim is gone **and** nothing of its container is left: its cgroups
@@ -58,7 +58,7 @@ pub use release::ReleaseReason;
 pub(crate) use settings::Settings;
 pub use state::CardState;
 use store::Store;
-pub use store::{StoreError, TIMETABLE};
+pub use store::{StoreError, timetable_dir, timetable_name};
 pub use timetable::TimetableError;
 
 /// How long the lock is waited for. An admission holds it for about a millisecond.

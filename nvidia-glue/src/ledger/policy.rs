@@ -83,7 +83,7 @@ impl Ledger {
         }
         written.map_err(failed)?;
         if !self.finish_policy(&locked, &mut index).map_err(failed)? {
-            self.retell(&locked, &mut index);
+            self.retell(&locked, &mut index, std::iter::once(uuid));
             index.save(&locked);
         }
         Ok(then)
@@ -110,7 +110,7 @@ impl Ledger {
         locked.write_settings(&settings)?;
         *index = Index::rebuild(locked)?;
         index.begin_change(locked)?;
-        self.retell(locked, index);
+        self.retell_all(locked, index);
         index.save(locked);
         Ok(true)
     }
@@ -129,7 +129,7 @@ impl Ledger {
         }
         index.begin_change(locked)?;
         locked.write_settings(&now)?;
-        self.retell(locked, index);
+        self.retell_all(locked, index);
         index.save(locked);
         Ok(())
     }

@@ -125,7 +125,7 @@ impl Ledger {
             tracing::warn!(error = &error as &dyn std::error::Error, "files of a grant are left");
         }
         index.remove(locked, record)?;
-        self.retell(locked, index);
+        self.retell(locked, index, record.uuids());
         index.save(locked);
         let given_back =
             record.cards.iter().map(|card| grant_fields(Line::new(Event::Release, &record.container), card));

@@ -81,6 +81,11 @@ impl Record {
         self.priority.unwrap_or(self.request.priority)
     }
 
+    /// Its cards.
+    pub(super) fn uuids(&self) -> impl Iterator<Item = &str> {
+        self.cards.iter().map(|grant| grant.uuid.as_str())
+    }
+
     /// The container is mediated and recorded, and has no limits (isolation `none`).
     pub fn is_unlimited(&self) -> bool {
         matches!(self.request.share, Share::Part { isolation: Isolation::None, .. })

@@ -5,7 +5,8 @@
 //! STATE_DIR/ledger/NAME.json  the records: the truth
 //! STATE_DIR/index/            sums of the records, card by card: derived, and rebuilt when `summary.json` is not there
 //! STATE_DIR/settings.json     what is set for the cards
-//! STATE_DIR/timetable.json    who runs when: derived, and made anew when it is not the one that the index was written with
+//! STATE_DIR/timetable/        who runs when, card by card: derived, and made anew when it is not the one that the index was
+//!                             written with; a card that nobody shares has none
 //! STATE_DIR/NAME.tmp          a file that is being written
 //! ```
 //! Every file comes to be whole, by a rename. Before a record appears, changes or goes, the index's summary is removed,
@@ -16,6 +17,7 @@
 //! name says for which boot it holds.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, ErrorKind, Write as _},
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
@@ -38,8 +40,8 @@ use crate::schedule::Timetable;
 
 /// Version of [`Record`]'s format.
 pub(super) const RECORD_VERSION: u32 = 1;
-/// File of the timetable, in the state directory; replaced as a whole.
-pub const TIMETABLE: &str = "timetable.json";
+/// Where the cards' timetables are, in the state directory.
+const TIMETABLES: &str = "timetable";
 const TIMETABLE_TMP: &str = "timetable.tmp";
 const SETTINGS: &str = "settings.json";
 const SETTINGS_TMP: &str = "settings.tmp";
@@ -149,7 +151,12 @@ impl Store {
             faults: super::test_support::Faults::default(),
         };
         // A container with a user namespace of its own mounts its files from below the state directory as that user.
-        let directories = [(state_dir.to_owned(), 0o711), (store.records_dir(), 0o700), (store.index_dir(), 0o700)];
+        let directories = [
+            (state_dir.to_owned(), 0o711),
+            (store.records_dir(), 0o700),
+            (store.index_dir(), 0o700),
+            (timetable_dir(state_dir), 0o700),
+        ];
         for (directory, mode) in directories {
             let made = DirBuilder::new().recursive(true).mode(mode).create(&directory);
             made.map_err(failed("make directory", &directory))?;
@@ -348,28 +355,50 @@ impl Locked<'_> {
         self.replace(&path, &self.store.state_dir.join(SETTINGS_TMP), &bytes)
     }
 
-    /// Which file the timetable is; `None`: there is none.
-    pub(super) fn timetable_stamp(&self) -> Option<FileStamp> {
-        let found = fs::metadata(self.store.state_dir.join(TIMETABLE)).ok()?;
+    /// Which file a card's timetable is; `None`: there is none.
+    pub(super) fn timetable_stamp(&self, uuid: &str) -> Option<FileStamp> {
+        let found = fs::metadata(self.timetable_path(uuid)).ok()?;
         Some((found.ino(), found.mtime(), found.mtime_nsec()))
     }
 
-    /// Whether the timetable says just this.
-    pub(super) fn is_written(&self, table: &Timetable) -> Result<bool, StoreError> {
-        let (path, bytes) = self.timetable_bytes(table)?;
+    /// Whether a card's timetable says just this.
+    pub(super) fn is_written(&self, uuid: &str, table: &Timetable) -> Result<bool, StoreError> {
+        let (path, bytes) = self.timetable_bytes(uuid, table)?;
         Ok(fs::read(path).is_ok_and(|written| written == bytes))
     }
 
-    fn timetable_bytes(&self, table: &Timetable) -> Result<(PathBuf, Vec<u8>), StoreError> {
-        let path = self.store.state_dir.join(TIMETABLE);
+    /// Writes down who runs when on a card.
+    pub(super) fn write_timetable(&self, uuid: &str, table: &Timetable) -> Result<(), StoreError> {
+        let (path, bytes) = self.timetable_bytes(uuid, table)?;
+        self.replace(&path, &self.store.state_dir.join(TIMETABLE_TMP), &bytes)
+    }
+
+    fn timetable_bytes(&self, uuid: &str, table: &Timetable) -> Result<(PathBuf, Vec<u8>), StoreError> {
+        let path = self.timetable_path(uuid);
         let bytes = serde_json::to_vec(table).map_err(|error| failed("write", &path)(error.into()))?;
         Ok((path, bytes))
     }
 
-    /// Writes down who runs when.
-    pub(super) fn write_timetable(&self, table: &Timetable) -> Result<(), StoreError> {
-        let (path, bytes) = self.timetable_bytes(table)?;
-        self.replace(&path, &self.store.state_dir.join(TIMETABLE_TMP), &bytes)
+    /// Nobody shares a card any more.
+    pub(super) fn remove_timetable(&self, uuid: &str) -> Result<(), StoreError> {
+        self.remove(&self.timetable_path(uuid))
+    }
+
+    /// Removes the timetables of all cards but these.
+    pub(super) fn remove_other_timetables<'u>(&self, uuids: impl Iterator<Item = &'u str>) -> Result<(), StoreError> {
+        let names: BTreeSet<String> = uuids.map(timetable_name).collect();
+        let directory = timetable_dir(&self.store.state_dir);
+        for entry in fs::read_dir(&directory).map_err(failed("list", &directory))? {
+            let entry = entry.map_err(failed("list", &directory))?;
+            if entry.file_name().to_str().is_none_or(|name| !names.contains(name)) {
+                self.remove(&entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn timetable_path(&self, uuid: &str) -> PathBuf {
+        timetable_dir(&self.store.state_dir).join(timetable_name(uuid))
     }
 
     /// A file of the index; `None` when it is not there or not understood.
@@ -426,6 +455,16 @@ impl Locked<'_> {
             _ => Ok(()),
         }
     }
+}
+
+/// The directory with the cards' timetables: whoever watches it sees each change as a rename to [`timetable_name`].
+pub fn timetable_dir(state_dir: &Path) -> PathBuf {
+    state_dir.join(TIMETABLES)
+}
+
+/// Name of the file with a card's timetable.
+pub fn timetable_name(uuid: &str) -> String {
+    format!("{}.json", readable(uuid, READABLE))
 }
 
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {

@@ -24,7 +24,7 @@ mod tied;
 mod timetable;
 
 pub use course::{Course, Span};
-pub(crate) use epochs::advance;
+pub(crate) use epochs::{CardEpochs, advance};
 pub use gate::{Edge, EdgeError, Gate};
 pub(crate) use plan::{can_be_laid_out, plan};
 pub use residency::Residency;

@@ -1,11 +1,12 @@
 //! Who runs when: what is written down for all mediators of a node.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use runtime_config::{Bytes, request::Priority};
 use serde::{Deserialize, Serialize};
 
-/// The node's timetable. Replaced as a whole, under the ledger's lock, whenever a grant or a card's settings change.
+/// The timetable of a card, or of several. That of each card is replaced as a whole, under the ledger's lock, whenever a grant or a
+/// setting of it changes, or of a card that is tied to it by containers with several.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timetable {
     /// Version of this format, 1.
@@ -24,7 +25,7 @@ pub struct Timetable {
 pub struct Epoch {
     /// `CLOCK_MONOTONIC`, microseconds.
     pub from_us: u64,
-    /// Every container that shares a card. One that is not here does not run.
+    /// Every container that shares the card. One that is not here does not run.
     pub turns: Vec<Turn>,
 }
 
@@ -37,7 +38,7 @@ pub struct Turn {
     pub period_us: u64,
     /// Low: runs only in time that those with high priority on its cards do not use.
     pub priority: Priority,
-    /// Card by card, in the container's order.
+    /// Card by card, in no particular order; in a card's own timetable, that card alone.
     pub cards: Vec<CardTurn>,
 }
 
@@ -98,6 +99,18 @@ impl Timetable {
         let holds = self.epochs.iter().rev().find(|epoch| epoch.from_us <= now_us);
         (holds, next)
     }
+
+    /// What several cards' timetables say together. An epoch begins where one of any card does.
+    pub fn of_cards(cards: &[Timetable]) -> Self {
+        let instants: BTreeSet<u64> = cards.iter().flat_map(|card| &card.epochs).map(|epoch| epoch.from_us).collect();
+        let epoch = |from_us| Epoch::of_cards(from_us, cards.iter().filter_map(|card| card.at(from_us).0));
+        Self {
+            version: cards.first().map_or(0, |card| card.version),
+            boot_id: cards.first().map(|card| card.boot_id.clone()).unwrap_or_default(),
+            revision: cards.iter().map(|card| card.revision).max().unwrap_or_default(),
+            epochs: instants.into_iter().map(epoch).collect(),
+        }
+    }
 }
 
 /// An epoch as it is written.
@@ -129,6 +142,18 @@ impl From<WrittenEpoch> for Epoch {
 }
 
 impl Epoch {
+    /// What several cards' epochs say together.
+    pub(crate) fn of_cards<'a>(from_us: u64, cards: impl Iterator<Item = &'a Epoch>) -> Self {
+        let mut turns: BTreeMap<&str, Turn> = BTreeMap::new();
+        for turn in cards.flat_map(|epoch| &epoch.turns) {
+            match turns.get_mut(turn.grant_id.as_str()) {
+                Some(others) => others.cards.extend(turn.cards.iter().cloned()),
+                None => drop(turns.insert(&turn.grant_id, turn.clone())),
+            }
+        }
+        Self { from_us, turns: turns.into_values().collect() }
+    }
+
     /// A container's turn.
     pub fn turn(&self, grant_id: &str) -> Option<&Turn> {
         self.turns.iter().find(|turn| turn.grant_id == grant_id)

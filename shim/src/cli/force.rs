@@ -5,7 +5,7 @@ use std::{path::Path, thread, time::Duration};
 use nvidia_glue::{ledger::Ledger, schedule::now_us};
 use serde::Serialize;
 
-/// When the last change of the node's timetable holds.
+/// When the last change of the node's timetables holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) struct InForce {
     /// Microseconds of CLOCK_MONOTONIC; null where it is not known.
@@ -21,8 +21,10 @@ impl InForce {
         if let Err(error) = &table {
             super::say(&format!("egpu: {}", super::chain(error)));
         }
-        let from_us = table.ok().and_then(|table| Some(table.epochs.last()?.from_us));
-        let in_force = Self::at(from_us, now_us());
+        let now_us = now_us();
+        // Where nobody shares a card, everything holds.
+        let from_us = table.ok().map(|table| table.epochs.last().map_or(now_us, |last| last.from_us));
+        let in_force = Self::at(from_us, now_us);
         if wait { in_force.wait() } else { in_force }
     }
 

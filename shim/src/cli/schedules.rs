@@ -39,7 +39,7 @@ impl Schedules {
     pub(super) fn look(state_dir: &Path, records: &[Record]) -> (Self, Vec<String>) {
         let (mut status, mut warnings) = (HashMap::new(), Vec::new());
         let table = match Ledger::timetable(state_dir) {
-            Ok(table) => Some(table),
+            Ok(table) => Some(in_order(table, records)),
             Err(TimetableError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
                 warnings.push(super::chain(&error));
@@ -114,6 +114,16 @@ impl Schedules {
             false => (card.channels == 0).then_some(0.0),
         }
     }
+}
+
+/// Each container's cards in the container's order.
+fn in_order(mut table: Timetable, records: &[Record]) -> Timetable {
+    for turn in table.epochs.iter_mut().flat_map(|epoch| &mut epoch.turns) {
+        if let Some(record) = records.iter().find(|record| record.grant_id == turn.grant_id) {
+            turn.cards.sort_by_key(|card| record.cards.iter().position(|grant| grant.uuid == card.uuid));
+        }
+    }
+    table
 }
 
 fn told(state_dir: &Path, record: &Record) -> Result<Option<Status>, ReadBlockError> {

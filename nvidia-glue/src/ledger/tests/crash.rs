@@ -52,7 +52,8 @@ fn check_told(bench: &Bench) {
     for record in &records {
         let turn = last.turn(&record.grant_id).expect("a turn for every container");
         assert_eq!(turn.priority, record.priority());
-        for (card, grant) in turn.cards.iter().zip(&record.cards) {
+        for grant in &record.cards {
+            let card = turn.card(&grant.uuid).expect("a turn on every card");
             let compute = match grant.compute {
                 ComputeShare::Cap { percent, .. } => Some(u32::from(percent.get()) * 10_000),
                 _ => None,

@@ -1,10 +1,10 @@
 //! Keeps the container to its turns on its cards.
 //!
 //! ```text
-//!  timetable ── inotify ──> main thread ── posts ──> one thread a card: pacer ──> Gate (channels on and off)
+//!  timetables ─ inotify ──> main thread ── posts ──> one thread a card: pacer ──> Gate (channels on and off)
 //!                               └── limits of memory ──> Session          └──> board (status file)
 //! ```
-//! The main thread reads the timetable whenever somebody has replaced it. A card's thread is there from the first turn on that
+//! The main thread reads a card's timetable whenever somebody has replaced it. A card's thread is there from the first turn on that
 //! needs one; it waits for nobody but the driver, and has a low real-time priority where the kernel lets it. When one of
 //! them cannot go on, the process ends, and the shim ends the container: nothing is left with its channels off.
 
@@ -32,7 +32,7 @@ use nix::sys::{
     timerfd::TimerFd,
 };
 use nvidia_glue::{
-    ledger::{Ledger, TIMETABLE},
+    ledger::{Ledger, timetable_dir, timetable_name},
     mediate::Session,
     schedule::{CardTurn, Pass, StatusFile, Timetable, now_us},
 };
@@ -61,16 +61,18 @@ pub(super) struct Scheduler {
     epoch: Alarm,
     cards: Vec<Scheduled>,
     board: Arc<Board>,
-    table: Option<Arc<Timetable>>,
     /// Limits of memory as they were set last.
     limits: Vec<(String, Bytes)>,
-    is_troubled: bool,
 }
 
 #[derive(Debug)]
 struct Scheduled {
     post: Arc<Post>,
     is_capped: bool,
+    /// As it was read last.
+    table: Option<Arc<Timetable>>,
+    /// It was told that it cannot be read.
+    is_troubled: bool,
     /// Its thread, before it is started.
     waiting: Option<Box<CardScheduler<Monotonic>>>,
 }
@@ -91,9 +93,10 @@ impl Scheduler {
     pub(super) fn new(setup: &Setup) -> io::Result<Self> {
         // Watched before it is read for the first time, so that no change is missed.
         let watch = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-        watch.add_watch(&setup.state_dir, AddWatchFlags::IN_MOVED_TO)?;
+        watch.add_watch(&timetable_dir(&setup.state_dir), AddWatchFlags::IN_MOVED_TO)?;
         let scheduled = |card: &super::MediatedCard| {
-            Ok(Scheduled { post: Arc::new(Post::new(card.uuid.clone())?), is_capped: card.is_capped, waiting: None })
+            let post = Arc::new(Post::new(card.uuid.clone())?);
+            Ok(Scheduled { post, is_capped: card.is_capped, table: None, is_troubled: false, waiting: None })
         };
         let cards = setup.cards.iter().map(scheduled).collect::<io::Result<Vec<_>>>()?;
         let file = StatusFile::create(&setup.status_file)?;
@@ -104,9 +107,7 @@ impl Scheduler {
             epoch: Alarm::new()?,
             board: Arc::new(Board::new(file, setup.cards.iter().map(|card| card.uuid.clone()))),
             cards,
-            table: None,
             limits: Vec::new(),
-            is_troubled: false,
         })
     }
 
@@ -130,10 +131,11 @@ impl Scheduler {
             let told = (Arc::clone(&card.post), Arc::clone(&self.board));
             card.waiting = Some(Box::new(CardScheduler::new(place, Arc::clone(gate), sight, told, Monotonic)));
         }
-        self.read(&mediation.session)
+        self.read(|_| true)?;
+        self.apply(&mediation.session)
     }
 
-    /// Readable when the ledger's directory has changed.
+    /// Readable when a card's timetable has been replaced.
     pub(super) fn watch(&self) -> &Inotify {
         &self.watch
     }
@@ -143,16 +145,23 @@ impl Scheduler {
         self.epoch.fd()
     }
 
-    /// Something in the ledger's directory has been replaced.
+    /// A card's timetable has been replaced, maybe one of another's cards.
     pub(super) fn changed(&mut self, session: &Session) -> io::Result<()> {
         let events = match self.watch.read_events() {
             Ok(events) => events,
             Err(nix::Error::EAGAIN) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        // Without a name: events were lost.
-        let is_it = |name: &Option<std::ffi::OsString>| name.as_ref().is_none_or(|name| name == TIMETABLE);
-        if events.iter().any(|event| is_it(&event.name)) { self.read(session) } else { Ok(()) }
+        let is_replaced = |uuid: &str| {
+            let file = timetable_name(uuid);
+            // Without a name: events were lost.
+            events.iter().any(|event| event.name.as_ref().is_none_or(|name| *name == *file))
+        };
+        if !self.cards.iter().any(|card| is_replaced(&card.post.uuid)) {
+            return Ok(());
+        }
+        self.read(is_replaced)?;
+        self.apply(session)
     }
 
     /// An epoch has begun.
@@ -165,44 +174,47 @@ impl Scheduler {
         self.board.tell_presence(has_processes);
     }
 
-    fn read(&mut self, session: &Session) -> io::Result<()> {
-        match Ledger::timetable(&self.state_dir) {
-            Ok(table) => {
-                self.is_troubled = false;
-                self.table = Some(Arc::new(table));
+    /// Reads the timetables of the cards that `is_new` names.
+    fn read(&mut self, is_new: impl Fn(&str) -> bool) -> io::Result<()> {
+        for card in self.cards.iter_mut().filter(|card| is_new(&card.post.uuid)) {
+            match Ledger::card_timetable(&self.state_dir, &card.post.uuid) {
+                Ok(table) => {
+                    card.is_troubled = false;
+                    card.table = Some(Arc::new(table));
+                }
+                // What was read last holds on.
+                Err(error) if card.table.is_some() && !card.is_troubled => {
+                    card.is_troubled = true;
+                    let error: &dyn std::error::Error = &error;
+                    tracing::warn!(error, "the timetable cannot be read; what it said before holds on");
+                }
+                Err(_) => {}
             }
-            // What was read last holds on.
-            Err(error) if self.table.is_some() && !self.is_troubled => {
-                self.is_troubled = true;
-                let error: &dyn std::error::Error = &error;
-                tracing::warn!(error, "the timetable cannot be read; what it said before holds on");
-            }
-            Err(_) => {}
-        }
-        for card in &mut self.cards {
             let needs_thread = card.is_capped
-                || self.table.as_ref().is_some_and(|table| schedules(table, &self.grant_id, &card.post.uuid));
+                || card.table.as_ref().is_some_and(|table| schedules(table, &self.grant_id, &card.post.uuid));
             if needs_thread && let Some(scheduler) = card.waiting.take() {
                 start(*scheduler)?;
             }
-            card.post.tell(self.table.clone());
+            card.post.tell(card.table.clone());
         }
-        self.apply(session)
+        Ok(())
     }
 
-    /// Limits of memory are those of the epoch that holds.
+    /// Limits of memory are those of the epochs that hold.
     fn apply(&mut self, session: &Session) -> io::Result<()> {
-        let Some(table) = &self.table else { return self.epoch.set(None) };
-        let (holds, next_us) = table.at(now_us());
-        if let Some(turn) = holds.and_then(|epoch| epoch.turn(&self.grant_id)) {
-            let limited = turn.cards.iter().filter(|card| card.memory != CardTurn::NO_LIMIT);
-            let limits: Vec<(String, Bytes)> =
-                limited.map(|card| (card.uuid.clone(), card.memory.floor_to_kib())).collect();
-            if limits != self.limits {
-                match session.set_limits(&limits) {
-                    Ok(()) => self.limits = limits,
-                    Err(error) => tracing::warn!(%error, "the timetable names a card that the container does not have"),
-                }
+        let now_us = now_us();
+        let (mut limits, mut next_us): (Vec<(String, Bytes)>, Option<u64>) = (Vec::new(), None);
+        for card in &self.cards {
+            let Some((holds, card_next_us)) = card.table.as_ref().map(|table| table.at(now_us)) else { continue };
+            next_us = next_us.into_iter().chain(card_next_us).min();
+            let turn = holds.and_then(|epoch| epoch.turn(&self.grant_id)?.card(&card.post.uuid));
+            let limited = turn.filter(|card| card.memory != CardTurn::NO_LIMIT);
+            limits.extend(limited.map(|card| (card.uuid.clone(), card.memory.floor_to_kib())));
+        }
+        if limits != self.limits {
+            match session.set_limits(&limits) {
+                Ok(()) => self.limits = limits,
+                Err(error) => tracing::warn!(%error, "the timetable names a card that the container does not have"),
             }
         }
         self.epoch.set(next_us)
