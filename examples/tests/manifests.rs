@@ -164,3 +164,41 @@ fn dockers_runtime_is_egpus() {
     let config: serde_json::Value = serde_json::from_str(&read("docker/daemon.json")).unwrap();
     assert_eq!(config["runtimes"]["egpu"]["runtimeType"], "io.containerd.egpu.v1");
 }
+
+/// Lines `key=value` of a systemd unit.
+fn unit(path: &str) -> BTreeMap<String, String> {
+    let text = read(path);
+    let lines = text.lines().filter(|line| !line.starts_with(['#', '[']));
+    lines.filter_map(|line| line.split_once('=')).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+/// The integration tests run their commands.
+#[test]
+fn prometheus_asks_where_the_service_answers() {
+    let scraped: serde_json::Value = serde_norway::from_str(&read("metrics/prometheus.yaml")).unwrap();
+    let target = scraped["scrape_configs"][0]["static_configs"][0]["targets"][0].as_str().unwrap();
+    let served = unit("metrics/egpu-metrics-http.service");
+    assert_eq!(served["ExecStart"], format!("/usr/local/bin/egpu metrics --listen {target}"));
+    let oneshot = unit("metrics/egpu-metrics.service");
+    assert_eq!(oneshot["Type"], "oneshot");
+    let directory = oneshot["ReadWritePaths"].split(' ').next().unwrap();
+    assert_eq!(oneshot["ExecStart"], format!("/usr/local/bin/egpu metrics --textfile {directory}/egpu.prom"));
+    // A timer starts the service of its name.
+    assert_eq!(unit("metrics/egpu-metrics.timer")["WantedBy"], "timers.target");
+}
+
+#[test]
+fn alerts_are_about_figures_that_there_are() {
+    let rules: serde_json::Value = serde_norway::from_str(&read("metrics/alerts.yaml")).unwrap();
+    let told = fs::read_to_string(folder("../shim/src/cli/metrics/golden.prom")).unwrap();
+    let rules = rules["groups"][0]["rules"].as_array().unwrap();
+    assert_eq!(rules.len(), 4);
+    for rule in rules {
+        let expression = rule["expr"].as_str().unwrap();
+        let name = expression.trim_start_matches("increase(").split(['{', ' ']).next().unwrap();
+        assert!(told.contains(&format!("\n# TYPE {name} ")), "{name}");
+        for kind in expression.split(['"', '|']).filter(|word| ["stalled", "mediator-ended", "drift"].contains(word)) {
+            assert!(told.contains(&format!("egpu_events_total{{kind=\"{kind}\"}}")), "{kind}");
+        }
+    }
+}

@@ -57,11 +57,14 @@ impl EgpuConfig {
 impl Node {
     /// Runs `egpu` with the node's configuration.
     pub fn egpu(&self, arguments: &[&str]) -> Output {
-        Command::new(shim_directory().join("egpu"))
-            .args(arguments)
-            .env("EGPU_CONFIG", self.directory().join("egpu.toml"))
-            .output()
-            .expect("run egpu")
+        self.egpu_command(arguments).output().expect("run egpu")
+    }
+
+    /// The same, to be run by the test itself.
+    pub fn egpu_command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(shim_directory().join("egpu"));
+        command.args(arguments).env("EGPU_CONFIG", self.directory().join("egpu.toml"));
+        command
     }
 
     /// `egpu ... --output json`, which must succeed.

@@ -17,6 +17,7 @@ pub mod containerd;
 pub mod cri;
 pub mod egpu;
 pub mod events;
+pub mod exposition;
 pub mod hostile;
 pub mod leftovers;
 pub mod node;

@@ -1,10 +1,14 @@
-//! containerd's configuration among the examples: containerd is started with that very file, changed only in its paths.
+//! containerd's configuration among the examples: containerd is started with that very file, changed only in its paths. And the
+//! commands of the services that tell Prometheus.
 
 use std::path::Path;
 
-use integration::{Node, Setup, containerd::DaemonConfig, cri::PodContainerConfig};
+use integration::{Node, Setup, containerd::DaemonConfig, cri::PodContainerConfig, exposition};
 
-use crate::case::{Case, Skip};
+use crate::{
+    case::{Case, Skip},
+    metrics::Server,
+};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
@@ -21,6 +25,8 @@ pub(crate) fn cases() -> Vec<Case> {
             .needing(the_examples)
             .on(drop_in_2x)
             .on_containerd(&["2"]),
+        Case::egpu("examples::metrics_to_a_textfile", metrics_to_a_textfile).needing(the_examples).once(),
+        Case::egpu("examples::metrics_over_http", metrics_over_http).needing(the_examples).once(),
     ]
 }
 
@@ -28,6 +34,39 @@ pub(crate) fn cases() -> Vec<Case> {
 fn the_examples() -> Skip {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/containerd");
     if folder.is_dir() { Ok(()) } else { Err("the repository's examples are not on this machine".to_owned()) }
+}
+
+/// What a systemd service among the examples executes, `from` replaced, without the program.
+fn executed(unit: &str, from: &str, to: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/metrics").join(unit);
+    let text = std::fs::read_to_string(path).unwrap();
+    let command = text.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/local/bin/egpu ")).unwrap();
+    assert!(command.contains(from), "{command}");
+    command.replace(from, to).split(' ').map(str::to_owned).collect()
+}
+
+fn metrics_to_a_textfile(node: &Node) {
+    let directory = node.directory().join("textfiles");
+    std::fs::create_dir(&directory).unwrap();
+    let command = executed("egpu-metrics.service", "/var/lib/prometheus/node-exporter", directory.to_str().unwrap());
+    let command: Vec<&str> = command.iter().map(String::as_str).collect();
+    // The timer starts it again and again.
+    for _ in 0..2 {
+        let output = node.egpu(&command);
+        assert!(output.status.success() && output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = std::fs::read_to_string(directory.join("egpu.prom")).unwrap();
+        assert!(exposition::parse(&text).iter().any(|sample| sample.name == "egpu_card_usable"), "{text}");
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
+    }
+}
+
+fn metrics_over_http(node: &Node) {
+    let command = executed("egpu-metrics-http.service", ":9402", ":0");
+    let server = Server::start(node, &command.iter().map(String::as_str).collect::<Vec<_>>());
+    let (head, body) = server.ask("GET");
+    assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+    assert!(exposition::parse(&body).iter().any(|sample| sample.name == "egpu_card_usable"), "{body}");
+    server.end();
 }
 
 fn example(name: &'static str) -> Setup {

@@ -16,9 +16,11 @@ mod attacks;
 mod case;
 mod compute;
 mod ctr;
+mod events;
 mod examples;
 mod gpu;
 mod memory;
+mod metrics;
 mod pods;
 mod recovery;
 mod task;
@@ -39,6 +41,8 @@ fn main() -> std::process::ExitCode {
         attacks::cases(),
         compute::cases(),
         recovery::cases(),
+        events::cases(),
+        metrics::cases(),
         ctr::cases(),
         examples::cases(),
     ]

@@ -28,7 +28,7 @@ Kinds:
   warning                                               something to know
 
 Events are kept until the machine restarts, the last 1 to 2 MiB of them. What happens again and again in a container is told in sums: \
-`count` says how often since it was told last.")]
+`count` says how often since it was told last. `--output json` prints one array, with `--follow` an object a line.")]
 pub(super) struct Arguments {
     /// Go on with what happens from now on, until interrupted
     #[arg(long, short)]
@@ -42,7 +42,6 @@ pub(super) struct Arguments {
     /// Only this kind; may be given more than once
     #[arg(long = "kind", value_name = "KIND")]
     kinds: Vec<String>,
-    /// How to show it; json: one array, with `--follow` an object a line
     #[command(flatten)]
     output: Output,
 }

@@ -52,6 +52,16 @@ fn names_follow_the_conventions() {
 }
 
 #[test]
+fn every_figure_is_documented() {
+    let document = include_str!("../../../../docs/monitoring.md");
+    let text = exposition();
+    for line in text.lines().filter_map(|line| line.strip_prefix("# HELP ")) {
+        let (name, help) = line.split_once(' ').unwrap();
+        assert!(document.lines().any(|row| row.starts_with(&format!("| `{name}` | ")) && row.contains(help)), "{line}");
+    }
+}
+
+#[test]
 fn what_is_not_known_is_left_out() {
     let node = test_support::node();
     let text = families::exposition(&Snapshot { node: &node, usage: &Usage::unknown(), events: None });

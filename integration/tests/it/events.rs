@@ -1,0 +1,144 @@
+//! `egpu events` tells what happened.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Child, Stdio},
+};
+
+use integration::{Node, eventually, processes};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::Value;
+
+use crate::{
+    case::Case,
+    memory::{fill, granted, idle},
+};
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::egpu("events::of_creates_and_changes", creates_and_changes).once(),
+        Case::egpu("events::of_a_container_over_its_memory", over_its_memory)
+            .needing(integration::hostile::available)
+            .once(),
+        Case::egpu("events::of_a_mediator_that_ends", mediator_ends).needing(integration::hostile::available).once(),
+        Case::egpu("events::are_followed", followed).once(),
+    ]
+}
+
+/// Those about `container`, the oldest first.
+#[track_caller]
+fn events(node: &Node, container: &str) -> Vec<Value> {
+    let container = format!("{}/{container}", node.namespace());
+    node.egpu_json(&["events", "--container", &container]).as_array().expect("an array").clone()
+}
+
+fn kinds(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["kind"].as_str().expect("a kind")).collect()
+}
+
+/// The first of a kind, once there is one.
+#[track_caller]
+fn until(node: &Node, container: &str, kind: &str) -> Value {
+    eventually(&format!("an event of kind {kind}"), || {
+        events(node, container).into_iter().find(|event| event["kind"] == kind)
+    })
+}
+
+fn creates_and_changes(node: &Node) {
+    node.container("big").env("EGPU_DEVICES", "1").env("EGPU_MEMORY", "64GiB").create().unwrap_err();
+    let refused = until(node, "big", "refused");
+    assert_eq!(refused["container"], "big");
+    assert!(refused["text"].as_str().unwrap().contains("64GiB"), "{refused}");
+
+    let container = node.container("a").env("EGPU_DEVICES", "0").env("EGPU_MEMORY", "1GiB").start().unwrap();
+    assert!(node.egpu(&["set", "a", "--memory", "2GiB"]).status.success());
+    assert!(!node.egpu(&["set", "a", "--memory", "64GiB"]).status.success());
+    container.end();
+    until(node, "a", "released");
+    let all = events(node, "a");
+    assert_eq!(
+        kinds(&all).into_iter().filter(|kind| *kind != "warning").collect::<Vec<_>>(),
+        ["admitted", "changed", "refused", "released"],
+        "{all:?}"
+    );
+    let released = all.last().unwrap();
+    assert_eq!(released["card_index"], 0);
+    assert!(released["text"].as_str().unwrap().contains("memory 2GiB"), "{released}");
+
+    // A choice of kinds, and a table.
+    let only = node.egpu_json(&["events", "--kind", "refused", "--since", "1h"]);
+    assert_eq!(kinds(only.as_array().unwrap()), ["refused", "refused"]);
+    let table = node.egpu(&["events"]);
+    assert!(
+        String::from_utf8(table.stdout).unwrap().lines().any(|line| line.contains("refused") && line.contains("/big "))
+    );
+    let unknown = node.egpu(&["events", "--kind", "melted"]);
+    assert!(unknown.status.success() && String::from_utf8_lossy(&unknown.stderr).contains("melted"));
+}
+
+fn over_its_memory(node: &Node) {
+    let container = idle(node, "a", 256);
+    for _ in 0..20 {
+        fill(&container);
+    }
+    let denied = until(node, "a", "denied");
+    assert!(denied["card"].as_str().unwrap().starts_with("GPU-"), "{denied}");
+    assert!(denied["text"].as_str().unwrap().contains("asked for 16MiB"), "{denied}");
+    container.end();
+    // What was not told at once is told in one sum at the end.
+    let told = eventually("all are told", || {
+        let all = events(node, "a");
+        let denied = all.iter().filter(|event| event["kind"] == "denied");
+        let told: Vec<u64> = denied.map(|event| event["count"].as_u64().unwrap()).collect();
+        (told.iter().sum::<u64>() > 1).then_some(told)
+    });
+    assert!(told.len() < 20, "each by itself: {told:?}");
+
+    let mut killed = granted(node, "b", 256).env("EGPU_OOM", "kill").hostile(&["fill", "16"]).start().unwrap();
+    killed.wait().unwrap();
+    killed.delete().unwrap();
+    assert!(until(node, "b", "killed")["text"].as_str().unwrap().contains("asked for 16MiB"));
+}
+
+fn mediator_ends(node: &Node) {
+    let mut container = idle(node, "a", 256);
+    let own = processes::mentioning(node.directory());
+    own.iter().find(|process| process.name == "egpu-mediator").expect("a mediator").kill();
+    container.wait().unwrap();
+    container.delete().unwrap();
+    until(node, "a", "mediator-ended");
+}
+
+/// `egpu events --follow` as JSON.
+fn follow(node: &Node) -> Child {
+    let mut command = node.egpu_command(&["events", "--follow", "--kind", "refused", "--output", "json"]);
+    command.stdout(Stdio::piped()).spawn().expect("run egpu")
+}
+
+fn refuse(node: &Node, id: &str) {
+    node.container(id).env("EGPU_MEMORY", "nonsense").create().unwrap_err();
+}
+
+fn followed(node: &Node) {
+    refuse(node, "before");
+    let (mut interrupted, mut unread) = (follow(node), follow(node));
+    let mut lines = BufReader::new(interrupted.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!(next()["container"], "before");
+    for id in ["one", "other"] {
+        refuse(node, id);
+        assert_eq!(next()["container"], id);
+    }
+    kill(Pid::from_raw(i32::try_from(interrupted.id()).unwrap()), Signal::SIGINT).unwrap();
+    assert!(interrupted.wait().unwrap().success());
+    assert!(lines.next().is_none(), "nothing but events");
+    // It notices without anything to tell.
+    let mut first = String::new();
+    let mut output = BufReader::new(unread.stdout.take().unwrap());
+    output.read_line(&mut first).unwrap();
+    drop(output);
+    assert!(unread.wait().unwrap().success());
+}
