@@ -124,7 +124,7 @@ mod tests {
             "# HELP a A.\n# TYPE a counter\na 1\n",
             &format!("{head}b 1\n"),
             &format!("{head}a 1\na 2\n"),
-            &format!("{head}a{{b=\"x} 1\n"),
+            &format!("{head}a{{b=\"x}} 1\n"),
             &format!("{head}a{{b=\"x\\y\"}} 1\n"),
             &format!("{head}a NaN\n"),
             &format!("{head}a one\n"),
