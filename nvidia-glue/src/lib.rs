@@ -11,6 +11,8 @@ pub mod driver;
 pub mod driver_files;
 pub mod event_log;
 pub mod fence;
+#[cfg(test)]
+mod forks;
 pub mod inject;
 pub mod ledger;
 pub mod mediate;

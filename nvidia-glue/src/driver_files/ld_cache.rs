@@ -437,7 +437,9 @@ mod tests {
             return;
         };
         let list = |path: &std::path::Path| {
-            let output = std::process::Command::new("/sbin/ldconfig").arg("-p").arg("-C").arg(path).output().ok()?;
+            let mut command = std::process::Command::new("/sbin/ldconfig");
+            command.arg("-p").arg("-C").arg(path);
+            let output = crate::forks::fork(|| command.output()).ok()?;
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             let mut lines: Vec<String> =
                 text.lines().filter(|line| line.starts_with('\t')).map(str::to_owned).collect();

@@ -154,6 +154,7 @@ mod tests {
     use super::*;
     use crate::{
         driver_files::tests::{fake_library, put},
+        forks::{self, NoForks},
         inject::tests::Case,
     };
 
@@ -164,6 +165,7 @@ mod tests {
             println!("skipped: needs root, for chroot, and glibc on x86-64");
             return;
         }
+        let no_forks = NoForks::hold();
         let mut case = Case::new();
         fs::remove_file(case.rootfs().join("etc/debian_version")).unwrap();
         for file in ["/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/libc.so.6", "/bin/true"] {
@@ -175,14 +177,15 @@ mod tests {
         case.apply();
         // In place of the mount.
         put(&case.rootfs(), "/usr/lib64/libcuda.so.580.159.04", fake_library("libcuda.so.1", Abi::X86_64));
-        let output = Command::new("chroot")
+        drop(no_forks);
+        let mut command = Command::new("chroot");
+        command
             .arg(case.rootfs())
             .args(["/lib64/ld-linux-x86-64.so.2", "--preload", "libcuda.so.1", "/bin/true"])
             .env_clear()
             .env("LD_DEBUG", "libs")
-            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-            .output()
-            .unwrap();
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        let output = forks::fork(|| command.output().unwrap());
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("search cache=/etc/ld.so.cache"), "{said}");
         assert!(said.contains("trying file=/usr/lib64/libcuda.so.1\n"), "{said}");

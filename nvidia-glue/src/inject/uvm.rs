@@ -79,17 +79,22 @@ mod tests {
     use std::{fs, os::unix::fs::PermissionsExt};
 
     use super::*;
-    use crate::driver_files::tests::put;
+    use crate::{
+        driver_files::tests::put,
+        forks::{self, NoForks},
+    };
 
     fn host(devices: &str, loader: Option<&str>) -> (tempfile::TempDir, Result<(), LoadUvmError>) {
         let root = tempfile::tempdir().unwrap();
+        let no_forks = NoForks::hold();
         put(root.path(), "/proc/devices", format!("Character devices:\n{devices}\n"));
         if let Some(script) = loader {
             put(root.path(), "/usr/bin/nvidia-modprobe", format!("#!/bin/sh\n{script}\n"));
             let path = root.path().join("usr/bin/nvidia-modprobe");
             fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
         }
-        let result = ensure_uvm_loaded(&Roots::under(root.path()), root.path());
+        drop(no_forks);
+        let result = forks::fork(|| ensure_uvm_loaded(&Roots::under(root.path()), root.path()));
         (root, result)
     }
 

@@ -207,6 +207,7 @@ mod tests {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt, process::Command};
 
     use super::*;
+    use crate::forks;
 
     #[test]
     fn a_process_lives_as_long_as_any_of_its_threads_whatever_its_name() {
@@ -234,7 +235,7 @@ mod tests {
         let own = Process::current().unwrap();
         assert!(Linux.is_alive(own));
         assert!(!Linux.is_alive(Process { start_time: own.start_time + 1, ..own }), "another process, same pid");
-        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut child = forks::fork(|| Command::new("sleep").arg("1000").spawn().unwrap());
         let process = Process::of(i32::try_from(child.id()).unwrap()).unwrap();
         assert!(Linux.is_alive(process));
         Linux.kill(Process { start_time: process.start_time + 1, ..process });
@@ -276,7 +277,7 @@ mod tests {
         let inner = directory.join("inner");
         fs::create_dir(&inner).unwrap();
         let empty_before = population(&directory);
-        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut child = forks::fork(|| Command::new("sleep").arg("1000").spawn().unwrap());
         fs::write(inner.join("cgroup.procs"), child.id().to_string()).unwrap();
         let with_process = population(&directory);
         Linux.kill_cgroup(&directory);

@@ -8,10 +8,13 @@ use runtime_config::{
 };
 
 use super::*;
-use crate::cards::{
-    Distance,
-    discover::{cached_in, refresh_in},
-    fixtures::FakeNode,
+use crate::{
+    cards::{
+        Distance,
+        discover::{cached_in, refresh_in},
+        fixtures::FakeNode,
+    },
+    forks,
 };
 
 /// Puts the library below `root`. `false`: there is no C compiler here.
@@ -23,12 +26,10 @@ fn install_with(root: &Path, define: &str) -> bool {
     let directory = root.join("usr/lib64");
     fs::create_dir_all(&directory).unwrap();
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cards/nvidia/fake_nvml.c");
-    let compiled = Command::new("cc")
-        .args(["-shared", "-fPIC", "-Wall", "-Werror", define, "-o"])
-        .arg(directory.join("libnvidia-ml.so.1"))
-        .arg(source)
-        .status();
-    match compiled {
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-Wall", "-Werror", define, "-o"]);
+    compiler.arg(directory.join("libnvidia-ml.so.1")).arg(source);
+    match forks::fork(|| compiler.spawn()).and_then(|mut compiler| compiler.wait()) {
         Ok(status) => {
             assert!(status.success(), "{source} does not compile");
             true

@@ -129,6 +129,7 @@ mod tests {
     use std::{fs::OpenOptions, path::Path, sync::Arc};
 
     use super::*;
+    use crate::forks::NoForks;
 
     fn open(path: &Path) -> DeviceFile {
         let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
@@ -141,6 +142,7 @@ mod tests {
 
     #[test]
     fn duplicates_are_one_file_and_opens_are_several() {
+        let _no_forks = NoForks::hold();
         let path = tempfile::NamedTempFile::new().unwrap();
         let mut files = files(path.path());
         let (one, other) = (open(path.path()), open(path.path()));

@@ -9,6 +9,7 @@ use std::{
 
 use crate::{
     decision_log::DecisionLog,
+    forks,
     ledger::{
         Admission, AdmitErrorKind, ContainerKey, Ledger, Limits, Process, ReleaseReason,
         test_support::{devices, key, limits, part, request, v100s},
@@ -78,14 +79,14 @@ struct Worker {
 
 impl Worker {
     fn start(directory: &Path, role: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
             .args(["--exact", "ledger::tests::race::worker", "--nocapture", "--test-threads=1"])
             .env(DIRECTORY, directory)
             .env(ROLE, role)
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stdout(Stdio::piped());
+        let mut child = forks::fork(|| command.spawn().unwrap());
         let output = BufReader::new(child.stdout.take().unwrap());
         Self { child, output }
     }

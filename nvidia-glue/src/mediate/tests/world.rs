@@ -21,6 +21,7 @@ use tempfile::TempDir;
 use crate::{
     cards::{Inventory, simulated_inventory},
     driver::{Driver, SimulatedDriver, same_open_file},
+    forks::NoForks,
     mediate::{
         Answer, Caller, CallerError, Drift, GrantedCard, Observer, OverMemoryEvent, Pid, Processes, Session,
         SessionSetup, Stopped, UnknownCall, UvmMapping, locks::lock, looks,
@@ -41,6 +42,7 @@ pub(super) struct Machine {
     pub(super) driver: Arc<SimulatedDriver>,
     pub(super) inventory: Inventory,
     next_pid: Arc<AtomicI32>,
+    _no_forks: NoForks,
 }
 
 impl Machine {
@@ -65,7 +67,8 @@ impl Machine {
     pub(super) fn of(inventory: Inventory) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let driver = Arc::new(SimulatedDriver::new(directory.path(), &inventory).unwrap());
-        Self { _directory: directory, driver, inventory, next_pid: Arc::new(AtomicI32::new(1000)) }
+        let next_pid = Arc::new(AtomicI32::new(1000));
+        Self { _directory: directory, driver, inventory, next_pid, _no_forks: NoForks::hold() }
     }
 
     /// A container with a share of the cards at these indices.

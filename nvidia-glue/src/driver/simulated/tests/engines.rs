@@ -356,12 +356,13 @@ fn the_card_counts_how_often_a_channel_was_taken_off() {
 
 #[test]
 fn a_card_without_firmware_takes_no_channel_off() {
+    let no_forks = NoForks::hold();
     let state_dir = tempfile::tempdir().unwrap();
     let mut inventory = inventory();
     inventory.cards[0].hard_caps = false;
     let driver = SimulatedDriver::new(state_dir.path(), &inventory).unwrap();
     let cards = (0..2).map(|minor| driver.open(crate::rm::Node::Card(minor)).unwrap()).collect();
-    let machine = Machine { driver, _cards: cards, _state_dir: None };
+    let machine = Machine { driver, _cards: cards, _no_forks: no_forks, _state_dir: None };
     let worker = Worker::new(&machine);
     let (_, channel) = worker.busy();
     assert_eq!(worker.disable(&[(worker.program.client, channel)], true), Err(Status::NOT_SUPPORTED));

@@ -25,6 +25,7 @@ use super::{
 use crate::{
     cards::{Inventory, simulated_inventory},
     driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder},
+    forks::NoForks,
     rm::{Node, Status},
 };
 
@@ -49,6 +50,7 @@ fn inventory() -> Inventory {
 struct Machine {
     driver: SimulatedDriver,
     _cards: Vec<DeviceFile>,
+    _no_forks: NoForks,
     _state_dir: Option<tempfile::TempDir>,
 }
 
@@ -64,9 +66,10 @@ impl Machine {
     }
 
     fn with_clock(state_dir: &Path, clock: &Clock) -> Self {
+        let no_forks = NoForks::hold();
         let driver = SimulatedDriver::with_clock(state_dir, &inventory(), clock).unwrap();
         let cards = (0..2).map(|minor| driver.open(Node::Card(minor)).unwrap()).collect();
-        Self { driver, _cards: cards, _state_dir: None }
+        Self { driver, _cards: cards, _no_forks: no_forks, _state_dir: None }
     }
 
     /// A process that has just opened the control node and has a client there.

@@ -29,10 +29,12 @@ struct Replay {
     differences: BTreeSet<String>,
     compared: usize,
     _state_dir: tempfile::TempDir,
+    _no_forks: NoForks,
 }
 
 impl Replay {
     fn of(program: &str) -> Self {
+        let no_forks = NoForks::hold();
         let (header, lines) = recorded(program);
         let state_dir = tempfile::tempdir().unwrap();
         let inventory = Inventory {
@@ -42,9 +44,16 @@ impl Replay {
         };
         let driver = SimulatedDriver::new(state_dir.path(), &inventory).unwrap();
         let own = inventory.cards.iter().map(|card| driver.open(Node::Card(card.minor)).unwrap()).collect();
-        let (files, handles) = (BTreeMap::new(), BTreeMap::new());
-        let mut replay =
-            Self { driver, own, files, handles, differences: BTreeSet::new(), compared: 0, _state_dir: state_dir };
+        let mut replay = Self {
+            driver,
+            own,
+            files: BTreeMap::new(),
+            handles: BTreeMap::new(),
+            differences: BTreeSet::new(),
+            compared: 0,
+            _state_dir: state_dir,
+            _no_forks: no_forks,
+        };
         for line in &lines {
             match &line.event {
                 Event::Open { file, node: name } => {
