@@ -350,6 +350,14 @@ mod tests {
         }
     }
 
+    fn until_nobody_listens(socket: &Path) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while is_listened_to(socket) {
+            assert!(Instant::now() < deadline, "{} is still listened to", socket.display());
+            sleep(LOCK_PAUSE);
+        }
+    }
+
     fn rewrite(registry: &Registry, socket: &Path, change: impl FnOnce(&mut ShimEntry)) {
         let path = registry.shim_path(socket);
         let mut entry: ShimEntry = read(&path).unwrap().unwrap();
@@ -385,6 +393,10 @@ mod tests {
             if index == 3 {
                 std::mem::forget(listener);
             }
+        }
+        // Another test may be making a process, which has this one's files open until it executes its program.
+        for name in ["starting", "killed", "unwritten", "foreign", "elsewhere"] {
+            until_nobody_listens(&path(name));
         }
         locked.sweep("/c.sock");
         let mut left: Vec<String> = fs::read_dir(directory.path())
