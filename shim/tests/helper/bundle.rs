@@ -351,10 +351,13 @@ thread_local! {
     static ENDED: RefCell<HashMap<i32, i32>> = RefCell::default();
 }
 
+/// Nothing takes so long, on whatever machine; no test measures time with it.
+pub const DEADLINE: Duration = Duration::from_secs(120);
+
 /// Waits for a process; its exit code, or 128 + signal. Takes every child that ends meanwhile, as a shim does: the last
 /// process of a pid namespace does not end before all others are taken.
 pub fn wait(process: &ContainerProcess) -> i32 {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + DEADLINE;
     loop {
         if let Some(code) = ENDED.with_borrow_mut(|ended| ended.remove(&process.pid)) {
             return code;

@@ -504,7 +504,7 @@ async fn a_hundred_starts_leave_no_descriptor_and_no_child(bench: &Bench) {
     );
     assert_eq!((descriptors(), zygotes()), before);
     // A worker ends a moment after its answer.
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let deadline = std::time::Instant::now() + bundle::DEADLINE;
     let children = format!("/proc/self/task/{}/children", std::process::id());
     loop {
         bundle::reap();

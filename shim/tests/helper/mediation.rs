@@ -131,7 +131,7 @@ async fn while_it_is_paused_no_call_is_taken_up(bench: &Bench) {
             let call = std::fs::read_to_string(format!("/proc/{}/syscall", probe.pid)).unwrap_or_default();
             call.starts_with(&format!("{} ", libc::SYS_ioctl)) && call.contains(" 0xc00846d6 ")
         };
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let deadline = std::time::Instant::now() + bundle::DEADLINE;
         while !waits() {
             assert!(std::time::Instant::now() < deadline, "the call does not wait");
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -180,7 +180,7 @@ async fn a_mediator_lets_go_of_containers_that_end(bench: &Bench) {
     run().await;
     // Main thread, accounts and leftovers; and what it has open when nobody calls.
     let settle = |wanted: Option<usize>| {
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let deadline = std::time::Instant::now() + bundle::DEADLINE;
         loop {
             let (tasks, files) = (count("task"), count("fd"));
             std::thread::sleep(std::time::Duration::from_millis(100));
