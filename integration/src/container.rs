@@ -186,8 +186,11 @@ impl<'node> ContainerBuilder<'node> {
         match node.client().create_task(request) {
             Ok(pid) => Ok(Container { node, id, pid, stdio, deleted: false }),
             Err(status) => {
-                // As `ctr run` does: a task that could not be created leaves no container.
-                let _ = node.client().delete_container(&id);
+                // As `ctr run` does: a task that could not be created leaves no container. Where nobody has answered, there
+                // may be a task, and without its container's record nobody could end it.
+                if is_answer(&status) {
+                    let _ = node.client().delete_container(&id);
+                }
                 Err(status)
             }
         }
@@ -207,6 +210,11 @@ impl<'node> ContainerBuilder<'node> {
         container.delete()?;
         Ok((status, container.stdio.finish()))
     }
+}
+
+/// Whether containerd said so, and not whoever found the connection to it lost.
+fn is_answer(status: &Status) -> bool {
+    std::error::Error::source(status).is_none() && status.code() != tonic::Code::Unavailable
 }
 
 fn overlay(node: &Node, name: &str, lower: Option<PathBuf>) -> Mount {

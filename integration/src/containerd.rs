@@ -155,7 +155,8 @@ pub struct DaemonConfig {
 
 impl DaemonConfig {
     /// The file's text: everything under `directory`, plugins that need hardware or other daemons off.
-    /// Version 2 of the format, which every containerd from 1.6 on reads.
+    /// Version 2 of the format, which every containerd from 1.6 on reads. It has patience: on a busy machine it would otherwise
+    /// take a shim that answers for one that is lost.
     pub fn text(&self, directory: &Path, runtime: &str) -> String {
         let generated = self.generated(directory, runtime);
         match self.example {
@@ -197,6 +198,11 @@ address = "{directory}/containerd.sock"
 address = "{directory}/containerd.sock.ttrpc"
 [debug]
 level = "debug"
+[timeouts]
+"io.containerd.timeout.shim.cleanup" = "1m"
+"io.containerd.timeout.shim.load" = "1m"
+"io.containerd.timeout.shim.shutdown" = "1m"
+"io.containerd.timeout.task.state" = "1m"
 [plugins."io.containerd.internal.v1.opt"]
 path = "{directory}/opt"
 {cri}

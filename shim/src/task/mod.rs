@@ -121,22 +121,19 @@ impl Context {
         })
     }
 
-    fn container(&self, id: &str) -> Result<Arc<Container>, TaskError> {
-        match lock(&self.containers).get(id) {
-            Some(Slot::Created(container)) => Ok(Arc::clone(container)),
-            Some(Slot::Reserved) | None => Err(TaskError::NoContainer { id: id.to_owned() }),
-        }
-    }
-
-    /// The same, once its creation has ended. A client that closes stdin as soon as all of it is written, as nerdctl does, may
-    /// ask in the middle of one, and takes "no such container" for its end: the container would read on forever.
-    async fn container_after_creation(&self, id: &str) -> Result<Arc<Container>, TaskError> {
+    /// A container, once its creation has ended: who asks in the middle of one takes "no such container" for its end. A client
+    /// that closes stdin as soon as all of it is written, as nerdctl does, would have the container read on forever. A
+    /// containerd that was killed meanwhile and starts again asks for the processes, and removes the bundle of a shim that has
+    /// none: the container would come to be, and nobody would know of it.
+    async fn container(&self, id: &str) -> Result<Arc<Container>, TaskError> {
         loop {
             let mut ended = pin!(self.creations.notified());
             // Counted from here on, so that an end between the look and the wait is not missed.
             ended.as_mut().enable();
-            if !matches!(lock(&self.containers).get(id), Some(Slot::Reserved)) {
-                return self.container(id);
+            match lock(&self.containers).get(id) {
+                Some(Slot::Created(container)) => return Ok(Arc::clone(container)),
+                None => return Err(TaskError::NoContainer { id: id.to_owned() }),
+                Some(Slot::Reserved) => {}
             }
             ended.await;
         }

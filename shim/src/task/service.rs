@@ -113,7 +113,7 @@ impl Task for TaskService {
         let context = Arc::clone(&self.0);
         let id = request.id.clone();
         let work = async move {
-            let container = context.container(&request.id)?;
+            let container = context.container(&request.id).await?;
             if request.exec_id.is_empty() {
                 container.start_init(&context).await
             } else {
@@ -130,7 +130,7 @@ impl Task for TaskService {
     }
 
     async fn state(&self, _: &TtrpcContext, request: StateRequest) -> TtrpcResult<StateResponse> {
-        let container = self.0.container_after_creation(&request.id).await?;
+        let container = self.0.container(&request.id).await?;
         let process = container.process(&request.exec_id)?;
         let exit = process.exit();
         let stdio = process.stdio.clone();
@@ -154,7 +154,7 @@ impl Task for TaskService {
         let context = Arc::clone(&self.0);
         let id = request.id.clone();
         let work = async move {
-            let container = context.container(&request.id)?;
+            let container = context.container(&request.id).await?;
             container.add_exec(&context, new_exec(request)?)
         };
         self.carry_out("exec", &id, work).await?;
@@ -162,14 +162,14 @@ impl Task for TaskService {
     }
 
     async fn resize_pty(&self, _: &TtrpcContext, request: ResizePtyRequest) -> TtrpcResult<Empty> {
-        let process = self.0.container(&request.id)?.process(&request.exec_id)?;
+        let process = self.0.container(&request.id).await?.process(&request.exec_id)?;
         let (width, height) = terminal_size(&request)?;
         process.resize(width, height)?;
         Ok(Empty::new())
     }
 
     async fn close_io(&self, _: &TtrpcContext, request: CloseIORequest) -> TtrpcResult<Empty> {
-        let process = self.0.container_after_creation(&request.id).await?.process(&request.exec_id)?;
+        let process = self.0.container(&request.id).await?.process(&request.exec_id)?;
         if request.stdin {
             process.close_stdin();
         }
@@ -177,7 +177,7 @@ impl Task for TaskService {
     }
 
     async fn kill(&self, _: &TtrpcContext, request: KillRequest) -> TtrpcResult<Empty> {
-        let container = self.0.container(&request.id)?;
+        let container = self.0.container(&request.id).await?;
         let id = request.id.clone();
         let work = async move { container.kill(&request.exec_id, request.signal, request.all).await };
         self.carry_out("kill", &id, work).await?;
@@ -185,20 +185,20 @@ impl Task for TaskService {
     }
 
     async fn pause(&self, _: &TtrpcContext, request: PauseRequest) -> TtrpcResult<Empty> {
-        let (container, context) = (self.0.container(&request.id)?, Arc::clone(&self.0));
+        let (container, context) = (self.0.container(&request.id).await?, Arc::clone(&self.0));
         self.carry_out("pause", &request.id, async move { container.pause(&context).await }).await?;
         Ok(Empty::new())
     }
 
     async fn resume(&self, _: &TtrpcContext, request: ResumeRequest) -> TtrpcResult<Empty> {
-        let (container, context) = (self.0.container(&request.id)?, Arc::clone(&self.0));
+        let (container, context) = (self.0.container(&request.id).await?, Arc::clone(&self.0));
         self.carry_out("resume", &request.id, async move { container.resume(&context).await }).await?;
         Ok(Empty::new())
     }
 
     async fn pids(&self, _: &TtrpcContext, request: PidsRequest) -> TtrpcResult<PidsResponse> {
         let mut processes = Vec::new();
-        for (pid, exec_id) in self.0.container(&request.id)?.pids()? {
+        for (pid, exec_id) in self.0.container(&request.id).await?.pids()? {
             let info = exec_id.map(details_of).transpose()?;
             processes.push(ProcessInfo { pid: wire_pid(pid), info: info.into(), ..Default::default() });
         }
@@ -206,21 +206,21 @@ impl Task for TaskService {
     }
 
     async fn stats(&self, _: &TtrpcContext, request: StatsRequest) -> TtrpcResult<StatsResponse> {
-        let container = self.0.container(&request.id)?;
+        let container = self.0.container(&request.id).await?;
         let oom_kills = container.fixed.mediated.as_ref().map_or(0, |mediated| mediated.init_kills());
         let metrics = container.fixed.cgroup.metrics(oom_kills);
         Ok(StatsResponse { stats: MessageField::some(metrics), ..Default::default() })
     }
 
     async fn update(&self, _: &TtrpcContext, request: UpdateTaskRequest) -> TtrpcResult<Empty> {
-        let container = self.0.container(&request.id)?;
+        let container = self.0.container(&request.id).await?;
         let id = request.id.clone();
         self.carry_out("update", &id, async move { container.update(&request.resources.value).await }).await?;
         Ok(Empty::new())
     }
 
     async fn wait(&self, _: &TtrpcContext, request: WaitRequest) -> TtrpcResult<WaitResponse> {
-        let process = self.0.container(&request.id)?.process(&request.exec_id)?;
+        let process = self.0.container(&request.id).await?.process(&request.exec_id)?;
         let Exit { status, at } = process.wait().await?;
         Ok(WaitResponse { exit_status: status, exited_at: MessageField::some(at.into()), ..Default::default() })
     }
@@ -229,7 +229,7 @@ impl Task for TaskService {
         let context = Arc::clone(&self.0);
         let id = request.id.clone();
         let work = async move {
-            let container = context.container(&request.id)?;
+            let container = context.container(&request.id).await?;
             let process = container.process(&request.exec_id)?;
             let exit = if request.exec_id.is_empty() {
                 let exit = container.delete(&context).await?;
@@ -250,12 +250,12 @@ impl Task for TaskService {
     }
 
     async fn checkpoint(&self, _: &TtrpcContext, request: CheckpointTaskRequest) -> TtrpcResult<Empty> {
-        self.0.container(&request.id)?;
+        self.0.container(&request.id).await?;
         Err(TaskError::Unsupported { feature: "checkpointing a container" }.into())
     }
 
     async fn connect(&self, _: &TtrpcContext, request: ConnectRequest) -> TtrpcResult<ConnectResponse> {
-        let task_pid = self.0.container(&request.id).map_or(0, |container| container.init.pid());
+        let task_pid = self.0.container(&request.id).await.map_or(0, |container| container.init.pid());
         Ok(ConnectResponse { shim_pid: std::process::id(), task_pid: wire_pid(task_pid), ..Default::default() })
     }
 

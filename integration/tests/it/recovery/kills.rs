@@ -21,6 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("kills::helper_in_start", |node| at_hook(node, "startContainer", Victim::Helper)),
         Case::egpu("kills::helper_after_start", |node| at_hook(node, "poststart", Victim::Helper)),
         Case::egpu("kills::containerd_in_create", |node| at_hook(node, "createRuntime", Victim::Containerd)),
+        Case::egpu("kills::containerd_back_before_a_create_ends", back_before_a_create_ends),
         Case::egpu("kills::containerd_in_start", |node| at_hook(node, "startContainer", Victim::Containerd)),
         Case::plain("kills::shim_of_a_running_container", shim_of_a_running_container),
         Case::plain("kills::shim_during_an_exec", shim_during_an_exec),
@@ -148,6 +149,30 @@ fn at_hook(node: &Node, kind: &'static str, victim: Victim) {
         }
         let _ = creation.join().unwrap();
     });
+    clear(node, "a");
+    again(node);
+}
+
+/// containerd asks the shim who is there while that is still creating. It must not hear "nobody", and forget the shim.
+fn back_before_a_create_ends(node: &Node) {
+    let gate = Gate::new(node);
+    std::thread::scope(|scope| {
+        let creation = scope.spawn(|| {
+            if let Ok(container) = gate.hold(ask(node, "a"), "createRuntime", node).create() {
+                std::mem::forget(container);
+            }
+        });
+        gate.wait();
+        Victim::Containerd.kill(node);
+        // It serves nobody before it has asked: the hook cannot be told when it has.
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_secs(2));
+            gate.open();
+        });
+        node.start_containerd();
+        creation.join().unwrap();
+    });
+    node.task_state("a").expect("the task is known");
     clear(node, "a");
     again(node);
 }
