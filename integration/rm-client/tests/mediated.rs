@@ -420,30 +420,48 @@ fn work_that_comes_now_and_then_is_done_and_no_more() {
 #[test]
 fn no_attack_works_while_the_gate_is_closed() {
     for (name, attack) in compute_attacks::ATTACKS {
-        let container = container();
-        let client = Client::open(&container.nodes).unwrap();
-        let device = client.device(0).unwrap();
-        let group = Group::working(&device, Engine::Compute, 1, ENDLESS).unwrap();
-        container.gate.close().unwrap();
-        let before = (group.executed_ns().unwrap(), container.worked());
-        let (closed, mut effect) = (AtomicBool::new(true), Effect::default());
-        let (tried, has_tried) = mpsc::channel();
-        std::thread::scope(|scope| {
-            let hostile = scope.spawn(|| {
-                while closed.load(Ordering::Relaxed) {
-                    attack(&group, &mut effect).unwrap();
-                    let _ = tried.send(());
-                }
-            });
-            // Time that it could steal, and at least twice it has tried to.
-            std::thread::sleep(Duration::from_millis(60));
-            has_tried.iter().take(2).for_each(drop);
-            let after = (group.executed_ns().unwrap(), container.worked());
-            container.gate.open().unwrap();
-            closed.store(false, Ordering::Relaxed);
-            hostile.join().unwrap();
-            assert_eq!(after, before, "{name}");
+        // A gate that is closed for longer than the longest period lets a call through; this machine may stand still for as long.
+        let judged = (0..20).any(|_| {
+            works_while_the_gate_is_closed(*attack).is_some_and(|worked| {
+                assert!(!worked, "{name} has worked");
+                true
+            })
         });
-        assert!(effect.tried > 0, "{name} tries something");
+        assert!(judged, "{name}: the machine stood still each time");
     }
+}
+
+/// Whether the attack gets any time of the card; `None`: the gate was closed for too long to tell.
+fn works_while_the_gate_is_closed(attack: compute_attacks::Attack) -> Option<bool> {
+    let container = container();
+    let client = Client::open(&container.nodes).unwrap();
+    let device = client.device(0).unwrap();
+    let group = Group::working(&device, Engine::Compute, 1, ENDLESS).unwrap();
+    let begin = Instant::now();
+    container.gate.close().unwrap();
+    let before = (group.executed_ns().unwrap(), container.worked());
+    let (closed, mut effect) = (AtomicBool::new(true), Effect::default());
+    let (begun, has_begun) = mpsc::channel();
+    let worked = std::thread::scope(|scope| {
+        let hostile = scope.spawn(|| {
+            begun.send(()).unwrap();
+            loop {
+                attack(&group, &mut effect).unwrap();
+                if !closed.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        has_begun.recv().unwrap();
+        // Time that it could steal.
+        std::thread::sleep(Duration::from_millis(60));
+        let after = (group.executed_ns().unwrap(), container.worked());
+        let closed_for = begin.elapsed();
+        container.gate.open().unwrap();
+        closed.store(false, Ordering::Relaxed);
+        hostile.join().unwrap();
+        (closed_for < Duration::from_millis(900)).then_some(after != before)
+    });
+    assert!(effect.tried > 0, "it tries something");
+    worked
 }
