@@ -13,8 +13,8 @@ use sha2::{Digest, Sha256};
 use crate::{node::Node, processes};
 
 /// How long the last steps of a shim's end may take. Not a measurement: what is left after it is a leak.
-/// A shim that containerd forgot in its own death ends after half a minute.
-const GRACE: Duration = Duration::from_secs(60);
+/// A shim that containerd forgot in its own death ends after half a minute, if the machine is not busy.
+const GRACE: Duration = Duration::from_secs(180);
 
 /// Panics with a list of everything that the node's containers left.
 #[track_caller]

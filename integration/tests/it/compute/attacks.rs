@@ -17,6 +17,8 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
+/// How often what goes by a few seconds is tried.
+const TIMES: u32 = 5;
 /// Of the attacker, in percent, and of whoever is beside it.
 const OWN: i64 = 20;
 const NEIGHBOURS: f64 = 60.0;
@@ -51,34 +53,45 @@ fn steal(node: &Node, names: &[&str]) {
     let neighbour = spinning(node, "neighbour", &[("EGPU_COMPUTE", "60%")]);
     let mut stolen = Vec::new();
     for name in names {
-        let attacker = granted(node, "attacker", &[("EGPU_COMPUTE", "20%")]);
-        let (code, output) = attacker.args(&["rm-client", "steal", name, "3"]).run().unwrap();
-        assert_eq!(code, 0, "{name}: {}", output.stderr());
-        assert!(output.value("tried") > 0, "{name}");
-        let got = output.value("share_permille");
-        if got > OWN * 10 + SLACK {
-            stolen.push(format!("{name}: {got} per mille, {} calls accepted", output.value("accepted")));
-        }
-        // What was taken off would stay off.
-        let hurt = share(&neighbour.stdio, 0, 0, Duration::from_secs(2)).is_none_or(|share| share < NEIGHBOURS * 0.75);
-        if hurt {
-            stolen.push(format!("{name}: the neighbour has less than three quarters of its share"));
-        }
+        let outcome = each_time(|| {
+            let attacker = granted(node, "attacker", &[("EGPU_COMPUTE", "20%")]);
+            let (code, output) = attacker.args(&["rm-client", "steal", name, "3"]).run().unwrap();
+            assert_eq!(code, 0, "{name}: {}", output.stderr());
+            assert!(output.value("tried") > 0, "{name}");
+            let got = output.value("share_permille");
+            if got > OWN * 10 + SLACK {
+                return Some(format!("{name}: {got} per mille, {} calls accepted", output.value("accepted")));
+            }
+            // What was taken off would stay off.
+            let left = share(&neighbour.stdio, 0, 0, Duration::from_secs(2));
+            let hurt = left.is_none_or(|share| share < NEIGHBOURS * 0.75);
+            hurt.then(|| format!("{name}: the neighbour has less than three quarters of its share: {left:?}"))
+        });
+        stolen.extend(outcome);
     }
     assert!(stolen.is_empty(), "{stolen:#?}");
     until_shares("the neighbour", &[(&neighbour.stdio, NEIGHBOURS)]);
     neighbour.end();
 }
 
+/// What an attack gained, if it gains every time. A busy machine may be late with an edge, or with all of a few seconds; a
+/// defence that is not there is missing each time.
+fn each_time(mut attack: impl FnMut() -> Option<String>) -> Option<String> {
+    (1..TIMES).try_fold(attack()?, |_, _| attack())
+}
+
 /// Defence: a window is all of its container's processes'.
 fn processes(node: &Node) {
     let neighbour = spinning(node, "neighbour", &[("EGPU_COMPUTE", "60%")]);
-    let attacker = granted(node, "attacker", &[("EGPU_COMPUTE", "20%")]);
-    let (code, output) = attacker.args(&["rm-client", "storm", "4", "24", "--groups", "2"]).run().unwrap();
-    assert_eq!(code, 0, "{}", output.stderr());
-    assert!(output.value("worked") > 1, "{}", output.stdout());
-    let got = output.value("share_permille");
-    assert!(got <= OWN * 10 + SLACK, "{got} per mille");
+    let stolen = each_time(|| {
+        let attacker = granted(node, "attacker", &[("EGPU_COMPUTE", "20%")]);
+        let (code, output) = attacker.args(&["rm-client", "storm", "4", "24", "--groups", "2"]).run().unwrap();
+        assert_eq!(code, 0, "{}", output.stderr());
+        assert!(output.value("worked") > 1, "{}", output.stdout());
+        let got = output.value("share_permille");
+        (got > OWN * 10 + SLACK).then(|| format!("{got} per mille"))
+    });
+    assert_eq!(stolen, None);
     until_shares("the neighbour", &[(&neighbour.stdio, NEIGHBOURS)]);
     neighbour.end();
 }
@@ -88,12 +101,15 @@ fn soft(node: &Node) {
     let weight = [("EGPU_POLICY", "soft"), ("EGPU_WEIGHT", "1")];
     let neighbour = spinning(node, "neighbour", &weight);
     for name in ["own-timeslice", "duplicate-timeslice", "channel-properties", "new-groups"] {
-        let attacker = granted(node, "attacker", &weight).args(&["rm-client", "steal", name, "4"]);
-        let (code, output) = attacker.run().unwrap();
-        assert_eq!(code, 0, "{name}: {}", output.stderr());
-        let got = output.value("share_permille");
-        // Unhindered, a slice of a second leaves a neighbour with a few thousandths.
-        assert!(got <= 700, "{name}: {got} per mille");
+        let stolen = each_time(|| {
+            let attacker = granted(node, "attacker", &weight).args(&["rm-client", "steal", name, "4"]);
+            let (code, output) = attacker.run().unwrap();
+            assert_eq!(code, 0, "{name}: {}", output.stderr());
+            let got = output.value("share_permille");
+            // Unhindered, a slice of a second leaves a neighbour with a few thousandths.
+            (got > 700).then(|| format!("{name}: {got} per mille"))
+        });
+        assert_eq!(stolen, None);
     }
     until_shares("the neighbour", &[(&neighbour.stdio, 100.0)]);
     neighbour.end();

@@ -18,6 +18,9 @@ fn on_two<'node>(node: &'node Node, id: &str, percent: &str) -> Container<'node>
     builder.env("EGPU_COMPUTE", percent).args(&spin).start().unwrap()
 }
 
+/// Samples of two to three seconds.
+const SOME: usize = 300;
+
 /// Its kernels wait for each other: a window on one card and none on the other would be worth nothing.
 fn together(node: &Node) {
     let (one, two) = (on_two(node, "one", "40%"), on_two(node, "two", "30%"));
@@ -33,14 +36,18 @@ fn together(node: &Node) {
         all.then_some(())
     });
     for container in [&one, &two] {
-        let told = samples(&container.stdio);
-        let gains = told.windows(2).map(|pair| {
-            let gain = |card: usize| pair[1].executed_us[card] - pair[0].executed_us[card];
-            (gain(0), gain(1))
+        // While the machine is busy, the one card's edge may be later than the other's; not for ever.
+        eventually("it runs on both cards at once", || {
+            let mut told = samples(&container.stdio);
+            let told = told.split_off(told.len().saturating_sub(SOME));
+            let gains = told.windows(2).map(|pair| {
+                let gain = |card: usize| pair[1].executed_us[card] - pair[0].executed_us[card];
+                (gain(0), gain(1))
+            });
+            let (both, either) =
+                gains.fold((0, 0), |(both, either), (one, other)| (both + one.min(other), either + one.max(other)));
+            (told.len() == SOME && both * 10 >= either * 7).then_some(())
         });
-        let (both, either) =
-            gains.fold((0, 0), |(both, either), (one, other)| (both + one.min(other), either + one.max(other)));
-        assert!(both * 10 >= either * 7, "{}: {both} us on both cards, {either} us on one of them", container.id());
     }
     end([one, two]);
 }

@@ -200,9 +200,10 @@ fn zombies_are_reaped(node: &Node) {
     container.stdio.wait_for("done");
     let shim = node.shim().pid;
     eventually("no zombies below the shim", || {
-        let all = integration::processes::all();
-        let waiting = all.iter().any(|process| process.command.contains("sleep 0.05"));
-        let zombies = all.iter().any(|process| process.parent == shim && process.state == 'Z');
+        let own = integration::processes::in_cgroup(&node.cgroup_parent());
+        let waiting = own.iter().any(|process| process.command.contains("sleep 0.05"));
+        let zombies =
+            integration::processes::all().iter().any(|process| process.parent == shim && process.state == 'Z');
         (!waiting && !zombies).then_some(())
     });
     container.end();
