@@ -176,7 +176,11 @@ mod tests {
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| (0..300).for_each(|round| file.write(&usage(round % 17)).unwrap()));
             while !writer.is_finished() {
-                let seen = UsageFile::read(&path).unwrap();
+                let seen = match UsageFile::read(&path) {
+                    // The writer may be taken off the processor halfway, for longer than a reader has patience.
+                    Err(ReadBlockError::Damaged { .. }) => continue,
+                    read => read.unwrap(),
+                };
                 assert!(seen == Usage::default() || seen == usage(i32::try_from(seen.processes.len()).unwrap()));
             }
         });

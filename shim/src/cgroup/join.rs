@@ -134,11 +134,18 @@ mod tests {
         assert!(before.iter().all(String::is_empty));
         // The calling thread alone moves, and leaves nothing behind when it ends.
         let cgroup = real.cgroup.clone();
-        let found = std::thread::spawn(move || {
-            cgroup.enter().unwrap();
-            directories.iter().map(|at| fs::read_to_string(at.join("tasks")).unwrap()).collect::<Vec<_>>()
+        let found = std::thread::spawn({
+            let directories = directories.clone();
+            move || {
+                cgroup.enter().unwrap();
+                directories.iter().map(|at| fs::read_to_string(at.join("tasks")).unwrap()).collect::<Vec<_>>()
+            }
         });
         assert!(found.join().unwrap().iter().all(|tasks| tasks.lines().count() == 1));
+        // A thread can be joined a moment before the kernel has taken it out of its cgroups.
+        for directory in &directories {
+            testing::until("the thread is gone", || fs::read_to_string(directory.join("tasks")).unwrap().is_empty());
+        }
     }
 
     #[test]

@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(metrics.type_url, "io.containerd.cgroups.v1.Metrics");
         real.cgroup.remove().await.unwrap();
         while let Some(event) = watch.next().await {
-            assert_eq!(event.kills, kills);
+            assert!(event.kills >= kills, "{event:?}, {kills} before");
         }
     }
 

@@ -5,6 +5,7 @@ use std::{
     io::Write as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use tempfile::TempDir;
@@ -128,6 +129,15 @@ impl Drop for RealCgroup {
         for child in &mut self.children {
             let _ = child.wait();
         }
+    }
+}
+
+/// Waits until `holds`; fails when it never does.
+pub(super) fn until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

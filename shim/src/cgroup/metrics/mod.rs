@@ -144,9 +144,15 @@ mod tests {
         let Some(mut real) = RealCgroup::v1("metrics", &["cpu", "cpuacct", "memory", "pids", "freezer"]) else {
             return;
         };
-        real.spawn("", "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done");
-        real.wait();
+        let pid = real.spawn("", "while :; do :; done");
         let decode = |metrics: &Any| cgroups::metrics::Metrics::parse_from_bytes(&metrics.value).unwrap();
+        // The kernel counts user and kernel time in ticks, at each of which some other process may be running.
+        testing::until("it has used the processor", || {
+            let metrics = decode(&real.cgroup.metrics(0));
+            metrics.cpu.usage.user > 0 || metrics.cpu.usage.kernel > 0
+        });
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+        real.wait();
         // The process has ended; the figures are those of its end.
         let metrics = decode(&real.cgroup.metrics(0));
         assert!(metrics.cpu.usage.total > 0);
