@@ -112,7 +112,7 @@ fn boot_id() -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::{path::Path, process::Command};
+    use std::process::Command;
 
     use super::*;
 

@@ -144,7 +144,7 @@ mod tests {
         let Some(mut real) = RealCgroup::v1("metrics", &["cpu", "cpuacct", "memory", "pids", "freezer"]) else {
             return;
         };
-        let pid = real.spawn("", "i=0; while :; do i=$((i+1)); done");
+        let pid = real.spawn("", "x=$(head -c 1000000 /dev/zero | tr '\\0' x); while :; do :; done");
         let decode = |metrics: &Any| cgroups::metrics::Metrics::parse_from_bytes(&metrics.value).unwrap();
         // The kernel counts user and kernel time in ticks, at each of which some other process may be running.
         testing::until("it has used the processor", || {
