@@ -4,23 +4,21 @@
 //! 2 MiB, at addresses close to each other, needs 4 KiB of tables for each 512 MiB. So they are not charged, but estimated at the worst, and
 //! there may be a hundred-and-twenty-eighth of the limit and 32 MiB of them: mapping all of a grant four times in pages of 4 KiB.
 //!
-//! The worst: for each 2 MiB that are mapped, 4 KiB of entries for pages of 4 KiB; for each stretch of 512 MiB in which something is mapped,
-//! a table of its own on each of the four levels above (kernel-open/nvidia-uvm/uvm_pascal_mmu.c, uvm_hopper_mmu.c).
+//! The worst: for each 2 MiB in which something is mapped, however little, a table for pages of 4 KiB; for each stretch of 512 MiB in which
+//! something is mapped, a table of its own on each of the four levels above (kernel-open/nvidia-uvm/uvm_pascal_mmu.c, uvm_hopper_mmu.c).
 
-use std::collections::{BTreeMap, HashMap};
+mod stretches;
+
+use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
 use runtime_config::units::Bytes;
 
 use super::{Accounts, Card, Counted, ObjectName, Refusal, UvmFile, cards::saturated, intervals::Span, tree::Index};
+use crate::rm::Handle;
+use stretches::{LOWEST_BITS, STRETCH_BITS, Stretch, stretches};
 
 const TABLE: u128 = 4 << 10;
-/// What one table of the lowest level maps.
-const LOWEST: u128 = 2 << 20;
-/// What one of the next level does, by the bits of the address.
-const STRETCH_BITS: u32 = 29;
 const LEVELS_ABOVE: u128 = 4;
-/// More are not looked at one by one: the driver maps nothing as long as that.
-const MOST_STRETCHES: u64 = 1 << 18;
 
 /// What may be there of a card with this limit.
 fn most(limit: Bytes) -> Bytes {
@@ -29,15 +27,15 @@ fn most(limit: Bytes) -> Bytes {
 
 /// For a mapping of that many bytes alone, wherever it begins.
 fn cost(length: u64) -> u128 {
-    let length = u128::from(length);
-    length.div_ceil(LOWEST).saturating_add(1) * TABLE + ((length >> STRETCH_BITS) + 2) * LEVELS_ABOVE * TABLE
+    let touched = |bits: u32| u128::from(length >> bits) + 2;
+    (touched(LOWEST_BITS) + touched(STRETCH_BITS) * LEVELS_ABOVE) * TABLE
 }
 
 #[derive(Debug, Default)]
 struct OfCard {
-    /// Bytes that are mapped.
-    mapped: u128,
-    /// Stretches in which something is.
+    /// Tables of the lowest level.
+    lowest: u128,
+    /// Stretches in which something is mapped.
     stretches: u128,
     /// Reserved.
     coming: u128,
@@ -45,7 +43,7 @@ struct OfCard {
 
 impl OfCard {
     fn estimate(&self) -> u128 {
-        self.mapped.div_ceil(LOWEST) * TABLE + self.stretches * LEVELS_ABOVE * TABLE + self.coming
+        (self.lowest + self.stretches * LEVELS_ABOVE) * TABLE + self.coming
     }
 }
 
@@ -53,18 +51,27 @@ impl OfCard {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Space {
     Uvm(UvmFile),
-    /// Virtual memory of the resource manager's.
-    Virtual(Index),
+    /// Virtual memory of the resource manager's: what it is kept by, and its own handle.
+    Virtual(Index, Handle),
 }
+
+/// A mapping in virtual memory.
+#[derive(Debug, Clone, Copy)]
+struct Dma {
+    device: Handle,
+    card: Card,
+    last: u64,
+}
+
+/// What a mapping in virtual memory is kept by, the memory's handle, and where in it the mapping begins.
+type DmaKey = (Index, Handle, u64);
 
 /// Those of all address spaces.
 #[derive(Debug, Default)]
 pub(super) struct PageTables {
     cards: HashMap<Card, OfCard>,
-    /// Bytes that are mapped in each stretch.
-    stretches: HashMap<(Space, Card, u64), u64>,
-    /// What is mapped in virtual memory, and where: its card, and its last address.
-    dma: BTreeMap<(Index, u64), (Card, u64)>,
+    stretches: HashMap<(Space, Card, u64), Stretch>,
+    dma: BTreeMap<DmaKey, Dma>,
 }
 
 /// Room for the tables of a mapping that is about to be made; to be given to [`Accounts::release_page_tables`] once it is, or is not.
@@ -75,63 +82,73 @@ pub struct PageTableReservation {
     cost: u128,
 }
 
-/// The stretches that a mapping touches, and how much of it lies in each.
-fn stretches(span: Span) -> impl Iterator<Item = (u64, u64)> {
-    let (first, last) = (span.first >> STRETCH_BITS, span.last >> STRETCH_BITS);
-    (first..=last.min(first.saturating_add(MOST_STRETCHES))).filter_map(move |at| {
-        let begin = at << STRETCH_BITS;
-        let stretch = Span { first: begin, last: begin | ((1 << STRETCH_BITS) - 1) };
-        let common = stretch.common(span)?;
-        Some((at, common.last - common.first + 1))
-    })
-}
-
 impl PageTables {
     /// Something has been mapped for `card`.
     pub(super) fn mapped(&mut self, space: Space, card: Card, span: Span) {
         let of_card = self.cards.entry(card).or_default();
-        of_card.mapped += span.length();
-        for (at, bytes) in stretches(span) {
-            let mapped = self.stretches.entry((space, card, at)).or_default();
-            of_card.stretches += u128::from(*mapped == 0);
-            *mapped = mapped.saturating_add(bytes);
+        for (at, part) in stretches(span) {
+            match self.stretches.entry((space, card, at)) {
+                Entry::Vacant(entry) => {
+                    of_card.stretches += 1;
+                    of_card.lowest += entry.insert(Stretch::with(part)).lowest();
+                }
+                Entry::Occupied(mut entry) => {
+                    let before = entry.get().lowest();
+                    entry.get_mut().add(part);
+                    of_card.lowest += entry.get().lowest() - before;
+                }
+            }
         }
     }
 
-    /// The same was unmapped.
+    /// The same was unmapped, or a part of it.
     pub(super) fn unmapped(&mut self, space: Space, card: Card, span: Span) {
         let Some(of_card) = self.cards.get_mut(&card) else { return };
-        of_card.mapped = of_card.mapped.saturating_sub(span.length());
-        for (at, bytes) in stretches(span) {
-            let Some(mapped) = self.stretches.get_mut(&(space, card, at)) else { continue };
-            *mapped = mapped.saturating_sub(bytes);
-            if *mapped == 0 {
-                self.stretches.remove(&(space, card, at));
+        for (at, part) in stretches(span) {
+            let Entry::Occupied(mut entry) = self.stretches.entry((space, card, at)) else { continue };
+            let before = entry.get().lowest();
+            entry.get_mut().subtract(part);
+            let left = entry.get().lowest();
+            of_card.lowest = of_card.lowest.saturating_sub(before - left);
+            if left == 0 {
+                entry.remove();
                 of_card.stretches = of_card.stretches.saturating_sub(1);
             }
         }
     }
 
+    /// Mappings in virtual memory.
+    pub(super) fn references(&self) -> usize {
+        self.dma.len()
+    }
+
     /// An object is gone, and what was mapped in it.
     pub(super) fn object_gone(&mut self, object: Index) {
-        let keys: Vec<_> = self.dma.range((object, 0)..=(object, u64::MAX)).map(|(key, _)| *key).collect();
-        for key in keys {
+        let (first, last) = ((object, Handle(0), 0), (object, Handle(u32::MAX), u64::MAX));
+        while let Some((&key, _)) = self.dma.range(first..=last).next() {
             self.end_dma(key);
         }
     }
 
-    /// A mapping in virtual memory ends: its card and its addresses.
-    fn end_dma(&mut self, key: (Index, u64)) -> Option<(Card, Span)> {
-        let (card, last) = self.dma.remove(&key)?;
-        let span = Span { first: key.1, last };
-        self.unmapped(Space::Virtual(key.0), card, span);
-        Some((card, span))
+    fn end_dma(&mut self, key: DmaKey) {
+        if let Some(Dma { card, last, .. }) = self.dma.remove(&key) {
+            self.unmapped(Space::Virtual(key.0, key.1), card, Span { first: key.2, last });
+        }
     }
 
-    fn begin_dma(&mut self, object: Index, card: Card, span: Span) {
-        self.end_dma((object, span.first));
-        self.dma.insert((object, span.first), (card, span.last));
-        self.mapped(Space::Virtual(object), card, span);
+    fn begin_dma(&mut self, key: DmaKey, dma: Dma) {
+        self.end_dma(key);
+        self.dma.insert(key, dma);
+        self.mapped(Space::Virtual(key.0, key.1), dma.card, Span { first: key.2, last: dma.last });
+    }
+
+    /// The mappings of `device` in virtual memory that have part of `span`: where each begins.
+    fn dma_within(&self, (index, memory): (Index, Handle), device: Handle, span: Span) -> Vec<(DmaKey, Dma)> {
+        let before = self.dma.range((index, memory, 0)..(index, memory, span.first)).next_back();
+        let before = before.filter(|(_, dma)| dma.last >= span.first);
+        let within = self.dma.range((index, memory, span.first)..=(index, memory, span.last));
+        let all = before.into_iter().chain(within).map(|(key, dma)| (*key, *dma));
+        all.filter(|(_, dma)| dma.device == device).collect()
     }
 }
 
@@ -168,24 +185,44 @@ impl Accounts {
         saturated(self.page_tables.cards.get(&card).map_or(0, OfCard::estimate))
     }
 
-    /// `length` bytes were mapped on `card` at `offset` of `object`, virtual memory (`NV_ESC_RM_MAP_MEMORY_DMA`).
-    pub fn dma_mapped(&mut self, object: ObjectName, card: Card, offset: u64, length: u64) {
+    /// Whether one more mapping may be made in virtual memory, or one be cut in two; ask before the driver is asked.
+    ///
+    /// # Errors
+    /// When there are too many references.
+    pub fn dma_fits(&self) -> Result<(), Refusal> {
+        self.references_fit(1)
+    }
+
+    /// `length` bytes were mapped for `device`, which is of `card`, at `offset` of `object`, virtual memory
+    /// (`NV_ESC_RM_MAP_MEMORY_DMA`).
+    pub fn dma_mapped(&mut self, object: ObjectName, device: Handle, card: Card, offset: u64, length: u64) {
         if let (Some(index), Some(span)) = (self.virtual_memory(object), Span::new(offset, length)) {
-            self.page_tables.begin_dma(index, card, span);
+            self.page_tables.begin_dma((index, object.object, span.first), Dma { device, card, last: span.last });
         }
     }
 
-    /// `length` bytes (0: all of it) of the mapping at `offset` were unmapped.
-    pub fn dma_unmapped(&mut self, object: ObjectName, offset: u64, length: u64) {
+    /// What `device` has mapped in `length` bytes from `offset` on was unmapped, be that nothing, part of a mapping or several of them; with
+    /// a `length` of 0, the one that begins there (`serverInterUnmapInternal` in src/nvidia/src/libraries/resserv/src/rs_server.c).
+    pub fn dma_unmapped(&mut self, object: ObjectName, device: Handle, offset: u64, length: u64) {
         let Some(index) = self.virtual_memory(object) else { return };
-        let Some((&key, _)) = self.page_tables.dma.range((index, 0)..=(index, offset)).next_back() else { return };
-        let Some((card, whole)) = self.page_tables.end_dma(key) else { return };
-        let Some(gone) = Span::new(offset, length).filter(|gone| gone.common(whole).is_some()) else { return };
-        if let Some(last) = gone.first.checked_sub(1).filter(|last| *last >= whole.first) {
-            self.page_tables.begin_dma(index, card, Span { first: whole.first, last });
+        let tables = &mut self.page_tables;
+        if length == 0 {
+            let key = (index, object.object, offset);
+            if tables.dma.get(&key).is_some_and(|dma| dma.device == device) {
+                tables.end_dma(key);
+            }
+            return;
         }
-        if gone.last < whole.last {
-            self.page_tables.begin_dma(index, card, Span { first: gone.last + 1, last: whole.last });
+        // The driver refuses what wraps.
+        let Some(gone) = Span::new(offset, length) else { return };
+        for (key, dma) in tables.dma_within((index, object.object), device, gone) {
+            tables.end_dma(key);
+            if let Some(last) = gone.first.checked_sub(1).filter(|last| *last >= key.2) {
+                tables.begin_dma(key, Dma { last, ..dma });
+            }
+            if gone.last < dma.last {
+                tables.begin_dma((key.0, key.1, gone.last + 1), dma);
+            }
         }
     }
 

@@ -20,7 +20,7 @@ pub struct Counts {
     pub address_spaces: u32,
     /// Physical allocations that are charged; without managed memory.
     pub charges: usize,
-    /// External ranges and mappings of UVM files, exports and attachments.
+    /// External ranges, pools and mappings of UVM files, exports, attachments, and mappings in virtual memory.
     pub references: usize,
     /// Ranges of managed memory, reserved ones included.
     pub managed_ranges: usize,
@@ -98,12 +98,17 @@ impl Accounts {
             channels: self.counts.channels,
             address_spaces: self.counts.address_spaces,
             charges: self.charges.len(),
-            references: self.uvm.references() + self.exports.len() + self.attachments.len(),
+            references: self.references(),
             managed_ranges: self.managed.len(),
             conflicts: self.conflicts,
             os_events: self.os_events.values().fold(0, |sum, count| sum.saturating_add(*count)),
             abandoned: self.abandoned(),
         }
+    }
+
+    /// What is limited by [`ObjectLimits::references`](super::ObjectLimits::references).
+    pub(super) fn references(&self) -> usize {
+        self.uvm.references() + self.exports.len() + self.attachments.len() + self.page_tables.references()
     }
 
     /// Whether the client was allocated through this account.

@@ -73,7 +73,8 @@ pub struct ObjectLimits {
     pub address_spaces: u32,
     /// Objects in total.
     pub objects: u32,
-    /// References besides objects, in total: external ranges and mappings of UVM files, exports and attachments.
+    /// References besides objects, in total: external ranges, pools and mappings of UVM files, exports, attachments, and mappings in
+    /// virtual memory.
     pub references: u32,
     /// Ranges of managed memory.
     pub managed_ranges: u32,

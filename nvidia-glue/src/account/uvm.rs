@@ -28,6 +28,12 @@ pub(super) struct File {
     keepers: u32,
 }
 
+#[derive(Debug)]
+struct Pool {
+    charge: ChargeId,
+    span: Option<Span>,
+}
+
 /// Every UVM file.
 #[derive(Debug, Default)]
 pub(super) struct UvmFiles {
@@ -38,9 +44,10 @@ pub(super) struct UvmFiles {
     closed: BTreeSet<UvmFile>,
     /// Last address by first.
     ranges: BTreeMap<(UvmFile, u64), u64>,
-    maps: Intervals<(UvmFile, Card), ChargeId>,
-    /// Pools of semaphores by their first address: memory of the host's.
-    pools: BTreeMap<(UvmFile, u64), ChargeId>,
+    /// What is mapped where; `None`: something that is charged for nothing, or nothing at all. It has page tables all the same.
+    maps: Intervals<(UvmFile, Card), Option<ChargeId>>,
+    /// Pools of semaphores by their first address: memory of the host's, mapped on every card.
+    pools: BTreeMap<(UvmFile, u64), Pool>,
 }
 
 impl UvmFiles {
@@ -66,7 +73,7 @@ impl UvmFiles {
 
 impl Accounts {
     pub(super) fn references_fit(&self, more: usize) -> Result<(), Refusal> {
-        let references = self.uvm.references() + self.exports.len() + self.attachments.len();
+        let references = self.references();
         if references + more > self.limits.references as usize {
             return Err(Refusal::TooMany { counted: Counted::References, limit: self.limits.references });
         }
@@ -116,14 +123,11 @@ impl Accounts {
         }
     }
 
-    /// What `hold` holds was mapped at `base` of `file` on `cards` (`UVM_MAP_EXTERNAL_ALLOCATION`; at least one, and one that is not of
-    /// the grant counts too), in place of what was mapped there. What that released.
+    /// What `hold` holds was mapped at `base` of `file` on `cards` (`UVM_MAP_EXTERNAL_ALLOCATION`; one that is not of the grant counts
+    /// too), in place of what was mapped there; with no cards, only for others than cards (`UVM_ALLOC_DEVICE_P2P`), until the range or the
+    /// file is gone. What that released.
     pub fn map(&mut self, hold: Hold, file: UvmFile, base: u64, length: u64, cards: &[Card]) -> Bytes {
-        debug_assert!(!cards.is_empty(), "a mapping is on a card");
-        if cards.is_empty() {
-            // Nobody could say when it goes: it stays charged, and is counted as abandoned.
-            return Bytes(0);
-        }
+        let cards = if cards.is_empty() { &[Card::HOST] } else { cards };
         // The driver maps nothing of no length, and nothing that wraps; should it have, it is as long as can be.
         let span = Span::new(base, length).unwrap_or(Span { first: base, last: u64::MAX });
         let mut released = 0_u64;
@@ -131,15 +135,25 @@ impl Accounts {
             released = released.saturating_add(self.cut_map(file, card, span).0);
             if let Some(charge) = hold.charge {
                 self.charges.hold(charge);
-                self.uvm.maps.insert((file, card), span, charge);
-                self.page_tables.mapped(Space::Uvm(file), card, span);
             }
+            self.uvm.maps.insert((file, card), span, hold.charge);
+            self.page_tables.mapped(Space::Uvm(file), card, span);
         }
         self.release(hold);
         Bytes(released)
     }
 
-    /// Part of `file` was unmapped on `card` (`UVM_UNMAP_EXTERNAL`, or replaced by `UVM_MAP_EXTERNAL_SPARSE`). What that released.
+    /// Nothing was mapped at `base` of `file` on `card`, in place of what was there (`UVM_MAP_EXTERNAL_SPARSE`,
+    /// `UVM_MAP_DYNAMIC_PARALLELISM_REGION`): that has page tables too. What that released.
+    pub fn map_nothing(&mut self, file: UvmFile, base: u64, length: u64, card: Card) -> Bytes {
+        let Some(span) = Span::new(base, length) else { return Bytes(0) };
+        let released = self.cut_map(file, card, span);
+        self.uvm.maps.insert((file, card), span, None);
+        self.page_tables.mapped(Space::Uvm(file), card, span);
+        released
+    }
+
+    /// Part of `file` was unmapped on `card` (`UVM_UNMAP_EXTERNAL`). What that released.
     pub fn unmap(&mut self, file: UvmFile, card: Card, base: u64, length: u64) -> Bytes {
         Span::new(base, length).map_or(Bytes(0), |span| self.cut_map(file, card, span))
     }
@@ -148,10 +162,12 @@ impl Accounts {
         let mut released = 0_u64;
         for cut in self.uvm.maps.cut((file, card), span) {
             self.page_tables.unmapped(Space::Uvm(file), card, cut.span);
-            match cut.remain {
-                0 => released = released.saturating_add(self.charges.release(&mut self.cards, cut.value).0),
-                1 => {}
-                _ => self.charges.hold(cut.value),
+            match (cut.value, cut.remain) {
+                (Some(charge), 0) => {
+                    released = released.saturating_add(self.charges.release(&mut self.cards, charge).0);
+                }
+                (None, _) | (_, 1) => {}
+                (Some(charge), _) => self.charges.hold(charge),
             }
         }
         Bytes(released)
@@ -177,21 +193,27 @@ impl Accounts {
         Ok(Hold { charge: Some(charge), armed: Armed::new(&self.abandoned) })
     }
 
-    /// The pool exists, at `base` of `file`.
-    pub fn pool(&mut self, hold: Hold, file: UvmFile, base: u64) {
+    /// The pool exists, `length` bytes at `base` of `file`.
+    pub fn pool(&mut self, hold: Hold, file: UvmFile, base: u64, length: u64) {
         if let Some(charge) = hold.charge {
+            self.drop_pools(file, base..=base);
             self.charges.hold(charge);
-            if let Some(before) = self.uvm.pools.insert((file, base), charge) {
-                self.charges.release(&mut self.cards, before);
+            let span = Span::new(base, length);
+            for (card, span) in self.cards.all().zip(std::iter::repeat(span)) {
+                span.into_iter().for_each(|span| self.page_tables.mapped(Space::Uvm(file), card, span));
             }
+            self.uvm.pools.insert((file, base), Pool { charge, span });
         }
         self.release(hold);
     }
 
     fn drop_pools(&mut self, file: UvmFile, bases: RangeInclusive<u64>) {
-        while let Some((&key, &charge)) = self.uvm.pools.range((file, *bases.start())..=(file, *bases.end())).next() {
-            self.uvm.pools.remove(&key);
-            self.charges.release(&mut self.cards, charge);
+        while let Some((&key, _)) = self.uvm.pools.range((file, *bases.start())..=(file, *bases.end())).next() {
+            let Some(pool) = self.uvm.pools.remove(&key) else { break };
+            for (card, span) in self.cards.all().zip(std::iter::repeat(pool.span)) {
+                span.into_iter().for_each(|span| self.page_tables.unmapped(Space::Uvm(file), card, span));
+            }
+            self.charges.release(&mut self.cards, pool.charge);
         }
     }
 

@@ -241,6 +241,65 @@ fn a_listener_is_told_of_driver_calls_and_mappings_only() {
     assert_eq!(Arch::X86_64.call(0x4000_0003, 54), Some(NotifiedCall::Ioctl));
 }
 
+/// The machine that the tests run on has the numbers that the table says: whoever runs them on another one, asks that one.
+#[test]
+fn the_native_entry_is_this_machines() {
+    let Some(native) = Arch::native() else {
+        println!("skipped: no machine that there is a driver for");
+        return;
+    };
+    let number = |number: libc::c_long| u32::try_from(number).unwrap();
+    let entry = &native.entries()[0];
+    assert_eq!((entry.ioctl[0], entry.mmap), (number(libc::SYS_ioctl), number(libc::SYS_mmap)));
+    let ioctl = i32::try_from(libc::SYS_ioctl).unwrap();
+    assert_eq!(native.call(entry.audit_arch, ioctl), Some(NotifiedCall::Ioctl));
+}
+
+/// Each number that a table of calls can have (32-bit ARM has its own calls from 0xf0000 on), and some that none has.
+fn numbers() -> impl Iterator<Item = u32> {
+    let odd = [0x7fff_ffff, 0x8000_0000, u32::MAX, X32_BIT - 1];
+    let private = 0x000f_0000..0x000f_0010;
+    (0..4096).chain((0..4096).map(|nr| nr | X32_BIT)).chain(private).chain(odd)
+}
+
+/// Of all calls of a machine, by each of its entries, those that are decided about: for a driver's call that names a driver's command, and a
+/// shared mapping at an offset.
+#[test]
+fn of_all_numbers_only_the_tables_are_decided_about() {
+    let arguments = [5, command(3, b'F', 0x2b, 48), 3, 0x01, 5, 0x20_0000];
+    for arch in [Arch::X86_64, Arch::Aarch64] {
+        let (listening, fence) = (program(arch, Action::UserNotification), program(arch, Action::NOT_A_DRIVER));
+        for entry in arch.entries() {
+            let is_64_bit = entry.audit_arch & AUDIT_ARCH_64BIT != 0;
+            for nr in numbers() {
+                let masked = nr & !X32_BIT;
+                let (is_ioctl, is_mmap) = (entry.ioctl.contains(&masked), entry.mmap == masked);
+                let is_old_mmap = arch == Arch::X86_64 && !is_64_bit && masked == 90;
+                let told = match (is_ioctl || is_mmap, is_old_mmap) {
+                    (true, _) => NOTIFY,
+                    (false, true) => 0x0005_0000 | 38,
+                    (false, false) => ALLOW,
+                };
+                let at = format!("{:#x} {nr:#x}", entry.audit_arch);
+                assert_eq!(run_with(&listening, entry.audit_arch, nr, arguments), told, "{at}, with a listener");
+                let refused = if is_ioctl { ENOTTY } else { ALLOW };
+                assert_eq!(run_with(&fence, entry.audit_arch, nr, arguments), refused, "{at}, the fence alone");
+            }
+        }
+        // Other machines' entries, and what a kernel might yet get.
+        for audit in [0xc000_003e, 0x4000_0003, 0xc000_00b7, 0x4000_0028, 0x8000_00b7, 0x0000_0028, 0xc000_00f3, 0] {
+            let is_own = arch.entries().iter().any(|entry| entry.audit_arch == audit);
+            for nr in [0, 9, 16, 29, 54, 192, 222].into_iter().filter(|_| !is_own) {
+                assert_eq!(run_with(&fence, audit, nr, arguments), SECCOMP_RET_KILL_PROCESS, "{audit:#x} {nr}");
+            }
+        }
+    }
+    assert_eq!(Arch::Aarch64.call(0xc000_00b7, 222), Some(NotifiedCall::Mmap { offset_unit: 1 }));
+    assert_eq!(Arch::Aarch64.call(0x4000_0028, 192), Some(NotifiedCall::Mmap { offset_unit: 4096 }));
+    assert_eq!(Arch::Aarch64.call(0xc000_00b7, 29), Some(NotifiedCall::Ioctl));
+    assert_eq!(Arch::Aarch64.call(0x4000_0028, 54), Some(NotifiedCall::Ioctl));
+}
+
 #[test]
 fn an_unknown_entry_kills() {
     for arch in [Arch::X86_64, Arch::Aarch64] {

@@ -62,13 +62,16 @@ impl Session {
         let card = self.card_of(map.client, map.device).ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
         let length = read_u64(&flight.args, DMA_LENGTH).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
         flight.confirm()?;
-        let tables = self.reserve(flight.pid, |accounts| accounts.reserve_page_tables(&[card], length))?;
+        let tables = self.reserve(flight.pid, |accounts| {
+            accounts.dma_fits()?;
+            accounts.reserve_page_tables(&[card], length)
+        })?;
         let done = self.locks.with(&[Name::Client(map.client)], || {
             let status = flight.execute(self.driver.as_ref())?;
             // The status stands behind it in every release.
             let offset = flight.row.status_at().and_then(|at| read_u64(&flight.args, at.checked_sub(8)?));
             if let Some(offset) = offset.filter(|_| status.is_ok()) {
-                lock(&self.accounts).dma_mapped(ObjectName::new(map.client, map.dma), card, offset, length);
+                lock(&self.accounts).dma_mapped(ObjectName::new(map.client, map.dma), map.device, card, offset, length);
             }
             Ok(())
         });
@@ -76,16 +79,21 @@ impl Session {
         done.and_then(|()| flight.finish())
     }
 
-    /// `NV_ESC_RM_UNMAP_MEMORY_DMA`; since 550 of a part, too.
+    /// `NV_ESC_RM_UNMAP_MEMORY_DMA`; since 550 of whatever lies in a range, too.
     pub(super) fn unmap_dma(&self, flight: &mut Flight<'_>, map: MapDma) -> Result<Answer, End> {
         self.own_client(map.client)?;
+        let has_size = flight.row.status_at().is_some_and(|at| at > DMA_SIZE);
+        let length = read_u64(&flight.args, DMA_SIZE).filter(|_| has_size).unwrap_or(0);
+        if length > 0 {
+            flight.confirm()?;
+            self.reserve(flight.pid, |accounts| accounts.dma_fits())?;
+        }
         self.locks.with(&[Name::Client(map.client)], || -> Result<(), End> {
             if flight.execute(self.driver.as_ref())?.is_ok()
                 && let Some(offset) = read_u64(&flight.args, DMA_OFFSET)
             {
-                let has_size = flight.row.status_at().is_some_and(|at| at > DMA_SIZE);
-                let length = read_u64(&flight.args, DMA_SIZE).filter(|_| has_size).unwrap_or(0);
-                lock(&self.accounts).dma_unmapped(ObjectName::new(map.client, map.dma), offset, length);
+                let object = ObjectName::new(map.client, map.dma);
+                lock(&self.accounts).dma_unmapped(object, map.device, offset, length);
             }
             Ok(())
         })?;

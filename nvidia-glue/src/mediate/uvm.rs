@@ -18,9 +18,6 @@ use crate::{
     },
 };
 
-/// Bytes of a page on every platform that NVIDIA's driver runs on are a multiple of this.
-const PAGE: u64 = 4096;
-
 impl Session {
     pub(super) fn uvm(&self, flight: &mut Flight<'_>, call: UvmCall) -> Result<Answer, End> {
         if let Action::Refuse(status, _) = flight.row.action() {
@@ -55,6 +52,8 @@ impl Session {
             UvmCall::CreateExternalRange(range) => self.create_range(flight, range),
             UvmCall::MapExternal(memory) => self.map_external(flight, memory, false),
             UvmCall::DeviceP2p(memory) => self.map_external(flight, memory, true),
+            UvmCall::MapSparse { range, uuid } => self.map_nothing(flight, range, uuid, false),
+            UvmCall::DynamicParallelism { range, uuid } => self.map_nothing(flight, range, uuid, true),
             UvmCall::UnmapExternal { range, uuid } => self.unmap_external(flight, range, uuid),
             UvmCall::Free { base } => {
                 let file = self.uvm_file(flight)?;
@@ -214,6 +213,29 @@ impl Session {
         answer
     }
 
+    /// Addresses behind which there is no memory, of a range or of one that the call begins itself: they need page tables too.
+    fn map_nothing(&self, flight: &mut Flight<'_>, range: Range, uuid: [u8; 16], begins: bool) -> Result<Answer, End> {
+        let file = self.uvm_file(flight)?;
+        let card = self.grant.by_uuid_bytes(uuid).ok_or(End::Status(Status::INVALID_DEVICE))?;
+        flight.confirm()?;
+        let tables = self.reserve(flight.pid, |accounts| {
+            accounts.external_range_fits()?;
+            accounts.reserve_page_tables(&[card], range.length)
+        })?;
+        let answer = self.in_order(flight, file, |flight| {
+            if flight.execute(self.driver.as_ref())?.is_ok() {
+                let mut accounts = lock(&self.accounts);
+                if begins {
+                    accounts.external_range(file, range.base, range.length);
+                }
+                accounts.map_nothing(file, range.base, range.length, card);
+            }
+            Ok(())
+        });
+        lock(&self.accounts).release_page_tables(tables);
+        answer
+    }
+
     /// The host's memory. libcuda maps it next, which is charged as managed memory, for the file may be another one by then; a refusal
     /// there is an "unknown error" to it, and so there must be room already.
     fn semaphore_pool(&self, flight: &mut Flight<'_>, range: Range) -> Result<Answer, End> {
@@ -221,17 +243,28 @@ impl Session {
         let length = Bytes(range.length);
         flight.confirm()?;
         self.reserve(flight.pid, |accounts| accounts.managed_fits(length))?;
-        let mut pool = Some(self.reserve(flight.pid, |accounts| accounts.reserve_pool(flight.pid, length))?);
+        let cards: Vec<Card> = lock(&self.accounts).cards().map(|(card, _)| card).collect();
+        let tables = self.reserve(flight.pid, |accounts| accounts.reserve_page_tables(&cards, length.0))?;
+        let mut pool = match self.reserve(flight.pid, |accounts| accounts.reserve_pool(flight.pid, length)) {
+            Ok(pool) => Some(pool),
+            Err(end) => {
+                lock(&self.accounts).release_page_tables(tables);
+                return Err(end);
+            }
+        };
         let answer = self.in_order(flight, file, |flight| {
             let is_ok = flight.execute(self.driver.as_ref())?.is_ok();
             if let Some(pool) = pool.take_if(|_| is_ok) {
-                lock(&self.accounts).pool(pool, file, range.base);
+                lock(&self.accounts).pool(pool, file, range.base, range.length);
             }
             Ok(())
         });
+        let mut accounts = lock(&self.accounts);
+        accounts.release_page_tables(tables);
         if let Some(pool) = pool {
-            lock(&self.accounts).release(pool);
+            accounts.release(pool);
         }
+        drop(accounts);
         answer
     }
 
@@ -292,7 +325,7 @@ impl Session {
         }
         let pid = self.known_caller(caller)?;
         let id = self.known_uvm_file(&file, pid)?;
-        let length = length.checked_next_multiple_of(PAGE).ok_or(End::Errno(libc::ENOMEM))?;
+        let length = length.checked_next_multiple_of(page_size()).ok_or(End::Errno(libc::ENOMEM))?;
         let memory = self.address_space(pid);
         if !caller.is_waiting() {
             return Err(CallerError::Gone.into());
@@ -352,6 +385,11 @@ impl Session {
         let called = self.driver.ioctl(file, call).is_ok();
         called && row.status(&args).is_none_or(Status::is_ok)
     }
+}
+
+/// Bytes of a page: 4096, or 65536 on some machines with ARM processors. The kernel rounds what it maps up to them.
+fn page_size() -> u64 {
+    u64::try_from(rustix::param::page_size()).unwrap_or(1 << 16)
 }
 
 /// Whether a mapping goes where it is asked to, or nowhere.

@@ -532,6 +532,20 @@ pub enum UvmCall {
         /// On which card.
         uuid: [u8; 16],
     },
+    /// `UVM_MAP_EXTERNAL_SPARSE`: nothing is mapped there, in place of what was.
+    MapSparse {
+        /// Where.
+        range: Range,
+        /// On which card.
+        uuid: [u8; 16],
+    },
+    /// `UVM_MAP_DYNAMIC_PARALLELISM_REGION`: like [`UvmCall::MapSparse`], but begins its range itself.
+    DynamicParallelism {
+        /// Where.
+        range: Range,
+        /// On which card.
+        uuid: [u8; 16],
+    },
     /// `UVM_FREE`: ends the range that begins there, whatever it is.
     Free {
         /// Where.
@@ -908,13 +922,15 @@ fn uvm_call(command: &'static UvmCommand, layout: &'static UvmLayout, fields: Fi
         34 => UvmCall::Free { base: fields.u64(0) },
         37 => UvmCall::RegisterGpu(object(0, 24)),
         38 => UvmCall::UnregisterGpu { uuid: fields.uuid(0) },
+        65 => UvmCall::DynamicParallelism { range: fields.range(0), uuid: fields.uuid(16) },
         66 => UvmCall::UnmapExternal { range: fields.range(0), uuid: fields.uuid(16) },
         68 => UvmCall::SemaphorePool(fields.range(0)),
         72 => UvmCall::ValidateVaRange(fields.range(0)),
         73 => UvmCall::CreateExternalRange(fields.range(0)),
+        74 => UvmCall::MapSparse { range: fields.range(0), uuid: fields.uuid(16) },
         75 => UvmCall::MmInitialize { uvm_fd: fields.i32(0) },
         78 => UvmCall::DeviceP2p(memory()),
-        42..=47 | 51 | 65 | 71 | 74 | 80 => UvmCall::Ranged(fields.range(0)),
+        42..=47 | 51 | 71 | 80 => UvmCall::Ranged(fields.range(0)),
         31 => UvmCall::Ranged(fields.range(8)),
         UVM_INITIALIZE => UvmCall::Initialize { flags: fields.u64(0) },
         UVM_DEINITIALIZE => UvmCall::Deinitialize,

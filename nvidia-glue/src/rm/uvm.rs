@@ -330,12 +330,7 @@ pub const UVM_COMMANDS: &[UvmCommand] = &[
             layout(16, Some(8)).in_releases(Releases::since(R565)),
         ],
     ),
-    row(
-        "UVM_MAP_DYNAMIC_PARALLELISM_REGION",
-        65,
-        UvmRule::Continue("reserves addresses of the caller's own address space"),
-        &[layout(40, Some(32))],
-    ),
+    row("UVM_MAP_DYNAMIC_PARALLELISM_REGION", 65, UvmRule::Execute, &[layout(40, Some(32))]),
     row("UVM_UNMAP_EXTERNAL", 66, UvmRule::Execute, &[layout(40, Some(32))]),
     row(
         "UVM_TOOLS_FLUSH_EVENTS",
@@ -367,12 +362,7 @@ pub const UVM_COMMANDS: &[UvmCommand] = &[
     ),
     row("UVM_VALIDATE_VA_RANGE", 72, UvmRule::Continue("asks, and changes nothing"), &[layout(24, Some(16))]),
     row("UVM_CREATE_EXTERNAL_RANGE", 73, UvmRule::Execute, &[layout(24, Some(16))]),
-    row(
-        "UVM_MAP_EXTERNAL_SPARSE",
-        74,
-        UvmRule::Continue("maps nothing, at addresses of the caller's own address space"),
-        &[layout(40, Some(32))],
-    ),
+    row("UVM_MAP_EXTERNAL_SPARSE", 74, UvmRule::Execute, &[layout(40, Some(32))]),
     row(
         "UVM_MM_INITIALIZE",
         75,

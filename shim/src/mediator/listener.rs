@@ -361,16 +361,22 @@ fn stopped(notification: &Notification) -> Option<Stopped> {
 mod tests {
     use super::*;
 
+    /// The entries of this machine: `AUDIT_ARCH_*` and the number of ioctl, of the 64-bit one and of the 32-bit one with its mmap2.
     #[cfg(target_arch = "x86_64")]
+    const ENTRIES: ((u32, i32), (u32, i32)) = ((0xc000_003e, 16), (0x4000_0003, 192));
+    #[cfg(target_arch = "aarch64")]
+    const ENTRIES: ((u32, i32), (u32, i32)) = ((0xc000_00b7, 29), (0x4000_0028, 192));
+
     #[test]
     fn registers_become_calls() {
-        let notification = |arch, nr, arguments| Notification { id: 1, tid: 1, nr, arch, arguments };
-        let ioctl = notification(0xc000_003e, 16, [0xffff_ffff_0000_0003, 0xdead_beef_c030_462b, 0x7f00, 0, 0, 0]);
+        let notification = |(arch, nr), arguments| Notification { id: 1, tid: 1, nr, arch, arguments };
+        let (native, of_32_bits) = ENTRIES;
+        let ioctl = notification(native, [0xffff_ffff_0000_0003, 0xdead_beef_c030_462b, 0x7f00, 0, 0, 0]);
         assert_eq!(stopped(&ioctl), Some(Stopped::Ioctl { fd: 3, command: 0xc030_462b, argument: 0x7f00 }));
-        let mmap2 = notification(0x4000_0003, 192, [0x1000_0000, 0x20_0000, 3, 0x11, 5, 0x1_0000]);
+        let mmap2 = notification(of_32_bits, [0x1000_0000, 0x20_0000, 3, 0x11, 5, 0x1_0000]);
         let expected =
             Stopped::Mmap { address: 0x1000_0000, length: 0x20_0000, flags: 0x11, fd: 5, offset: 0x1000_0000 };
         assert_eq!(stopped(&mmap2), Some(expected));
-        assert_eq!(stopped(&notification(0xc000_003e, 0, [0; 6])), None);
+        assert_eq!(stopped(&notification((native.0, 0), [0; 6])), None);
     }
 }

@@ -3,6 +3,7 @@
 mod managed;
 mod model;
 mod objects;
+mod page_tables;
 mod properties;
 mod quota;
 mod sharing;

@@ -2,7 +2,7 @@
 
 use runtime_config::Bytes;
 
-use super::world::{Container, Context, MIB, Machine, host_memory_params, memory_params, result, words};
+use super::world::{Container, Context, MIB, Machine, host_memory_params, memory_params, result, uuid_bytes, words};
 use crate::{
     account::{Accounts, Card, ObjectLimits},
     mediate::{Answer, locks::lock},
@@ -64,6 +64,40 @@ fn page_tables_of_mappings_are_bounded() {
     assert_eq!(tables(&container), 0);
 }
 
+/// Addresses behind which there is no memory have page tables too, and one call asks for as many as there are.
+#[test]
+fn page_tables_of_no_memory_are_bounded() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let uvm = program.uvm_file();
+    let context = program.context(0);
+    context.register(uvm);
+    const SPARSE: u32 = 74;
+    const DYNAMIC_PARALLELISM: u32 = 65;
+    let map = |command: u32, base: u64, length: u64| {
+        let mut args = [base.to_le_bytes(), length.to_le_bytes(), [0; 8], [0; 8], [0; 8]].concat();
+        args[16..32].copy_from_slice(&uuid_bytes(&container.inventory.cards[0].uuid));
+        program.uvm(uvm, command, &mut args, 32)
+    };
+    program.create_range(uvm, GIB_512, 2 * GIB_512).unwrap();
+    assert_eq!(map(SPARSE, GIB_512, 2 * GIB_512), Err(Status::NO_MEMORY));
+    assert_eq!(tables(&container), 0);
+    map(SPARSE, GIB_512, 4 << 30).unwrap();
+    let sparse = tables(&container);
+    assert_eq!(sparse, (2048 + 8 * 4) * 4096);
+    let beside = 4 * GIB_512;
+    map(DYNAMIC_PARALLELISM, beside, 2 * MIB).unwrap();
+    assert_eq!(tables(&container), sparse + 5 * 4096);
+    program.free_range(uvm, beside, 2 * MIB).unwrap();
+    program.free_range(uvm, GIB_512, 2 * GIB_512).unwrap();
+    assert_eq!(tables(&container), 0);
+    // A card that the container does not have.
+    let mut args = [0; 40];
+    args[8..16].copy_from_slice(&(2 * MIB).to_le_bytes());
+    assert_eq!(program.uvm(uvm, SPARSE, &mut args, 32), Err(Status::INVALID_DEVICE));
+}
+
 /// What CUDA does is far from the bound: all of the grant, in pieces of 2 MiB that lie side by side, mapped by two processes.
 #[test]
 fn a_program_that_maps_all_it_has_is_far_from_the_bound() {
@@ -112,6 +146,11 @@ fn mappings_of_the_resource_managers_are_bounded_too() {
     assert!((500..2000).contains(&mapped), "{mapped}");
     assert!(tables(&container) <= TABLES);
     assert_eq!(dma(&context, names, place(mapped), 2 * MIB), Err(Status::NO_MEMORY));
+    // The driver says "done" to the end of what is not there.
+    let all = tables(&container);
+    end_dma(&context, names, place(mapped), MIB);
+    end_dma(&context, names, place(mapped), 4096);
+    assert_eq!(tables(&container), all);
     // One that grows no table more than it ends, in parts and whole.
     end_dma(&context, names, place(0), MIB);
     end_dma(&context, names, place(0) + MIB, MIB);

@@ -141,6 +141,8 @@ fn uvm_objects(call: &UvmCall) -> String {
         UvmCall::Free { base } => format!("at {base:#x}"),
         UvmCall::CreateExternalRange(range)
         | UvmCall::UnmapExternal { range, .. }
+        | UvmCall::MapSparse { range, .. }
+        | UvmCall::DynamicParallelism { range, .. }
         | UvmCall::ValidateVaRange(range)
         | UvmCall::SemaphorePool(range)
         | UvmCall::Ranged(range) => format!("{} bytes at {:#x}", range.length, range.base),

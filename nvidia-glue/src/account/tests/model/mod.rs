@@ -4,9 +4,11 @@
 //! It only knows what is public, through `api`: the fuzz target includes this file too.
 
 mod objects;
+mod pools;
 mod processes;
 mod program;
 mod sharing;
+mod virtual_memory;
 mod world;
 
 pub(crate) use program::run;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    api::{Accounts, Bytes, Card, ManagedSync, Mapping, ObjectLimits, Reservation},
-    world::{File, PAGE, World},
+    api::{Accounts, Bytes, Card, Hold, ManagedSync, Mapping, ObjectLimits, PageTableReservation, Reservation},
+    world::{Dma, File, PAGE, World},
 };
 
 pub(super) const CARDS: u8 = 2;
@@ -32,6 +32,21 @@ pub(super) struct Flying {
     pub(super) bytes: u64,
 }
 
+/// A pool of semaphores that was reserved and not made yet.
+pub(super) struct FlyingPool {
+    pub(super) hold: Hold,
+    pub(super) tables: Tables,
+    pub(super) file: usize,
+    pub(super) first: u64,
+    pub(super) pages: u64,
+}
+
+/// Room for page tables: the bytes that were reserved of each card.
+pub(super) struct Tables {
+    pub(super) reservation: PageTableReservation,
+    pub(super) bytes: [u64; CARDS as usize],
+}
+
 pub(super) struct Look {
     pub(super) sync: ManagedSync,
     /// Address spaces that existed when it began and were not looked at.
@@ -45,6 +60,14 @@ pub(super) struct Program<'a> {
     pub(super) accounts: Accounts,
     pub(super) world: World,
     pub(super) flying: Vec<Flying>,
+    /// Pools of semaphores that were reserved and not made yet.
+    pub(super) flying_pools: Vec<FlyingPool>,
+    /// Mappings in virtual memory that are about to be made.
+    pub(super) flying_dma: Vec<(Tables, Dma)>,
+    /// Bytes of page tables that are reserved, of each card.
+    pub(super) coming: [u64; CARDS as usize],
+    /// A file was closed that an event woke: that event counts until its client goes.
+    pub(super) events_lost: bool,
     pub(super) looks: Vec<Look>,
     pub(super) next_process: i32,
     pub(super) next_mm: u64,
@@ -72,6 +95,10 @@ pub(crate) fn run(bytes: &[u8]) {
         accounts: Accounts::new(&limits, LIMITS),
         world: World::default(),
         flying: Vec::new(),
+        flying_pools: Vec::new(),
+        flying_dma: Vec::new(),
+        coming: [0; CARDS as usize],
+        events_lost: false,
         looks: Vec::new(),
         next_process: 101,
         next_mm: 2,
@@ -138,7 +165,8 @@ impl Program<'_> {
     }
 
     pub(super) fn step(&mut self, operation: u8) -> Option<()> {
-        match operation % 38 {
+        // Programs that were written before are to stay what they were.
+        match operation % 48 {
             0 | 1 => self.new_client(),
             2 | 3 => self.reserve(),
             4 | 5 => self.execute(),
@@ -166,7 +194,17 @@ impl Program<'_> {
             34 => self.set_limit(),
             35 => self.look(),
             36 => self.tell_look(),
-            _ => self.catch_up(),
+            37 => self.catch_up(),
+            38 => self.reserve_pool(),
+            39 => self.execute_pool(),
+            40 => self.reserve_pool().and_then(|()| self.execute_pool()),
+            41 => self.reserve_dma(),
+            42 => self.execute_dma(),
+            43 => self.reserve_dma().and_then(|()| self.execute_dma()),
+            44 => self.unmap_dma(),
+            45 => self.os_event(),
+            46 => self.os_event_gone(),
+            _ => self.map_nothing(),
         }
     }
 
@@ -187,7 +225,8 @@ impl Program<'_> {
             assert!(usage.high_water >= usage.used);
         }
         for card in [0, 1, FOREIGN] {
-            let (said, needed) = (self.accounts.page_tables(Card(card)).0, self.world.page_tables(card));
+            let coming = self.coming.get(usize::from(card)).copied().unwrap_or(0);
+            let (said, needed) = (self.accounts.page_tables(Card(card)).0, self.world.page_tables(card) + coming);
             assert!(said >= needed, "card {card}: {said} bytes of page tables said, {needed} needed");
             if !self.behind && !self.stale && !self.mixed {
                 assert_eq!(said, needed, "page tables of card {card}");
@@ -197,7 +236,10 @@ impl Program<'_> {
         let counts = self.accounts.counts();
         assert!(counts.objects <= LIMITS.objects && counts.clients <= LIMITS.clients);
         assert!(counts.channel_groups <= LIMITS.channel_groups && counts.channels <= LIMITS.channels);
+        let events = self.world.events.values().sum();
+        assert!(counts.os_events >= events && (self.events_lost || counts.os_events <= LIMITS.os_events));
         if !self.behind && !self.stale {
+            assert!(counts.os_events == events || self.events_lost);
             assert_eq!(counts.objects as usize, self.world.objects.len() + self.flying.len());
             assert_eq!(counts.clients as usize, self.world.clients.len());
         }
@@ -207,13 +249,21 @@ impl Program<'_> {
     fn held(&self, card: u8) -> u64 {
         let flying: u64 = self.flying.iter().filter(|flying| flying.card == card).map(|flying| flying.bytes).sum();
         let managed = if card < CARDS { self.world.managed() } else { 0 };
-        self.world.allocated(card) + managed + flying
+        let pools = self.world.pools.values().copied().chain(self.flying_pools.iter().map(|pool| pool.pages));
+        let pools: u64 = pools.filter(|_| card == Card::HOST.0).sum();
+        self.world.allocated(card) + managed + flying + pools * PAGE
     }
 
     /// Everything ends, and all ends are told: nothing is left.
     fn end(mut self) {
         for flying in std::mem::take(&mut self.flying) {
             self.accounts.cancel(flying.reservation);
+        }
+        while !self.flying_pools.is_empty() {
+            self.execute_pool();
+        }
+        while !self.flying_dma.is_empty() {
+            self.execute_dma();
         }
         for process in self.world.processes.keys().copied().collect::<Vec<_>>() {
             self.world.exit(process);
@@ -222,6 +272,7 @@ impl Program<'_> {
         self.catch_up();
         self.check();
         let counts = self.accounts.counts();
+        assert_eq!((counts.os_events, self.coming), (0, [0; CARDS as usize]));
         let none = (0, 0, 0, 0, 0, 0, 0, 0);
         let objects = (counts.clients, counts.objects, counts.channel_groups, counts.channels, counts.address_spaces);
         assert_eq!(

@@ -89,14 +89,19 @@ impl Program<'_> {
     pub(super) fn external_range(&mut self) -> Option<()> {
         let file = self.uvm()?;
         let (first, pages) = self.span();
-        let mut of_file = self.world.ranges.iter().filter(|&(&(of, _), _)| of == file);
-        if of_file.any(|(&(_, other), &others)| first < other + others && other < first + pages) {
+        if self.is_taken(file, first, pages) {
             return None;
         }
         self.accounts.external_range_fits().ok()?;
         self.world.ranges.insert((file, first), pages);
         self.accounts.external_range(UvmFile(file as u64), first * PAGE, pages * PAGE);
         Some(())
+    }
+
+    /// Whether part of it belongs to a range or a pool.
+    pub(super) fn is_taken(&self, file: usize, first: u64, pages: u64) -> bool {
+        let mut of_file = self.world.ranges.iter().chain(&self.world.pools).filter(|&(&(of, _), _)| of == file);
+        of_file.any(|(&(_, other), &others)| first < other + others && other < first + pages)
     }
 
     /// A file and part of one of its ranges, in pages.
@@ -118,14 +123,51 @@ impl Program<'_> {
         }
         let cards: &[u8] = [&[0_u8] as &[u8], &[1], &[0, 1], &[FOREIGN]][usize::from(choice % 4)];
         let memory = self.world.find(object.0, object.1)?.memory;
-        for (page, &card) in (first..first + pages).flat_map(|page| cards.iter().map(move |card| (page, card))) {
-            match memory {
-                Some(memory) => self.world.maps.insert((file, card, page), memory),
-                None => self.world.maps.remove(&(file, card, page)),
-            };
+        let named: Vec<_> = cards.iter().map(|&card| Card(card)).collect();
+        if choice == 0xff {
+            // For others than cards.
+            self.map_pages(file, first, pages, &[Card::HOST.0], memory);
+            self.accounts.map(hold, UvmFile(file as u64), first * PAGE, pages * PAGE, &[]);
+            return Some(());
         }
-        let cards: Vec<_> = cards.iter().map(|&card| Card(card)).collect();
-        self.accounts.map(hold, UvmFile(file as u64), first * PAGE, pages * PAGE, &cards);
+        let granted: Vec<_> = named.iter().copied().filter(|card| card.0 < CARDS).collect();
+        let Some(tables) = self.reserve_tables(&granted, pages * PAGE) else {
+            self.accounts.release(hold);
+            return None;
+        };
+        self.map_pages(file, first, pages, cards, memory);
+        self.accounts.map(hold, UvmFile(file as u64), first * PAGE, pages * PAGE, &named);
+        self.release_tables(tables);
+        Some(())
+    }
+
+    fn map_pages(&mut self, file: usize, first: u64, pages: u64, cards: &[u8], memory: Option<usize>) {
+        for (page, &card) in (first..first + pages).flat_map(|page| cards.iter().map(move |card| (page, card))) {
+            self.world.maps.insert((file, card, page), memory);
+        }
+    }
+
+    /// Addresses behind which there is no memory; at times of a range of their own.
+    pub(super) fn map_nothing(&mut self) -> Option<()> {
+        let begins = self.byte().is_multiple_of(4);
+        let (file, first, pages) = if begins {
+            let (file, (first, pages)) = (self.uvm()?, self.span());
+            (file, first, pages)
+        } else {
+            self.part_of_range()?
+        };
+        let card = self.byte() % CARDS;
+        if begins && (self.is_taken(file, first, pages) || self.accounts.external_range_fits().is_err()) {
+            return None;
+        }
+        let tables = self.reserve_tables(&[Card(card)], pages * PAGE)?;
+        if begins {
+            self.world.ranges.insert((file, first), pages);
+            self.accounts.external_range(UvmFile(file as u64), first * PAGE, pages * PAGE);
+        }
+        self.map_pages(file, first, pages, &[card], None);
+        self.accounts.map_nothing(UvmFile(file as u64), first * PAGE, pages * PAGE, Card(card));
+        self.release_tables(tables);
         Some(())
     }
 
@@ -147,6 +189,7 @@ impl Program<'_> {
         if let Some(pages) = self.world.ranges.remove(&(file, first)) {
             self.world.maps.retain(|&(of, _, page), _| !(of == file && (first..first + pages).contains(&page)));
         }
+        self.world.pools.remove(&(file, first));
         self.accounts.free_range(UvmFile(file as u64), first * PAGE);
         Some(())
     }

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::program::CARDS;
+
 /// Bytes of a page of the model.
 pub(super) const PAGE: u64 = 1 << 16;
 
@@ -20,6 +22,23 @@ pub(super) struct Object {
     pub(super) memory: Option<usize>,
     pub(super) attached: Vec<usize>,
     pub(super) is_group: bool,
+}
+
+/// A mapping in virtual memory of the resource manager's.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Dma {
+    pub(super) client: u32,
+    pub(super) memory: u32,
+    pub(super) device: u32,
+    pub(super) first: u64,
+    pub(super) last: u64,
+}
+
+impl Dma {
+    /// Two devices are of the first card, one of the second.
+    pub(super) fn card(&self) -> u8 {
+        u8::from(self.device == 2)
+    }
 }
 
 /// An open file description.
@@ -61,7 +80,12 @@ pub(super) struct World {
     pub(super) uvm: Vec<File>,
     pub(super) export: Vec<File>,
     /// (file, card, page) -> memory.
-    pub(super) maps: BTreeMap<(usize, u8, u64), usize>,
+    pub(super) maps: BTreeMap<(usize, u8, u64), Option<usize>>,
+    /// Pools of semaphores: (file, first page) -> pages.
+    pub(super) pools: BTreeMap<(usize, u64), u64>,
+    pub(super) dma: Vec<Dma>,
+    /// Client -> events that wake files.
+    pub(super) events: BTreeMap<u32, u32>,
     /// (file, first page) -> pages.
     pub(super) ranges: BTreeMap<(usize, u64), u64>,
     pub(super) exports: BTreeMap<(usize, u32), Option<usize>>,
@@ -97,14 +121,16 @@ impl World {
             }
         }
         self.objects.retain(|object| object.client != client || !doomed.contains(&object.handle));
+        self.dma.retain(|dma| dma.client != client || !doomed.contains(&dma.memory));
         if handle == client {
             self.clients.remove(&client);
+            self.events.remove(&client);
         }
     }
 
     /// Bytes of `card` that objects, mappings and exports hold.
     pub(super) fn allocated(&self, card: u8) -> u64 {
-        let mut held: BTreeSet<usize> = self.maps.values().copied().collect();
+        let mut held: BTreeSet<usize> = self.maps.values().copied().flatten().collect();
         held.extend(self.exports.values().flatten());
         for object in &self.objects {
             held.extend(object.memory);
@@ -114,12 +140,32 @@ impl World {
         of_card.map(|memory| memory.bytes).sum()
     }
 
-    /// Bytes of page tables that mappings on `card` may need: no range is as long as what a table of the second level maps.
+    /// Bytes of page tables that mappings on `card` may need: one of the lowest level for each 2 MiB in which something is mapped, and four
+    /// above for each 512 MiB.
     pub(super) fn page_tables(&self, card: u8) -> u64 {
-        let on_card = || self.maps.keys().filter(|key| key.1 == card);
-        let files: BTreeSet<usize> = on_card().map(|key| key.0).collect();
-        let lowest = (on_card().count() as u64 * PAGE).div_ceil(2 << 20);
-        (lowest + 4 * files.len() as u64) * 4096
+        let of_uvm = self.maps.keys().filter(|key| key.1 == card).map(|key| (key.0, key.2, key.2));
+        let of_pools = self.pools.iter().filter(|_| card < CARDS);
+        let of_pools = of_pools.map(|(&(file, first), &pages)| (file, first, first + pages - 1));
+        let of_uvm = of_uvm.chain(of_pools);
+        let mut spans: Vec<_> = of_uvm
+            .map(|(file, first, last)| ((0, u32::try_from(file).unwrap(), 0), first * PAGE, last * PAGE + (PAGE - 1)))
+            .collect();
+        let of_card = self.dma.iter().filter(|dma| dma.card() == card);
+        spans.extend(of_card.map(|dma| ((1, dma.client, dma.memory), dma.first, dma.last)));
+        spans.sort_unstable();
+        let touched = |bits: u32| {
+            let mut count = 0;
+            let mut before = None;
+            for &(space, first, last) in &spans {
+                let (first, last) = (first >> bits, last >> bits);
+                let counted =
+                    before.filter(|&(of, _)| of == space).map_or(first, |(_, next): (_, u64)| first.max(next));
+                count += (last + 1).saturating_sub(counted);
+                before = Some((space, counted.max(last + 1)));
+            }
+            count
+        };
+        (touched(21) + 4 * touched(29)) * 4096
     }
 
     /// Bytes of managed memory, which may be on any card.
@@ -153,6 +199,7 @@ impl World {
             if self.uvm[index].alive && self.uvm[index].holders.is_empty() && !mapped && !kept {
                 self.uvm[index].alive = false;
                 self.maps.retain(|&(file, ..), _| file != index);
+                self.pools.retain(|&(file, _), _| file != index);
                 self.ranges.retain(|&(file, _), _| file != index);
                 self.zombies.remove(&index);
             }

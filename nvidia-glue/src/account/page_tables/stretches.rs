@@ -1,0 +1,76 @@
+//! What is mapped of 512 MiB of addresses: how many tables of the lowest level that takes.
+
+use super::super::intervals::Span;
+
+/// What one table of the lowest level maps, by the bits of the address.
+pub(super) const LOWEST_BITS: u32 = 21;
+/// What one of the next level does.
+pub(super) const STRETCH_BITS: u32 = 29;
+/// Tables of the lowest level in a stretch.
+const LOWEST: usize = 1 << (STRETCH_BITS - LOWEST_BITS);
+const WHOLE: u32 = 1 << LOWEST_BITS;
+/// More are not looked at one by one: the driver maps nothing as long as that.
+const MOST_STRETCHES: u64 = 1 << 18;
+
+/// A stretch in which something is mapped.
+#[derive(Debug)]
+pub(super) enum Stretch {
+    /// All of it, once.
+    Whole,
+    /// So many bytes in what each table of the lowest level maps.
+    Parts(Box<[u32; LOWEST]>),
+}
+
+/// The stretches that a mapping touches, and what of each.
+pub(super) fn stretches(span: Span) -> impl Iterator<Item = (u64, Span)> {
+    let (first, last) = (span.first >> STRETCH_BITS, span.last >> STRETCH_BITS);
+    (first..=last.min(first.saturating_add(MOST_STRETCHES))).filter_map(move |at| {
+        let begin = at << STRETCH_BITS;
+        let stretch = Span { first: begin, last: begin | ((1 << STRETCH_BITS) - 1) };
+        Some((at, stretch.common(span)?))
+    })
+}
+
+impl Stretch {
+    /// One in which `part` is mapped.
+    pub(super) fn with(part: Span) -> Self {
+        if part.length() == 1 << STRETCH_BITS {
+            return Self::Whole;
+        }
+        let mut stretch = Self::Parts(Box::new([0; LOWEST]));
+        stretch.add(part);
+        stretch
+    }
+
+    /// `part` was mapped as well.
+    pub(super) fn add(&mut self, part: Span) {
+        self.change(part, u32::saturating_add);
+    }
+
+    /// `part` was unmapped.
+    pub(super) fn subtract(&mut self, part: Span) {
+        self.change(part, u32::saturating_sub);
+    }
+
+    fn change(&mut self, part: Span, change: impl Fn(u32, u32) -> u32) {
+        if let Self::Whole = self {
+            *self = Self::Parts(Box::new([WHOLE; LOWEST]));
+        }
+        let Self::Parts(parts) = self else { return };
+        let begin = part.first >> STRETCH_BITS << STRETCH_BITS;
+        for (at, bytes) in (0_u64..).zip(parts.iter_mut()) {
+            let first = begin | at << LOWEST_BITS;
+            let table = Span { first, last: first | u64::from(WHOLE - 1) };
+            let touched = table.common(part).and_then(|common| u32::try_from(common.length()).ok());
+            *bytes = touched.map_or(*bytes, |touched| change(*bytes, touched));
+        }
+    }
+
+    /// How many tables of the lowest level it needs.
+    pub(super) fn lowest(&self) -> u128 {
+        match self {
+            Self::Whole => LOWEST as u128,
+            Self::Parts(parts) => parts.iter().filter(|bytes| **bytes > 0).count() as u128,
+        }
+    }
+}
