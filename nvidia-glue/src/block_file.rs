@@ -1,8 +1,8 @@
 //! A file that is written again and again, and read at any instant.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io,
+    fs::{File, OpenOptions},
+    io::{self, Read},
     marker::PhantomData,
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
@@ -90,15 +90,29 @@ impl<T: Serialize + DeserializeOwned + Default> BlockFile<T> {
     /// When it is missing, damaged, or of another version.
     pub fn read(path: &Path) -> Result<T, ReadBlockError> {
         for _ in 0..ATTEMPTS {
-            let file = fs::read(path).map_err(|source| ReadBlockError::Read { path: path.to_owned(), source })?;
-            if let Some(text) = whole(&file) {
-                return serde_json::from_slice(text)
-                    .map_err(|source| ReadBlockError::Format { path: path.to_owned(), source });
+            let file = read(path).map_err(|source| ReadBlockError::Read { path: path.to_owned(), source })?;
+            if let Some(value) = Self::parse(&file) {
+                return value.map_err(|source| ReadBlockError::Format { path: path.to_owned(), source });
             }
             std::thread::yield_now();
         }
         Err(ReadBlockError::Damaged { path: path.to_owned() })
     }
+
+    /// What a file with these bytes says; `None`: nothing that was written whole.
+    ///
+    /// # Errors
+    /// When it is of another version.
+    pub fn parse(file: &[u8]) -> Option<Result<T, serde_json::Error>> {
+        whole(file).map(serde_json::from_slice)
+    }
+}
+
+/// The file as far as a block may reach: whoever writes it may have made it as long as no memory is.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut block = Vec::new();
+    File::open(path)?.take((HEADER + LONGEST) as u64).read_to_end(&mut block)?;
+    Ok(block)
 }
 
 /// The text of a block that was written whole.
@@ -119,6 +133,8 @@ fn checksum(text: &[u8]) -> [u8; CHECKSUM] {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use runtime_config::Bytes;
 
     use super::*;
@@ -166,6 +182,17 @@ mod tests {
             damaged[at] ^= 1;
             assert!(whole(&damaged).is_none(), "{at}");
         }
+    }
+
+    /// A neighbour's mediator writes it, and everybody reads it.
+    #[test]
+    fn a_file_without_an_end_costs_no_memory() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("usage");
+        let file = UsageFile::create(&path).unwrap();
+        file.file.set_len(1 << 33).unwrap();
+        assert_eq!(UsageFile::read(&path).unwrap(), Usage::default());
+        assert_eq!(read(&path).unwrap().len(), HEADER + LONGEST);
     }
 
     #[test]

@@ -41,7 +41,7 @@ impl Residency {
         match presence {
             Presence::On => {
                 stays.came += 1;
-                stays.idle_ns += idle_ns(stays.last_went_ns, at_ns);
+                stays.idle_ns = stays.idle_ns.saturating_add(idle_ns(stays.last_went_ns, at_ns));
                 stays.last_came_ns = at_ns;
                 stays.contexts.insert(context, at_ns);
                 self.on = Some((process, at_ns));
@@ -54,7 +54,7 @@ impl Residency {
         if let Some((process, since_ns)) = self.on.take()
             && let Some(stays) = self.processes.get_mut(&process)
         {
-            stays.used_ns += at_ns.saturating_sub(since_ns);
+            stays.used_ns = stays.used_ns.saturating_add(at_ns.saturating_sub(since_ns));
             stays.last_went_ns = at_ns;
         }
     }
@@ -76,7 +76,7 @@ impl Residency {
             Some((on, since_ns)) if on == process => now_ns.saturating_sub(since_ns),
             _ => 0,
         };
-        (used_ns + current_ns) / 1_000
+        used_ns.saturating_add(current_ns) / 1_000
     }
 
     /// For how long, in all until now, it had no work, in microseconds: what its absences were longer than it would have had to
@@ -84,7 +84,7 @@ impl Residency {
     pub fn idle_us(&self, process: u32, now_ns: u64) -> u64 {
         let Some(stays) = self.processes.get(&process) else { return 0 };
         let current_ns = if self.is_on(process) { 0 } else { idle_ns(stays.last_went_ns, now_ns) };
-        (stays.idle_ns + current_ns) / 1_000
+        stays.idle_ns.saturating_add(current_ns) / 1_000
     }
 
     /// When it came onto the engine last (`CLOCK_MONOTONIC`, nanoseconds); `None`: never, as far as is known.
