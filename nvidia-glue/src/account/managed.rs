@@ -15,7 +15,9 @@ use ranges::{Range, State};
 
 use runtime_config::units::Bytes;
 
-use super::{Accounts, Counted, Mm, Refusal, UvmFile, cards::saturated, intervals::Span, reserve::Armed};
+use super::{
+    Accounts, Counted, Mm, Refusal, UvmFile, cards::saturated, intervals::Span, page_tables::cost, reserve::Armed,
+};
 use crate::mediate::Pid;
 
 /// Room on every card for a range; to be given to [`Accounts::commit_managed`] or [`Accounts::cancel_managed`].
@@ -31,12 +33,14 @@ impl Accounts {
     /// Reserves `length` bytes (whole pages) of managed memory on every card, for a `mmap` that `process` is about to execute.
     ///
     /// # Errors
-    /// When it does not fit on one of the cards, or there are too many ranges.
+    /// When it does not fit on one of the cards, or there are too many ranges, or they lie too far apart (page tables).
     pub fn reserve_managed(&mut self, process: Pid, length: Bytes) -> Result<ManagedReservation, Refusal> {
         if self.managed.len() >= self.limits.managed_ranges as usize {
             return Err(Refusal::TooMany { counted: Counted::ManagedRanges, limit: self.limits.managed_ranges });
         }
         self.managed_fits(length)?;
+        let tables = self.managed.page_tables().saturating_add(cost(length.0));
+        self.cards.all().try_for_each(|card| self.page_tables_fit(card, tables))?;
         self.charge_everywhere(process, length.0.into());
         self.managed.reserved += 1;
         Ok(ManagedReservation { process, length: length.0, armed: Armed::new(&self.abandoned) })
@@ -114,6 +118,7 @@ impl Accounts {
 
     fn discharge_all(&mut self, file: Option<UvmFile>) -> u128 {
         let mut released = 0_u128;
+        self.managed.zombie_tables.remove(&file);
         for (process, length) in self.managed.zombies.remove(&file).unwrap_or_default() {
             self.discharge_everywhere(process, length);
             released += length;

@@ -6,6 +6,8 @@
 //!
 //! The worst: for each 2 MiB in which something is mapped, however little, a table for pages of 4 KiB; for each stretch of 512 MiB in which
 //! something is mapped, a table of its own on each of the four levels above (kernel-open/nvidia-uvm/uvm_pascal_mmu.c, uvm_hopper_mmu.c).
+//!
+//! Managed memory has page tables too, on every card; they are bounded apart from those of other mappings, in the same way.
 
 mod stretches;
 
@@ -26,9 +28,27 @@ fn most(limit: Bytes) -> Bytes {
 }
 
 /// For a mapping of that many bytes alone, wherever it begins.
-fn cost(length: u64) -> u128 {
+pub(super) fn cost(length: u64) -> u128 {
     let touched = |bits: u32| u128::from(length >> bits) + 2;
     (touched(LOWEST_BITS) + touched(STRETCH_BITS) * LEVELS_ABOVE) * TABLE
+}
+
+/// For mappings that do not overlap, sorted by their spaces and addresses.
+pub(super) fn cost_of<S: PartialEq + Copy>(spans: impl Iterator<Item = (S, Span)>) -> u128 {
+    let mut tables = 0;
+    // Of what comes next, the first table of each level that is not counted yet.
+    let mut before: Option<(S, u64, u64)> = None;
+    for (space, span) in spans {
+        let (mut lowest, mut stretch) = (span.first >> LOWEST_BITS, span.first >> STRETCH_BITS);
+        if let Some((_, next_lowest, next_stretch)) = before.filter(|(of, ..)| *of == space) {
+            (lowest, stretch) = (lowest.max(next_lowest), stretch.max(next_stretch));
+        }
+        let (next_lowest, next_stretch) = ((span.last >> LOWEST_BITS) + 1, (span.last >> STRETCH_BITS) + 1);
+        tables += u128::from(next_lowest.saturating_sub(lowest));
+        tables += u128::from(next_stretch.saturating_sub(stretch)) * LEVELS_ABOVE;
+        before = Some((space, next_lowest, next_stretch));
+    }
+    tables * TABLE
 }
 
 #[derive(Debug, Default)]
@@ -160,16 +180,22 @@ impl Accounts {
     pub fn reserve_page_tables(&mut self, cards: &[Card], length: u64) -> Result<PageTableReservation, Refusal> {
         let cost = cost(length);
         for &card in cards {
-            let most = most(self.cards.usage(card)?.limit);
-            if self.page_tables(card).0.saturating_add(saturated(cost).0) > most.0 {
-                let limit = u32::try_from(most.0 / Bytes::KIB).unwrap_or(u32::MAX);
-                return Err(Refusal::TooMany { counted: Counted::PageTableKib, limit });
-            }
+            self.page_tables_fit(card, u128::from(self.page_tables(card).0) + cost)?;
         }
         for &card in cards {
             self.page_tables.cards.entry(card).or_default().coming += cost;
         }
         Ok(PageTableReservation { cards: cards.to_vec(), cost })
+    }
+
+    /// Whether there may be so many bytes of page tables on a card.
+    pub(super) fn page_tables_fit(&self, card: Card, tables: u128) -> Result<(), Refusal> {
+        let most = most(self.cards.usage(card)?.limit);
+        if tables <= u128::from(most.0) {
+            return Ok(());
+        }
+        let limit = u32::try_from(most.0 / Bytes::KIB).unwrap_or(u32::MAX);
+        Err(Refusal::TooMany { counted: Counted::PageTableKib, limit })
     }
 
     /// The mapping has been told, or will not be made.

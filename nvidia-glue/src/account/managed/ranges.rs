@@ -4,7 +4,9 @@ use std::{collections::HashMap, hash::Hash};
 
 use super::super::{
     Mm, UvmFile,
+    cards::saturated,
     intervals::{Cut, Intervals, Span},
+    page_tables::{cost, cost_of},
 };
 use super::sync::gaps;
 use crate::mediate::Pid;
@@ -45,12 +47,21 @@ pub(in super::super) struct Managed {
     pub(super) released_in: u64,
     /// Bytes whose process is gone but whose file keeps them.
     pub(super) zombies: HashMap<Option<UvmFile>, HashMap<Pid, u128>>,
+    /// Bytes of page tables of those, at the worst.
+    pub(super) zombie_tables: HashMap<Option<UvmFile>, u128>,
 }
 
 impl Managed {
     /// How many ranges there are or may come to be.
     pub(in super::super) fn len(&self) -> usize {
         self.ranges.len().max(self.pending_spans) + self.overtaken.len() + self.reserved
+    }
+
+    /// Bytes of page tables that all of it may need on each card.
+    pub(super) fn page_tables(&self) -> u128 {
+        let ranges = cost_of(self.ranges.iter().map(|(mm, span, _)| (mm, span)));
+        let overtaken: u128 = self.overtaken.iter().map(|(_, span, _)| cost(saturated(span.length()).0)).sum();
+        ranges + overtaken + self.zombie_tables.values().sum::<u128>()
     }
 
     /// Whether a range may keep `file` open.
@@ -156,6 +167,7 @@ impl Managed {
 
     pub(super) fn add_zombie(&mut self, file: Option<UvmFile>, process: Pid, length: u128) {
         *self.zombies.entry(file).or_default().entry(process).or_default() += length;
+        *self.zombie_tables.entry(file).or_default() += cost(saturated(length).0);
     }
 }
 

@@ -43,7 +43,7 @@ fn addresses_without_memory() {
     accounts.map_nothing(UVM, 0, 1 << 40, CARD);
     assert_eq!(tables(&accounts), ((1 << 19) + 4 * (1 << 11)) * TABLE);
     accounts.unmap(UVM, CARD, mib(3).0, 1 << 39);
-    assert_eq!(tables(&accounts), ((1 << 18) + 2 + 4 * ((1 << 10) + 1)) * TABLE);
+    assert_eq!(tables(&accounts), ((1 << 18) + 1 + 4 * ((1 << 10) + 1)) * TABLE);
     accounts.free_range(UVM, 0);
     assert_eq!(tables(&accounts), 0);
 }
@@ -109,4 +109,40 @@ fn mappings_in_virtual_memory_are_limited_in_number() {
     let refused = Refusal::TooMany { counted: Counted::References, limit: 2 };
     assert_eq!(accounts.dma_fits(), Err(refused));
     assert_eq!(tables(&accounts), 5 * TABLE);
+}
+
+/// 4 KiB at every 512 MiB: five tables each.
+#[test]
+fn managed_memory_that_lies_far_apart() {
+    const STRETCH: u64 = 512 << 20;
+    let mut accounts = with_memory();
+    accounts.uvm_file(UVM, PROCESS, true);
+    let most = 32 * mib(1).0 + mib(100).0 / 128;
+    let map = |accounts: &mut Accounts, place: u64| -> Result<(), Refusal> {
+        let reservation = accounts.reserve_managed(PROCESS, Bytes(4096))?;
+        accounts.commit_managed(reservation, Mm(1), UVM, 7, place * STRETCH);
+        Ok(())
+    };
+    let mapped = (0..1 << 14).take_while(|place| map(&mut accounts, *place).is_ok()).count() as u64;
+    assert!((1500..=most / (5 * TABLE)).contains(&mapped), "{mapped}");
+    let refused = map(&mut accounts, mapped).unwrap_err();
+    assert!(matches!(refused, Refusal::TooMany { counted: Counted::PageTableKib, .. }), "{refused}");
+    // Its process has ended; the file keeps it, and its tables, until it is closed.
+    accounts.thread_called(7);
+    let sync = accounts.begin_sync();
+    accounts.finish_sync(sync);
+    assert_eq!(accounts.counts().managed_ranges, 0);
+    assert!(map(&mut accounts, 0).is_err());
+    accounts.uvm_file_gone(UVM);
+    map(&mut accounts, 0).unwrap();
+}
+
+/// What lies side by side shares its tables.
+#[test]
+fn managed_memory_side_by_side() {
+    let mut accounts = with_memory();
+    for place in 0..4096 {
+        let reservation = accounts.reserve_managed(PROCESS, Bytes(4096)).unwrap();
+        accounts.commit_managed(reservation, Mm(1), UVM, 7, place * 4096);
+    }
 }
