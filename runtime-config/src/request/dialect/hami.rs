@@ -109,9 +109,12 @@ fn per_card<'a, T: Clone>(
             listed.resize(position + 1, general.clone());
         }
         if let Some(slot) = listed.get_mut(position) {
-            // A card's own 0 leaves it to the limit for all, as in HAMi's library.
-            let own = env.joined(full_name, &read, &tighter)?;
-            *slot = own.filter(|own| !is_zero(own) || general.is_none()).or_else(|| general.clone());
+            // A card's own 0 leaves it to the limit for all, as in HAMi's library; beside another limit of its own, both hold.
+            let own = |statement| {
+                let own = read(statement)?;
+                Ok(general.clone().filter(|_| is_zero(&own)).unwrap_or(own))
+            };
+            *slot = env.joined(full_name, own, &tighter)?.or_else(|| general.clone());
         }
         said = said.or(Some(statement));
     }
