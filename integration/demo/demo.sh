@@ -134,7 +134,7 @@ daemon=$!
 for ((tries = 0; ; tries++)); do
     ctr version >/dev/null 2>&1 && break
     kill -0 "$daemon" 2>/dev/null || fail "containerd ended at once"
-    [ "$tries" -lt 300 ] || fail "containerd did not answer within 30 s"
+    [ "$tries" -lt 1200 ] || fail "containerd did not answer within two minutes"
     sleep 0.1
 done
 say "$(containerd --version | cut -d' ' -f1,3) with the runtime io.containerd.egpu.v1; the node's cards:"
@@ -186,28 +186,47 @@ echo "(notebook: 10 MB of its 2 GiB are reserved, as that dialect wants it.)"
 
 # --- Shares of time ------------------------------------------------------------------------------------------------------
 
-# share_of ID PERCENT: what a program in the container got of the card's time, which must be near what was granted.
-share_of() {
-    local permille
-    permille=$(sed --quiet 's/^share_permille=//p' "$work/spin-$1")
-    printf '%-12s %8d %%  %6d.%d %%\n' "$1" "$2" $((permille / 10)) $((permille % 10))
-    [ $((permille - $2 * 10)) -le 50 ] && [ $(($2 * 10 - permille)) -le 50 ] || fail "$1 got $permille/1000 of the card's time, not $2 %"
+# What each was granted, in percent.
+declare -A granted=([training]=30 [inference]=20 [notebook]=10)
+
+# spin_all: a program in each container that works for five seconds; what they got of the card's time goes to $work/spin-ID.
+spin_all() {
+    local id process spinning=()
+    for id in "${!granted[@]}"; do
+        ctr tasks exec --exec-id "spin$RANDOM$RANDOM" "$id" rm-client spin 5s >"$work/spin-$id" &
+        spinning+=($!)
+    done
+    for process in "${spinning[@]}"; do wait "$process" || fail "a program that works on the card failed"; done
+}
+
+# permille_of ID: what its program got.
+permille_of() { sed --quiet 's/^share_permille=//p' "$work/spin-$1"; }
+
+# shares_are_near: whether each got what it was granted, within five points.
+shares_are_near() {
+    local id off
+    for id in "${!granted[@]}"; do
+        off=$(($(permille_of "$id") - granted[$id] * 10))
+        [ "${off#-}" -le 50 ] || return 1
+    done
 }
 
 # Simulated cards have engines with a time of their own; for a real card's, see integration/gpu.
 if egpu cards --output json | grep '"simulated": true' >/dev/null; then
     say "Each now runs a program that would keep the whole card busy, for five seconds. What each gets of the card's time:"
     echo '$ rm-client spin 5s        (in each container, at the same time)'
-    spinning=()
-    for id in training inference notebook; do
-        ctr tasks exec --exec-id spin "$id" rm-client spin 5s >"$work/spin-$id" &
-        spinning+=($!)
+    for ((tries = 1; ; tries++)); do
+        spin_all
+        printf '%-12s %10s  %10s\n' CONTAINER GRANTED GOT
+        for id in training inference notebook; do
+            permille=$(permille_of "$id")
+            printf '%-12s %8d %%  %6d.%d %%\n' "$id" "${granted[$id]}" $((permille / 10)) $((permille % 10))
+        done
+        ! shares_are_near || break
+        # Whoever has no processor is late with a window. A share that nobody holds is never near.
+        [ "$tries" -lt 5 ] || fail "what they got is more than 5 points off, five times"
+        echo "(This machine is busy with something else: again.)"
     done
-    for process in "${spinning[@]}"; do wait "$process" || fail "a program that works on the card failed"; done
-    printf '%-12s %10s  %10s\n' CONTAINER GRANTED GOT
-    share_of training 30
-    share_of inference 20
-    share_of notebook 10
 fi
 
 # --- One that does not fit -----------------------------------------------------------------------------------------------
@@ -255,7 +274,7 @@ stop_containers
 for ((tries = 0; ; tries++)); do
     left=$(left_behind)
     [ -n "$left" ] || break
-    [ "$tries" -lt 100 ] || fail "left behind: $left"
+    [ "$tries" -lt 600 ] || fail "left behind: $left"
     sleep 0.1
 done
 ! egpu ps --output json | grep '"id"' >/dev/null || fail "a grant outlived its container"
