@@ -12,6 +12,7 @@ pub mod compute_attacks;
 pub mod device;
 pub mod exports;
 pub mod files;
+pub mod load;
 pub mod processes;
 pub mod random;
 pub mod smi;

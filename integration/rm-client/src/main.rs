@@ -20,8 +20,14 @@ use std::{
 };
 
 use rm_client::{
-    Client, Device, RmError, attacks::ATTACKS, bytes::parse_size, compute_attacks, exports, files::Nodes, processes,
-    random, smi, sys, system, uvm::AddressSpace,
+    Client, Device, RmError,
+    attacks::ATTACKS,
+    bytes::parse_size,
+    compute_attacks, exports,
+    files::Nodes,
+    load::{Load, Watch},
+    processes, random, smi, sys, system,
+    uvm::AddressSpace,
 };
 
 use crate::work::WorkOptions;
@@ -29,6 +35,7 @@ use crate::work::WorkOptions;
 const USAGE: &str = "\
 usage: rm-client COMMAND [--card N] [--dev DIRECTORY]
   smi                                   a table of the cards: used / total, processes
+  watch TIME [--every TIME]             how busy the card is, as programs are told: `load PAGE SAMPLES PID...`, in percent
   memory                                `total BYTES free BYTES` of one card
   alloc SIZE [--count N] [--map] [--hold SECONDS|stdin]
                                         memory of the card; --map: mapped as CUDA maps it
@@ -151,6 +158,7 @@ fn run(options: &Options) -> Result<ExitCode, RmError> {
     let words: Vec<&str> = options.words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["smi"] => table(options),
+        ["watch", time] => watch(options, time),
         ["memory"] => memory(options),
         ["alloc", size] => alloc(options, size_of(size)?),
         ["managed", size] => managed(options, size_of(size)?),
@@ -200,6 +208,26 @@ fn table(options: &Options) -> Result<ExitCode, RmError> {
     let rows = smi::rows(&client)?;
     print!("{}", smi::table(&client.version()?, &rows));
     Ok(ExitCode::SUCCESS)
+}
+
+/// One line for each look.
+fn watch(options: &Options, time: &str) -> Result<ExitCode, RmError> {
+    let time = work::time_of(time)?;
+    with_device(options, |device| {
+        // Something of its own, so that it is one of the card's users.
+        device.alloc(1 << 20)?;
+        let watch = Watch::new(device)?;
+        println!("working=1");
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            let Load { page, sampled, pids } = watch.look()?;
+            let page = page.map_or_else(|| "?".to_owned(), |page| page.to_string());
+            let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+            println!("load {page} {sampled} {}", pids.join(" "));
+            std::thread::sleep(options.work.every.unwrap_or(Duration::from_millis(200)));
+        }
+        Ok(ExitCode::SUCCESS)
+    })
 }
 
 fn memory(options: &Options) -> Result<ExitCode, RmError> {

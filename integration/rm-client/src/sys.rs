@@ -96,11 +96,23 @@ impl Mapping {
         Self::map(address, length, libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE, file.as_raw_fd(), offset)
     }
 
+    /// A file of the driver's, shared, from its beginning, for [`Mapping::word`].
+    ///
+    /// # Errors
+    /// The errno.
+    pub fn reading(file: BorrowedFd<'_>, length: usize) -> io::Result<Self> {
+        Self::map_for(libc::PROT_READ, (0, length), libc::MAP_SHARED, file.as_raw_fd(), 0)
+    }
+
     fn map(address: u64, length: usize, flags: i32, fd: i32, offset: u64) -> io::Result<Self> {
+        Self::map_for(libc::PROT_READ | libc::PROT_WRITE, (address, length), flags, fd, offset)
+    }
+
+    fn map_for(protection: i32, (address, length): (u64, usize), flags: i32, fd: i32, offset: u64) -> io::Result<Self> {
         let hint = std::ptr::with_exposed_provenance_mut(usize::try_from(address).map_err(io::Error::other)?);
         let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
         // SAFETY: a new mapping; `MAP_FIXED_NOREPLACE` leaves others as they are, and without it the kernel chooses the place.
-        let mapped = unsafe { libc::mmap(hint, length, libc::PROT_READ | libc::PROT_WRITE, flags, fd, offset) };
+        let mapped = unsafe { libc::mmap(hint, length, protection, flags, fd, offset) };
         match NonNull::new(mapped.cast::<u8>()) {
             Some(address) if mapped != libc::MAP_FAILED => Ok(Self { address, length }),
             _ => Err(io::Error::last_os_error()),
@@ -110,6 +122,15 @@ impl Mapping {
     /// Where it is.
     pub fn address(&self) -> u64 {
         self.address.as_ptr().expose_provenance() as u64
+    }
+
+    /// Eight bytes that somebody else may be writing, at a place that is aligned; `None`: beyond its end.
+    pub fn word(&self, at: usize) -> Option<u64> {
+        if !at.is_multiple_of(8) || at.checked_add(8).is_none_or(|end| end > self.length) {
+            return None;
+        }
+        // SAFETY: aligned and within the mapping, which is readable and lives as long as this value.
+        Some(unsafe { self.address.as_ptr().add(at).cast::<u64>().read_volatile() })
     }
 
     /// Its bytes; of fresh memory only. Those of a simulated node cannot be touched: its file is empty.

@@ -42,7 +42,7 @@ pub(crate) fn duration(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-fn time_of(text: &str) -> Result<Duration, RmError> {
+pub(crate) fn time_of(text: &str) -> Result<Duration, RmError> {
     duration(text).ok_or_else(|| RmError::Nonsense { what: format!("`{text}` is no time: 5, 0.5s, 200ms") })
 }
 

@@ -8,6 +8,7 @@ use super::{
     context,
     locks::{Name, lock},
     topology::Place,
+    view,
 };
 use crate::{
     account::{Ask, Card, Hold, Kind, ObjectName, Placement, Refusal, Reservation, WhyNot},
@@ -198,12 +199,27 @@ impl Session {
         match class.kind {
             ClassKind::Channel => self.tell_first_channels(),
             ClassKind::Engine => self.works_on(ObjectName::new(alloc.client, alloc.parent), alloc.class),
+            ClassKind::Debugger => self.mute_debugger(flight, made),
             _ => {}
         }
         if class.kind == ClassKind::Engine && context::brings_context(alloc.class) {
             self.charge_context(flight, alloc.parent, made)?;
         }
         self.finish_made(flight, made)
+    }
+
+    /// `NV83DE_ALLOC_PARAMETERS` {obsolete, client, object}: the driver would let anybody of its own user look into an object of any client that
+    /// CUDA made, and all mediators are of one user. What it does not find it writes into the kernel's log.
+    fn debugs_own(&self, params: &[u8], client: Handle) -> Result<(), End> {
+        let field = |at| read_u32(params, at).ok_or(End::Status(Status::INVALID_ARGUMENT));
+        let (obsolete, named, object) = (field(0)?, Handle(field(4)?), Handle(field(8)?));
+        if obsolete != 0 {
+            return Err(End::Status(Status::INVALID_ARGUMENT));
+        }
+        let named = if named == Handle::NONE { client } else { named };
+        self.own_client(named)?;
+        let is_known = lock(&self.accounts).object(ObjectName::new(named, object)).is_some();
+        if is_known { Ok(()) } else { Err(End::Status(Status::OBJECT_NOT_FOUND)) }
     }
 
     /// Looks at an object's parameters.
@@ -221,7 +237,11 @@ impl Session {
                 wanted.place = Some((card, Place::Device));
             }
             ClassKind::Subdevice => wanted.place = on_card().map(|card| (card, Place::Subdevice)),
-            ClassKind::UserSharedData => wanted.place = on_card().map(|card| (card, Place::SharedData)),
+            ClassKind::UserSharedData => {
+                let is_watched = view::utilization::asks_for_load(params);
+                wanted.place = on_card().map(|card| (card, Place::SharedData { is_watched }));
+            }
+            ClassKind::Debugger => self.debugs_own(params, alloc.client)?,
             ClassKind::VideoMemory => {
                 let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
                 let request = MemoryRequest::of_params(params).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
@@ -458,7 +478,9 @@ impl Session {
             let reservation = lock(&self.accounts).reserve_duplicate(source, dup.client)?;
             // A page that is not to be seen is not to be seen through a duplicate either.
             let topology = lock(&self.topology);
-            let page = topology.shared_data(source.client, source.object).map(|card| (card, Place::SharedData));
+            let page = topology
+                .shared_data(source.client, source.object)
+                .map(|card| (card, Place::SharedData { is_watched: false }));
             // Its context buffers are its first handle's matter.
             let group = topology.group_card(source.client, source.object);
             let group = group.map(|card| (card, Place::Group { is_measured: true }));

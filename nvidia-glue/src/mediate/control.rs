@@ -87,6 +87,11 @@ impl Session {
         if kind == ViewKind::PidInfo {
             return self.pid_info(flight, control);
         }
+        if kind == ViewKind::PageData
+            && let Some(answer) = self.poll_page(flight, control)
+        {
+            return answer;
+        }
         // Nobody makes another card's object of the handle between the answer and its rewriting.
         self.locks.with(&[Name::Client(control.client)], || {
             let status = flight.execute(self.driver.as_ref())?;
@@ -116,12 +121,8 @@ impl Session {
                 let own = self.shown_processes(control);
                 view::processes::pids(flight.params_mut(), mediator_pid(), &own);
             }
-            ViewKind::UtilSamples => {
-                let own = self.shown_processes(control);
-                // Samples do not tell the processes of one mediator apart.
-                let most = own.iter().max_by_key(|process| process.used).map(|process| process.pid);
-                view::processes::util_samples(flight.params_mut(), mediator_pid(), most);
-            }
+            ViewKind::UtilSamples => self.rewrite_samples(flight, control),
+            ViewKind::VideoEngineSample => self.rewrite_video_sample(flight, control),
             ViewKind::AttachedIds => view::cards::attached_ids(flight.params_mut(), names),
             ViewKind::ProbedIds => view::cards::probed_ids(flight.params_mut(), names),
             ViewKind::DeviceIds => view::cards::device_ids(flight.params_mut(), names),
@@ -147,6 +148,8 @@ impl Session {
             | ViewKind::InitStatus
             | ViewKind::DrainState
             | ViewKind::VideoLinks
+            // Answered, but for who sees the driver's own page.
+            | ViewKind::PageData
             | ViewKind::PidInfo => {}
         }
         Ok(())

@@ -7,10 +7,11 @@ use super::{
     call::{End, Flight, errno},
     locks::{Name, lock},
     scheduling::MOST_IDLE_US,
+    utilization::PAGE,
     view,
 };
 use crate::{
-    account::ObjectName,
+    account::{Card, ObjectName},
     driver::{FileField, Holder},
     rm::{
         Handle, Status,
@@ -31,27 +32,20 @@ const SHARE_POLICY: usize = 8;
 const DMA_LENGTH: usize = 24;
 const DMA_OFFSET: usize = 24;
 const DMA_SIZE: usize = 32;
-/// The driver's page about a card is 2608 bytes long in 580; nobody needs much more zeros.
-const MOST_ZEROS: u64 = 1 << 16;
-
-/// A file of zeros to be mapped.
-fn zeros(length: u64) -> io::Result<File> {
-    let file = File::from(rustix::fs::memfd_create(c"egpu", rustix::fs::MemfdFlags::CLOEXEC)?);
-    file.set_len(length.next_multiple_of(4096))?;
-    Ok(file)
-}
-
 impl Session {
     pub(super) fn map_memory(&self, flight: &mut Flight<'_>, map: MapMemory) -> Result<Answer, End> {
         self.own_client(map.client)?;
-        if self.is_hidden_page(map) {
-            return self.map_zeros(flight, map);
+        if let Some(card) = self.hidden_page(map) {
+            return self.map_own_page(flight, map, card);
         }
         flight.duplicate_files(self.driver.as_ref(), Holder::Args, flight.row.descriptors())?;
         self.locks.with(&[Name::Client(map.client)], || {
             // Another thread may have made a page of the handle meanwhile.
-            let is_page = self.is_hidden_page(map);
-            if is_page { Err(End::Status(Status::INVALID_ARGUMENT)) } else { flight.execute(self.driver.as_ref()) }
+            if self.hidden_page(map).is_some() {
+                Err(End::Status(Status::INVALID_ARGUMENT))
+            } else {
+                flight.execute(self.driver.as_ref())
+            }
         })?;
         flight.finish()
     }
@@ -120,23 +114,23 @@ impl Session {
         flight.finish()
     }
 
-    /// Whether it is the driver's page about a card that the container has a part of.
-    fn is_hidden_page(&self, map: MapMemory) -> bool {
-        let card = lock(&self.topology).shared_data(map.client, map.memory);
-        card.is_some_and(|card| self.grant.shown(card, &lock(&self.accounts)).is_some())
+    /// The card, if it is the driver's page about one that the container does not only look at.
+    fn hidden_page(&self, map: MapMemory) -> Option<Card> {
+        let card = lock(&self.topology).shared_data(map.client, map.memory)?;
+        self.grant.get(card).filter(|own| !own.granted.monitored).map(|_| card)
     }
 
     /// The page on which the driver tells the card's real memory and load cannot be rewritten where it is: the driver prepares the mapping
-    /// on a file of the mediator's own, and the program gets a page of zeros, which to it means that nothing there is valid.
-    fn map_zeros(&self, flight: &mut Flight<'_>, map: MapMemory) -> Result<Answer, End> {
+    /// on a file of the mediator's own, and the program gets a page of the mediator's, on which its own load stands and all else is zero, which
+    /// to it means that it is not valid.
+    fn map_own_page(&self, flight: &mut Flight<'_>, map: MapMemory, card: Card) -> Result<Answer, End> {
         let descriptor = flight.row.descriptors().first().map(|fd| usize::from(fd.at));
         let file = flight.named_file(self.driver.as_ref(), map.fd)?;
         let (Some(offset), Some(file)) = (descriptor, file) else { return Err(End::Status(Status::INVALID_ARGUMENT)) };
-        if map.length > MOST_ZEROS {
+        if map.length > PAGE {
             return Err(End::Status(Status::INVALID_ARGUMENT));
         }
-        let zeros = zeros(map.length).map_err(errno)?;
-        match flight.caller.replace(map.fd, &zeros) {
+        match flight.caller.replace(map.fd, self.page(card).map_err(errno)?) {
             Ok(()) => {}
             // A kernel that cannot: the program sees the whole card's numbers there.
             Err(CallerError::Other(error)) if error.kind() == io::ErrorKind::Unsupported => return self.pass(flight),

@@ -30,6 +30,7 @@ mod setup;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod utilization;
 mod uvm;
 mod view;
 

@@ -26,6 +26,7 @@ use super::{
     refresh::Found,
     setup::host_memory_limit,
     topology::Topology,
+    utilization::Utilization,
 };
 use crate::{
     account::{Accounts, Card, ObjectLimits, OverQuota, Refusal},
@@ -47,6 +48,7 @@ pub struct Session {
     pub(super) grant: Grant,
     /// By the cards' numbers.
     pub(super) gates: Vec<Arc<CardGate>>,
+    pub(super) utilizations: Vec<Utilization>,
     pub(super) accounts: Mutex<Accounts>,
     pub(super) topology: Mutex<Topology>,
     pub(super) people: Mutex<People>,
@@ -115,6 +117,7 @@ impl Session {
         let grant = Grant::find(driver.as_ref(), abi, &own, cards)?;
         let gate = |card: &OwnCard| Arc::new(CardGate::new(card, throttle, &driver, abi, &own));
         let gates = grant.cards.iter().map(gate).collect();
+        let utilizations = grant.cards.iter().map(|_| Utilization::default()).collect();
         Ok(Self {
             abi,
             driver,
@@ -124,6 +127,7 @@ impl Session {
             own,
             grant,
             gates,
+            utilizations,
             accounts: Mutex::new(Accounts::new(&limits, object_limits)),
             topology: Mutex::default(),
             people: Mutex::default(),

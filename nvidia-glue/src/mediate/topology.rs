@@ -3,7 +3,7 @@
 //! Only what matters to later calls is remembered: devices, subdevices, channels and their groups, and the driver's page about a card. What is remembered of an object
 //! that went with another one does no harm: the driver refuses whatever names it, and a handle that is used again is written anew.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::{account::Card, rm::Handle};
 
@@ -20,8 +20,10 @@ pub(super) enum Place {
     Channel {
         has_context: bool,
     },
-    /// The page on which the driver tells about the card.
-    SharedData,
+    /// The page on which the driver tells about the card; whether its program wants to know there how busy the card is.
+    SharedData {
+        is_watched: bool,
+    },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -108,7 +110,25 @@ impl Topology {
     /// The card that the object is the driver's page about, if it is one.
     pub(super) fn shared_data(&self, client: Handle, object: Handle) -> Option<Card> {
         let placed = self.clients.get(&client)?.get(&object)?;
-        (placed.place == Place::SharedData).then_some(placed.card)
+        matches!(placed.place, Place::SharedData { .. }).then_some(placed.card)
+    }
+
+    /// Whether the program wants to know there how busy the card is.
+    pub(super) fn watches(&mut self, client: Handle, object: Handle, wants: bool) {
+        if let Some(placed) = self.clients.get_mut(&client).and_then(|objects| objects.get_mut(&object))
+            && let Place::SharedData { is_watched } = &mut placed.place
+        {
+            *is_watched = wants;
+        }
+    }
+
+    /// The cards on whose pages somebody wants to know how busy they are.
+    pub(super) fn watched(&self) -> BTreeSet<Card> {
+        let objects = self.clients.values().flat_map(HashMap::values);
+        objects
+            .filter(|placed| placed.place == Place::SharedData { is_watched: true })
+            .map(|placed| placed.card)
+            .collect()
     }
 
     /// An object was freed, and what hangs from it; the client itself, to forget all of it.

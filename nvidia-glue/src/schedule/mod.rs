@@ -13,6 +13,7 @@ mod course;
 mod epochs;
 mod gate;
 pub(crate) mod layout;
+pub mod meter;
 pub mod pacer;
 mod plan;
 pub mod priority;

@@ -51,6 +51,10 @@ pub struct CardStatus {
     pub throttled_us: u64,
     /// Card time that it used, if that is known better than from `open_us` (on cards shared by time slices).
     pub used_us: Option<u64>,
+    /// What it was granted of the card's time, in millionths.
+    pub share_ppm: u32,
+    /// What it used in the last second of what it was granted, in millionths: what it sees of the card's utilization. `None`: not known.
+    pub utilization_ppm: Option<u32>,
     /// What it achieved of the card's time in the last second and the last minute, in millionths.
     pub achieved_1s_ppm: Option<u32>,
     /// See above.

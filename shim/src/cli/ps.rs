@@ -61,7 +61,8 @@ pub(super) struct GrantListing {
     #[serde(skip_serializing_if = "Option::is_none")]
     weight: Option<u16>,
     policy: &'static str,
-    /// What it achieved of the card's time in the last second; null where that is not known.
+    /// What it used in the last second of what it was granted, which is what the container sees of its utilization; null where that is not
+    /// known.
     utilization_percent: Option<u8>,
     #[serde(flatten)]
     time: Time,
@@ -111,7 +112,7 @@ fn card(grant: &CardGrant, used: Option<Bytes>, time: Time) -> GrantListing {
         compute_percent: grant.compute.cap().map(Percent::get),
         weight: grant.compute.weight().map(Weight::get),
         policy: grant.policy.name(),
-        utilization_percent: time.achieved_1s_percent.map(rounded),
+        utilization_percent: time.utilization_percent.map(rounded),
         time,
     }
 }
@@ -207,6 +208,10 @@ mod tests {
         assert_eq!(value[0]["cards"][0]["memory_limit_bytes"], 3_435_134_976_u64);
         assert_eq!(value[0]["cards"][0]["memory_used_bytes"], 0);
         assert_eq!(value[0]["cards"][0]["compute_percent"], 10);
+        assert_eq!(
+            value[0]["cards"][0]["utilization_percent"], 99,
+            "9.87 % of the card are 98.7 of the 10 that it has"
+        );
         assert_eq!(value[1]["exclusive"], true);
         assert_eq!(value[1]["pid"], serde_json::Value::Null);
         assert_eq!(list(&test_support::empty_node(), &Usage::nothing_runs()).len(), 0);

@@ -32,6 +32,9 @@ pub(super) struct Time {
     pub(super) achieved_1s_percent: Option<f64>,
     /// What it achieved in the last minute.
     pub(super) achieved_60s_percent: Option<f64>,
+    /// What it used in the last second of what it was granted, as the container itself sees it.
+    #[serde(skip)]
+    pub(super) utilization_percent: Option<f64>,
 }
 
 impl Schedules {
@@ -95,6 +98,7 @@ impl Schedules {
             granted_percent: granted.map(percent),
             achieved_1s_percent: self.achieved(record, uuid, FRESH_1S_US, |card| card.achieved_1s_ppm),
             achieved_60s_percent: self.achieved(record, uuid, FRESH_60S_US, |card| card.achieved_60s_ppm),
+            utilization_percent: self.achieved(record, uuid, FRESH_1S_US, |card| card.utilization_ppm),
         }
     }
 

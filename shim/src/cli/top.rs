@@ -203,6 +203,8 @@ fn card(node: &Node, state: &CardState, containers: &[ContainerLines]) -> CardLi
             granted_percent: total(|time| time.granted_percent),
             achieved_1s_percent: total(|time| time.achieved_1s_percent),
             achieved_60s_percent: total(|time| time.achieved_60s_percent),
+            // Shares of different sizes have no sum.
+            utilization_percent: None,
         },
         memory_used_bytes: used,
         memory_granted_bytes: state.memory_granted,

@@ -11,6 +11,7 @@ mod ends;
 mod live;
 mod policies;
 mod shares;
+mod utilization;
 
 use std::time::{Duration, Instant};
 
@@ -20,8 +21,17 @@ use crate::{attacks::rm_client, case::Case};
 
 /// All of them. One version of containerd is enough: nothing here is about containerd.
 pub(crate) fn cases() -> Vec<Case> {
-    let all = [shares::cases(), policies::cases(), cards::cases(), ends::cases(), live::cases(), attacks::cases()];
-    all.into_iter().flatten().map(|case| case.also_needing(rm_client).once()).collect()
+    let all = [
+        shares::cases(),
+        policies::cases(),
+        cards::cases(),
+        ends::cases(),
+        live::cases(),
+        attacks::cases(),
+        utilization::cases(),
+    ];
+    let work = "the work is engine time of simulated cards";
+    all.into_iter().flatten().map(|case| case.also_needing(rm_client).once().only_simulated(work)).collect()
 }
 
 /// For how long a share must have been right.

@@ -93,7 +93,7 @@ fn is_zeros(program: &Program<'_>, context: &Context<'_, '_>, page: u32) -> bool
     }
     let answer = program.escape(context.control, 0x4e, &mut args);
     result(answer, &args, 40).unwrap();
-    program.file_of(file).metadata().unwrap().len() == 4096
+    program.file_of(file).metadata().unwrap().len() == 1 << 16
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Whole calls against the simulated driver: each rule, and each way around it that was thought of.
 
 mod attacks;
+mod debugger;
 mod exports;
 mod foreign;
 mod gates;
@@ -10,5 +11,6 @@ mod monitor;
 mod scheduling;
 mod spy;
 mod uncharged;
+mod utilization;
 mod views;
 mod world;

@@ -149,7 +149,7 @@ fn only_the_containers_own_processes_are_on_the_card_by_their_own_pids() {
 }
 
 #[test]
-fn the_drivers_page_about_the_card_is_a_page_of_zeros() {
+fn the_drivers_page_about_the_card_is_the_mediators() {
     let machine = Machine::new(1);
     let container = machine.container(&[0], LIMIT);
     let program = container.program();
@@ -164,10 +164,13 @@ fn the_drivers_page_about_the_card_is_a_page_of_zeros() {
     let answer = program.escape(context.control, 0x4e, &mut args);
     result(answer, &args, 40).unwrap();
     let mapped = program.file_of(file);
-    assert_eq!(mapped.metadata().unwrap().len(), 4096);
+    assert_eq!(mapped.metadata().unwrap().len(), 1 << 16);
     let mut bytes = [1; 4096];
     mapped.read_exact_at(&mut bytes, 0).unwrap();
-    assert!(bytes.iter().all(|byte| *byte == 0));
+    assert!(bytes.iter().all(|byte| *byte == 0), "nothing on it is valid");
+    for changed in [mapped.set_len(0), mapped.set_len(1 << 20)] {
+        assert_eq!(changed.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied, "others have mapped it, too");
+    }
     // Any other memory is mapped through the file that the program named.
     let memory = context.memory(MIB).unwrap();
     let other = program.open(Node::Card(container.inventory.cards[0].minor));

@@ -6,3 +6,4 @@
 pub(super) mod cards;
 pub(super) mod memory;
 pub(super) mod processes;
+pub(super) mod utilization;

@@ -91,46 +91,6 @@ pub(in crate::mediate) fn ask_owned_by(pid: u32) -> Vec<u8> {
     params
 }
 
-/// Samples of `NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2`; type, size, count and tracker stand before them.
-const SAMPLES: usize = 16;
-const SAMPLE_COUNT: usize = 72;
-/// A sample begins with its time.
-const SAMPLE_HEAD: usize = 8;
-/// `NV2080_GPUMON_PID_INVALID`.
-const NO_PID: u32 = u32::MAX;
-
-/// Bytes of one engine's part of a sample (`NV2080_CTRL_PERF_GPUMON_ENGINE_UTIL_SAMPLE`), by the bytes of a sample: 525 has four engines,
-/// 550 six, 570 a pointer more in each.
-fn engine_size(sample: usize) -> Option<usize> {
-    [(4, 116), (6, 116), (6, 128)]
-        .into_iter()
-        .find(|(count, size)| SAMPLE_HEAD + count * size == sample)
-        .map(|(_, size)| size)
-}
-
-/// Leaves of the utilization samples only those of the container's own processes, which to the driver are the mediator's, and calls them
-/// `pid`. With `None`, or a layout that is not known, nothing is left.
-pub(in crate::mediate) fn util_samples(params: &mut [u8], mediator: u32, pid: Option<u32>) {
-    let Some(samples) = params.get_mut(SAMPLES..) else { return };
-    let size = samples.len() / SAMPLE_COUNT;
-    let (Some(engine), Some(pid)) = (engine_size(size), pid) else { return samples.fill(0) };
-    for sample in samples.chunks_exact_mut(size) {
-        for part in sample.get_mut(SAMPLE_HEAD..).unwrap_or_default().chunks_exact_mut(engine) {
-            let is_own = read_u32(part, 8) == Some(mediator);
-            let utilization = read_u32(part, 0).unwrap_or(0);
-            let scale = read_u32(part, 4).unwrap_or(0);
-            // The name of a virtual machine's process, and a pointer into the kernel, go in any case.
-            part.fill(0);
-            let _ = write_u32(part, 8, if is_own { pid } else { NO_PID });
-            let _ = write_u32(part, 12, NO_PID);
-            if is_own {
-                let _ = write_u32(part, 0, utilization);
-                let _ = write_u32(part, 4, scale);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -171,33 +131,12 @@ mod tests {
         assert_eq!(owned_by(&params), Some(Bytes(5 << 20)));
     }
 
-    #[test]
-    fn utilization_of_others_is_not_told() {
-        for (engines, size) in [(4, 116), (6, 116), (6, 128)] {
-            let sample = SAMPLE_HEAD + engines * size;
-            let mut params = vec![9; SAMPLES + SAMPLE_COUNT * sample];
-            let mine = SAMPLES + sample + SAMPLE_HEAD + size;
-            let _ = write_u32(&mut params, mine + 8, 777);
-            util_samples(&mut params, 777, Some(30));
-            assert_eq!(read_u32(&params, mine), Some(0x0909_0909));
-            assert_eq!(read_u32(&params, mine + 8), Some(30));
-            let other = SAMPLES + SAMPLE_HEAD;
-            assert_eq!(read_u32(&params, other), Some(0));
-            assert_eq!(read_u32(&params, other + 8), Some(NO_PID));
-            assert!(params[mine + 16..mine + size].iter().all(|byte| *byte == 0));
-        }
-        let mut unknown = vec![9; SAMPLES + SAMPLE_COUNT * 100];
-        util_samples(&mut unknown, 777, Some(30));
-        assert!(unknown[SAMPLES..].iter().all(|byte| *byte == 0));
-    }
-
     proptest! {
         #[test]
         fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..500), pid: u32) {
             let mut copy = bytes.clone();
             pids(&mut copy, pid, &OWN);
             pid_info(&mut copy, &OWN);
-            util_samples(&mut copy, pid, Some(pid));
             owned_by(&copy);
             prop_assert_eq!(copy.len(), bytes.len());
         }

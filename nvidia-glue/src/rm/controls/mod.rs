@@ -85,6 +85,10 @@ pub enum ViewKind {
     PidInfo,
     /// `NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2`.
     UtilSamples,
+    /// `NV2080_CTRL_CMD_PERF_GET_VID_ENG_PERFMON_SAMPLE`.
+    VideoEngineSample,
+    /// `NV00DE_CTRL_CMD_REQUEST_DATA_POLL`.
+    PageData,
     /// `NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS`.
     AttachedIds,
     /// `NV0000_CTRL_CMD_GPU_GET_PROBED_IDS`.
@@ -148,8 +152,14 @@ pub enum ScheduleKind {
     PreemptionBind,
     /// `NVA06C_CTRL_CMD_BIND`, `NVA06F_CTRL_CMD_BIND`: chooses the engine.
     Bind,
+    /// `NV83DE_CTRL_CMD_DEBUG_SUSPEND_CONTEXT`: one that is on the card would stay there, its multiprocessors stopped.
+    Suspend,
     /// `NV83DE_CTRL_CMD_DEBUG_RESUME_CONTEXT`.
     Resume,
+    /// `NV83DE_CTRL_CMD_DEBUG_SET_EXCEPTION_MASK`.
+    ExceptionMask,
+    /// `NV83DE_CTRL_CMD_DEBUG_READ_MEMORY` and its like: the driver copies, on channels of its own.
+    DebuggerCopy,
     /// `NVA06F_CTRL_CMD_STOP_CHANNEL`.
     Stop,
     /// `NV906F_CTRL_CMD_RESET_CHANNEL`.
@@ -194,6 +204,7 @@ const R550: DriverRelease = DriverRelease::new(550, 0, 0);
 
 // Reasons that many rows share.
 const CLASS: &str = "of a class that is refused";
+const DEBUGGER: &str = "stops multiprocessors of the card, or reads them, whoever's work is on them";
 const DRIVER: &str = "the driver's own logs and tests";
 const INTERNAL: &str = "internal to the kernel";
 const MEMORY: &str = "tells of the whole card's memory";
@@ -248,5 +259,7 @@ pub fn controls() -> impl Iterator<Item = ControlRow> {
     packed::all()
 }
 
+#[cfg(test)]
+pub(super) mod passing_tests;
 #[cfg(test)]
 mod tests;

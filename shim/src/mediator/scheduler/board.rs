@@ -1,15 +1,18 @@
 //! What the threads of a container's cards tell, in one file.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 
-use nvidia_glue::schedule::{CardStatus, Status, StatusFile, now_us};
+use nvidia_glue::schedule::{CardStatus, Running, Status, StatusFile, meter::Measured, now_us};
 
+use super::super::listener::Mediation;
 use crate::sync::lock;
 
 #[derive(Debug)]
 pub(super) struct Board {
     file: StatusFile,
     told: Mutex<Told>,
+    /// Who tells the container how busy it is.
+    mediation: OnceLock<Arc<Mediation>>,
 }
 
 #[derive(Debug)]
@@ -25,7 +28,22 @@ impl Board {
         let cards: Vec<CardStatus> = uuids.map(|uuid| CardStatus { uuid, ..CardStatus::default() }).collect();
         let next_by_us = vec![None; cards.len()];
         let status = Status { process: std::process::id(), cards, ..Status::default() };
-        Self { file, told: Mutex::new(Told { status, next_by_us, is_troubled: false }) }
+        let told = Mutex::new(Told { status, next_by_us, is_troubled: false });
+        Self { file, told, mediation: OnceLock::new() }
+    }
+
+    /// From now on what cards' threads measure is the container's utilization.
+    pub(super) fn tell_container(&self, mediation: &Arc<Mediation>) {
+        // There is one.
+        let _ = self.mediation.set(Arc::clone(mediation));
+    }
+
+    /// What a card's thread has measured. What that is of what was granted, in millionths; `None`: not known.
+    pub(super) fn measured(&self, card: &CardStatus, measured: Measured) -> Option<u32> {
+        // With channels there, and nobody knows whether they have work: the driver does. Where there are windows, edges are not to wait for it.
+        let has_windows = matches!(card.running, Running::Open | Running::Closed);
+        let is_in_doubt = !measured.rests && card.busy.is_none() && !has_windows;
+        self.mediation.get()?.session.measured(&card.uuid, measured, is_in_doubt)
     }
 
     /// What a card's thread tells, and when it tells again at the latest.

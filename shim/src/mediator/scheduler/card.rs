@@ -11,6 +11,7 @@ use std::{
 
 use nvidia_glue::schedule::{
     CardStatus, Course, EdgeError, Gate, Running, Timetable,
+    meter::Measured,
     pacer::{Move, Next, Pacer},
     priority::LOW_SLICE_US,
 };
@@ -250,7 +251,8 @@ impl<C: Clock> CardScheduler<C> {
         // A channel may come to be in this instant; then the next step, for which it wakes this thread, finds what failed.
         let _ = if self.pacer.course().is_unlimited(now_us) { self.gate.open() } else { self.gate.close() };
         self.set_slices(now_us);
-        let status = self.status(now_us, [None; 2]);
+        let mut status = self.status(now_us, [None; 2]);
+        status.utilization_ppm = self.board.measured(&status, self.measured(now_us));
         self.board.tell(self.place.index, status, None);
     }
 
@@ -433,7 +435,8 @@ impl<C: Clock> CardScheduler<C> {
             }
             let used_us = self.used_us(now_us).unwrap_or(self.tally.open_us);
             let achieved = self.tally.achieved_ppm(now_us, used_us);
-            let status = self.status(now_us, achieved);
+            let mut status = self.status(now_us, achieved);
+            status.utilization_ppm = self.board.measured(&status, self.measured(now_us));
             self.board.tell(self.place.index, status, Some(self.tell_us));
         }
         self.tell_us
@@ -443,6 +446,15 @@ impl<C: Clock> CardScheduler<C> {
     fn used_us(&self, now_us: u64) -> Option<u64> {
         let is_shared = self.terms.sharing != Sharing::Windows || self.trouble.is_degraded();
         if is_shared && !self.terms.others.is_empty() { self.sight.used_us(now_us) } else { None }
+    }
+
+    /// What it used of the card, whoever else uses it.
+    fn measured(&self, now_us: u64) -> Measured {
+        // Where only its own windows are, the time in them is the most that it can have been; where there is no log, and others are on the
+        // card at the same time, nobody can tell.
+        let is_alone = self.terms.sharing == Sharing::Windows && !self.trouble.is_degraded();
+        let used_us = self.sight.used_us(now_us).or_else(|| is_alone.then_some(self.tally.open_us));
+        Measured { at_us: now_us, used_us, share_ppm: self.terms.share_ppm, rests: !self.is_awake }
     }
 
     fn status(&self, now_us: u64, [achieved_1s_ppm, achieved_60s_ppm]: [Option<u32>; 2]) -> CardStatus {
@@ -460,6 +472,8 @@ impl<C: Clock> CardScheduler<C> {
             open_us: self.tally.open_us,
             throttled_us: self.tally.throttled_us,
             used_us: self.used_us(now_us),
+            share_ppm: self.terms.share_ppm,
+            utilization_ppm: None,
             achieved_1s_ppm,
             achieved_60s_ppm,
             edges: self.edges.all,

@@ -118,6 +118,7 @@ impl Scheduler {
     /// To be called before the first call of the container's: from here on its gates are as they should be.
     pub(super) fn start(&mut self, mediation: &Arc<Mediation>) -> io::Result<()> {
         let gates = mediation.session.gates();
+        self.board.tell_container(mediation);
         for (index, card) in self.cards.iter_mut().enumerate() {
             let Some(gate) = gates.iter().find(|gate| gate.uuid() == card.post.uuid) else { continue };
             let place = Place {

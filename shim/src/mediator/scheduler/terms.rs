@@ -13,6 +13,8 @@ pub(super) struct Terms {
     pub(super) period_us: u64,
     /// Its weight, beside those of [`Terms::others`]. Where time is shared by windows, what is left if these cannot be had.
     pub(super) weight: u32,
+    /// What it was granted of the card's time, in millionths.
+    pub(super) share_ppm: u32,
     pub(super) priority: Priority,
     pub(super) others: Vec<Other>,
     /// When other terms hold; `None`: when there is another timetable.
@@ -43,6 +45,7 @@ impl Terms {
             sharing: Sharing::Free,
             period_us: PERIOD_US,
             weight: 1,
+            share_ppm: 1_000_000,
             priority: Priority::High,
             others: Vec::new(),
             until_us,
@@ -72,6 +75,7 @@ impl Terms {
             sharing,
             period_us: turn.period_us,
             weight,
+            share_ppm: card.share_ppm,
             priority: turn.priority,
             others: card.neighbours.iter().map(other).collect(),
             until_us,

@@ -4,6 +4,7 @@
 
 mod export;
 mod gpus;
+mod load;
 mod memory;
 pub(super) mod scheduling;
 
@@ -90,7 +91,6 @@ const NO_EFFECT: &[u32] = &[
     0x0080_1909, // Of subdevices: the card.
     0x2080_0102,
     0x2080_0119,
-    0x2080_0122,
     0x2080_012f,
     0x2080_0131,
     0x2080_0133,
@@ -141,6 +141,11 @@ const NO_EFFECT: &[u32] = &[
     0x208f_1105,
     0x503c_0102,
     0x83de_0309,
+    0x83de_030c,
+    0x83de_0310,
+    0x83de_0315,
+    0x83de_0317,
+    0x83de_0318,
     0x906f_0101,
     0x90e6_0102,
     0xcb33_0101,
@@ -184,10 +189,8 @@ const CONTROLS: &[Row] = &[
     row(0x2080_1303, On::Subdevice, 1028, memory::fb_info),
     row(0x0080_170f, On::Device, 16, scheduling::set_channel_properties),
     row(0x2080_110b, On::Subdevice, 536, scheduling::disable_channels),
-    row(0x2080_2096, On::Subdevice, 55888, |_, control| {
-        control.params().fill(0);
-        Ok(())
-    }),
+    row(0x2080_2087, On::Subdevice, 12, load::video_engine),
+    row(0x2080_2096, On::Subdevice, 55888, load::samples),
     row(0xa06c_0101, On::Group, 3, scheduling::schedule),
     row(0xa06c_0103, On::Group, 8, scheduling::set_timeslice),
     row(0xa06c_0104, On::Group, 8, scheduling::timeslice),

@@ -1,6 +1,6 @@
 //! The channels of a card as a small file, which every process of the machine that simulates the driver reads and writes.
 //!
-//! One line for each engine and each channel, then `end`, behind which an older, longer content may stand. Whoever looks holds
+//! One line for each engine, each channel and each sample, then `end`, behind which an older, longer content may stand. Whoever looks holds
 //! the file's lock, and drops the channels of processes that are gone, as the driver does.
 
 use std::{
@@ -14,7 +14,7 @@ use std::{
 
 use nix::fcntl::{Flock, FlockArg};
 
-use super::time::{Channel, Channels, Engine, GroupKey};
+use super::time::{Channel, Channels, Engine, GroupKey, Sample};
 use crate::ledger::Process;
 
 const END: &str = "end";
@@ -70,6 +70,12 @@ fn parse(line: &str, channels: &mut Channels) -> Option<()> {
     match words.next()? {
         "at" => channels.at_ns = next(&mut words)?,
         "switches" => channels.switches = next(&mut words)?,
+        "sampled" => channels.sampled = (next(&mut words)?, next(&mut words)?),
+        "sample" => channels.samples.push_back(Sample {
+            at_ns: next(&mut words)?,
+            busy: next(&mut words)?,
+            pid: next(&mut words)?,
+        }),
         "engine" => {
             let number = next(&mut words)?;
             let (busy_ns, resident, slice_left_ns) = (next(&mut words)?, next(&mut words)?, next(&mut words)?);
@@ -101,6 +107,8 @@ fn next<'a, T: FromStr>(words: &mut impl Iterator<Item = &'a str>) -> Option<T> 
 
 fn text(channels: &Channels) -> String {
     let mut lines = vec![format!("at {}", channels.at_ns), format!("switches {}", channels.switches)];
+    lines.push(format!("sampled {} {}", channels.sampled.0, channels.sampled.1));
+    lines.extend(channels.samples.iter().map(|Sample { at_ns, busy, pid }| format!("sample {at_ns} {busy} {pid}")));
     lines.extend(channels.engines.iter().map(|(number, Engine { busy_ns, resident, slice_left_ns, last })| {
         let group = last.map(|GroupKey { pid, start_time, group }| format!(" {pid} {start_time} {group}"));
         format!("engine {number} {busy_ns} {resident} {slice_left_ns}{}", group.unwrap_or_default())
@@ -158,6 +166,8 @@ mod tests {
                 (9, Engine { busy_ns: u64::MAX, last: Some(group), resident: true, slice_left_ns: 7 }),
             ]),
             channels: vec![channel(own, 0), channel(other, 1), channel(own, 2)],
+            samples: [1, 2].map(|at_ns| Sample { at_ns, busy: 10_000, pid: 7 }).into(),
+            sampled: (2, 3),
         };
         file.locked(|channels| channels.clone_from(&written)).unwrap();
         let read = file.locked(|channels| channels.clone()).unwrap();

@@ -24,6 +24,7 @@ use std::{
 
 use nix::time::{ClockId, clock_gettime};
 
+pub(super) use self::time::Sample;
 use self::{
     doorbells::Doorbells,
     file::ChannelFile,
@@ -196,6 +197,18 @@ impl Engines {
             let of_group = |channel: &&mut Channel| channel.owner == self.own && channel.group == group.id;
             channels.iter_mut().filter(of_group).for_each(|channel| channel.slice_us = slice_us);
         })
+    }
+
+    /// How busy the compute engine was lately, the oldest first; instants are those of the host's real time, as the driver's are.
+    pub(super) fn samples(&self) -> io::Result<Vec<Sample>> {
+        let samples = self.event(|card| card.samples.clone())?;
+        let real = clock_gettime(ClockId::CLOCK_REALTIME)?;
+        let real_ns = u64::try_from(real.tv_sec() * 1_000_000_000 + real.tv_nsec()).unwrap_or(0);
+        let ahead_ns = real_ns.saturating_sub(self.clock.now_ns());
+        Ok(samples
+            .into_iter()
+            .map(|sample| Sample { at_ns: sample.at_ns.saturating_add(ahead_ns), ..sample })
+            .collect())
     }
 
     /// The log of switches, from now on.

@@ -5,7 +5,10 @@
 //! off. That is gone through from one event to the next, in whole nanoseconds; within a group the channels with work share
 //! evenly. Switches cost nothing here.
 
-use std::{collections::BTreeMap, ops::Bound};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Bound,
+};
 
 use crate::ledger::Process;
 
@@ -15,6 +18,9 @@ pub(super) const DEFAULT_SLICE_US: u64 = 1024;
 const LONGEST_SLICE_US: u64 = 1 << 40;
 /// `NV2080_ENGINE_TYPE_GRAPHICS`: the one whose switches are noted.
 const COMPUTE: u32 = 1;
+/// What lies between two looks at how busy it was, at least, and how many of them are kept; as on an H200.
+const SAMPLE_NS: u64 = 200_000_000;
+pub(super) const SAMPLES: usize = 72;
 /// More rounds than this at once are not gone through one by one, but for as many at their end.
 const ROUNDS: u64 = 32;
 
@@ -102,6 +108,16 @@ pub(super) struct Switch {
     pub(super) on: bool,
 }
 
+/// How busy the compute engine was until an instant, since the sample before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) struct Sample {
+    pub(in super::super) at_ns: u64,
+    /// Hundredths of a percent.
+    pub(in super::super) busy: u32,
+    /// Who ran last, which is all that the driver says of whose work it was.
+    pub(in super::super) pid: i32,
+}
+
 /// All channels of a card, and until when they have been given their time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Channels {
@@ -110,6 +126,10 @@ pub(super) struct Channels {
     pub(super) switches: u64,
     pub(super) engines: BTreeMap<u32, Engine>,
     pub(super) channels: Vec<Channel>,
+    /// The oldest first.
+    pub(super) samples: VecDeque<Sample>,
+    /// When the last one was taken, and for how long the engine had worked until then.
+    pub(super) sampled: (u64, u64),
 }
 
 /// Groups that have work: slice, and places of the channels.
@@ -136,7 +156,27 @@ impl Channels {
             }
         }
         self.run_until(now_ns, &mut log);
+        self.sample();
         log
+    }
+
+    /// Notes how busy the compute engine was, if that is due.
+    fn sample(&mut self) {
+        let engine = self.engines.get(&COMPUTE).copied().unwrap_or_default();
+        let (then_ns, before_ns) = std::mem::replace(&mut self.sampled, (self.at_ns, engine.busy_ns));
+        let passed_ns = self.at_ns.saturating_sub(then_ns);
+        if then_ns == 0 {
+            return;
+        }
+        if passed_ns < SAMPLE_NS {
+            self.sampled = (then_ns, before_ns);
+            return;
+        }
+        let worked_ns = engine.busy_ns.saturating_sub(before_ns).min(passed_ns);
+        let busy = u32::try_from(u128::from(worked_ns) * 10_000 / u128::from(passed_ns)).unwrap_or(0);
+        let pid = engine.last.map_or(0, |group| group.pid);
+        self.samples.push_back(Sample { at_ns: self.at_ns, busy, pid });
+        self.samples.drain(..self.samples.len().saturating_sub(SAMPLES));
     }
 
     /// Groups that have no channel on the run list any more leave their engine.
@@ -325,6 +365,21 @@ mod tests {
     }
 
     #[test]
+    fn samples_say_how_busy_the_engine_was_and_who_ran_last() {
+        let mut card = card(vec![channel(0, 1, 1000)]);
+        let quarter = |_| Submitted { work_ns: 50 * MS, at_ns: MS };
+        card.advance(MS, |_| Submitted::default());
+        card.advance(100 * MS, quarter);
+        assert!(card.samples.is_empty(), "not due");
+        card.advance(201 * MS, quarter);
+        card.advance(601 * MS, quarter);
+        let told: Vec<_> = card.samples.iter().map(|sample| (sample.at_ns / MS, sample.busy, sample.pid)).collect();
+        assert_eq!(told, [(201, 2500, 1), (601, 0, 1)]);
+        (0..100).for_each(|second| drop(card.advance((1000 + second * 1000) * MS, endless)));
+        assert_eq!((card.samples.len(), card.samples[71].busy), (SAMPLES, 10_000));
+    }
+
+    #[test]
     fn work_comes_and_ends_between_two_looks() {
         let mut card = card(vec![channel(0, 1, 1000), channel(1, 2, 1000)]);
         let submitted = |token| match token {
@@ -455,6 +510,10 @@ mod tests {
                 often.advance(now, endless);
             }
             once.advance(now, endless);
+            // Samples are taken when somebody looks.
+            for card in [&mut often, &mut once] {
+                (card.samples, card.sampled) = Default::default();
+            }
             prop_assert_eq!(&often, &once);
             prop_assert_eq!(executed(&once).iter().sum::<u64>(), now);
             let round: u64 = slices.iter().map(|slice| slice * 1000).sum();
