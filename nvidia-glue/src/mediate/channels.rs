@@ -199,6 +199,12 @@ impl Channels {
         }
     }
 
+    /// Those that can do work and that the program wants on the card.
+    pub(super) fn wanted(&self) -> Vec<ObjectName> {
+        let wanted = self.channels.iter().filter(|(_, channel)| channel.is_scheduled && !channel.is_unwanted);
+        wanted.map(|(name, _)| *name).collect()
+    }
+
     /// What brings them to where they are to be. `in_doubt`: those that should be off already are put on and taken off again, as
     /// a call of the program's may have put them back, or may have made them count from 0.
     pub(super) fn moves(&self, names: &[ObjectName], is_closed: bool, in_doubt: bool) -> Moves {

@@ -1,8 +1,11 @@
 //! The container's own scheduling controls. What a program asks for is remembered; what reaches the driver is what its grant
 //! allows of that.
 
+use std::sync::Arc;
+
 use super::{
     Answer, Session,
+    alloc::Made,
     call::{End, Flight},
     channels::Engine,
     gate::{CHANNELS, CLIENTS, COUNT, CardGate, DEFAULT_SLICE_US, MOST, MOST_SLICE_US, PARAMS},
@@ -26,6 +29,11 @@ const CILP: u32 = 2;
 /// `NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS` from its end, as the list before it grows with releases.
 const SET_CILP: usize = 12;
 const BIND_CILP_FROM_END: usize = 20;
+
+/// `NV83DE_CTRL_CMD_DEBUG_SET_EXCEPTION_MASK` (ctrl83dedebug.h): the exceptions that a debugger wants to hear of; all, where it has not said.
+const SET_EXCEPTION_MASK: u32 = 0x83de_0309;
+const ALL_EXCEPTIONS: u32 = 0xffff;
+const FATAL: u32 = 1;
 
 /// Offset of `timeout` in `NV0080_CTRL_FIFO_IDLE_CHANNELS_PARAMS`.
 const IDLE_TIMEOUT: usize = 16392;
@@ -53,7 +61,10 @@ impl Session {
             ScheduleKind::Stop => self.stop_channel(flight, name),
             ScheduleKind::Reset => self.reset_channel(flight, name),
             ScheduleKind::Idle => self.idle_own_channels(flight),
+            ScheduleKind::Suspend => self.suspend_context(flight),
             ScheduleKind::Resume => self.resume_context(flight),
+            ScheduleKind::ExceptionMask => self.exception_mask(flight),
+            ScheduleKind::DebuggerCopy => self.debugger_copy(flight),
             ScheduleKind::Preempt => self.preempt(flight, name),
             ScheduleKind::PreemptionMode => self.preemption_mode(flight, SET_CILP),
             ScheduleKind::PreemptionBind => {
@@ -265,7 +276,54 @@ impl Session {
         flight.finish()
     }
 
-    /// To suspend a context, a debugger's object takes its channel off the card; what it puts back obeys at once.
+    /// A context that is off the card is suspended by keeping its channels off; one that is on it by stopping its multiprocessors, and then it
+    /// stays there. So the container is off the card for as long as the driver takes.
+    fn suspend_context(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        let off: Vec<_> = self.gates.iter().map(|gate| (gate, gate.with(|channels| channels.wanted()))).collect();
+        let want = |wanted| {
+            let bring = |(gate, names): &(&Arc<CardGate>, Vec<ObjectName>)| {
+                gate.with(|channels| channels.want(names, wanted));
+                gate.bring(names, false)
+            };
+            // Each, whatever becomes of the others.
+            off.iter().map(bring).fold(Ok(()), Result::and)
+        };
+        let result = match want(false) {
+            Ok(()) => flight.execute(self.driver.as_ref()).map(drop),
+            // What cannot be taken off the card is not suspended.
+            Err(_) => Err(End::Status(Status::NOT_SUPPORTED)),
+        };
+        let _ = want(true);
+        result.and_then(|()| flight.finish())
+    }
+
+    /// Who asks for fatal exceptions puts the recovery from them off, of any channel of the card, and the context that failed stays there
+    /// meanwhile.
+    fn exception_mask(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        let asked = read_u32(flight.params(), 0).ok_or(INVALID)?;
+        let _ = write_u32(flight.params_mut(), 0, asked & !FATAL);
+        flight.execute(self.driver.as_ref())?;
+        let _ = write_u32(flight.params_mut(), 0, asked);
+        flight.finish()
+    }
+
+    /// The driver copies at most a MiB for the debugger, in the container's time.
+    fn debugger_copy(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        for gate in &self.gates {
+            gate.wait(flight.caller, |channels| channels.throttled() > 0)?;
+        }
+        flight.execute(self.driver.as_ref())?;
+        flight.finish()
+    }
+
+    /// A debugger's session has come to be: what it has not asked for yet it does not have either.
+    pub(super) fn mute_debugger(&self, flight: &Flight<'_>, made: Made) {
+        let raw = self.raw(&flight.file, made.client);
+        // A card whose driver does not know it has nothing to put off.
+        let _ = raw.control(made.object, SET_EXCEPTION_MASK, (ALL_EXCEPTIONS & !FATAL).to_ne_bytes().to_vec());
+    }
+
+    /// What a debugger's object puts back obeys at once.
     fn resume_context(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
         for gate in &self.gates {
             gate.wait(flight.caller, |channels| channels.throttled() > 0)?;

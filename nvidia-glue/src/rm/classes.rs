@@ -50,6 +50,9 @@ pub enum ClassKind {
     UserSharedData,
     /// A reference to memory that exists already (the handles at 0 and 4 of the parameters), which keeps it allocated.
     MemoryReference,
+    /// A debugger's session (`GT200_DEBUGGER`): the parameters name a client at 4, and at 8 its object that is looked into. CUDA makes one for
+    /// itself.
+    Debugger,
     /// A path between two cards; the parameters name two subdevices, both of which must be the caller's.
     PeerToPeer,
     /// An object that decides nothing and holds no memory of note.
@@ -86,8 +89,8 @@ const fn row(id: u32, name: &'static str, kind: ClassKind, params_size: u16, hea
 }
 
 use ClassKind::{
-    AddressSpace, Answered, Channel, ChannelGroup, ContextShare, Device, Engine, Event, MemoryReference, PeerToPeer,
-    Plain, Refused, Root, Subdevice, SystemMemory, UserSharedData, VideoMemory, VirtualMemory,
+    AddressSpace, Answered, Channel, ChannelGroup, ContextShare, Debugger, Device, Engine, Event, MemoryReference,
+    PeerToPeer, Plain, Refused, Root, Subdevice, SystemMemory, UserSharedData, VideoMemory, VirtualMemory,
 };
 
 /// Every class that a driver from 525 to 595 gives to user space or knows by that name, by number: the union of
@@ -317,7 +320,7 @@ pub(super) const CLASSES: &[Class] = &[
         "class/cl5080.h",
     ),
     row(0x50a0, "NV50_MEMORY_VIRTUAL", VirtualMemory, 128, "class/cl50a0.h"),
-    row(0x83de, "GT200_DEBUGGER", Plain, 12, "class/cl83de.h"),
+    row(0x83de, "GT200_DEBUGGER", Debugger, 12, "class/cl83de.h"),
     row(
         0x844c,
         "G84_PERFBUFFER",

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt::Write, fs};
 use super::{
     DriverRelease,
     classes::{CLASSES, ClassKind},
-    controls::{ControlRow, ControlRule, controls},
+    controls::{ControlRow, ControlRule, controls, passing_tests::PASSING},
     escapes::{Action, ESCAPES, Escape, OnNode},
     layout::{Direction, Length, Releases},
     uvm::{UVM_COMMANDS, UvmRule},
@@ -206,6 +206,9 @@ fn class_kind(kind: ClassKind) -> &'static str {
         ClassKind::Engine => "an engine's object on a channel",
         ClassKind::Event(_) => "an event; one that calls back into the kernel is refused",
         ClassKind::UserSharedData => "a page that tells the card's memory and load; its mapping is replaced",
+        ClassKind::Debugger => {
+            "looks into an object of the container's own, and into no other container's; never puts off what ends a kernel that failed"
+        }
         ClassKind::MemoryReference => "keeps memory that exists allocated",
         ClassKind::PeerToPeer => "a path between two cards, both of which must be granted",
         ClassKind::Plain => "decides nothing",
@@ -237,8 +240,20 @@ fn control_tables(text: &mut String) {
         grouped.add(done.to_owned(), name_of(&row));
     }
     grouped.write(text);
+    passing(text);
     pointers(text);
     refused_controls(text);
+}
+
+fn passing(text: &mut String) {
+    text.push_str(
+        "\n### Controls of channels, engines, debuggers and clocks that pass\nWhat could decide about others' time, and does not. A test fails for \
+         a row without a reason.\n\n| why | controls |\n|---|---|\n",
+    );
+    for (reason, ids) in PASSING {
+        let rows = controls().filter(|row| ids.contains(&row.id));
+        writeln!(text, "| {reason} | {} |", rows.map(|row| name_of(&row)).collect::<Vec<_>>().join(", ")).unwrap();
+    }
 }
 
 fn pointers(text: &mut String) {
