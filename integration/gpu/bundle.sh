@@ -22,11 +22,11 @@ cp "$containerd/containerd" "$containerd/ctr" /bin/busybox "$out/egpu-gpu-test/b
 cp "$tests" "$out/egpu-gpu-test/bin/it"
 strip "$out"/egpu-gpu-test/bin/it "$out"/egpu-gpu-test/bin/egpu 2>/dev/null || true
 cp "$target"/rm-client/*/debug/rm-client "$out/egpu-gpu-test/bin/"
-# For EGPU_TEST_HOSTILE, as EGPU_TEST_RM_CLIENT names the other: without them the suites of memory and attacks are skipped.
+# run.sh names it with EGPU_TEST_HOSTILE, and the other with EGPU_TEST_RM_CLIENT: without them the suites of memory and attacks are skipped.
 ${CC:-cc} -static -O1 -pthread -o "$out/egpu-gpu-test/bin/hostile" integration/hostile/hostile.c
 ${CC:-cc} -O2 -o "$out/egpu-gpu-test/bin/cuda-load" integration/gpu/cuda_load.c -ldl
 ${CC:-cc} -O2 -o "$out/egpu-gpu-test/bin/compute-load" integration/gpu/compute_load.c -ldl
 strip "$out/egpu-gpu-test/bin/rm-client" 2>/dev/null || true
-cp integration/gpu/run.sh integration/gpu/memory.sh integration/gpu/compute.sh integration/gpu/*.py "$out/egpu-gpu-test/"
+cp integration/gpu/run.sh integration/gpu/memory.sh integration/gpu/compute.sh integration/gpu/attacks.sh integration/gpu/*.py "$out/egpu-gpu-test/"
 XZ_OPT='-T0 -6' tar -C "$out" -cJf "$out/egpu-gpu-test.tar.xz" egpu-gpu-test
 ls -l "$out/egpu-gpu-test.tar.xz"

@@ -1,9 +1,9 @@
 # Compute quotas on a real card, as tables; sourced by run.sh, whose functions it uses. Each table has its baseline in the same run.
-# EGPU_GPU_COMPUTE: which parts (caps together case3 weights priority edges two); default: all that the machine has cards for.
+# EGPU_GPU_COMPUTE: which parts (caps together case3 weights priority edges utilization errors two); default: all that the machine has cards for.
 # EGPU_GPU_LOADS: which loads the caps are tried with (short long graph cooperative training).
 # Rows for the picture are added to RESULT.tsv.
 
-parts=${EGPU_GPU_COMPUTE:-caps together weights priority edges case3 two}
+parts=${EGPU_GPU_COMPUTE:-caps together weights priority edges utilization errors case3 two}
 loads_of_caps=${EGPU_GPU_LOADS:-short long graph cooperative training}
 has_torch=$(python3 -c 'import torch; print("yes")' 2>/dev/null)
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:/usr/local/nvidia/lib64:/usr/local/nvidia/lib
@@ -76,10 +76,11 @@ share() { # ID COMPUTE...: a container that waits
 tmp() { [ "$1" = - ] && echo "$work/tools" || echo /tmp; }
 
 declare -A length_of
-for kind in short long graph cooperative; do
+# NCCL's load has no length.
+[ "$parts" = two ] || for kind in short long graph cooperative; do
     length_of[$kind]=$("$work/tools/compute-load" calibrate $kind)
 done
-echo "iterations: $(for kind in "${!length_of[@]}"; do printf '%s %s; ' "$kind" "${length_of[$kind]}"; done)"
+[ "$parts" = two ] || echo "iterations: $(for kind in "${!length_of[@]}"; do printf '%s %s; ' "$kind" "${length_of[$kind]}"; done)"
 # load KIND WHERE SECONDS: the command line.
 load() {
     case $1 in
@@ -336,29 +337,100 @@ two() {
     [ ${#host_uuids[@]} -gt 1 ] || { skip "two cards: one only"; return; }
     [ -n "$has_torch" ] || { skip "two cards: no PyTorch"; return; }
     title "compute: two containers of two cards at 50 percent each, NCCL all-reduce"
-    local base who value
-    begin solo - python3 "$work/tools/nccl_load.py" 8
+    local base who value setting env_options=()
+    # The same outside and inside. Multicast is off on machines that lend single cards; both ends are on this machine.
+    local settings=(NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1 NCCL_IB_DISABLE=1
+        NCCL_SOCKET_IFNAME=lo NCCL_DEBUG=WARN)
+    for setting in "${settings[@]}"; do env_options+=(--env "$setting"); done
+    begin solo - env "${settings[@]}" CUDA_VISIBLE_DEVICES=0,1 timeout 90 python3 "$work/tools/nccl_load.py" 8
     begun solo
     base=$(measured 4 solo)
     settle
     echo "outside: $base rounds/s"
+    [ -n "$base" ] || { fail "NCCL works outside"; tail -n 30 "$work/told/solo"; return; }
     for who in d1 d2; do
         compute_tools $who
-        launch $who --env EGPU_CARDS=2 --env EGPU_MEMORY=16GiB --env EGPU_COMPUTE=50% --net-host --env NCCL_NVLS_ENABLE=0 \
-            --env TORCH_SYMM_MEM_DISABLE_MULTICAST=1 --env NVSHMEM_DISABLE_NVLS=1 -- sleep infinity
-        begin $who $who python3 /tmp/nccl_load.py 40 $((29520 + ${who#d}))
+        # NCCL keeps its buffers in /dev/shm where cards do not reach each other; what is mounted by default is 64 MiB. The host's network has
+        # an interface that is up. Both on the same two cards, whatever else the machine has.
+        launch $who --env EGPU_DEVICES=0,1 --env EGPU_MEMORY=16GiB --env EGPU_COMPUTE=50% --net-host "${env_options[@]}" \
+            --mount type=tmpfs,src=shm,dst=/dev/shm,options=nosuid:nodev:mode=1777:size=1073741824 -- sleep infinity
     done
+    check "both are on the same two cards" same_cards "$(granted_uuids d1)" "$(granted_uuids d2)"
+    ctr_ tasks exec --exec-id see1 d1 sh -c 'nvidia-smi -L; df -h /dev/shm | tail -n 1' 2>&1
+    for who in d1 d2; do begin $who $who timeout 150 python3 /tmp/nccl_load.py 60 $((29520 + ${who#d})); done
     begun d1 d2
     sleep 1
     mapfile -t both < <(measured 8 d1 d2)
     for who in 0 1; do
-        value=$(ratio "${both[$who]}" "$base")
+        value=$(ratio "${both[$who]:-0}" "$base")
+        [ -n "${both[$who]:-}" ] || { echo "what container $((who + 1)) told:"; tail -n 30 "$work/told/d$((who + 1))"; }
         echo "container $((who + 1)): ${both[$who]} rounds/s, $value of alone"
         row "two cards, NCCL" all-reduce "d$who" 50 "$(percent "${both[$who]}" "$base")"
         check "it makes at least 0.45 of its progress alone" at_least "$value" 0.45
     done
     egpu top -n 1
     stop d1 d2
+    settle
+}
+
+# told ID: what nvidia-smi says in a container of the card's utilization, the median of some looks a second apart.
+told() {
+    for _ in 1 2 3 4 5; do
+        ctr_ tasks exec --exec-id "u$RANDOM$RANDOM" "$1" nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits 2>&1 | tr -dc '0-9\n'
+        sleep 1
+    done | sort -n | sed -n 3p
+}
+utilization() {
+    title "compute: what containers are told of the card's utilization"
+    alone short
+    share u1 --env EGPU_COMPUTE=25%
+    share u2 --env EGPU_COMPUTE=50%
+    echo "both idle: $(told u1) and $(told u2) percent"
+    begin u1 u1 $(load short u1 60)
+    begun u1
+    sleep 2
+    local busy idle
+    busy=$(told u1) idle=$(told u2)
+    echo "25 percent busy: it is told $busy, its idle neighbour $idle, the host $(host_smi --query-gpu=utilization.gpu --format=csv,noheader) percent"
+    check "a cap that is used up is 100 percent" at_least "$busy" 90
+    check "a busy neighbour is not seen" at_most "$idle" 2
+    check "egpu ps says the same" at_least "$(egpu ps --output json | python3 -c '
+import json, sys
+print(next(card["utilization_percent"] for one in json.load(sys.stdin) if one["id"] == "u1" for card in one["cards"]))')" 90
+    ctr_ tasks exec --exec-id usmi u1 nvidia-smi 2>&1
+    # By the driver's samples, of the card and by process.
+    ctr_ tasks exec --exec-id upmon u1 nvidia-smi pmon -c 3 2>&1
+    ctr_ tasks exec --exec-id upmon u2 nvidia-smi pmon -c 1 2>&1
+    ctr_ tasks exec --exec-id uq u1 nvidia-smi -q -d UTILIZATION 2>&1 | tail -n +8
+    stop u1 u2
+    settle
+}
+
+# A kernel that fails: the program is told what it is told outside, at once; neighbours go on.
+errors() {
+    [ -n "$has_torch" ] || { skip "errors: no PyTorch"; return; }
+    title "compute: kernels that fail"
+    local program='import torch
+x = torch.zeros(4, device="cuda")
+print("begun", flush=True)
+try: print(x[torch.tensor([9], device="cuda")]); torch.cuda.synchronize()
+except Exception as error: print(str(error).splitlines()[0])'
+    local outside inside before after
+    outside=$(timeout 60 python3 -c "$program" 2>/dev/null | tail -n 1)
+    alone short
+    share f1 --env EGPU_COMPUTE=40%
+    share f2 --env EGPU_COMPUTE=40%
+    begin f2 f2 $(load short f2 60)
+    begun f2
+    before=$(measured 2 f2)
+    inside=$(ctr_ tasks exec --exec-id assert f1 timeout 60 python3 -c "$program" 2>/dev/null | tr -d '\r' | tail -n 1)
+    after=$(measured 2 f2)
+    echo "outside: $outside"
+    echo "inside:  $inside"
+    check "an assertion in a kernel is told as it is outside" [ -n "$inside" -a "$inside" = "$outside" ]
+    echo "the neighbour: $before rounds/s before, $after after"
+    check "the neighbour goes on" at_least "$(ratio "$after" "$before")" 0.95
+    stop f1 f2
     settle
 }
 

@@ -1,6 +1,8 @@
 # Memory quotas on a real card, as tables; sourced by run.sh, whose functions it uses. Each table has its baseline in the same run.
-# EGPU_GPU_PROGRAMS: random programs (300); EGPU_GPU_PAIRS: pairs of a comparison (5).
+# EGPU_GPU_MEMORY: which parts (quota vendor random cost training many sixteen); default: all. EGPU_GPU_PROGRAMS: random programs (300);
+# EGPU_GPU_PAIRS: pairs of a comparison (5).
 
+parts=${EGPU_GPU_MEMORY:-quota vendor random cost training many sixteen}
 programs=${EGPU_GPU_PROGRAMS:-300}
 pairs=${EGPU_GPU_PAIRS:-5}
 quota_mib=4096
@@ -44,98 +46,102 @@ drained() {
 kernel_log() { dmesg 2>/dev/null | grep -c 'NVRM\|nvidia'; }
 log_before=$(kernel_log)
 
-title "memory: 4 GiB of a card"
-tools quota
-launch quota --env EGPU_DEVICES=0 --env EGPU_MEMORY=4GiB -- sleep infinity
-filled=$(in_ quota /tmp/cuda-load fill 2048)
-echo "cuda-load fill: $filled"
-check "libcuda is refused in the end, not before" contains "$filled" "then refused"
-left=$(sed -n 's/.* free \([0-9]*\) total.*/\1/p' <<<"$filled")
-check "the last allocation that fits, fits: less than 2 MiB are left" at_most "$left" 2097151
-raw=$(in_ quota /tmp/rm-client alloc 64MiB --count 100)
-echo "rm-client alloc 64MiB --count 100: $(tail -n 2 <<<"$raw" | tr '\n' ' ')"
-check "a static client is refused" contains "$raw" "out of memory"
-if [ -n "$has_torch" ]; then
-    torch=$(in_ quota python3 -c 'import torch
+quota() {
+    title "memory: 4 GiB of a card"
+    tools quota
+    launch quota --env EGPU_DEVICES=0 --env EGPU_MEMORY=4GiB -- sleep infinity
+    filled=$(in_ quota /tmp/cuda-load fill 2048)
+    echo "cuda-load fill: $filled"
+    check "libcuda is refused in the end, not before" contains "$filled" "then refused"
+    left=$(sed -n 's/.* free \([0-9]*\) total.*/\1/p' <<<"$filled")
+    check "the last allocation that fits, fits: less than 2 MiB are left" at_most "$left" 2097151
+    raw=$(in_ quota /tmp/rm-client alloc 64MiB --count 100)
+    echo "rm-client alloc 64MiB --count 100: $(tail -n 2 <<<"$raw" | tr '\n' ' ')"
+    check "a static client is refused" contains "$raw" "out of memory"
+    if [ -n "$has_torch" ]; then
+        torch=$(in_ quota python3 -c 'import torch
 blocks = []
 try:
     while True: blocks.append(torch.empty(64 << 20, dtype=torch.uint8, device="cuda"))
 except torch.OutOfMemoryError as error: print(len(blocks), "blocks of 64 MiB, then:", str(error)[:200])')
-    echo "PyTorch: $torch"
-    check "PyTorch raises its out-of-memory error and names the quota" contains "$torch" "total capacity of 4.00 GiB"
-fi
-check "all of it is free again" drained quota
+        echo "PyTorch: $torch"
+        check "PyTorch raises its out-of-memory error and names the quota" contains "$torch" "total capacity of 4.00 GiB"
+    fi
+    check "all of it is free again" drained quota
 
-title "memory: what programs in the container see"
-view=$(in_ quota nvidia-smi --query-gpu=memory.total,memory.used,memory.free --format=csv,noheader,nounits)
-echo "nvidia-smi (total, used, free MiB): $view"
-check "nvidia-smi sees the quota" [ "${view%%,*}" = $quota_mib ]
-view=$(in_ quota /tmp/cuda-load info)
-echo "cuMemGetInfo: $view"
-check "cuMemGetInfo sees the quota" [ "$(sed -n 's/.*total \([0-9]*\).*/\1/p' <<<"$view")" = $((quota_mib << 20)) ]
-view=$(in_ quota python3 -c 'import ctypes
+    title "memory: what programs in the container see"
+    view=$(in_ quota nvidia-smi --query-gpu=memory.total,memory.used,memory.free --format=csv,noheader,nounits)
+    echo "nvidia-smi (total, used, free MiB): $view"
+    check "nvidia-smi sees the quota" [ "${view%%,*}" = $quota_mib ]
+    view=$(in_ quota /tmp/cuda-load info)
+    echo "cuMemGetInfo: $view"
+    check "cuMemGetInfo sees the quota" [ "$(sed -n 's/.*total \([0-9]*\).*/\1/p' <<<"$view")" = $((quota_mib << 20)) ]
+    view=$(in_ quota python3 -c 'import ctypes
 nvml = ctypes.CDLL("libnvidia-ml.so.1"); nvml.nvmlInit_v2()
 class Memory(ctypes.Structure): _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
 device, memory = ctypes.c_void_p(), Memory(); nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
 print(nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)), memory.total, memory.used, memory.free)')
-echo "NVML (status, total, used, free): $view"
-check "NVML sees the quota" [ "$(cut -d' ' -f2 <<<"$view")" = $((quota_mib << 20)) ]
-in_ quota /tmp/cuda-load hold 1048576 4 >"$work/hold" &
-sleep 2
-inner=$(in_ quota nvidia-smi)
-echo "$inner"
-check "nvidia-smi shows what is used of the quota" grep -qE "[1-9][0-9]*MiB / +${quota_mib}MiB" <<<"$inner"
-egpu ps
-check "egpu ps shows it too" at_least "$(used_mib quota)" 1024
-wait $!
-stop quota
+    echo "NVML (status, total, used, free): $view"
+    check "NVML sees the quota" [ "$(cut -d' ' -f2 <<<"$view")" = $((quota_mib << 20)) ]
+    in_ quota /tmp/cuda-load hold 1048576 4 >"$work/hold" &
+    sleep 2
+    inner=$(in_ quota nvidia-smi)
+    echo "$inner"
+    check "nvidia-smi shows what is used of the quota" grep -qE "[1-9][0-9]*MiB / +${quota_mib}MiB" <<<"$inner"
+    egpu ps
+    check "egpu ps shows it too" at_least "$(used_mib quota)" 1024
+    wait $!
+    stop quota
+}
 
-if [ -n "$has_torch" ]; then
-    title "memory: CTYun's cases 1 and 2, a training step that needs about 7.6 GB"
-    printf '%-9s %s\n' "MEM" "result"
-    baseline=$(python3 "$work/tools/train.py" 3 7250)
-    printf '%-9s %s\n' "outside" "$baseline"
-    for mem in 3276 8192; do
-        tools "case$mem"
-        result=$(run "case$mem" --env NVIDIA_VISIBLE_DEVICES=0 \
-            --env "EGPU=POLICY=2,ONLINE=0,TYPE=CONTAINERD:PGPU=0,MEM=$mem,WEIGHT=10" -- python3 /tmp/train.py 3 7250 2>&1)
-        printf '%-9s %s\n' "$mem" "$(tail -n 1 <<<"$result")"
-        case $mem in
-            3276) check "3276 MiB: out of memory" contains "$result" "out of memory" ;;
-            8192) check "8192 MiB: the same job runs" contains "$result" "examples/s" ;;
-        esac
+vendor() {
+    local result baseline mem
+    if [ -n "$has_torch" ]; then
+        title "memory: CTYun's cases 1 and 2, a training step that needs about 7.6 GB"
+        printf '%-9s %s\n' "MEM" "result"
+        baseline=$(python3 "$work/tools/train.py" 3 7250)
+        printf '%-9s %s\n' "outside" "$baseline"
+        for mem in 3276 8192; do
+            tools "case$mem"
+            result=$(run "case$mem" --env NVIDIA_VISIBLE_DEVICES=0 \
+                --env "EGPU=POLICY=2,ONLINE=0,TYPE=CONTAINERD:PGPU=0,MEM=$mem,WEIGHT=10" -- python3 /tmp/train.py 3 7250 2>&1)
+            printf '%-9s %s\n' "$mem" "$(tail -n 1 <<<"$result")"
+            case $mem in
+                3276) check "3276 MiB: out of memory" contains "$result" "out of memory" ;;
+                8192) check "8192 MiB: the same job runs" contains "$result" "examples/s" ;;
+            esac
+        done
+    fi
+}
+
+random() {
+    title "memory: $programs random programs against NVML's account"
+    tools random
+    launch random --env EGPU_DEVICES=0 --env EGPU_MEMORY=8GiB -- sleep infinity
+    mkfifo "$work/stop"
+    python3 "$here/nvml_samples.py" 0 $((8 << 30)) <"$work/stop" >"$work/samples" 2>&1 &
+    sampler=$!
+    exec 9>"$work/stop"
+    started=$(date +%s)
+    for ((first = 0; first < programs; first += 10)); do
+        in_ random sh -c "for seed in \$(seq $first $((first + 9 < programs ? first + 9 : programs - 1))); do
+            if [ \$((seed % 3)) = 0 ]; then timeout 60 /tmp/rm-client random \$seed 200 --max 512MiB; else timeout 60 /tmp/cuda-load random \$seed 60 786432; fi >/tmp/out.\$seed 2>&1
+            code=\$?; [ \$code = 0 ] || [ \$code = 2 ] || tail -n 1 /tmp/out.\$seed >&2
+            echo \"\$seed exit \$code\" & done; wait" >>"$work/programs"
     done
-fi
+    exec 9>&-
+    wait "$sampler"
+    within=$?
+    cat "$work/samples"
+    echo "$(grep -c ' exit ' "$work/programs") programs in $(($(date +%s) - started)) s, by exit code (2 is out of memory):"
+    grep -v ' exit ' "$work/programs" | sort | uniq -c
+    awk '$2 == "exit" { count[$3]++ } END { for (code in count) print "  exit " code ": " count[code] }' "$work/programs" | sort
+    check "at no sample is NVML's account above the grant" [ "$within" = 0 ]
+    check "all ended by themselves" [ "$(grep -cE 'exit (0|2)$' "$work/programs")" = "$programs" ]
+    check "nothing is charged any more" drained random
+    stop random
+}
 
-title "memory: $programs random programs against NVML's account"
-tools random
-launch random --env EGPU_DEVICES=0 --env EGPU_MEMORY=8GiB -- sleep infinity
-mkfifo "$work/stop"
-python3 "$here/nvml_samples.py" 0 $((8 << 30)) <"$work/stop" >"$work/samples" 2>&1 &
-sampler=$!
-exec 9>"$work/stop"
-started=$(date +%s)
-for ((first = 0; first < programs; first += 10)); do
-    in_ random sh -c "for seed in \$(seq $first $((first + 9 < programs ? first + 9 : programs - 1))); do
-        if [ \$((seed % 3)) = 0 ]; then timeout 60 /tmp/rm-client random \$seed 200 --max 512MiB; else timeout 60 /tmp/cuda-load random \$seed 60 786432; fi >/tmp/out.\$seed 2>&1
-        code=\$?; [ \$code = 0 ] || [ \$code = 2 ] || tail -n 1 /tmp/out.\$seed >&2
-        echo \"\$seed exit \$code\" & done; wait" >>"$work/programs"
-done
-exec 9>&-
-wait "$sampler"
-within=$?
-cat "$work/samples"
-echo "$(grep -c ' exit ' "$work/programs") programs in $(($(date +%s) - started)) s, by exit code (2 is out of memory):"
-grep -v ' exit ' "$work/programs" | sort | uniq -c
-awk '$2 == "exit" { count[$3]++ } END { for (code in count) print "  exit " code ": " count[code] }' "$work/programs" | sort
-check "at no sample is NVML's account above the grant" [ "$within" = 0 ]
-check "all ended by themselves" [ "$(grep -cE 'exit (0|2)$' "$work/programs")" = "$programs" ]
-check "nothing is charged any more" drained random
-stop random
-
-title "memory: cost, median of $pairs pairs"
-tools cost
-launch cost --env EGPU_DEVICES=0 --env EGPU_MEMORY=40GiB -- sleep infinity
 measure() { # NAME OUTSIDE... : the same command outside and inside, in turn
     local name=$1 pair
     shift
@@ -148,59 +154,77 @@ measure() { # NAME OUTSIDE... : the same command outside and inside, in turn
     printf '%-28s outside %12s inside %12s in/out %s difference %s\n' "$name" "$outside" "$inside" "$(ratio "$inside" "$outside")" \
         "$(awk -v a="$inside" -v b="$outside" 'BEGIN { printf "%.2f", a - b }')"
 }
-measure launches_per_s @cuda-load launch 300000
-check "kernel launches: at least 0.995x" at_least "$(ratio "$inside" "$outside")" 0.995
-measure init_ms @cuda-load init
-check "CUDA initialisation: at most 1.05x" at_most "$(ratio "$inside" "$outside")" 1.05
-measure malloc_4MiB_us @cuda-load malloc 4096 3000
-check "malloc and free of 4 MiB: at most 45 us more" at_most "$(awk -v a="$inside" -v b="$outside" 'BEGIN { print a - b }')" 45
-measure malloc_1GiB_us @cuda-load malloc 1048576 200
-check "malloc and free of 1 GiB: at most 1.05x" at_most "$(ratio "$inside" "$outside")" 1.05
-if [ -n "$has_torch" ]; then
+# Launches, initialisation, malloc and free: some ten seconds for each pair.
+cost() {
+    title "memory: cost, median of $pairs pairs"
+    tools cost
+    launch cost --env EGPU_DEVICES=0 --env EGPU_MEMORY=40GiB -- sleep infinity
+    measure launches_per_s @cuda-load launch 300000
+    check "kernel launches: at least 0.995x" at_least "$(ratio "$inside" "$outside")" 0.995
+    measure init_ms @cuda-load init
+    check "CUDA initialisation: at most 1.05x" at_most "$(ratio "$inside" "$outside")" 1.05
+    measure malloc_4MiB_us @cuda-load malloc 4096 3000
+    check "malloc and free of 4 MiB: at most 45 us more" at_most "$(awk -v a="$inside" -v b="$outside" 'BEGIN { print a - b }')" 45
+    measure malloc_1GiB_us @cuda-load malloc 1048576 200
+    check "malloc and free of 1 GiB: at most 1.05x" at_most "$(ratio "$inside" "$outside")" 1.05
+    stop cost
+}
+
+training() {
+    [ -n "$has_torch" ] || { skip "training: no PyTorch"; return; }
+    title "memory: a training job, median of $pairs pairs"
+    tools cost
+    launch cost --env EGPU_DEVICES=0 --env EGPU_MEMORY=40GiB -- sleep infinity
     measure examples_per_s python3 @train.py 4
     check "PyTorch training: at least 0.995x" at_least "$(ratio "$inside" "$outside")" 0.995
-fi
-stop cost
+    stop cost
+}
 
-title "memory: 32 processes of one container at once"
-tools many
-launch many --env EGPU_DEVICES=0 --env EGPU_MEMORY=32GiB -- sleep infinity
-many=$(timeout 120 ctr --address "$socket" --namespace "$namespace" tasks exec --exec-id many32 many sh -c \
-    'for seed in $(seq 32); do timeout 90 /tmp/cuda-load random $seed 150 262144 >/dev/null 2>&1; echo "exit $?" & done; wait' 2>&1 | tr -d '\r')
-sort <<<"$many" | uniq -c
-check "all 32 end, none hangs" [ "$(grep -cE '^exit (0|2)$' <<<"$many")" = 32 ]
-check "nothing is charged any more" drained many
-stop many
+many() {
+    title "memory: 32 processes of one container at once"
+    tools many
+    launch many --env EGPU_DEVICES=0 --env EGPU_MEMORY=32GiB -- sleep infinity
+    many=$(timeout 120 ctr --address "$socket" --namespace "$namespace" tasks exec --exec-id many32 many sh -c \
+        'for seed in $(seq 32); do timeout 90 /tmp/cuda-load random $seed 150 262144 >/dev/null 2>&1; echo "exit $?" & done; wait' 2>&1 | tr -d '\r')
+    sort <<<"$many" | uniq -c
+    check "all 32 end, none hangs" [ "$(grep -cE '^exit (0|2)$' <<<"$many")" = 32 ]
+    check "nothing is charged any more" drained many
+    stop many
+}
 
-title "memory: 16 containers on one card at once"
-sed -i '1i device_split_count = 32' "$work/egpu.toml"
-tools many
-for i in $(seq 16); do
-    ln -s many "$work/roots/c$i"
-    launch "c$i" --env EGPU_DEVICES=0 --env EGPU_MEMORY=2GiB -- sleep infinity
-done
-egpu ps | tail -n 4
-for i in $(seq 16); do
-    (timeout 100 ctr --address "$socket" --namespace "$namespace" tasks exec --exec-id "r$i" "c$i" sh -c \
-        "timeout 90 /tmp/cuda-load random $i 150 131072; echo exit \$?" 2>&1 | tr -d '\r' >"$work/c$i.result") &
-    waiting="${waiting:-} $!"
-done
-wait $waiting
-tail -qn 1 "$work"/c*.result | sort | uniq -c
-check "all 16 end, none hangs" [ "$(tail -qn 1 "$work"/c*.result | grep -cE '^exit (0|2)$')" = 16 ]
-for i in $(seq 16); do
-    # A context has to fit beside 64 MiB; one step beyond 2 GiB is refused whatever the neighbours do.
-    in_ "c$i" /tmp/cuda-load fill 2048 | sed -n 's/^allocated \([0-9]*\) .* free \([0-9]*\) total \([0-9]*\)$/\2 \3 \1/p' >"$work/c$i.fill" &
-    filling="${filling:-} $!"
-done
-wait $filling
-right='$2 == 2147483648 && $1 < 2097152 && $3 >= 1300 * 1048576'
-awk "$right { good++ } END"' { print NR " containers filled their 2 GiB at once, " good + 0 " of them as they should" }' "$work"/c*.fill
-check "each gets its 2 GiB and no more" [ "$(awk "$right" "$work"/c*.fill | wc -l)" = 16 ]
-all_drained() { for i in $(seq 16); do drained "c$i" || return; done; }
-check "nothing is charged any more" all_drained
-stop $(seq -f 'c%g' 16)
-sed -i '1d' "$work/egpu.toml"
+sixteen() {
+    title "memory: 16 containers on one card at once"
+    sed -i '1i device_split_count = 32' "$work/egpu.toml"
+    tools many
+    for i in $(seq 16); do
+        ln -s many "$work/roots/c$i"
+        launch "c$i" --env EGPU_DEVICES=0 --env EGPU_MEMORY=2GiB -- sleep infinity
+    done
+    egpu ps | tail -n 4
+    for i in $(seq 16); do
+        (timeout 100 ctr --address "$socket" --namespace "$namespace" tasks exec --exec-id "r$i" "c$i" sh -c \
+            "timeout 90 /tmp/cuda-load random $i 150 131072; echo exit \$?" 2>&1 | tr -d '\r' >"$work/c$i.result") &
+        waiting="${waiting:-} $!"
+    done
+    wait $waiting
+    tail -qn 1 "$work"/c*.result | sort | uniq -c
+    check "all 16 end, none hangs" [ "$(tail -qn 1 "$work"/c*.result | grep -cE '^exit (0|2)$')" = 16 ]
+    for i in $(seq 16); do
+        # A context has to fit beside 64 MiB; one step beyond 2 GiB is refused whatever the neighbours do.
+        in_ "c$i" /tmp/cuda-load fill 2048 | sed -n 's/^allocated \([0-9]*\) .* free \([0-9]*\) total \([0-9]*\)$/\2 \3 \1/p' >"$work/c$i.fill" &
+        filling="${filling:-} $!"
+    done
+    wait $filling
+    right='$2 == 2147483648 && $1 < 2097152 && $3 >= 1300 * 1048576'
+    awk "$right { good++ } END"' { print NR " containers filled their 2 GiB at once, " good + 0 " of them as they should" }' "$work"/c*.fill
+    check "each gets its 2 GiB and no more" [ "$(awk "$right" "$work"/c*.fill | wc -l)" = 16 ]
+    all_drained() { for i in $(seq 16); do drained "c$i" || return; done; }
+    check "nothing is charged any more" all_drained
+    stop $(seq -f 'c%g' 16)
+    sed -i '1d' "$work/egpu.toml"
+}
+
+for part in $parts; do $part; done
 
 title "memory: the kernel's log"
 log_after=$(kernel_log)

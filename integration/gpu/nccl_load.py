@@ -1,6 +1,6 @@
 """Sums 64 MiB over two cards again and again, with some arithmetic in between: one process for each card.
 
-usage: nccl_load.py SECONDS; every 50 ms a line "MICROSECONDS ROUNDS" of the first card's process."""
+usage: nccl_load.py SECONDS [PORT]; every 50 ms a line "MICROSECONDS ROUNDS" of the first card's process."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ def main(rank, seconds):
     left = torch.randn(2048, 2048, device="cuda")
     right = torch.randn(2048, 2048, device="cuda")
     begin = time.monotonic()
-    queue, rounds, tell = [], 0, 0.0
+    queue, issued, rounds, tell = [], 0, 0, 0.0
     while True:
         for _ in range(4):
             torch.mm(left, right)
@@ -29,14 +29,15 @@ def main(rank, seconds):
         event = torch.cuda.Event()
         event.record()
         queue.append(event)
+        issued += 1
         while queue and (queue[0].query() or len(queue) >= QUEUED):
             queue.pop(0).synchronize()
             rounds += 1
         if rank == 0 and time.monotonic() >= tell:
             tell = time.monotonic() + 0.05
             print(f"{time.monotonic() * 1e6:.0f} {rounds}", flush=True)
-        # All leave after the same round.
-        if rounds % 100 == 0:
+        # All ask in the same round and leave after it: what has completed by then differs from one to the other, what was issued does not.
+        if issued % 100 == 0:
             over = torch.tensor([time.monotonic() > begin + seconds], dtype=torch.int32, device="cuda")
             dist.all_reduce(over)
             if over.item():

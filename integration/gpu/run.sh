@@ -2,7 +2,10 @@
 # Runs egpu on a real GPU: private containerd, containers whose root file system is an overlay of this machine's own.
 # usage: sudo run.sh [RESULT_FOLDER]   (from the unpacked bundle, or from the repository after bundle.sh)
 # Needs root, cgroups, an NVIDIA driver; python3 with PyTorch for the compute checks. Changes nothing outside WORK and /run.
-# EGPU_GPU_ONLY_MEMORY=1 runs memory.sh alone, EGPU_GPU_ONLY_COMPUTE=1 compute.sh (into DATE-DRIVER-CARD-compute.txt).
+# EGPU_GPU_ONLY=PART runs one part (into DATE-DRIVER-CARD-PART.txt): memory (memory.sh), compute (compute.sh), attacks (attacks.sh: the test
+# suites of memory and attacks, 8 minutes at most), cost (launches, CUDA initialisation, malloc and free beside the same outside egpu: 3
+# minutes at most), two (NCCL on two cards), utilization (what programs are told of it), errors (kernels that fail).
+# EGPU_GPU_DRY=1 tries the script itself where there is no card: simulated ones; of use with EGPU_GPU_ONLY=attacks alone.
 # Exit status: 0 when every check passed. Everything printed is kept in RESULT_FOLDER/DATE-DRIVER-CARD.txt.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -15,13 +18,22 @@ namespace=egpu-gpu-$$
 export EGPU_CONFIG=$work/egpu.toml
 export PATH=$bin:$PATH:/usr/sbin:/sbin:/usr/local/nvidia/bin
 passed=0 failed=0 skipped=0
+only=${EGPU_GPU_ONLY:-}
+# As it was called before.
+[ -z "${EGPU_GPU_ONLY_MEMORY:-}" ] || only=memory
+[ -z "${EGPU_GPU_ONLY_COMPUTE:-}" ] || only=compute
+dry=${EGPU_GPU_DRY:-}
+case $only in
+    '' | memory | compute | attacks | cost | two | utilization | errors) ;;
+    *) echo "EGPU_GPU_ONLY=$only: memory, compute, attacks, cost, two, utilization or errors" >&2; exit 1 ;;
+esac
 
 mkdir -p "$results"
 driver=$(cat /sys/module/nvidia/version 2>/dev/null || echo none)
 host_smi() { LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:/usr/local/nvidia/lib64:/usr/local/nvidia/lib nvidia-smi "$@"; }
 mapfile -t host_uuids < <(host_smi --query-gpu=uuid --format=csv,noheader 2>/dev/null)
 model=$(host_smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 | tr -c 'A-Za-z0-9\n' '-')
-result=$results/$(date +%Y-%m-%d)-$driver-${#host_uuids[@]}x-${model:-none}${EGPU_GPU_ONLY_COMPUTE:+-compute}.txt
+result=$results/$(date +%Y-%m-%d)-$driver-${#host_uuids[@]}x-${model:-none}${dry:+-dry}${only:+-$only}.txt
 exec > >(tee "$result") 2>&1
 
 title() { printf '\n=== %s\n' "$*"; }
@@ -118,7 +130,7 @@ containerd --version
 egpu --version
 
 [ "$(id -u)" = 0 ] || { echo "must be root"; exit 1; }
-[ ${#host_uuids[@]} -gt 0 ] || { echo "no NVIDIA card is visible to nvidia-smi"; exit 1; }
+[ -n "$dry" ] || [ ${#host_uuids[@]} -gt 0 ] || { echo "no NVIDIA card is visible to nvidia-smi"; exit 1; }
 mkdir -p "$work"
 mount -t tmpfs -o mode=755 tmpfs "$work" || exit 1
 trap cleanup EXIT
@@ -127,6 +139,16 @@ state_dir = "$work/state"
 log_file = "$work/egpu.log"
 [driver]
 kind = "nvidia"
+TOML
+[ -z "$dry" ] || cat >"$work/egpu.toml" <<TOML
+state_dir = "$work/state"
+log_file = "$work/egpu.log"
+[driver]
+kind = "simulated"
+[[driver.simulated]]
+model = "NVIDIA H200"
+memory = "140GiB"
+count = 2
 TOML
 cat >"$work/containerd.toml" <<TOML
 version = 2
@@ -154,16 +176,15 @@ echo "exit $?"
 title "egpu cards"
 egpu cards
 cards=$(egpu cards --output json)
+[ -z "$dry" ] || mapfile -t host_uuids < <(uuids_in <<<"$cards")
 check "egpu lists the cards that nvidia-smi lists" diff <(printf '%s\n' "${host_uuids[@]}" | sort) <(uuids_in <<<"$cards")
 
-if [ -n "${EGPU_GPU_ONLY_MEMORY:-}" ]; then
-    . "$here/memory.sh"
-    logs
-    summary
-    exit
-fi
-if [ -n "${EGPU_GPU_ONLY_COMPUTE:-}" ]; then
-    . "$here/compute.sh"
+if [ -n "$only" ]; then
+    case $only in
+        cost) EGPU_GPU_MEMORY=cost EGPU_GPU_PAIRS=${EGPU_GPU_PAIRS:-3} . "$here/memory.sh" ;;
+        two | utilization | errors) EGPU_GPU_COMPUTE=$only . "$here/compute.sh" ;;
+        *) . "$here/$only.sh" ;;
+    esac
     logs
     summary
     exit
@@ -267,6 +288,7 @@ stop limited
 
 . "$here/memory.sh"
 . "$here/compute.sh"
+[ ! -x "$bin/it" ] || . "$here/attacks.sh"
 
 title "nothing left"
 sleep 1
@@ -277,9 +299,9 @@ check "no shims" [ "$(pgrep -fc -- "-address $socket")" = 0 ]
 logs
 
 if [ -x "$bin/it" ] && [ -z "${EGPU_GPU_QUICK:-}" ]; then
-    title "the integration tests on this machine"
+    title "the integration tests on this machine, with simulated cards"
     mkdir -p "$work/it"
-    TMPDIR=$work/it EGPU_TEST_BIN=$bin EGPU_TEST_CONTAINERD_BIN=$bin timeout 400 "$bin/it" --test-threads 4 >"$work/it.txt" 2>&1
+    TMPDIR=$work/it EGPU_TEST_BIN=$bin EGPU_TEST_CONTAINERD_BIN=$bin EGPU_TEST_HOSTILE=$bin/hostile EGPU_TEST_RM_CLIENT=$bin/rm-client timeout 400 "$bin/it" --test-threads 4 >"$work/it.txt" 2>&1
     status=$?
     grep -E '^(test |skipped)' "$work/it.txt"
     [ "$status" = 0 ] || sed -n '/^failures:/,$p' "$work/it.txt" | tail -n 150

@@ -27,6 +27,14 @@ memory = "32768MiB"
 count = 4
 "#;
 
+/// Set where tests are to run on the machine's own cards: `EGPU_TEST_REAL_CARDS=1`. One at a time, then: each has a ledger of its own.
+const REAL_CARDS: &str = "EGPU_TEST_REAL_CARDS";
+
+/// Whether tests run on the machine's own cards.
+pub fn on_real_cards() -> bool {
+    std::env::var_os(REAL_CARDS).is_some_and(|value| !value.is_empty() && value != "0")
+}
+
 impl Default for EgpuConfig {
     fn default() -> Self {
         Self { driver: FOUR_V100.to_owned(), keys: String::new() }
@@ -46,10 +54,17 @@ impl EgpuConfig {
         Self { driver: driver.to_owned(), ..Self::default() }
     }
 
+    /// Whether its cards are those that a test gets that wants none in particular.
+    pub fn has_any_cards(&self) -> bool {
+        self.driver == FOUR_V100
+    }
+
     /// The file, its state and log below `directory`.
     pub fn text(&self, directory: &Path) -> String {
         let directory = directory.display();
         let Self { driver, keys } = self;
+        let real = on_real_cards() && self.has_any_cards();
+        let driver = if real { "[driver]\nkind = \"nvidia\"\n" } else { driver.as_str() };
         format!("state_dir = \"{directory}/egpu\"\nlog_file = \"{directory}/egpu.log\"\n{keys}\n{driver}")
     }
 }

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::{
     container::ContainerBuilder,
-    egpu::Grant,
+    egpu::{Grant, on_real_cards},
     node::Node,
     processes::Process,
     stdio::{Output, Stdio},
@@ -59,6 +59,30 @@ pub(crate) fn built() -> Result<&'static Path, String> {
         }
     });
     built.as_ref().map(|(_, program)| program.as_path()).map_err(Clone::clone)
+}
+
+/// What was taken of the machine's own cards before anything was tested.
+static BEFORE: OnceLock<Vec<(String, u64)>> = OnceLock::new();
+
+/// Looks what is taken of the machine's own cards, if those are what is tested; to be called before the first test.
+pub fn look_at_real_cards() {
+    if on_real_cards() {
+        BEFORE.get_or_init(real_cards_used);
+    }
+}
+
+/// UUIDs, and bytes that are taken.
+fn real_cards_used() -> Vec<(String, u64)> {
+    let arguments = ["--query-gpu=uuid,memory.used", "--format=csv,noheader,nounits"];
+    let output = Command::new("nvidia-smi").args(arguments).output().expect("nvidia-smi");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = |line: &str| {
+        let (uuid, mib) = line.split_once(", ")?;
+        Some((uuid.to_owned(), mib.trim().parse::<u64>().ok()? * MIB))
+    };
+    let cards: Vec<_> = text.lines().filter_map(line).collect();
+    assert!(!cards.is_empty(), "nvidia-smi lists no card: {text}{}", String::from_utf8_lossy(&output.stderr));
+    cards
 }
 
 /// Removes what was built; to be called when the last test has ended.
@@ -118,11 +142,17 @@ impl Stdio {
 }
 
 impl Node {
-    /// What all processes of the machine have taken of a simulated card, as the simulated driver itself accounts for it.
+    /// What all processes of the machine have taken of a card, as the driver itself accounts for it; of a real card, in MiB, and beside what
+    /// was taken before the tests.
     #[track_caller]
     pub fn card_used(&self, card: usize) -> u64 {
         let cards = self.egpu_json(&["cards"]);
         let uuid = cards[card]["uuid"].as_str().expect("a uuid").to_owned();
+        if on_real_cards() {
+            let before = BEFORE.get_or_init(real_cards_used).iter().find(|(known, _)| *known == uuid);
+            let now = real_cards_used().into_iter().find(|(known, _)| *known == uuid);
+            return now.expect("the card in nvidia-smi's list").1.saturating_sub(before.map_or(0, |(_, used)| *used));
+        }
         let path = self.directory().join("egpu/simulated").join(format!("{uuid}.used"));
         let Ok(file) = File::open(&path) else { return 0 };
         let mut file = Flock::lock(file, FlockArg::LockShared).expect("lock the card's account");

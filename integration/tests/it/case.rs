@@ -1,6 +1,6 @@
 //! What a test is, and how it becomes trials: one on each containerd.
 
-use integration::{EGPU_RUNTIME, Flavour, Node, Setup, is_egpu, node::shim_directory};
+use integration::{EGPU_RUNTIME, Flavour, Node, Setup, egpu::on_real_cards, is_egpu, node::shim_directory};
 use libtest_mimic::{Completion, Failed, Trial};
 
 /// Why a test cannot run here, if it cannot.
@@ -23,12 +23,27 @@ pub(crate) struct Case {
     pub(crate) versions: &'static [&'static str],
     /// Only on the newest containerd: it is about something else.
     pub(crate) once: bool,
+    /// Whether it can run on the machine's own cards, or why not.
+    pub(crate) real_cards: RealCards,
+}
+
+/// Whether a test can run on the machine's own cards.
+#[derive(Clone, Copy)]
+pub(crate) enum RealCards {
+    /// Nobody has said: it is no test of cards.
+    Unsaid,
+    /// As it stands.
+    Fine,
+    /// Why it needs simulated ones.
+    No(&'static str),
 }
 
 impl Case {
     /// A test of the Task service that every runtime must pass.
     pub(crate) fn plain(name: &'static str, run: fn(&Node)) -> Self {
-        Self { name, setup: Setup::default, run, any_runtime: true, needs: [|| Ok(()); 2], versions: &[], once: false }
+        let needs: [fn() -> Skip; 2] = [|| Ok(()); 2];
+        let (setup, real_cards) = (Setup::default, RealCards::Unsaid);
+        Self { name, setup, run, any_runtime: true, needs, versions: &[], once: false, real_cards }
     }
 
     /// A test of what only egpu does.
@@ -49,6 +64,34 @@ impl Case {
     /// Only where this agrees as well: what a whole module needs.
     pub(crate) fn also_needing(self, needs: fn() -> Skip) -> Self {
         Self { needs: [self.needs[0], needs], ..self }
+    }
+
+    /// Not on the machine's own cards.
+    pub(crate) fn only_simulated(self, why: &'static str) -> Self {
+        Self { real_cards: RealCards::No(why), ..self }
+    }
+
+    /// On the machine's own cards, too, unless it has been said that it cannot.
+    pub(crate) fn on_real_cards_too(self) -> Self {
+        match self.real_cards {
+            RealCards::Unsaid => Self { real_cards: RealCards::Fine, ..self },
+            RealCards::Fine | RealCards::No(_) => self,
+        }
+    }
+
+    /// Why it cannot run on the machine's own cards, if it is to and cannot.
+    fn needs_simulated(self) -> Option<String> {
+        if !on_real_cards() {
+            return None;
+        }
+        match self.real_cards {
+            RealCards::Unsaid => Some("nothing in it depends on a card's driver".to_owned()),
+            RealCards::No(why) => Some(format!("needs simulated cards: {why}")),
+            RealCards::Fine if !(self.setup)().egpu.has_any_cards() => {
+                Some("needs simulated cards: of a size or a kind of its own".to_owned())
+            }
+            RealCards::Fine => None,
+        }
     }
 
     /// Only on these versions of containerd.
@@ -72,7 +115,7 @@ impl Case {
         if is_egpu() && !shim_directory().join("containerd-shim-egpu-v1").exists() {
             return Some(format!("no shim for {EGPU_RUNTIME} in {}: cargo build first", shim_directory().display()));
         }
-        self.needs.into_iter().find_map(|needs| needs().err())
+        self.needs_simulated().or_else(|| self.needs.into_iter().find_map(|needs| needs().err()))
     }
 
     fn execute(self, flavour: &Flavour) {

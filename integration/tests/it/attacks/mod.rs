@@ -35,7 +35,7 @@ pub(crate) fn cases() -> Vec<Case> {
         stalls::cases(),
     ];
     let armed = all.into_iter().flatten().map(|case| case.also_needing(integration::hostile::available));
-    armed.chain(clients::cases()).collect()
+    armed.chain(clients::cases()).map(Case::on_real_cards_too).collect()
 }
 
 /// What every attacker is granted.

@@ -25,6 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
     .into_iter()
     .flatten()
+    .map(|case| case.only_simulated("it counts on four V100 of 32 GiB"))
     .collect()
 }
 

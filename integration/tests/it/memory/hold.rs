@@ -13,7 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("memory::a_program_gets_its_quota_and_no_more", a_program),
         Case::egpu("memory::execs_and_children_share_one_quota", execs_and_children),
         Case::egpu("memory::containers_do_not_touch_each_others_quota", neighbours),
-        Case::egpu("memory::every_card_has_its_own_quota", three_cards),
+        Case::egpu("memory::every_card_has_its_own_quota", three_cards).only_simulated("three cards"),
         Case::egpu("memory::managed_memory_counts", managed_memory),
         Case::egpu("memory::an_oversubscribed_card_can_be_full", oversubscribed).on(twice_the_memory),
         Case::egpu("memory::a_container_without_a_request_reaches_no_driver", no_request),

@@ -7,8 +7,10 @@ use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::egpu("memory::monitoring_sees_the_cards_and_has_nothing", monitor),
-        Case::egpu("memory::monitoring_shows_the_table_of_cards", table).needing(crate::attacks::rm_client),
+        Case::egpu("memory::monitoring_sees_the_cards_and_has_nothing", monitor).only_simulated("four V100 of 32 GiB"),
+        Case::egpu("memory::monitoring_shows_the_table_of_cards", table)
+            .needing(crate::attacks::rm_client)
+            .only_simulated("four V100 of 32 GiB"),
         Case::egpu("memory::monitoring_with_rights_that_no_mediator_survives_is_told", exempt),
     ]
 }

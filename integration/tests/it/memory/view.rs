@@ -8,8 +8,11 @@ use crate::case::Case;
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::egpu("memory::a_card_looks_as_big_as_the_quota", size),
-        Case::egpu("memory::the_table_of_cards_is_that_of_the_quota", table).needing(crate::attacks::rm_client),
-        Case::egpu("memory::vendor_1_and_2_a_job_that_needs_more_than_its_quota", vendor),
+        Case::egpu("memory::the_table_of_cards_is_that_of_the_quota", table)
+            .needing(crate::attacks::rm_client)
+            .only_simulated("four V100 of 32 GiB"),
+        Case::egpu("memory::vendor_1_and_2_a_job_that_needs_more_than_its_quota", vendor)
+            .only_simulated("four V100 of 32 GiB"),
     ]
 }
 
