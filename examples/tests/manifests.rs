@@ -201,4 +201,23 @@ fn alerts_are_about_figures_that_there_are() {
             assert!(told.contains(&format!("egpu_events_total{{kind=\"{kind}\"}}")), "{kind}");
         }
     }
+
+#[test]
+fn nerdctls_devices_are_asked_for_by_name() {
+    let spec: serde_json::Value = serde_json::from_str(&read("nerdctl/nvidia-cdi.json")).unwrap();
+    // nerdctl makes `--gpus` names of this kind; those that begin with a digit came with this version of CDI.
+    assert_eq!((spec["kind"].as_str(), spec["cdiVersion"].as_str()), (Some("nvidia.com/gpu"), Some("0.5.0")));
+    let names: Vec<&str> = spec["devices"].as_array().unwrap().iter().map(asked_for).collect();
+    let mut expected = vec!["all".to_owned()];
+    expected.extend((0..16).map(|index| index.to_string()));
+    assert_eq!(names, expected);
+}
+
+/// The name of a CDI device, which is what its mount asks for.
+fn asked_for(device: &serde_json::Value) -> &str {
+    let mount = &device["containerEdits"]["mounts"][0];
+    assert_eq!(mount["hostPath"], "/dev/null");
+    let asked = mount["containerPath"].as_str().unwrap().strip_prefix("/var/run/nvidia-container-devices/").unwrap();
+    assert_eq!(device["name"], asked);
+    asked
 }
