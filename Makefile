@@ -63,6 +63,7 @@ rm-client:
 integration-test: build rm-client
 	scripts/setup.sh containerd
 	integration/setup-containerd.sh || echo "no second containerd could be had: testing on this machine's own alone" >&2
+	integration/setup-docker.sh || echo "no Docker could be had: its tests are skipped" >&2
 	EGPU_TEST_BIN=$(RELEASE) $(CARGO) test --package integration --test it --locked
 
 link-test: build

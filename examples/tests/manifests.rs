@@ -201,6 +201,7 @@ fn alerts_are_about_figures_that_there_are() {
             assert!(told.contains(&format!("egpu_events_total{{kind=\"{kind}\"}}")), "{kind}");
         }
     }
+}
 
 #[test]
 fn nerdctls_devices_are_asked_for_by_name() {

@@ -30,16 +30,13 @@ const RECORDS_A_CARD: u32 = 20;
 const TARGET: Duration = Duration::from_millis(2);
 
 fn main() -> ExitCode {
-    println!("{:<44} {:>12} {:>12}", "admission of one container", "median", "99 %");
+    println!("{:<44} {:>12} {:>12} {:>12}", "admission of one container", "least", "median", "99 %");
     let mut medians = Vec::new();
     for cards in [1, 8, 32] {
         let records = cards * RECORDS_A_CARD;
-        let (median, worst) = Node::with(cards, RECORDS_A_CARD).measure();
-        println!("{:<44} {median:>12.1?} {worst:>12.1?}", format!("{records} records on {cards} cards"));
-        medians.push(median);
+        medians.push(Node::with(cards, RECORDS_A_CARD).measure(&format!("{records} records on {cards} cards")));
     }
-    let (median, worst) = Node::with(8, 5).measure();
-    println!("{:<44} {median:>12.1?} {worst:>12.1?}", "40 records on 8 cards");
+    Node::with(8, 5).measure("40 records on 8 cards");
     if medians.get(1).is_some_and(|median| *median < TARGET) {
         ExitCode::SUCCESS
     } else {
@@ -107,8 +104,9 @@ impl Node {
         self.ledger.admit(&admission, &self.log).unwrap();
     }
 
-    /// Median and 99th percentile of the admission of one more container on card 0.
-    fn measure(&self) -> (Duration, Duration) {
+    /// Prints what the admission of one more container on card 0 takes, and returns the median. Where the machine has other work,
+    /// the least says more.
+    fn measure(&self, beside: &str) -> Duration {
         let request = self.request(0);
         let mut times: Vec<Duration> = (0..ROUNDS)
             .map(|_| {
@@ -120,7 +118,9 @@ impl Node {
             })
             .collect();
         times.sort();
-        (times[ROUNDS / 2], times[ROUNDS * 99 / 100])
+        let [least, median, worst] = [0, ROUNDS / 2, ROUNDS * 99 / 100].map(|rank| times[rank]);
+        println!("{beside:<44} {least:>12.1?} {median:>12.1?} {worst:>12.1?}");
+        median
     }
 }
 

@@ -17,6 +17,7 @@ mod attacks;
 mod case;
 mod compute;
 mod ctr;
+mod docker;
 mod events;
 mod examples;
 mod gpu;
@@ -46,6 +47,7 @@ fn main() -> std::process::ExitCode {
         events::cases(),
         metrics::cases(),
         ctr::cases(),
+        docker::cases(),
         examples::cases(),
     ]
     .into_iter()
