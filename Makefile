@@ -8,6 +8,7 @@
 #   make bench      egpu against runc in the same run (BENCH_ARGS="--save" keeps the result)
 #   make bench-calls  what mediation costs a call of the driver, on a simulated card
 #   make gpu-test   the suite on a machine with an NVIDIA driver; elsewhere, the bundle that carries it there
+#   make vm-test    the suite in a virtual machine with systemd, cgroup v2 and Debian's kernel (VM_ARGS="-a tcg" where there is no KVM)
 #   make install    into PREFIX (/usr/local), below DESTDIR; make uninstall refuses while containers use egpu
 #   make lint       rustfmt and clippy, warnings denied; make deny: licences and sources of dependencies
 
@@ -21,6 +22,7 @@ CARGO ?= cargo
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 RELEASE := $(TARGET)/release
 BENCH_ARGS ?=
+VM_ARGS ?=
 
 # Where this architecture's libseccomp.a is; it is linked in.
 LIBSECCOMP_LIB_PATH ?= /usr/lib/$(shell uname -m)-linux-gnu
@@ -32,7 +34,7 @@ RM_CLIENT_TARGET := $(shell uname -m)-unknown-linux-gnu
 RM_CLIENT := $(TARGET)/rm-client/$(RM_CLIENT_TARGET)/debug/rm-client
 export EGPU_TEST_RM_CLIENT ?= $(RM_CLIENT)
 
-.PHONY: rm-client build demo test lint deny unit-test integration-test link-test bench bench-calls gpu-test install uninstall
+.PHONY: rm-client build demo test lint deny unit-test integration-test link-test bench bench-calls gpu-test vm-test install uninstall
 
 build:
 	scripts/setup.sh build
@@ -89,6 +91,10 @@ gpu-test: build
 	@if [ -e /proc/driver/nvidia/version ]; then integration/gpu/run.sh; else \
 	    echo "no NVIDIA driver here: unpack integration/gpu/bundle/egpu-gpu-test.tar.xz on a GPU machine and start run.sh"; \
 	fi
+
+# Exit status 77 is a skipped run, which has said why.
+vm-test: build rm-client
+	integration/vm/run.sh -b $(RELEASE) $(VM_ARGS) || [ $$? = 77 ]
 
 install: build
 	PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh $(RELEASE)

@@ -9,7 +9,7 @@ use containerd_client::{
         v1::{Process, ProcessInfo, Status as TaskStatus},
     },
 };
-use containerd_shim_protos::cgroups::metrics::Metrics;
+use containerd_shim_protos::{cgroups::metrics::Metrics, shim::oci::Options};
 use nix::sys::signal::Signal;
 use prost_types::Any;
 use protobuf::Message as _;
@@ -44,6 +44,8 @@ pub struct ContainerBuilder<'node> {
     streams: Streams,
     edits: Vec<Edit<'node>>,
     rootfs: Option<PathBuf>,
+    runtime: Option<String>,
+    systemd: bool,
 }
 
 impl std::fmt::Debug for ContainerBuilder<'_> {
@@ -71,7 +73,24 @@ impl<'node> ContainerBuilder<'node> {
             streams: Streams::default(),
             edits: Vec::new(),
             rootfs: None,
+            runtime: None,
+            systemd: false,
         }
+    }
+
+    /// On another runtime than the node's.
+    #[must_use]
+    pub fn runtime(mut self, runtime: &str) -> Self {
+        self.runtime = Some(runtime.to_owned());
+        self
+    }
+
+    /// In a scope of systemd's (`SystemdCgroup = true`): [`Node::scope`], in system.slice.
+    #[must_use]
+    pub fn systemd(mut self) -> Self {
+        self.systemd = true;
+        let path = format!("system.slice:{}:{}", self.node.cgroup_parent(), self.id);
+        self.edit(move |spec| spec["linux"]["cgroupsPath"] = json!(path))
     }
 
     /// The program and its arguments; `sleep infinity` unless said.
@@ -154,7 +173,8 @@ impl<'node> ContainerBuilder<'node> {
 
     /// Makes the container and its task.
     pub fn create(self) -> Result<Container<'node>, Status> {
-        let Self { node, id, arguments, environment, annotations, labels, streams, edits, rootfs } = self;
+        let Self { node, id, arguments, environment, annotations, labels, streams, edits, rootfs, runtime, systemd } =
+            self;
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let mut spec =
             spec::container(&spec::process(&arguments, &environment, streams.terminal), &node.cgroup_path(&id));
@@ -169,7 +189,10 @@ impl<'node> ContainerBuilder<'node> {
         node.client().create_container(ContainerRecord {
             id: id.clone(),
             labels,
-            runtime: Some(Runtime { name: node.runtime().to_owned(), options: None }),
+            runtime: Some(Runtime {
+                name: runtime.unwrap_or_else(|| node.runtime().to_owned()),
+                options: systemd.then(systemd_options),
+            }),
             spec: Some(any("Spec", &spec)),
             ..ContainerRecord::default()
         })?;
@@ -215,6 +238,15 @@ impl<'node> ContainerBuilder<'node> {
 /// Whether containerd said so, and not whoever found the connection to it lost.
 fn is_answer(status: &Status) -> bool {
     std::error::Error::source(status).is_none() && status.code() != tonic::Code::Unavailable
+}
+
+/// What containerd makes of `SystemdCgroup = true` in its configuration.
+fn systemd_options() -> Any {
+    let options = Options { systemd_cgroup: true, ..Options::default() };
+    Any {
+        type_url: "containerd.runc.v1.Options".to_owned(),
+        value: options.write_to_bytes().expect("runtime options encode"),
+    }
 }
 
 fn overlay(node: &Node, name: &str, lower: Option<PathBuf>) -> Mount {

@@ -149,6 +149,8 @@ impl Drop for Daemon {
 pub struct DaemonConfig {
     /// The CRI plugin is on.
     pub cri: bool,
+    /// CRI's containers are in scopes of systemd's.
+    pub systemd: bool,
     /// A file of `examples/containerd` in place of the generated runtime tables.
     pub example: Option<&'static str>,
 }
@@ -186,7 +188,10 @@ impl DaemonConfig {
             ]);
         }
         let disabled = disabled.iter().map(|id| format!("{id:?}")).collect::<Vec<_>>().join(", ");
-        let cri = if self.cri { cri_config(runtime, &directory.to_string()) } else { String::new() };
+        let mut cri = if self.cri { cri_config(runtime, &directory.to_string()) } else { String::new() };
+        if self.systemd {
+            cri += "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.egpu.options]\nSystemdCgroup = true\n";
+        }
         format!(
             r#"version = 2
 root = "{directory}/root"

@@ -48,15 +48,26 @@ impl Node {
 
     /// Runs a pod's sandbox: host network, its own cgroup, annotations as given.
     pub fn pod(&self, name: &str, annotations: &[(&str, &str)]) -> Result<Pod<'_>, Status> {
-        self.pod_with(name, annotations, NamespaceMode::Container)
+        self.pod_with(name, annotations, NamespaceMode::Container, &format!("/{}", self.cgroup_parent()))
     }
 
     /// The same, of which the containers see each other's processes (`shareProcessNamespace`).
     pub fn pod_sharing_processes(&self, name: &str) -> Result<Pod<'_>, Status> {
-        self.pod_with(name, &[], NamespaceMode::Pod)
+        self.pod_with(name, &[], NamespaceMode::Pod, &format!("/{}", self.cgroup_parent()))
     }
 
-    fn pod_with(&self, name: &str, annotations: &[(&str, &str)], pid: NamespaceMode) -> Result<Pod<'_>, Status> {
+    /// A pod in a slice of systemd's, as from a kubelet with the systemd driver.
+    pub fn pod_in_slice(&self, name: &str, slice: &str) -> Result<Pod<'_>, Status> {
+        self.pod_with(name, &[], NamespaceMode::Container, &format!("/{slice}"))
+    }
+
+    fn pod_with(
+        &self,
+        name: &str,
+        annotations: &[(&str, &str)],
+        pid: NamespaceMode,
+        cgroup_parent: &str,
+    ) -> Result<Pod<'_>, Status> {
         let config = PodSandboxConfig {
             metadata: Some(PodSandboxMetadata {
                 name: name.to_owned(),
@@ -67,7 +78,7 @@ impl Node {
             log_directory: self.directory().join("pods").join(name).display().to_string(),
             annotations: to_map(annotations),
             linux: Some(LinuxPodSandboxConfig {
-                cgroup_parent: format!("/{}", self.cgroup_parent()),
+                cgroup_parent: cgroup_parent.to_owned(),
                 security_context: Some(LinuxSandboxSecurityContext {
                     namespace_options: Some(NamespaceOption {
                         network: NamespaceMode::Node.into(),

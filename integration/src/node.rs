@@ -184,6 +184,11 @@ impl Node {
         format!("/{}/{id}", self.cgroup_parent())
     }
 
+    /// The scope of a container of [`ContainerBuilder::systemd`].
+    pub fn scope(&self, id: &str) -> String {
+        format!("{}-{id}.scope", self.cgroup_parent())
+    }
+
     /// Parent of all cgroups of the node.
     pub fn cgroup_parent(&self) -> String {
         self.directory().file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default()

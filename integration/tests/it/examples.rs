@@ -70,7 +70,7 @@ fn metrics_over_http(node: &Node) {
 }
 
 fn example(name: &'static str) -> Setup {
-    let containerd = DaemonConfig { cri: true, example: Some(name) };
+    let containerd = DaemonConfig { cri: true, example: Some(name), ..DaemonConfig::default() };
     Setup { containerd, images: true, ..Setup::default() }
 }
 

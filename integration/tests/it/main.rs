@@ -25,6 +25,7 @@ mod memory;
 mod metrics;
 mod pods;
 mod recovery;
+mod systemd;
 mod task;
 
 use integration::Flavour;
@@ -46,6 +47,7 @@ fn main() -> std::process::ExitCode {
         recovery::cases(),
         events::cases(),
         metrics::cases(),
+        systemd::cases(),
         ctr::cases(),
         docker::cases(),
         examples::cases(),

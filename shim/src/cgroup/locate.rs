@@ -5,7 +5,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use super::{Cgroup, Hierarchy, Layout, LocateError};
+use super::{Cgroup, Hierarchy, Layout, LocateError, Scope};
 
 /// The file system under which `/proc` and `/sys` are looked up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl CgroupsPath {
         }
         let systemd = systemd && given.is_relative();
         if systemd && systemd_path(&given).is_none() {
-            return Err(bad("with the systemd driver it must read slice:prefix:name"));
+            return Err(bad("with the systemd driver it must read slice:prefix:name, and name a scope"));
         }
         Ok(Self { given, systemd })
     }
@@ -80,18 +80,30 @@ impl CgroupsPath {
     /// below another cgroup, and the unit's name is unique.
     fn on_v2(&self) -> PathBuf {
         match self.systemd_path() {
-            Some((_, unit)) => PathBuf::from(unit),
+            Some((_, scope)) => PathBuf::from(scope.unit),
             None => relative(&self.given),
         }
     }
 
-    fn systemd_path(&self) -> Option<(PathBuf, String)> {
+    fn systemd_path(&self) -> Option<(PathBuf, Scope)> {
         self.systemd.then(|| systemd_path(&self.given)).flatten()
     }
 
-    /// The systemd unit that holds the container, with the systemd driver on v2.
-    pub fn systemd_unit(&self) -> Option<String> {
-        self.systemd_path().map(|(_, unit)| unit)
+    /// The scope that holds the container, with the systemd driver.
+    pub(crate) fn scope(&self) -> Option<Scope> {
+        self.systemd_path().map(|(_, scope)| scope)
+    }
+
+    /// Where the container's cgroup is below the root of a hierarchy that is mounted whole.
+    pub(crate) fn below_root(&self) -> PathBuf {
+        match self.systemd_path() {
+            Some((slice, scope)) => slice.join(scope.unit),
+            None => relative(&self.given),
+        }
+    }
+
+    fn systemd_unit(&self) -> Option<String> {
+        self.scope().map(|scope| scope.unit)
     }
 }
 
@@ -148,11 +160,7 @@ impl Cgroup {
         let mounts = host.mounts()?;
         if mounts.is_v2() {
             let mount = mounts.v2.as_ref().ok_or(LocateError::NotMounted)?;
-            let below = match path.systemd_path() {
-                Some((slice, unit)) => slice.join(unit),
-                None => relative(&path.given),
-            };
-            let directory = host.rooted(&join_below(&mount.point, &below));
+            let directory = host.rooted(&join_below(&mount.point, &path.below_root()));
             return Ok(Self { layout: Layout::V2 { directory, systemd_unit: path.systemd_unit() } });
         }
         let hierarchies = mounts
@@ -168,21 +176,18 @@ impl Cgroup {
     }
 }
 
-/// `slice:prefix:name` as (path of the slice, unit): `kubepods-burstable.slice:cri-containerd:ID` is
+/// `slice:prefix:name` as (path of the slice, scope): `kubepods-burstable.slice:cri-containerd:ID` is
 /// `kubepods.slice/kubepods-burstable.slice` and `cri-containerd-ID.scope`. See systemd.slice(5).
-fn systemd_path(given: &Path) -> Option<(PathBuf, String)> {
+fn systemd_path(given: &Path) -> Option<(PathBuf, Scope)> {
     let mut parts = given.to_str()?.splitn(3, ':');
     let (slice, prefix, name) = (parts.next()?, parts.next()?, parts.next()?);
-    if name.is_empty() || [slice, prefix, name].iter().any(|part| part.contains('/')) {
+    // No process lives in a slice.
+    if name.is_empty() || name.ends_with(".slice") || [slice, prefix, name].iter().any(|part| part.contains('/')) {
         return None;
     }
     let slice = if slice.is_empty() { "system.slice" } else { slice };
-    let unit = match name.ends_with(".slice") {
-        true => name.to_owned(),
-        false if prefix.is_empty() => format!("{name}.scope"),
-        false => format!("{prefix}-{name}.scope"),
-    };
-    Some((expand_slice(slice)?, unit))
+    let unit = if prefix.is_empty() { format!("{name}.scope") } else { format!("{prefix}-{name}.scope") };
+    Some((expand_slice(slice)?, Scope { slice: slice.to_owned(), unit }))
 }
 
 /// `a-b.slice` lies in `a.slice/a-b.slice`; `-.slice` is the root.
@@ -450,7 +455,6 @@ mod tests {
             (UNIFIED, None, true, "sys/fs/cgroup/system.slice/youki-c1.scope"),
             (UNIFIED, Some(":p:n"), true, "sys/fs/cgroup/system.slice/p-n.scope"),
             (UNIFIED, Some("-.slice:p:n"), true, "sys/fs/cgroup/p-n.scope"),
-            (UNIFIED, Some("a.slice:p:b.slice"), true, "sys/fs/cgroup/a.slice/b.slice"),
             (HYBRID, Some("/a/b"), false, "sys/fs/cgroup/cpu,cpuacct/a/b"),
             (HYBRID, Some("s.slice:p:n"), true, "sys/fs/cgroup/cpu,cpuacct/s.slice:p:n"),
         ];
@@ -472,6 +476,7 @@ mod tests {
             ("a:b", true),
             ("a:b:", true),
             ("a--b.slice:p:n", true),
+            ("a.slice:p:b.slice", true),
             ("a.slice:p:x/../y", true),
         ] {
             let result = CgroupsPath::new(Some(Path::new(given)), "c1", systemd);

@@ -1,6 +1,6 @@
 //! A container's cgroup: where it is, what it used, its limits, and ending what runs in it.
 //!
-//! The systemd driver's cgroups are libcontainer's to make; everything else is done here. Its own manager would replace the device
+//! libcgroups writes a new container's limits; everything else is done here. Its own manager would replace the device
 //! program on every update and so take the granted GPUs away, and it cannot tell a container's cgroup from the one
 //! that a host process shares with it.
 //!
@@ -18,6 +18,7 @@ mod metrics;
 mod oom;
 mod processes;
 mod remove;
+mod scope;
 #[cfg(test)]
 mod testing;
 mod update;
@@ -26,12 +27,16 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::join::takes_no_process;
 pub use self::{
     error::{CgroupError, LocateError},
     locate::{CgroupsPath, Host},
     oom::{OomEvent, OomWatch},
-    update::{SystemdError, UpdateError},
+    scope::SystemdError,
+    update::UpdateError,
+};
+pub(crate) use self::{
+    join::takes_no_process,
+    scope::{Scope, ScopeError},
 };
 
 /// A container's cgroup directories. Serializable: it is kept in the bundle, so that `delete` finds them after the

@@ -235,7 +235,7 @@ fn run(
         init: None,
     };
     state.save(&settings)?;
-    let cgroup = require_empty_cgroup(create, &spec)?;
+    let (path, cgroup) = require_empty_cgroup(create, &spec)?;
     // Its presence tells `delete` that the cgroup is this container's to empty.
     let mut kept = YoukiConfig::from_spec(&spec, &create.id).map_err(CreateError::KeepConfig)?;
     kept.hooks = hooks.clone();
@@ -246,7 +246,7 @@ fn run(
         spec.clone(),
         hooks.as_ref(),
         &kept.cgroup_path,
-        &cgroup,
+        (&path, &cgroup),
         &container,
         stdio,
         intake,
@@ -297,29 +297,31 @@ fn make_working_directory(spec: &Spec) -> Result<(), CreateError> {
 }
 
 /// Refuses a cgroup with somebody in it: they would share this container's limits, and its end.
-fn require_empty_cgroup(create: &Create, spec: &Spec) -> Result<Cgroup, CreateError> {
+fn require_empty_cgroup(create: &Create, spec: &Spec) -> Result<(CgroupsPath, Cgroup), CreateError> {
     let path = spec.linux().as_ref().and_then(|linux| linux.cgroups_path().as_deref());
     let path = CgroupsPath::new(path, &create.id, create.systemd_cgroup)?;
     let cgroup = Cgroup::intended(&Host::default(), &path)?;
     match cgroup.pids()?.first() {
         Some(pid) => Err(CreateError::CgroupInUse { id: create.id.clone(), pid: *pid }),
-        None => Ok(cgroup),
+        None => Ok((path, cgroup)),
     }
 }
 
-/// Where init belongs: made, with its limits set, or left to systemd.
+/// Where init belongs: made, with its limits set, or left to systemd, which makes it around a process only.
 fn make_place<'a>(
     cgroup: &'a Cgroup,
-    config: &'a CgroupConfig,
+    path: &CgroupsPath,
+    config: &CgroupConfig,
     spec: &Spec,
 ) -> Result<(Place<'a>, Vec<OwnedFd>), CreateError> {
-    if cgroup.systemd_unit().is_some() {
-        return Ok((Place::Systemd(config), vec![]));
+    let manager = |config| create_cgroup_manager(config).map_err(|e| CreateError::Limits(chain(&e)));
+    if let Some(scope) = path.scope() {
+        let config = CgroupConfig { cgroup_path: path.below_root(), systemd_cgroup: false, ..config.clone() };
+        return Ok((Place::Systemd { scope, cgroup, manager: manager(config)? }, vec![]));
     }
     cgroup.make()?;
     if let Some(resources) = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref()) {
-        let manager = create_cgroup_manager(config.clone()).map_err(|e| CreateError::Limits(chain(&e)))?;
-        intermediate::limit(&manager, resources).map_err(|e| CreateError::Limits(chain(&e)))?;
+        intermediate::limit(&manager(config.clone())?, resources).map_err(|e| CreateError::Limits(chain(&e)))?;
     }
     Ok((Place::Own(cgroup), cgroup.birthplace()?.into_iter().collect()))
 }
@@ -330,7 +332,7 @@ fn launch(
     spec: Spec,
     hooks: Option<&Hooks>,
     cgroup_path: &Path,
-    cgroup: &Cgroup,
+    (path, cgroup): (&CgroupsPath, &Cgroup),
     container: &Container,
     stdio: Stdio,
     intake: Option<OwnedFd>,
@@ -343,7 +345,7 @@ fn launch(
         systemd_cgroup: create.systemd_cgroup,
         container_name: create.id.clone(),
     };
-    let (place, birthplaces) = make_place(cgroup, &cgroup_config, &spec)?;
+    let (place, birthplaces) = make_place(cgroup, path, &cgroup_config, &spec)?;
     let process = spec.process().as_ref().ok_or(CreateError::Missing("process"))?;
     let owner = process::stream_owner(&spec, process, create.io_owner);
     stdio.give_to(owner)?;

@@ -2,9 +2,6 @@
 //!
 //! Also what `containerd-shim-egpu-v1 delete` runs in its own process when the shim is gone.
 
-use std::path::Path;
-
-use libcgroups::common::{CgroupConfig, CgroupManager, create_cgroup_manager};
 use libcontainer::config::YoukiConfig;
 use libcontainer::container::{Container, State};
 use libcontainer::hooks::run_hooks;
@@ -64,10 +61,8 @@ fn end(id: &str, state: &StateDir) -> Result<(), DeleteError> {
     let Ok(config) = YoukiConfig::load(state.path()) else { return Ok(()) };
     let kept = State::load(state.path()).ok();
     let place = CgroupsPath::new(Some(&config.cgroup_path), id, state.settings()?.systemd_cgroup)?;
+    // A scope goes with the last of its processes, also one that failed.
     destroy(&Cgroup::intended(&Host::default(), &place)?)?;
-    if let Some(unit) = place.systemd_unit() {
-        stop_unit(id, &unit, &config.cgroup_path);
-    }
     let Some(kept) = kept else { return Ok(()) };
     let container = Container { state: kept, root: state.path().to_owned() };
     let rdt = cleanup_intel_rdt(
@@ -93,16 +88,4 @@ fn destroy(cgroup: &Cgroup) -> Result<(), DeleteError> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(DeleteError::Runtime)?;
     Ok(runtime.block_on(cgroup.destroy())?)
-}
-
-/// systemd removes a scope when its last process ends; this is for one that it thinks failed.
-fn stop_unit(id: &str, unit: &str, cgroup_path: &Path) {
-    let config =
-        CgroupConfig { cgroup_path: cgroup_path.to_owned(), systemd_cgroup: true, container_name: id.to_owned() };
-    let stopped = create_cgroup_manager(config)
-        .map_err(|e| e.to_string())
-        .and_then(|manager| manager.remove().map_err(|e| e.to_string()));
-    if let Err(error) = stopped {
-        tracing::debug!(error, unit, "systemd did not stop the scope; it is empty and goes by itself");
-    }
 }

@@ -4,7 +4,7 @@
 //! process it reads the host's cgroup mounts a dozen times over, and it moves the process by its pid, for which the kernel
 //! waits about ten milliseconds (see [`crate::cgroup`]).
 
-use libcgroups::common::{AnyCgroupManager, CgroupConfig, CgroupManager, ControllerOpt, create_cgroup_manager};
+use libcgroups::common::{AnyCgroupManager, CgroupManager, ControllerOpt};
 use libcontainer::namespaces::{NamespaceError, Namespaces};
 use libcontainer::process::args::{ContainerArgs, ContainerType};
 use libcontainer::process::channel::{
@@ -17,15 +17,15 @@ use nix_of_libcontainer::unistd::{Gid, Pid, Uid};
 use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType, LinuxResources, Process};
 
 use super::worker::chain;
-use crate::cgroup::{Cgroup, CgroupError};
+use crate::cgroup::{Cgroup, CgroupError, Scope, ScopeError};
 use crate::sys::{self, Forked};
 
 /// How a process gets into its container's cgroup.
 pub(crate) enum Place<'a> {
     /// By itself, on v1; it is born there on v2.
     Own(&'a Cgroup),
-    /// systemd makes a scope around the process, limits included, and libcontainer asks it to.
-    Systemd(&'a CgroupConfig),
+    /// In a scope that systemd makes around it; the limits come after.
+    Systemd { scope: Scope, cgroup: &'a Cgroup, manager: AnyCgroupManager },
 }
 
 /// Why there is no init.
@@ -50,8 +50,11 @@ pub(crate) enum IntermediateError {
     #[error("cannot enter the container's cgroup")]
     Cgroup(#[from] CgroupError),
     /// systemd.
-    #[error("systemd cannot make the container's cgroup: {0}")]
-    Systemd(String),
+    #[error(transparent)]
+    Scope(#[from] ScopeError),
+    /// Its limits.
+    #[error("cannot set the container's limits: {0}")]
+    Limits(String),
     /// init.
     #[error("cannot fork")]
     Fork(#[source] std::io::Error),
@@ -124,15 +127,12 @@ fn set_affinity(
 fn join(place: &Place<'_>, resources: Option<&LinuxResources>, args: &ContainerArgs) -> Result<(), IntermediateError> {
     match place {
         Place::Own(cgroup) => Ok(cgroup.enter()?),
-        Place::Systemd(config) => {
-            let failed = |error: &dyn std::error::Error| IntermediateError::Systemd(chain(error));
-            let manager = create_cgroup_manager((*config).clone()).map_err(|e| failed(&e))?;
-            manager.add_task(Pid::this()).map_err(|e| failed(&e))?;
-            let is_init = matches!(args.container_type, ContainerType::InitContainer);
-            match resources.filter(|_| is_init) {
-                Some(resources) => limit(&manager, resources).map_err(|e| failed(&e)),
-                None => Ok(()),
-            }
+        Place::Systemd { scope, cgroup, manager } => {
+            let id = args.container.as_ref().map_or("", |container| container.id());
+            // The systemd driver is asked for inits alone: an exec is born in the scope.
+            scope.start(id, std::process::id(), cgroup, resources)?;
+            let set = resources.map_or(Ok(()), |resources| limit(manager, resources));
+            set.map_err(|e| IntermediateError::Limits(chain(&e)))
         }
     }
 }

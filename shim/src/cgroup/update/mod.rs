@@ -16,8 +16,7 @@ use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::LinuxResources;
 
-pub use self::systemd::SystemdError;
-use super::{Cgroup, CgroupError, Layout, files};
+use super::{Cgroup, CgroupError, Layout, SystemdError, files, scope};
 
 /// Why limits were not changed. What was already changed has been taken back.
 #[derive(Debug, thiserror::Error)]
@@ -83,11 +82,29 @@ impl Cgroup {
             Layout::V2 { directory, .. } => v2::plan(directory, &resources)?,
         };
         let done = carry_out(&plan)?;
-        let Layout::V2 { systemd_unit: Some(unit), .. } = &self.layout else { return Ok(()) };
-        systemd::set_properties(unit, &plan).await.map_err(|source| {
-            take_back(done);
-            UpdateError::Systemd { unit: unit.clone(), source }
-        })
+        let told = self.tell(&plan).await.inspect_err(|_| take_back(done))?;
+        if told {
+            // systemd has just written what it was told, a quota in its own steps.
+            carry_out(&plan)?;
+        }
+        Ok(())
+    }
+
+    /// Tells systemd the limits of a container that it has just made a scope for. Nothing to do without its driver.
+    pub(crate) async fn tell_systemd(&self, resources: Option<&LinuxResources>) -> Result<(), UpdateError> {
+        let (Layout::V2 { directory, .. }, Some(resources)) = (&self.layout, resources) else { return Ok(()) };
+        self.tell(&v2::plan(directory, resources)?).await.map(drop)
+    }
+
+    /// Whether there was somebody to tell.
+    async fn tell(&self, plan: &[Write]) -> Result<bool, UpdateError> {
+        let Layout::V2 { systemd_unit: Some(unit), .. } = &self.layout else { return Ok(false) };
+        let properties = systemd::properties(plan);
+        if properties.is_empty() {
+            return Ok(false);
+        }
+        let told = scope::set_properties(unit, properties).await;
+        told.map(|()| true).map_err(|source| UpdateError::Systemd { unit: unit.clone(), source })
     }
 }
 

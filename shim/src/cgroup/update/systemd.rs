@@ -1,46 +1,20 @@
-//! Telling systemd, which made the cgroup, about its new limits (org.freedesktop.systemd1(5), systemd.resource-control(5)).
-
-use std::time::Duration;
+//! Limits in systemd's words, for a cgroup that it made (org.freedesktop.systemd1(5), systemd.resource-control(5)).
 
 use zbus::zvariant::Value;
 
 use super::Write;
 
-/// What systemd may take to answer.
-const TIMEOUT: Duration = Duration::from_secs(10);
 const MICROSECONDS: u64 = 1_000_000;
 /// systemd keeps a quota in steps of 10 ms a second, rounded up so that nobody gets less than was asked (as in runc).
 const QUOTA_STEP: u64 = 10_000;
 
-/// Why systemd was not told.
-#[derive(Debug, thiserror::Error)]
-pub enum SystemdError {
-    /// It is not there, or refused.
-    #[error("systemd refused, or could not be asked over the system bus")]
-    Bus(#[source] Box<zbus::Error>),
-    /// It did not answer.
-    #[error("systemd did not answer within 10 s")]
-    Timeout,
-}
-
-/// Sets on `unit`, until the next boot, the limits that `plan` has written.
-pub(super) async fn set_properties(unit: &str, plan: &[Write]) -> Result<(), SystemdError> {
-    let properties: Vec<(&str, Value<'_>)> = plan.iter().flat_map(properties).collect();
-    if properties.is_empty() {
-        return Ok(());
-    }
-    let call = async {
-        let bus = zbus::Connection::system().await.map_err(Box::new)?;
-        let manager = Some("org.freedesktop.systemd1.Manager");
-        let (name, path) = (Some("org.freedesktop.systemd1"), "/org/freedesktop/systemd1");
-        bus.call_method(name, path, manager, "SetUnitProperties", &(unit, true, properties)).await.map_err(Box::new)?;
-        Ok(())
-    };
-    tokio::time::timeout(TIMEOUT, call).await.map_err(|_elapsed| SystemdError::Timeout)?.map_err(SystemdError::Bus)
+/// The properties that hold what `plan` writes.
+pub(super) fn properties(plan: &[Write]) -> Vec<(&'static str, Value<'static>)> {
+    plan.iter().flat_map(of_file).collect()
 }
 
 /// The properties that stand for a control file. None for a file that systemd leaves alone, such as `rdma.max`.
-fn properties(write: &Write) -> Vec<(&'static str, Value<'static>)> {
+fn of_file(write: &Write) -> Vec<(&'static str, Value<'static>)> {
     let file = write.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let number = |name| amount(&write.value).map(|value| (name, Value::from(value))).into_iter().collect();
     let set = |name| bitmap(&write.value).map(|value| (name, Value::from(value))).into_iter().collect();
@@ -104,7 +78,7 @@ mod tests {
     use super::*;
 
     fn told(file: &str, value: &str) -> Vec<(&'static str, Value<'static>)> {
-        properties(&Write::new(Path::new("/sys/fs/cgroup/x.scope"), file, value))
+        of_file(&Write::new(Path::new("/sys/fs/cgroup/x.scope"), file, value))
     }
 
     #[test]

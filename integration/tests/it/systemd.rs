@@ -1,0 +1,340 @@
+//! The systemd cgroup driver (`SystemdCgroup = true`), where systemd is process 1 on cgroup v2: scopes as runc has them there.
+
+use std::{collections::BTreeMap, process::Command};
+
+use containerd_shim_protos::cgroups_v2::metrics::Metrics;
+use integration::{
+    Container, ContainerBuilder, Node, Setup, containerd::DaemonConfig, cri::PodContainerConfig, eventually,
+    processes::Process,
+};
+use nix::sys::signal::Signal;
+use protobuf::Message as _;
+use serde_json::{Value, json};
+
+use crate::case::{Case, Skip};
+
+pub(crate) fn cases() -> Vec<Case> {
+    let cases = [
+        Case::egpu("systemd::scopes_are_as_runcs", scopes_are_as_runcs),
+        Case::plain("systemd::an_update_outlives_a_reload", an_update_outlives_a_reload),
+        Case::egpu("systemd::devices_outlive_update_and_reload", devices_outlive_update_and_reload),
+        Case::plain("systemd::an_exec_is_in_the_scope", an_exec_is_in_the_scope),
+        Case::plain("systemd::pause_stats_and_signals", pause_stats_and_signals),
+        Case::plain("systemd::oom_is_told_and_nothing_stays", oom_is_told_and_nothing_stays),
+        Case::plain("systemd::the_same_id_again_at_once", the_same_id_again_at_once),
+        Case::egpu("systemd::a_failed_create_leaves_nothing", a_failed_create_leaves_nothing),
+        Case::egpu("systemd::a_unit_of_another_slice_is_left_alone", a_unit_of_another_slice_is_left_alone),
+        Case::egpu("systemd::a_killed_shim_leaves_no_scope", a_killed_shim_leaves_no_scope),
+        Case::egpu("systemd::a_grant_lasts_as_long_as_the_scope", a_grant_lasts_as_long_as_the_scope),
+        Case::egpu("systemd::pods_are_in_their_slices", pods_are_in_their_slices).on(cri).on_containerd(&["2"]),
+    ];
+    let refused = Case::egpu("systemd::is_refused_on_v1", is_refused_on_v1).needing(cgroup_v1);
+    cases.into_iter().map(|case| case.also_needing(systemd_on_v2)).chain([refused]).collect()
+}
+
+fn cri() -> Setup {
+    let setup = Setup::cri();
+    Setup { containerd: DaemonConfig { systemd: true, ..setup.containerd }, ..setup }
+}
+
+fn systemd_on_v2() -> Skip {
+    if !std::path::Path::new("/run/systemd/system").is_dir() {
+        return Err("systemd is not process 1".to_owned());
+    }
+    let controllers = std::fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
+    controllers.contains("memory").then_some(()).ok_or_else(|| "no cgroup v2 memory controller".to_owned())
+}
+
+fn cgroup_v1() -> Skip {
+    let there = std::path::Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists();
+    there.then_some(()).ok_or_else(|| "no cgroup v1 memory controller".to_owned())
+}
+
+fn systemctl(arguments: &[&str]) -> String {
+    let output = Command::new("systemctl").args(arguments).output().expect("run systemctl");
+    assert!(output.status.success(), "systemctl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+}
+
+/// What systemd has under `names` of a unit.
+fn properties(unit: &str, names: &[&str]) -> BTreeMap<String, String> {
+    let text = systemctl(&["show", "--property", &names.join(","), unit]);
+    text.lines()
+        .filter_map(|line| line.split_once('='))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+fn property(unit: &str, name: &str) -> String {
+    properties(unit, &[name]).remove(name).unwrap_or_default()
+}
+
+/// The unit is forgotten, also as a failed one.
+#[track_caller]
+fn wait_until_gone(unit: &str) {
+    eventually("systemd has forgotten the scope", || (property(unit, "LoadState") == "not-found").then_some(()));
+}
+
+fn in_scope<'node>(node: &'node Node, id: &str) -> ContainerBuilder<'node> {
+    node.container(id).systemd()
+}
+
+/// A control file of the container's cgroup.
+fn file(container: &Container<'_>, name: &str) -> String {
+    let path = format!("/sys/fs/cgroup{}/{name}", membership(container.pid()));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}")).trim().to_owned()
+}
+
+fn membership(pid: u32) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    text.lines().find_map(|line| line.strip_prefix("0::")).unwrap().to_owned()
+}
+
+fn limits(spec: &mut Value) {
+    let resources = &mut spec["linux"]["resources"];
+    resources["memory"] = json!({ "limit": 64 << 20, "reservation": 32 << 20, "swap": 64 << 20 });
+    // Not a whole number of systemd's steps.
+    resources["cpu"] = json!({ "quota": 33_333, "period": 100_000, "cpus": "0" });
+    resources["pids"] = json!({ "limit": 50 });
+}
+
+fn scopes_are_as_runcs(node: &Node) {
+    const PROPERTIES: [&str; 17] = [
+        "Slice",
+        "Delegate",
+        "ActiveState",
+        "DefaultDependencies",
+        "CPUAccounting",
+        "MemoryAccounting",
+        "IOAccounting",
+        "TasksAccounting",
+        "MemoryMax",
+        "MemoryLow",
+        "MemorySwapMax",
+        "CPUQuotaPerSecUSec",
+        "CPUQuotaPeriodUSec",
+        "CPUWeight",
+        "TasksMax",
+        "AllowedCPUs",
+        "ControlGroup",
+    ];
+    const FILES: [&str; 10] = [
+        "memory.max",
+        "memory.low",
+        "memory.swap.max",
+        "cpu.max",
+        "cpu.weight",
+        "cpuset.cpus",
+        "pids.max",
+        "cgroup.controllers",
+        "cgroup.type",
+        "memory.oom.group",
+    ];
+    for (edit, kind) in [(limits as fn(&mut Value), "limited"), (|_| {}, "free")] {
+        let seen = ["egpu", "runc"].map(|runtime| {
+            let id = format!("{kind}-{runtime}");
+            let container = in_scope(node, &id).edit(edit);
+            let name = if runtime == "runc" { "io.containerd.runc.v2" } else { integration::EGPU_RUNTIME };
+            let container = container.runtime(name).start().unwrap();
+            let unit = node.scope(&id);
+            let mut seen = properties(&unit, &PROPERTIES);
+            seen.extend(FILES.map(|name| (name.to_owned(), file(&container, name))));
+            seen.insert("membership".to_owned(), membership(container.pid()));
+            // By nothing but its name.
+            seen.values_mut().for_each(|value| *value = value.replace(&id, "ID"));
+            container.end();
+            wait_until_gone(&unit);
+            seen
+        });
+        assert_eq!(seen[0], seen[1], "{kind}: ours, runc's");
+        assert!(seen[0]["ControlGroup"].ends_with("-ID.scope"), "{:?}", seen[0]);
+    }
+}
+
+fn an_update_outlives_a_reload(node: &Node) {
+    let container = in_scope(node, "a").edit(limits).start().unwrap();
+    let wider = json!({
+        "memory": { "limit": 128 << 20, "swap": 192 << 20 },
+        "cpu": { "quota": 66_667, "period": 100_000, "cpus": "0-1" },
+        "pids": { "limit": 60 },
+    });
+    container.update(&wider).unwrap();
+    let unit = node.scope("a");
+    let check = |when: &str, quota: &[&str]| {
+        let bytes = |mib: u64| (mib << 20).to_string();
+        assert_eq!(property(&unit, "MemoryMax"), bytes(128), "{when}");
+        assert_eq!(property(&unit, "MemorySwapMax"), bytes(64), "{when}");
+        assert_eq!(property(&unit, "TasksMax"), "60", "{when}");
+        assert_eq!(property(&unit, "AllowedCPUs"), "0-1", "{when}");
+        assert_eq!(property(&unit, "CPUQuotaPerSecUSec"), "670ms", "{when}");
+        assert_eq!(file(&container, "memory.max"), bytes(128), "{when}");
+        assert_eq!(file(&container, "memory.swap.max"), bytes(64), "{when}");
+        assert_eq!(file(&container, "memory.low"), bytes(32), "{when}: what an update leaves out stays");
+        assert_eq!(file(&container, "pids.max"), "60", "{when}");
+        assert_eq!(file(&container, "cpuset.cpus"), "0-1", "{when}");
+        assert!(quota.contains(&file(&container, "cpu.max").as_str()), "{when}: {}", file(&container, "cpu.max"));
+    };
+    check("at once", &["66667 100000"]);
+    systemctl(&["daemon-reload"]);
+    // systemd may write what it holds again.
+    check("after a reload", &["66667 100000", "67000 100000"]);
+    container.end();
+    wait_until_gone(&unit);
+}
+
+fn devices_outlive_update_and_reload(node: &Node) {
+    // The kernel's log, which no container gets by itself; the terminal 0 stays refused.
+    let allowed = |spec: &mut Value| {
+        let rules = spec["linux"]["resources"]["devices"].as_array_mut().unwrap();
+        rules.push(json!({ "allow": true, "type": "c", "major": 1, "minor": 11, "access": "rwm" }));
+    };
+    let container = in_scope(node, "a").edit(allowed).start().unwrap();
+    container.read("mknod /run/kmsg c 1 11 && mknod /run/tty0 c 4 0");
+    let check = |when: &str| {
+        let (status, output) = container.sh("echo egpu >/run/kmsg");
+        assert_eq!(status, 0, "{when}: {}", output.stderr());
+        let (status, output) = container.sh(": </run/tty0");
+        assert!(status != 0 && output.stderr().contains("not permitted"), "{when}: {status} {}", output.stderr());
+    };
+    check("at first");
+    container
+        .update(&json!({ "memory": { "limit": 128 << 20 }, "devices": [{ "allow": false, "access": "rwm" }] }))
+        .unwrap();
+    check("after an update");
+    systemctl(&["daemon-reload"]);
+    check("after a reload");
+    systemctl(&["set-property", "--runtime", &node.scope("a"), "CPUWeight=50"]);
+    check("after a change from elsewhere");
+    container.end();
+    wait_until_gone(&node.scope("a"));
+}
+
+fn an_exec_is_in_the_scope(node: &Node) {
+    let container = in_scope(node, "a").start().unwrap();
+    let exec = container.exec("e", &["sleep", "infinity"]).start().unwrap();
+    let own = membership(exec.state().unwrap().pid);
+    assert_eq!(own, membership(container.pid()));
+    assert_eq!(own, format!("/system.slice/{}", node.scope("a")));
+    exec.end();
+    container.end();
+    wait_until_gone(&node.scope("a"));
+}
+
+fn pause_stats_and_signals(node: &Node) {
+    let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo done; sleep infinity";
+    let container = in_scope(node, "a").script(script).edit(limits).start().unwrap();
+    container.stdio.wait_for("done");
+    let any = container.metrics().unwrap();
+    assert_eq!(any.type_url, "io.containerd.cgroups.v2.Metrics");
+    let metrics = Metrics::parse_from_bytes(&any.value).unwrap();
+    assert!(metrics.cpu().usage_usec() > 0, "{:?}", metrics.cpu());
+    assert!(metrics.memory().usage() > 0, "{:?}", metrics.memory());
+    assert_eq!(metrics.memory().usage_limit(), 64 << 20);
+    assert!(metrics.pids().current() >= 1 && metrics.pids().limit() == 50, "{:?}", metrics.pids());
+    container.pause().unwrap();
+    assert_eq!(file(&container, "cgroup.freeze"), "1");
+    container.resume().unwrap();
+    assert_eq!(file(&container, "cgroup.freeze"), "0");
+    container.kill(Signal::SIGKILL).unwrap();
+    assert_eq!(container.end(), 137);
+    wait_until_gone(&node.scope("a"));
+}
+
+fn oom_is_told_and_nothing_stays(node: &Node) {
+    let hog = "exec 2>/dev/null; head -c 200000000 /dev/zero | tail; echo survived";
+    let limit = |spec: &mut Value| {
+        spec["linux"]["resources"]["memory"] = json!({ "limit": 32 << 20, "swap": 32 << 20 });
+    };
+    let mut container = in_scope(node, "a").script(hog).edit(limit).start().unwrap();
+    container.wait().unwrap();
+    node.events().wait_for("a", "oom");
+    container.delete().unwrap();
+    // systemd calls such a scope failed, and would keep it.
+    wait_until_gone(&node.scope("a"));
+}
+
+fn the_same_id_again_at_once(node: &Node) {
+    for _ in 0..4 {
+        let container = in_scope(node, "a").edit(limits).start().unwrap();
+        assert_eq!(property(&node.scope("a"), "ActiveState"), "active");
+        container.end();
+    }
+    wait_until_gone(&node.scope("a"));
+}
+
+fn a_failed_create_leaves_nothing(node: &Node) {
+    // After the scope is there, in the last step before init waits.
+    let failing = in_scope(node, "a").edit(limits).hook("createRuntime", "exit 1");
+    assert!(failing.start().is_err());
+    wait_until_gone(&node.scope("a"));
+    // A limit that systemd refuses.
+    let refused = in_scope(node, "b").edit(|spec| {
+        spec["linux"]["resources"]["unified"] = json!({ "cpuset.cpus": "60000" });
+    });
+    assert!(refused.start().is_err());
+    wait_until_gone(&node.scope("b"));
+}
+
+fn a_unit_of_another_slice_is_left_alone(node: &Node) {
+    let first = in_scope(node, "a").start().unwrap();
+    let unit = node.scope("a");
+    // The unit's name again, elsewhere in the hierarchy: nobody is in that cgroup.
+    let path = format!("user.slice:{}:a", node.cgroup_parent());
+    let second = in_scope(node, "b").edit(move |spec| spec["linux"]["cgroupsPath"] = json!(path)).start();
+    let message = second.err().expect("two containers in one unit").message().to_owned();
+    assert!(message.contains("has a unit of that name already"), "{message}");
+    assert_eq!(property(&unit, "ActiveState"), "active");
+    assert!(Process::read(first.pid().cast_signed()).is_some_and(|init| init.state != 'Z'), "the first goes on");
+    first.end();
+    wait_until_gone(&unit);
+}
+
+fn a_killed_shim_leaves_no_scope(node: &Node) {
+    let container = in_scope(node, "a").env("EGPU_MEMORY", "1GiB").start().unwrap();
+    node.shim().kill();
+    wait_until_gone(&node.scope("a"));
+    eventually("its grant is free", || node.granted().is_empty().then_some(()));
+    container.forget();
+}
+
+fn a_grant_lasts_as_long_as_the_scope(node: &Node) {
+    let grant = |id: &str| in_scope(node, id).env("EGPU_MEMORY", "32GiB").env("EGPU_DEVICES", "0").edit(limits);
+    let container = grant("first").start().unwrap();
+    assert!(container.read("ls /dev").lines().any(|name| name.starts_with("nvidia")), "the card's node");
+    let scope = format!("/sys/fs/cgroup/system.slice/{}", node.scope("first"));
+    let shim = node.shim();
+    node.stop_containerd(Signal::SIGKILL);
+    shim.kill();
+    // The shim is gone, its cgroup is not empty: the memory stays granted.
+    assert!(std::path::Path::new(&scope).exists());
+    assert_eq!(node.granted(), ["first"]);
+    node.start_containerd();
+    container.forget();
+    wait_until_gone(&node.scope("first"));
+    grant("second").start().unwrap().end();
+    wait_until_gone(&node.scope("second"));
+}
+
+fn pods_are_in_their_slices(node: &Node) {
+    let slice = format!("{}.slice", node.cgroup_parent());
+    let pod = node.pod_in_slice("p", &slice).unwrap();
+    let sleep = &["sleep", "infinity"];
+    let container = pod
+        .start("a", &PodContainerConfig { command: sleep, memory: 64 << 20, ..PodContainerConfig::default() })
+        .unwrap();
+    let units = [&pod.id, &container.id].map(|id| format!("cri-containerd-{id}.scope"));
+    for unit in &units {
+        assert_eq!(property(unit, "Slice"), slice);
+        assert!(property(unit, "ControlGroup").ends_with(&format!("/{slice}/{unit}")), "{unit}");
+    }
+    assert_eq!(property(&units[1], "MemoryMax"), (64 << 20).to_string());
+    assert_eq!(container.exec(&["true"]).exit_code, 0);
+    pod.remove();
+    units.iter().for_each(|unit| wait_until_gone(unit));
+    systemctl(&["stop", &slice]);
+}
+
+fn is_refused_on_v1(node: &Node) {
+    let message = in_scope(node, "a").start().err().expect("systemd's driver on v1").message().to_owned();
+    assert!(message.contains("SystemdCgroup is supported on cgroup v2 only"), "{message}");
+}
