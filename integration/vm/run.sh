@@ -74,6 +74,9 @@ build_image() {
     # The suite starts containerds of its own.
     ln -sf /dev/null "$tree/etc/systemd/system/containerd.service"
     echo egpu-test >"$tree/etc/hostname"
+    # CRI gives pods a copy.
+    echo "127.0.0.1 localhost egpu-test" >"$tree/etc/hosts"
+    touch "$tree/etc/resolv.conf"
     cp -L "$tree"/vmlinuz "$vm/$release.vmlinuz"
     cp -L "$tree"/initrd.img "$vm/$release.initrd"
     mke2fs -q -t ext4 -d "$tree" "$work/disk" 4G

@@ -4,9 +4,10 @@
 //! libcgroups has this too; it hands processors over in a type that systemd refuses, reads `unified` values as others than they are,
 //! and joins whatever unit has the name.
 
-use std::{future::poll_fn, pin::pin, time::Duration};
+use std::{future::poll_fn, io, pin::Pin, time::Duration};
 
 use oci_spec::runtime::LinuxResources;
+use tokio::runtime::Runtime;
 use zbus::{
     Connection, MatchRule, MessageStream,
     export::futures_core::Stream,
@@ -18,12 +19,13 @@ use super::{Cgroup, CgroupError, UpdateError};
 
 /// What systemd may take to answer, and to make a scope: what runc waits.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// A scope of that name that has just ended is forgotten within moments: 10 ms, 20 ms, ... 1.3 s, about 2.5 s in all.
+/// A scope of that name that is about to end is forgotten within moments: 10 ms, 20 ms, ... 1.3 s, about 2.5 s in all.
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 const TRIES: u32 = 9;
 const NAME: &str = "org.freedesktop.systemd1";
 const PATH: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
 /// Why systemd did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -34,8 +36,11 @@ pub enum SystemdError {
     /// It did not answer.
     #[error("systemd did not answer within 30 s")]
     Timeout,
-    /// The unit's start went wrong; systemd's journal says why.
-    #[error("systemd could not start the unit: its job ended as {result:?}")]
+    /// The bus was closed.
+    #[error("the system bus was closed before systemd had answered")]
+    Lost,
+    /// The unit's start or stop went wrong; systemd's journal says why.
+    #[error("systemd's job ended as {result:?}")]
     Job {
         /// systemd's word for it.
         result: String,
@@ -55,7 +60,7 @@ impl From<zbus::Error> for SystemdError {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ScopeError {
     /// systemd's part.
-    #[error("systemd cannot make the container's cgroup {unit}")]
+    #[error("systemd cannot make or end the container's cgroup {unit}")]
     Systemd {
         unit: String,
         #[source]
@@ -69,7 +74,7 @@ pub(crate) enum ScopeError {
     Limits(#[from] UpdateError),
     /// Waiting needs a clock.
     #[error("cannot make a runtime to wait with")]
-    Runtime(#[source] std::io::Error),
+    Runtime(#[source] io::Error),
 }
 
 /// A scope, and the slice that it lies in.
@@ -92,61 +97,77 @@ impl Scope {
         cgroup: &Cgroup,
         resources: Option<&LinuxResources>,
     ) -> Result<(), ScopeError> {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ScopeError::Runtime)?;
+        let runtime = runtime().map_err(ScopeError::Runtime)?;
         runtime.block_on(async {
-            let failed = |source| ScopeError::Systemd { unit: self.unit.clone(), source };
-            within_limit(self.start_unit(id, pid)).await.map_err(failed)?;
+            within_limit(self.start_unit(id, pid, cgroup)).await.map_err(|source| self.failed(source))?;
             // systemd hands down only the controllers of which it knows.
             cgroup.make()?;
             Ok(cgroup.tell_systemd(resources).await?)
         })
     }
 
-    async fn start_unit(&self, id: &str, pid: u32) -> Result<(), SystemdError> {
-        let bus = Connection::system().await?;
-        let rule = MatchRule::builder()
-            .msg_type(Type::Signal)
-            .sender(NAME)?
-            .path(PATH)?
-            .interface(MANAGER)?
-            .member("JobRemoved")?
-            .build();
-        // Before the job is there, so that its end is not missed.
-        let mut ended_jobs = pin!(MessageStream::for_match_rule(rule, &bus, None).await?);
-        let job = self.request(&bus, id, pid).await?;
-        loop {
-            let message = poll_fn(|context| ended_jobs.as_mut().poll_next(context)).await;
-            let Some(message) = message else { return Err(SystemdError::Timeout) };
-            let message = message?;
-            let (_, path, _, result): (u32, OwnedObjectPath, String, String) = message.body().deserialize()?;
-            if path == job {
-                return if result == "done" { Ok(()) } else { Err(SystemdError::Job { result }) };
-            }
-        }
+    /// Has systemd forget the scope, whose cgroup is gone. It would do so by itself if it saw the last process end; but the kernel
+    /// tells of that at most once in 10 ms, and not at all when the cgroup is removed before. Succeeds when there is none, and
+    /// when the name belongs to a scope elsewhere. Blocks.
+    pub(crate) fn stop(&self) -> Result<(), ScopeError> {
+        let stop = async {
+            let bus = Connection::system().await?;
+            self.stop_unit(&bus).await
+        };
+        runtime().map_err(ScopeError::Runtime)?.block_on(within_limit(stop)).map_err(|source| self.failed(source))
     }
 
-    /// The job that starts it. A failed unit of that name is forgotten, one that is about to go is waited for.
-    async fn request(&self, bus: &Connection, id: &str, pid: u32) -> Result<OwnedObjectPath, SystemdError> {
-        let no_others: [(&str, Vec<(&str, Value<'_>)>); 0] = [];
+    fn failed(&self, source: SystemdError) -> ScopeError {
+        ScopeError::Systemd { unit: self.unit.clone(), source }
+    }
+
+    async fn start_unit(&self, id: &str, pid: u32, cgroup: &Cgroup) -> Result<(), SystemdError> {
+        let bus = Connection::system().await?;
+        let mut jobs = Jobs::of(&bus).await?;
         let mut wait = FIRST_WAIT;
+        let no_others: [(&str, Vec<(&str, Value<'_>)>); 0] = [];
         for _ in 0..TRIES {
             let request = (self.unit.as_str(), "replace", self.properties(id, pid), &no_others[..]);
-            match call(bus, "StartTransientUnit", &request).await {
-                Ok(reply) => return Ok(reply.body().deserialize()?),
+            match call(&bus, "StartTransientUnit", &request).await {
+                Ok(reply) => return jobs.wait_for(&reply).await,
                 Err(error) if is(&error, "org.freedesktop.systemd1.UnitExists") => {}
                 Err(error) => return Err(error.into()),
             }
-            // There may be nothing that failed.
-            let _ = call(bus, "ResetFailedUnit", &self.unit.as_str()).await;
+            // Left over; one with somebody in it is not.
+            if cgroup.is_empty().unwrap_or(false) {
+                self.stop_unit(&bus).await?;
+            }
             tokio::time::sleep(wait).await;
             wait *= 2;
         }
         Err(SystemdError::Exists)
     }
 
-    /// Those of runc, and that the unit is forgotten when it has failed (its processes killed for want of memory, say): nobody
-    /// has to ask for that when the container is deleted.
+    async fn stop_unit(&self, bus: &Connection) -> Result<(), SystemdError> {
+        let path: OwnedObjectPath = match call(bus, "GetUnit", &self.unit.as_str()).await {
+            Ok(reply) => reply.body().deserialize()?,
+            Err(error) if is(&error, NO_SUCH_UNIT) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let question = ("org.freedesktop.systemd1.Scope", "Slice");
+        let reply =
+            bus.call_method(Some(NAME), &path, Some("org.freedesktop.DBus.Properties"), "Get", &question).await?;
+        if reply.body().deserialize::<Value<'_>>()? != Value::from(self.slice.as_str()) {
+            return Ok(());
+        }
+        let mut jobs = Jobs::of(bus).await?;
+        match call(bus, "StopUnit", &(self.unit.as_str(), "replace")).await {
+            Ok(reply) => jobs.wait_for(&reply).await?,
+            Err(error) if is(&error, NO_SUCH_UNIT) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        // One that failed is forgotten, too. Most likely it has not.
+        let _ = call(bus, "ResetFailedUnit", &self.unit.as_str()).await;
+        Ok(())
+    }
+
+    /// Those of runc, and that a unit that has failed (its processes killed for want of memory, say) is forgotten without being
+    /// asked for.
     ///
     /// No device policy: the filter is egpu's own. A second one of systemd's would have to name each granted node too, and would
     /// take it away where it names it by a path that is missing.
@@ -164,6 +185,41 @@ impl Scope {
             ("PIDs", Value::from(vec![pid])),
         ]
     }
+}
+
+/// The ends of systemd's jobs, from now on.
+struct Jobs(Pin<Box<MessageStream>>);
+
+impl Jobs {
+    /// To be called before the job is asked for, so that its end is not missed.
+    async fn of(bus: &Connection) -> Result<Self, SystemdError> {
+        let rule = MatchRule::builder()
+            .msg_type(Type::Signal)
+            .sender(NAME)?
+            .path(PATH)?
+            .interface(MANAGER)?
+            .member("JobRemoved")?
+            .build();
+        Ok(Self(Box::pin(MessageStream::for_match_rule(rule, bus, None).await?)))
+    }
+
+    /// Waits for the job that `reply` names.
+    async fn wait_for(&mut self, reply: &Message) -> Result<(), SystemdError> {
+        let job: OwnedObjectPath = reply.body().deserialize()?;
+        loop {
+            let message = poll_fn(|context| self.0.as_mut().poll_next(context)).await;
+            let Some(message) = message.transpose()? else { return Err(SystemdError::Lost) };
+            let (_, path, _, result): (u32, OwnedObjectPath, String, String) = message.body().deserialize()?;
+            if path == job {
+                return if result == "done" { Ok(()) } else { Err(SystemdError::Job { result }) };
+            }
+        }
+    }
+}
+
+/// Of this thread alone.
+fn runtime() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
 /// Sets properties of `unit` until the next boot.

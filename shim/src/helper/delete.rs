@@ -61,8 +61,10 @@ fn end(id: &str, state: &StateDir) -> Result<(), DeleteError> {
     let Ok(config) = YoukiConfig::load(state.path()) else { return Ok(()) };
     let kept = State::load(state.path()).ok();
     let place = CgroupsPath::new(Some(&config.cgroup_path), id, state.settings()?.systemd_cgroup)?;
-    // A scope goes with the last of its processes, also one that failed.
     destroy(&Cgroup::intended(&Host::default(), &place)?)?;
+    if let Some(Err(error)) = place.scope().map(|scope| scope.stop()) {
+        tracing::warn!(error = super::worker::chain(&error), container = id, "systemd keeps an empty scope");
+    }
     let Some(kept) = kept else { return Ok(()) };
     let container = Container { state: kept, root: state.path().to_owned() };
     let rdt = cleanup_intel_rdt(
