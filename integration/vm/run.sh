@@ -2,16 +2,17 @@
 # Runs the integration suite in virtual machines that have what a container or an old host has not: systemd as process 1,
 # the unified cgroup hierarchy (v2), Debian's kernels. For cgroup v2, the systemd cgroup driver and newer kernels.
 #
-# usage: integration/vm/run.sh [-a kvm|tcg] [-s RELEASE] [-c v1|v2] [-b DIR] [-o FILE] [FILTER...]
-#   -a  accelerator: kvm (default), or tcg, which emulates: any machine can, several times slower
+# usage: integration/vm/run.sh [-a kvm|tcg|none] [-s RELEASE] [-c v1|v2] [-b DIR] [-o FILE] [FILTER...]
+#   -a  accelerator: kvm (default); tcg, which emulates: any machine can, several times slower; or none: no virtual machine, but
+#       systemd in namespaces of this one, on its kernel and with the controllers that its own cgroup v2 has (namespaces.sh)
 #   -s  Debian release of the guest: bookworm (default; kernel 6.1, systemd 252, containerd 1.6, runc 1.1) or a newer one
 #   -c  cgroup version of the guest: v2 (default), or v1, which systemd has up to release 257
 #   -b  folder of the shim's and egpu's binaries (default: target/release, else target/debug)
-#   -o  a file for what the suite prints (default: target/vm/RELEASE-cgroup-VERSION.txt)
+#   -o  a file for what the suite prints (default: target/vm/RELEASE-cgroup-VERSION-ACCELERATOR.txt)
 #   FILTER: runs the tests whose names contain it, once for each; without one, all
 # EGPU_TEST_RUNTIME, EGPU_TEST_CONTAINERD, EGPU_TEST_SEED and EGPU_TEST_ROUNDS go into the guest.
 #
-# Needs /dev/kvm (but for tcg), 3 GiB of memory, 2 GiB of disk below target/vm, and as root (on Debian or Ubuntu) mmdebstrap and qemu, which
+# Needs /dev/kvm (for kvm), 3 GiB of memory, 2 GiB of disk below target/vm, and as root (on Debian or Ubuntu) mmdebstrap and qemu, which
 # it installs. The guest's packages come from where this machine's come from. It is built once per release (three minutes),
 # and never written to: each run starts from the same disk. Exit status: 0 passed, 1 failed, 77 nothing could run.
 set -euo pipefail
@@ -35,13 +36,13 @@ skip() {
     exit 77
 }
 [ "$(uname -m)" = x86_64 ] || skip "the guest is an x86_64 one, this machine is $(uname -m)"
-[ "$accelerator" = tcg ] || { [ -r /dev/kvm ] && [ -w /dev/kvm ]; } || skip "no /dev/kvm that may be used; -a tcg emulates, slowly"
+[ "$accelerator" != kvm ] || { [ -r /dev/kvm ] && [ -w /dev/kvm ]; } || skip "no /dev/kvm that may be used; -a tcg emulates, slowly"
 [ "$(id -u)" = 0 ] || skip "the guest's file system is built by root"
 
 root=$PWD
 target=${CARGO_TARGET_DIR:-$root/target}
 vm=$target/vm
-results=${results:-$vm/$release-cgroup-$cgroup.txt}
+results=${results:-$vm/$release-cgroup-$cgroup-$accelerator.txt}
 mkdir -p "$vm"
 work=$(mktemp -d "$vm/run.XXXXXX")
 qemu=
@@ -49,7 +50,7 @@ trap '[ -z "$qemu" ] || kill "$qemu" 2>/dev/null || true; rm -rf "$work"' EXIT
 export TMPDIR=$work
 
 missing=()
-command -v qemu-system-x86_64 >/dev/null || missing+=(qemu-system-x86)
+[ "$accelerator" = none ] || command -v qemu-system-x86_64 >/dev/null || missing+=(qemu-system-x86)
 command -v mmdebstrap >/dev/null || missing+=(mmdebstrap)
 if [ ${#missing[@]} -gt 0 ]; then
     command -v apt-get >/dev/null || skip "${missing[*]} cannot be installed without apt"
@@ -110,6 +111,13 @@ rm -rf "$work/stage"
 options="root=/dev/vda rw console=ttyS0 panic=-1 quiet"
 [ "$cgroup" = v2 ] || options+=" systemd.unified_cgroup_hierarchy=0 SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1"
 : >"$work/results"
+if [ "$accelerator" = none ]; then
+    integration/vm/namespaces.sh "$vm/$release.disk" "$work/payload" "$work/results" "$work" >"$vm/$release-console.txt" 2>&1 </dev/null
+    cp "$work/results" "$results"
+    cat "$results"
+    tail -n 1 "$results" | grep -qx "exit status: 0" && exit
+    exit 1
+fi
 case $accelerator in
 kvm) how=(-accel kvm -cpu host) ;;
 *) how=(-accel "tcg,thread=multi" -cpu max) ;;

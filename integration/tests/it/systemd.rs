@@ -28,7 +28,10 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("systemd::a_unit_of_another_slice_is_left_alone", a_unit_of_another_slice_is_left_alone),
         Case::egpu("systemd::a_killed_shim_leaves_no_scope", a_killed_shim_leaves_no_scope),
         Case::egpu("systemd::a_grant_lasts_as_long_as_the_scope", a_grant_lasts_as_long_as_the_scope),
-        Case::egpu("systemd::pods_are_in_their_slices", pods_are_in_their_slices).on(cri).on_containerd(&["2"]),
+        Case::egpu("systemd::pods_are_in_their_slices", pods_are_in_their_slices)
+            .on(cri)
+            .on_containerd(&["2"])
+            .needing(controllers),
     ];
     let refused = Case::egpu("systemd::is_refused_on_v1", is_refused_on_v1).needing(cgroup_v1);
     cases.into_iter().map(|case| case.also_needing(systemd_on_v2)).chain([refused]).collect()
@@ -300,7 +303,7 @@ fn a_unit_of_another_slice_is_left_alone(node: &Node) {
     // The unit's name again, elsewhere in the hierarchy: nobody is in that cgroup.
     let path = format!("user.slice:{}:a", node.cgroup_parent());
     let second = in_scope(node, "b").edit(move |spec| spec["linux"]["cgroupsPath"] = json!(path)).start();
-    let message = second.err().expect("two containers in one unit").message().to_owned();
+    let message = second.expect_err("two containers in one unit").message().to_owned();
     assert!(message.contains("has a unit of that name already"), "{message}");
     assert_eq!(property(&unit, "ActiveState"), "active");
     assert!(Process::read(first.pid().cast_signed()).is_some_and(|init| init.state != 'Z'), "the first goes on");
@@ -353,6 +356,6 @@ fn pods_are_in_their_slices(node: &Node) {
 }
 
 fn is_refused_on_v1(node: &Node) {
-    let message = in_scope(node, "a").start().err().expect("systemd's driver on v1").message().to_owned();
+    let message = in_scope(node, "a").start().expect_err("systemd's driver on v1").message().to_owned();
     assert!(message.contains("SystemdCgroup is supported on cgroup v2 only"), "{message}");
 }

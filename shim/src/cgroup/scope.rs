@@ -19,6 +19,8 @@ use super::{Cgroup, CgroupError, UpdateError};
 
 /// What systemd may take to answer, and to make a scope: what runc waits.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// An empty scope harms nobody, and the rest of a delete waits: containerd gives it five seconds in all.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 /// A scope of that name that is about to end is forgotten within moments: 10 ms, 20 ms, ... 1.3 s, about 2.5 s in all.
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 const TRIES: u32 = 9;
@@ -34,8 +36,11 @@ pub enum SystemdError {
     #[error("systemd refused, or could not be asked over the system bus")]
     Bus(#[source] Box<zbus::Error>),
     /// It did not answer.
-    #[error("systemd did not answer within 30 s")]
-    Timeout,
+    #[error("systemd did not answer within {seconds} s")]
+    Timeout {
+        /// How long it had.
+        seconds: u64,
+    },
     /// The bus was closed.
     #[error("the system bus was closed before systemd had answered")]
     Lost,
@@ -99,7 +104,7 @@ impl Scope {
     ) -> Result<(), ScopeError> {
         let runtime = runtime().map_err(ScopeError::Runtime)?;
         runtime.block_on(async {
-            within_limit(self.start_unit(id, pid, cgroup)).await.map_err(|source| self.failed(source))?;
+            within_limit(TIMEOUT, self.start_unit(id, pid, cgroup)).await.map_err(|source| self.failed(source))?;
             // systemd hands down only the controllers of which it knows.
             cgroup.make()?;
             Ok(cgroup.tell_systemd(resources).await?)
@@ -114,7 +119,10 @@ impl Scope {
             let bus = Connection::system().await?;
             self.stop_unit(&bus).await
         };
-        runtime().map_err(ScopeError::Runtime)?.block_on(within_limit(stop)).map_err(|source| self.failed(source))
+        runtime()
+            .map_err(ScopeError::Runtime)?
+            .block_on(within_limit(STOP_TIMEOUT, stop))
+            .map_err(|source| self.failed(source))
     }
 
     fn failed(&self, source: SystemdError) -> ScopeError {
@@ -224,7 +232,7 @@ fn runtime() -> io::Result<Runtime> {
 
 /// Sets properties of `unit` until the next boot.
 pub(super) async fn set_properties(unit: &str, properties: Vec<(&str, Value<'_>)>) -> Result<(), SystemdError> {
-    within_limit(async {
+    within_limit(TIMEOUT, async {
         let bus = Connection::system().await?;
         call(&bus, "SetUnitProperties", &(unit, true, properties)).await?;
         Ok(())
@@ -244,6 +252,9 @@ fn is(error: &zbus::Error, name: &str) -> bool {
     matches!(error, zbus::Error::MethodError(own, ..) if own.as_str() == name)
 }
 
-async fn within_limit<T>(work: impl Future<Output = Result<T, SystemdError>>) -> Result<T, SystemdError> {
-    tokio::time::timeout(TIMEOUT, work).await.unwrap_or(Err(SystemdError::Timeout))
+async fn within_limit<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, SystemdError>>,
+) -> Result<T, SystemdError> {
+    tokio::time::timeout(limit, work).await.unwrap_or(Err(SystemdError::Timeout { seconds: limit.as_secs() }))
 }
