@@ -164,6 +164,90 @@ fn a_schedule_call_waits_for_the_window() {
     assert!(spy.works(&context, channel));
 }
 
+/// The answer to a control whose caller is killed if it has to wait for more than the driver.
+fn impatient(context: &Context<'_, '_>, (object, id): (u32, u32)) -> Answer {
+    let program = context.program;
+    let params = program.put(&[1, 0, 0]);
+    let mut args = super::world::words(&[context.client, object, id, 0]);
+    args.extend(params.to_le_bytes());
+    args.extend(super::world::words(&[3, 0]));
+    // When it comes, and when it is answered.
+    program.goes_after_looks(2);
+    let answer = program.escape(context.control, 0x2a, &mut args);
+    program.comes_back();
+    answer
+}
+
+#[test]
+fn what_could_put_a_channel_on_the_card_waits_for_the_window() {
+    const STOP: u32 = 0xa06f_0112;
+    const RESET: u32 = 0x906f_0102;
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let (channel, video) = (context.scheduled(GR, 1)[0], context.scheduled(NVDEC, 1)[0]);
+    let debugger = program.alloc(context.control, (context.client, channel, 0), 0x83de, &mut [0; 12]).unwrap();
+    let group = context.group(GR);
+    context.channel(group, 0).unwrap();
+    let waiting = [
+        (group, SCHEDULE_GROUP),
+        (channel, SCHEDULE_CHANNEL),
+        (channel, STOP),
+        (channel, RESET),
+        (debugger, 0x83de_0318),
+    ];
+    let others = [(video, SCHEDULE_CHANNEL), (video, STOP), (video, RESET)];
+    let gate = container.gate();
+    gate.close().unwrap();
+    for call in waiting {
+        spy.seen();
+        assert_eq!(impatient(&context, call), Answer::Errno(libc::EINTR), "{call:x?}");
+        assert_eq!(spy.seen(), [], "{call:x?}");
+    }
+    for call in others {
+        assert_eq!(impatient(&context, call), Answer::Return(0), "{call:x?} is not throttled");
+    }
+    container.session.hurry(true);
+    for call in waiting {
+        assert_eq!(impatient(&context, call), Answer::Return(0), "{call:x?} is hurried");
+    }
+    container.session.hurry(false);
+    gate.open().unwrap();
+    for call in waiting {
+        assert_eq!(impatient(&context, call), Answer::Return(0), "{call:x?} is in the window");
+    }
+}
+
+#[test]
+fn who_waited_as_long_as_calls_do_is_scheduled_and_off() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let group = context.group(GR);
+    let channel = context.channel(group, 0).unwrap();
+    let gate = container.gate();
+    gate.close().unwrap();
+    let (done, is_done) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            context.schedule(group, SCHEDULE_GROUP).unwrap();
+            done.send(()).unwrap();
+        });
+        let is_done = is_done.recv_timeout(std::time::Duration::from_secs(120));
+        if is_done.is_err() {
+            gate.open().unwrap();
+        }
+        assert!(is_done.is_ok(), "it waits without an end");
+    });
+    assert!(spy.is_scheduled(&context, channel) && !spy.works(&context, channel));
+    gate.open().unwrap();
+    assert!(spy.works(&context, channel));
+}
+
 #[test]
 fn a_caller_that_is_gone_waits_for_nothing() {
     let machine = Machine::new(1);

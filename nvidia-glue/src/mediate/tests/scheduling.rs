@@ -70,6 +70,7 @@ fn what_a_program_has_taken_off_stays_off() {
     assert_eq!(context.disable(true, &first), Err(Status::INVALID_STATE));
     spy.refuse_nothing();
     assert_eq!(gate.close().unwrap().channels, 2);
+    assert_eq!(gate.open().unwrap().channels, 2);
 }
 
 #[test]
@@ -377,9 +378,10 @@ fn a_channel_that_is_stopped_or_reset_obeys_afterwards() {
     container.gate().close().unwrap();
     // As if each had waited as long as calls do.
     container.session.hurry(true);
-    for id in [0xa06f_0112, 0x906f_0102, 0xc36f_0102] {
+    // Nor does one that is scheduled or bound again.
+    for id in [0xa06f_0112, 0x906f_0102, 0xa06f_0102, 0xc36f_0102, SCHEDULE_CHANNEL, 0xa06f_0104] {
         spy.seen();
-        let _ = context.control(channel, id, &mut [0; 16]);
+        let _ = context.control(channel, id, &mut [1, 0, 0, 0]);
         let seen: Vec<u32> = spy.seen().iter().map(|seen| seen.id).collect();
         // Put on and taken off: whatever it was before, it is off once.
         assert_eq!(seen, [id, DISABLE, DISABLE]);
@@ -419,7 +421,8 @@ fn what_schedules_for_others_never_reaches_the_driver() {
         (context.subdevice, 0x2080_122c, "SET_TPC_PARTITION_MODE"),
         (context.device, 0x0080_1108, "SET_TPC_PARTITION_MODE"),
         (channel, 0x9067_0102, "SET_TPC_PARTITION_TABLE"),
-        (channel, 0x0090_0104, "SET_TPC_PARTITION_MODE"),
+        (channel, 0x0090_0101, "SET_TPC_PARTITION_MODE"),
+        (channel, 0xb06f_0110, "SET_CHANNEL_HW_STATE"),
         (context.device, 0x0080_1705, "START_SELECTED_CHANNELS"),
         (context.device, 0x0080_170f, "SET_CHANNEL_PROPERTIES"),
         (context.device, 0x0080_1711, "STOP_RUNLIST"),

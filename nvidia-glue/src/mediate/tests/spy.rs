@@ -243,6 +243,10 @@ impl Driver for Spy {
         let mut card = lock(&self.card);
         match (number, control) {
             ((0x2a, false), Some(seen)) if word(args, 28) == 0 => card.control(&seen),
+            // It names channels that have gone; the others are done.
+            ((0x2a, false), Some(seen)) if seen.id == DISABLE && word(args, 28) == Status::INVALID_CHANNEL.0 => {
+                card.control(&seen);
+            }
             ((0x2b, false), _) if word(args, 12) & 0xff == 0x6f => {
                 let (client, parent, object) = (word(args, 0), word(args, 4), word(args, 8));
                 let root = card.root((client, parent));

@@ -70,6 +70,45 @@ fn fields_lie_within_the_parameters() {
     }
 }
 
+/// A class of channels that is new has the controls of the others under numbers of its own.
+#[test]
+fn what_schedules_does_so_in_every_class() {
+    use ScheduleKind::{Bind, Reset, ScheduleChannel, ScheduleGroup, SetTimeslice, Stop};
+    let scheduled = [
+        ("6C_CTRL_CMD_GPFIFO_SCHEDULE", ScheduleGroup, 1),
+        ("6C_CTRL_CMD_BIND", Bind, 1),
+        ("6C_CTRL_CMD_SET_TIMESLICE", SetTimeslice, 1),
+        ("6F_CTRL_CMD_GPFIFO_SCHEDULE", ScheduleChannel, 6),
+        ("6F_CTRL_CMD_BIND", Bind, 4),
+        ("6F_CTRL_CMD_RESET_CHANNEL", Reset, 7),
+        ("6F_CTRL_CMD_STOP_CHANNEL", Stop, 1),
+    ];
+    for (name, kind, least) in scheduled {
+        let rows: Vec<_> = controls().filter(|row| row.name.ends_with(name)).collect();
+        assert!(rows.len() >= least, "{name}");
+        for row in rows {
+            assert_eq!(row.rule, ControlRule::Schedule(kind), "{} {:#010x}", row.name, row.id);
+        }
+    }
+    let refused = [
+        "_SET_INTERLEAVE_LEVEL",
+        "_RUNLIST",
+        "SET_TPC_PARTITION",
+        "_SET_CHANNEL_PROPERTIES",
+        "_SET_CHANNEL_HW_STATE",
+        "_REALTIME",
+        "SCHED_POLICY",
+        "_INTERNAL_",
+    ];
+    for name in refused {
+        let rows: Vec<_> = controls().filter(|row| row.name.contains(name)).collect();
+        assert!(!rows.is_empty(), "{name}");
+        for row in rows {
+            assert!(matches!(row.rule, ControlRule::Refuse(..)), "{} {:#010x}", row.name, row.id);
+        }
+    }
+}
+
 #[test]
 fn what_reveals_or_schedules_never_just_passes() {
     for (id, rule) in [

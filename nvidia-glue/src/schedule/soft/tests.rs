@@ -200,6 +200,38 @@ fn who_works_now_and_then_does_not_spoil_the_others() {
     assert!(all > 0.95, "{all}");
 }
 
+/// The last slice of the first of some that are always busy: the weight of each, and what it has by each look.
+fn steered_us(members: &[(u32, fn(u64) -> u64)]) -> u64 {
+    let mut steering = Steering::default();
+    let slice = |look: u64| {
+        let at = members.iter().map(|(weight, used_us)| Member { weight: *weight, used_us: used_us(look), idle_us: 0 });
+        let at: Vec<Member> = at.collect();
+        steering.slice_us(look * INTERVAL_US, at[0], 1, &at[1..])
+    };
+    (1..=200).filter_map(slice).last().unwrap()
+}
+
+#[test]
+fn steering_stays_within_sight_of_the_weights() {
+    // Next to nothing, whatever its slice is.
+    let (little, much): (fn(u64) -> u64, fn(u64) -> u64) = (|look| 10 * look, |look| 190_000 * look);
+    assert_eq!(steered_us(&[(1, little), (1, much)]), 6 * 3_000);
+    assert_eq!(steered_us(&[(1, much), (1, little)]), 3_000 / 6);
+    // Six others of 3 ms each: a turn of all takes 50 ms.
+    let six = [(1, much); 6];
+    assert_eq!(steered_us(&[&[(6, little)][..], &six].concat()), 32_000);
+}
+
+#[test]
+fn what_goes_up_and_down_does_not_steer() {
+    // Each has three times as much as the other, by turns.
+    let slice_us = steered_us(&[
+        (1, |look| look / 2 * 200_000 + look % 2 * 150_000),
+        (1, |look| look / 2 * 200_000 + look % 2 * 50_000),
+    ]);
+    assert!((2_500..3_600).contains(&slice_us), "{slice_us}");
+}
+
 #[test]
 fn without_a_log_slices_follow_the_weights() {
     let mut steering = Steering::default();
