@@ -64,3 +64,19 @@ impl Filter {
 pub(crate) fn take_intake(mediated: bool, fds: &mut Vec<OwnedFd>) -> Option<OwnedFd> {
     if mediated { fds.pop() } else { None }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_mediated_or_fenced_gets_a_filter() {
+        let intake = || Some(std::fs::File::open("/dev/null").unwrap().into());
+        let is_there = |fence, intake| Filter::new(fence, intake).unwrap().is_some();
+        assert!(!is_there(false, None), "whole cards need none");
+        assert_eq!([is_there(true, None), is_there(false, intake())], [Arch::native().is_some(); 2]);
+        let programs = [(true, None), (true, intake())].map(|(fence, intake)| Filter::new(fence, intake).unwrap());
+        let [fenced, mediated] = programs.map(|filter| filter.map(|filter| filter.program.len()));
+        assert!(fenced < mediated, "a listener is told of mappings, too");
+    }
+}

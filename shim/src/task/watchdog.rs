@@ -250,6 +250,13 @@ mod tests {
     }
 
     #[test]
+    fn one_that_comes_late_each_time_is_no_stall() {
+        // Whenever somebody looks, the next status should have come long ago; but there is another one each time.
+        let late = |now_us: u64| Some(status(now_us, Some(now_us.saturating_sub(400 * MS))));
+        assert_eq!(watch(1_000 * MS, 1000, late), None);
+    }
+
+    #[test]
     fn who_only_lacks_a_processor_is_given_longer() {
         let mut watch = Watch::default();
         let told = status(0, Some(100 * MS));

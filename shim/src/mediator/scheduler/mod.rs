@@ -254,3 +254,38 @@ fn prioritise() {
         tracing::warn!(%error, is_preferred, "no real-time priority can be had: on a busy host, turns may begin and end late");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nvidia_glue::schedule::{Epoch, Neighbour, Turn, Window};
+    use runtime_config::request::Priority;
+
+    use super::*;
+
+    #[test]
+    fn a_card_has_a_thread_if_there_is_or_will_be_anything_to_do() {
+        let table = |passes: Vec<Option<(Pass, usize)>>| {
+            let turn = |(pass, neighbours)| {
+                let neighbour = Neighbour { grant_id: "other".into(), priority: Priority::High, weight: 1 };
+                let card = CardTurn {
+                    uuid: "GPU-a".into(),
+                    memory: Bytes(0),
+                    pass,
+                    share_ppm: 0,
+                    neighbours: vec![neighbour; neighbours],
+                };
+                Turn { grant_id: "own".into(), period_us: 100_000, priority: Priority::High, cards: vec![card] }
+            };
+            let epoch = |pass: Option<_>| Epoch { from_us: 0, turns: pass.map(turn).into_iter().collect() };
+            let epochs = passes.into_iter().map(epoch).collect();
+            Timetable { version: 1, boot_id: String::new(), revision: 1, epochs }
+        };
+        let schedules = |passes| schedules(&table(passes), "own", "GPU-a");
+        let windows = || Pass::Windows(vec![Window { start_us: 0, end_us: 5_000 }]);
+        assert!(!schedules(vec![]) && !schedules(vec![Some((Pass::Free, 0))]));
+        assert!(schedules(vec![Some((windows(), 0))]) && schedules(vec![Some((Pass::Weight(1), 0))]));
+        assert!(schedules(vec![Some((Pass::Free, 0)), Some((windows(), 0))]), "later");
+        assert!(schedules(vec![Some((Pass::Free, 1))]), "a neighbour may want to know whether it works");
+        assert!(schedules(vec![Some((Pass::Free, 0)), None]), "it is to be stopped");
+    }
+}

@@ -56,6 +56,8 @@ struct GateState {
     off: Option<(PlayedLog, u64)>,
     /// What the next calls are answered with.
     refusals: VecDeque<RmStatus>,
+    /// How many of the next time slices are refused.
+    refused_slices: u32,
 }
 
 impl PlayedGate {
@@ -92,7 +94,12 @@ impl Gate for PlayedGate {
     }
 
     fn set_slice(&self, slice_us: Option<u64>) -> Result<(), EdgeError> {
-        lock(&self.state).slices.push(slice_us);
+        let mut state = lock(&self.state);
+        if state.refused_slices > 0 {
+            state.refused_slices -= 1;
+            return Err(EdgeError::Refused { call: "CALL", uuid: "GPU-a".into(), status: RmStatus::INVALID_STATE });
+        }
+        state.slices.push(slice_us);
         Ok(())
     }
 
@@ -111,7 +118,12 @@ struct PlayedLog(Arc<Mutex<Vec<Switch>>>);
 
 impl PlayedLog {
     fn add(&self, at_us: u64, process: u32, presence: Presence) {
-        lock(&self.0).push(Switch { at_ns: at_us * 1_000, process, context: process, presence });
+        self.add_of(at_us, process, process, presence);
+    }
+
+    /// Of one of several groups of a container's.
+    fn add_of(&self, at_us: u64, process: u32, context: u32, presence: Presence) {
+        lock(&self.0).push(Switch { at_ns: at_us * 1_000, process, context, presence });
     }
 }
 
@@ -329,6 +341,50 @@ fn weights_are_slices_divided_among_groups() {
 }
 
 #[test]
+fn a_slice_that_is_refused_is_set_at_the_next_look() {
+    let mut world = World::new(false);
+    world.channels(3);
+    world.state().refused_slices = 2;
+    world.tell(vec![epoch(0, Pass::Weight(1), Priority::High, vec![neighbour(Priority::High)])]);
+    world.run_until(10 * PERIOD);
+    assert_eq!((world.state().slices.len(), world.status().cards[0].failures), (1, 2));
+}
+
+#[test]
+fn slices_are_divided_among_the_groups_that_work() {
+    let mut world = World::with(false, true);
+    world.channels(8);
+    world.state().groups = 8;
+    world.neighbour_is(OTHER);
+    world.tell(vec![epoch(0, Pass::Weight(1), Priority::High, vec![neighbour(Priority::High)])]);
+    let mut last = |contexts: u32, from: u64| {
+        // Each has what is due to it.
+        for at in (from..from + 20 * PERIOD).step_by(8_000) {
+            for context in 0..contexts {
+                world.log.add_of(at + 2_000 / u64::from(contexts) * u64::from(context), OWN, context, Presence::On);
+            }
+            world.log.add(at + 2_000, OTHER, Presence::On);
+            world.run_until(at + 8_000);
+        }
+        let last = world.state().slices.last().copied().flatten();
+        last.unwrap()
+    };
+    let one = last(1, 0);
+    let two = last(2, 20 * PERIOD);
+    assert!(two.abs_diff(one / 2) < one / 10, "{one} {two}");
+}
+
+#[test]
+fn low_priority_has_short_slices_beside_high_whatever_its_weight() {
+    let mut world = World::with(false, true);
+    world.channels(3);
+    world.neighbour_is(OTHER);
+    world.tell(vec![epoch(0, Pass::Weight(9), Priority::Low, vec![neighbour(Priority::High)])]);
+    world.run_until(10 * PERIOD);
+    assert_eq!(world.state().slices, [Some(LOW_SLICE_US)]);
+}
+
+#[test]
 fn slices_are_steered_by_what_is_achieved() {
     let mut world = World::with(false, true);
     world.channels(3);
@@ -396,6 +452,36 @@ fn edges_count_from_when_work_began_and_ended() {
 }
 
 #[test]
+fn what_came_onto_the_card_before_its_call_ended_counts() {
+    let mut world = World::with(true, true);
+    world.channels(3);
+    world.tell(vec![window_epoch(0, 10_000, 35_000)]);
+    world.run_until(5_000);
+    for period in 0..30 {
+        let edges = world.state().edges.len();
+        world.run_until(period * PERIOD + 30_000);
+        let opened = world.state().edges[edges].0;
+        world.log.add(opened - 350, OWN, Presence::On);
+        lock(&world.gate.state).off = Some((world.log.clone(), 0));
+        world.run_until(period * PERIOD + 60_000);
+    }
+    let state = world.state();
+    let [.., (opened, true), (closed, false)] = state.edges[..] else { panic!("{:?}", state.edges) };
+    assert!((closed - (opened - 350)).abs_diff(25_000) < 150, "{opened} {closed}");
+}
+
+#[test]
+fn who_gets_channels_in_the_middle_of_a_window_has_the_rest_of_it() {
+    let mut world = World::new(true);
+    world.tell(vec![window_epoch(0, 10_000, 35_000)]);
+    world.run_until(PERIOD + 30_000);
+    world.channels(3);
+    world.run_until(PERIOD + 60_000);
+    let closed = world.state().edges.last().copied().unwrap();
+    assert!(!closed.1 && closed.0.abs_diff(PERIOD + 35_000) < 600, "nothing is owed for the time before: {closed:?}");
+}
+
+#[test]
 fn an_edge_that_fails_is_tried_again_and_costs_later_time() {
     let mut world = World::new(true);
     world.channels(3);
@@ -405,11 +491,74 @@ fn an_edge_that_fails_is_tried_again_and_costs_later_time() {
     world.run_until(2 * PERIOD);
     assert_eq!(world.status().cards[0].failures, 2);
     assert_eq!(world.state().edges.len(), 4, "the third attempt succeeded");
+    let closed = world.state().edges[3].0;
+    assert!(closed.abs_diff(PERIOD + 35_000) < 5_000, "at once: {closed}");
     world.run_until(2 * PERIOD + 20_000);
     world.state().refusals.extend([RmStatus::INVALID_STATE; 3]);
     world.run_until(20 * PERIOD);
     assert_eq!(world.running(), Running::Closed);
     assert!(world.open_us(0) <= 20 * 25_000 + 2_000, "{}", world.open_us(0));
+}
+
+#[test]
+fn what_fails_now_and_then_stays_exact() {
+    let mut world = World::new(true);
+    world.channels(3);
+    world.tell(vec![window_epoch(0, 10_000, 35_000)]);
+    for number in 1..=3 {
+        world.run_until(20 * number * PERIOD + 20_000);
+        world.state().refusals.extend([RmStatus::INVALID_STATE; 3]);
+        world.run_until((20 * number + 2) * PERIOD);
+        assert_eq!(world.running(), Running::Closed, "with successes in between, it is not for long");
+        assert_eq!(world.status().cards[0].failures, 3 * number);
+    }
+}
+
+#[test]
+fn whoever_becomes_a_weight_is_on_its_card_and_that_is_told() {
+    let (mut world, lines) = (World::new(true), Lines::default());
+    world.channels(3);
+    world.tell(vec![epoch(0, windows(10_000, 35_000), Priority::High, vec![neighbour(Priority::High)])]);
+    world.run_until(PERIOD + 50_000);
+    assert!(world.state().is_closed);
+    // The next opening is refused for good, and what follows it is not.
+    world.state().refusals.extend([RmStatus::NOT_SUPPORTED]);
+    let edges = world.state().edges.len();
+    lines.of(|| world.run_until(2 * PERIOD + 50_000));
+    assert_eq!(world.running(), Running::Degraded);
+    assert!(lines.told().contains("its share of time is a weight"), "{}", lines.told());
+    let after: Vec<bool> = world.state().edges[edges..].iter().map(|edge| edge.1).collect();
+    assert_eq!(after, [true], "it is put back, and never taken off again");
+    lines.of(|| world.run_until(700 * PERIOD));
+    assert_ne!(world.running(), Running::Degraded);
+    assert!(lines.told().contains("its share of time is exact"), "{}", lines.told());
+}
+
+/// What is logged.
+#[derive(Debug, Default, Clone)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Lines {
+    fn of<T>(&self, work: impl FnOnce() -> T) -> T {
+        let lines = self.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || lines.clone()).finish();
+        tracing::subscriber::with_default(subscriber, work)
+    }
+
+    fn told(&self) -> String {
+        String::from_utf8_lossy(&lock(&self.0)).into_owned()
+    }
+}
+
+impl io::Write for Lines {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        lock(&self.0).extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 #[test]
