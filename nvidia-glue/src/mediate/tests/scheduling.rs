@@ -379,9 +379,13 @@ fn a_channel_that_is_stopped_or_reset_obeys_afterwards() {
     // As if each had waited as long as calls do.
     container.session.hurry(true);
     // Nor does one that is scheduled or bound again.
-    for id in [0xa06f_0112, 0x906f_0102, 0xa06f_0102, 0xc36f_0102, SCHEDULE_CHANNEL, 0xa06f_0104] {
+    let again = [(SCHEDULE_CHANNEL, 3), (0xa06f_0104, 4)];
+    let stopped = [0xa06f_0112, 0x906f_0102, 0xa06f_0102, 0xc36f_0102].map(|id| (id, 16));
+    for (id, size) in again.into_iter().chain(stopped) {
+        let mut params = vec![0; size];
+        params[0] = 1;
         spy.seen();
-        let _ = context.control(channel, id, &mut [1, 0, 0, 0]);
+        let _ = context.control(channel, id, &mut params);
         let seen: Vec<u32> = spy.seen().iter().map(|seen| seen.id).collect();
         // Put on and taken off: whatever it was before, it is off once.
         assert_eq!(seen, [id, DISABLE, DISABLE]);

@@ -213,17 +213,6 @@ fn what_a_neighbour_lost_is_not_set_off_against_what_the_host_took() {
     assert_eq!(pacer.balance_us(), 2_000);
 }
 
-#[test]
-fn what_was_too_short_is_forgotten_with_the_last_channel() {
-    let mut pacer = Pacer::new(course(vec![epoch(0, (10_000, 35_000), false)]));
-    pacer.next(0).unwrap();
-    pacer.moved(Move::Open, 10_000, 20_000);
-    pacer.moved(Move::Close, 35_000, 35_000);
-    assert_eq!(pacer.balance_us(), -2_000, "while it has channels, it is made up for that much");
-    pacer.rest(36_000);
-    assert_eq!(pacer.balance_us(), 0);
-}
-
 /// Containers whose windows follow each other, on a driver that makes one call at a time. What each had of the card, what of it
 /// while another had it too, and what nobody had; microseconds.
 fn serialised(shares: &[u64], periods: u64, mut jitter: impl FnMut() -> u64) -> (Vec<u64>, u64, u64) {
