@@ -273,6 +273,13 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_free_after_what_an_epoch_cuts_short() {
+        let own = || vec![turn("own", 100, windows(&[(10, 30)]))];
+        let course = course(&table(vec![(0, own()), (20, vec![turn("own", 100, windows(&[(60, 70)]))])]));
+        assert_eq!(course.span(0), span(10, 20, 0), "somebody else may begin at 20");
+    }
+
+    #[test]
     fn without_a_turn_it_does_not_run() {
         let gone = table(vec![(0, vec![turn("own", 100, Pass::Free)]), (70, vec![])]);
         assert_eq!(course(&gone).span(0), span(0, 70, 0));
