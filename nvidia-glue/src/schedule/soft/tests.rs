@@ -200,8 +200,11 @@ fn who_works_now_and_then_does_not_spoil_the_others() {
     assert!(all > 0.95, "{all}");
 }
 
+/// What somebody has by a look.
+type UsedUs = fn(u64) -> u64;
+
 /// The last slice of the first of some that are always busy: the weight of each, and what it has by each look.
-fn steered_us(members: &[(u32, fn(u64) -> u64)]) -> u64 {
+fn steered_us(members: &[(u32, UsedUs)]) -> u64 {
     let mut steering = Steering::default();
     let slice = |look: u64| {
         let at = members.iter().map(|(weight, used_us)| Member { weight: *weight, used_us: used_us(look), idle_us: 0 });
@@ -214,7 +217,7 @@ fn steered_us(members: &[(u32, fn(u64) -> u64)]) -> u64 {
 #[test]
 fn steering_stays_within_sight_of_the_weights() {
     // Next to nothing, whatever its slice is.
-    let (little, much): (fn(u64) -> u64, fn(u64) -> u64) = (|look| 10 * look, |look| 190_000 * look);
+    let (little, much): (UsedUs, UsedUs) = (|look| 10 * look, |look| 190_000 * look);
     assert_eq!(steered_us(&[(1, little), (1, much)]), 6 * 3_000);
     assert_eq!(steered_us(&[(1, much), (1, little)]), 3_000 / 6);
     // Six others of 3 ms each: a turn of all takes 50 ms.
