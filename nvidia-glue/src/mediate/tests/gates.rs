@@ -188,7 +188,10 @@ fn what_could_put_a_channel_on_the_card_waits_for_the_window() {
     let program = container.program();
     let context = program.context(0);
     let (channel, video) = (context.scheduled(GR, 1)[0], context.scheduled(NVDEC, 1)[0]);
-    let debugger = program.alloc(context.control, (context.client, channel, 0), 0x83de, &mut [0; 12]).unwrap();
+    let object = program.alloc(context.control, (context.client, channel, 0), 0xcbc0, &mut [0; 8]).unwrap();
+    let mut session = super::world::words(&[0, context.client, object]);
+    let place = (context.client, context.device, 0);
+    let debugger = program.alloc(context.control, place, 0x83de, &mut session).unwrap();
     let group = context.group(GR);
     context.channel(group, 0).unwrap();
     let waiting = [
