@@ -221,6 +221,7 @@ fn container() -> Container {
         mig_enabled: false,
         mig_devices: Vec::new(),
         hard_caps: true,
+        simulated: None,
         health: Health::Ok,
     };
     let granted = GrantedCard {

@@ -26,7 +26,7 @@ pub use resolve::{CardOrMig, ResolveError};
 pub use roots::Roots;
 #[cfg(test)]
 pub(crate) use simulated::inventory as simulated_inventory;
-pub use simulated::{SimulatedError, SimulatedNodes, SimulatedNodesError, make_simulated_nodes};
+pub use simulated::{SimulatedEdges, SimulatedError, SimulatedNodes, SimulatedNodesError, make_simulated_nodes};
 
 use runtime_config::{Bytes, request::PciBusId};
 use serde::{Deserialize, Serialize};
@@ -83,6 +83,9 @@ pub struct Card {
     pub mig_devices: Vec<MigDevice>,
     /// It can take a running container off, and so hold it to a part of its time: it runs GSP firmware.
     pub hard_caps: bool,
+    /// How it takes containers off; of a simulated card.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub simulated: Option<SimulatedEdges>,
     /// Whether it may be granted.
     pub health: Health,
 }

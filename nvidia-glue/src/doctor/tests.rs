@@ -2,7 +2,7 @@
 
 use runtime_config::{
     Bytes,
-    config::{Config, Driver, SimulatedCards, SimulatedLink},
+    config::{Config, Driver, SimulatedCards, SimulatedEdges, SimulatedLink},
 };
 
 use super::*;
@@ -44,6 +44,7 @@ fn findings() -> Findings {
         numa_node: None,
         links: SimulatedLink::System,
         gsp: true,
+        edges: SimulatedEdges::FREE,
     };
     let driver = Driver { kind: DriverKind::Simulated, simulated: vec![table], ..Config::default().driver };
     let mut inventory = node_cards::discover(&Config { driver, ..Config::default() }).unwrap();

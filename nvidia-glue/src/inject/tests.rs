@@ -196,6 +196,7 @@ pub(super) fn card(index: u32, minor: u32, uuid: &str) -> Card {
         mig_enabled: false,
         mig_devices: Vec::new(),
         hard_caps: true,
+        simulated: None,
         health: Health::Ok,
     }
 }

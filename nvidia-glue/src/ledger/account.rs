@@ -107,6 +107,11 @@ impl CardGrant {
         self.memory.0 > 0 && self.enforcement != Enforcement::Monitor
     }
 
+    /// Whether its holder is held to its share also when nobody else wants the card.
+    pub fn is_hard_cap(&self) -> bool {
+        is_hard_cap(self.policy, self.compute)
+    }
+
     /// Whether it is a part of a card that others may have parts of.
     pub fn is_shared(&self) -> bool {
         self.holds() && !self.exclusive && self.mig_uuid.is_none()

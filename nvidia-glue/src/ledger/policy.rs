@@ -9,6 +9,7 @@ use super::{
     index::{Holding, Index},
     members::{members, tied_cards},
     reserve::card_name,
+    set::as_found,
     settings::{Changing, Settings},
     store::Locked,
 };
@@ -100,7 +101,8 @@ impl Ledger {
             for grant in record.cards.iter_mut().filter(|grant| grant.uuid == changing.uuid && grant.is_shared()) {
                 let before = (grant.policy, grant.compute_by);
                 grant.policy = changing.policy;
-                grant.compute_by = compute_by(grant.enforcement, unlimited, changing.policy, changing.hard_caps);
+                let now = compute_by(grant.enforcement, unlimited, changing.policy, changing.hard_caps);
+                grant.compute_by = as_found(grant.compute_by, now);
                 is_changed |= before != (grant.policy, grant.compute_by);
             }
             if is_changed {

@@ -2,7 +2,7 @@
 
 use super::{
     Admission, AdmitError, CardGrant, ComputeEnforcement, ContainerKey, Ledger, Refusal,
-    account::{CardSums, check, is_hard_cap},
+    account::{CardSums, check},
     admit::small_quota_line,
     index::{Holding, Index, group_hash},
     members::{Newcomer, check_layout},
@@ -247,11 +247,11 @@ fn refuse_line(container: &ContainerKey, card: &Card, planned: &Planned, error: 
 
 /// A warning where what was asked for as a cap is a weight.
 pub(super) fn weights_only_line(container: &ContainerKey, grant: &CardGrant) -> Option<Line> {
-    let is_degraded = grant.compute_by == ComputeEnforcement::WeightsOnly && is_hard_cap(grant.policy, grant.compute);
+    let is_degraded = grant.compute_by == ComputeEnforcement::WeightsOnly && grant.is_hard_cap();
     is_degraded.then(|| {
         Line::new(Event::Warn, container)
             .field("card", grant.index)
-            .field("warning", "the card runs without GSP firmware: the share of its time is a weight, not a cap")
+            .field("warning", "the card cannot take containers off: the share of its time is a weight, not a cap")
     })
 }
 

@@ -3,7 +3,8 @@
 use runtime_config::request::{CardPolicy, ComputeShare, Isolation, MemoryLimit, PerCard, Share};
 
 use super::{
-    CardAsk, CardGrant, Change, ChangeError, ContainerKey, Enforcement, Ledger, Limits, Record, Refusal, StoreError,
+    CardAsk, CardGrant, Change, ChangeError, ComputeEnforcement, ContainerKey, Enforcement, Ledger, Limits, Record,
+    Refusal, StoreError,
     account::{CardSums, ComputeText, check},
     admit::small_quota_line,
     index::Index,
@@ -91,6 +92,24 @@ impl Ledger {
         }
     }
 
+    /// Notes that a card does not take the container off, as its mediator has found: what it was granted of the card's time is a
+    /// weight. Without such a grant nothing happens.
+    ///
+    /// # Errors
+    /// When it cannot be written down.
+    pub fn set_weights_only(&self, container: &ContainerKey, uuid: &str, log: &DecisionLog) -> Result<(), StoreError> {
+        let locked = self.store.lock()?;
+        let mut index = self.open_index(&locked)?;
+        let Some(mut record) = self.store.find_record(container)? else { return Ok(()) };
+        let is_it = |grant: &&mut CardGrant| grant.uuid == uuid && grant.compute_by == ComputeEnforcement::Windows;
+        let Some(grant) = record.cards.iter_mut().find(is_it) else { return Ok(()) };
+        grant.compute_by = ComputeEnforcement::WeightsOnly;
+        let lines: Vec<Line> = weights_only_line(container, grant).into_iter().collect();
+        self.replace(&locked, &mut index, &record)?;
+        log.write(&lines);
+        Ok(())
+    }
+
     /// Writes a record in place of the one that is there, and the timetable after it.
     pub(super) fn replace(&self, locked: &Locked<'_>, index: &mut Index, record: &Record) -> Result<(), StoreError> {
         index.begin_change(locked)?;
@@ -174,6 +193,14 @@ fn listed<'a, T>(
     list.for_cards(cards).map_err(wrong)
 }
 
+/// What holds a share of a card that is granted anew: a card that was found not to take its container off does not begin to.
+pub(super) fn as_found(before: ComputeEnforcement, now: ComputeEnforcement) -> ComputeEnforcement {
+    match (before, now) {
+        (ComputeEnforcement::WeightsOnly, ComputeEnforcement::Windows) => ComputeEnforcement::WeightsOnly,
+        (_, now) => now,
+    }
+}
+
 /// The policy that a card must have for a share; its own, where that will do.
 fn needed_policy(has: CardPolicy, compute: ComputeShare) -> CardPolicy {
     match compute {
@@ -205,7 +232,8 @@ fn fit(
         sums.policy = Some(grant.policy);
         let limits = settings.limits(limits, &card.uuid);
         check(card, &sums, ask, &limits).map_err(|refusal| refused(locked, index, record, (card, ask), refusal))?;
-        let changed = ask.grant(card, &sums, &limits);
+        let mut changed = ask.grant(card, &sums, &limits);
+        changed.compute_by = as_found(grant.compute_by, changed.compute_by);
         lines.push(grant_fields(Line::new(Event::Reserve, &record.container), &changed));
         lines.extend(small_quota_line(&record.container, &changed, card.memory));
         lines.extend(weights_only_line(&record.container, &changed));

@@ -57,6 +57,7 @@ pub(crate) fn v100s(count: u32) -> Inventory {
         mig_enabled: false,
         mig_devices: Vec::new(),
         hard_caps: true,
+        simulated: None,
         health: Health::Ok,
     };
     Inventory {

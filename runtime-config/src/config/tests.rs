@@ -65,6 +65,7 @@ fn the_example_of_simulated_cards_is_read() {
             numa_node: Some(0),
             links: SimulatedLink::NvLink,
             gsp: false,
+            edges: SimulatedEdges::MEASURED,
         }]
     );
 }
@@ -102,6 +103,7 @@ fn values_are_read() {
     assert_eq!(config.driver.simulated.len(), 1);
     assert_eq!(config.driver.simulated[0].links, SimulatedLink::System);
     assert!(config.driver.simulated[0].gsp);
+    assert_eq!(config.driver.simulated[0].edges, SimulatedEdges::MEASURED);
 }
 
 #[test]

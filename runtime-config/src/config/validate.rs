@@ -9,7 +9,8 @@ use jiff::SignedDuration;
 
 use super::{
     Config, ConfigError, DefaultShare, Driver, DriverKind, HamiDefaults, HardCapsUnavailable, MAX_PERIOD_US,
-    MIN_PERIOD_US, MemoryScaling, SimulatedCards, SimulatedLink, Throttle, UnknownDriver, document::Document, wire,
+    MIN_PERIOD_US, MemoryScaling, SimulatedCards, SimulatedEdges, SimulatedLink, Throttle, UnknownDriver,
+    document::Document, wire,
 };
 use crate::{
     request::{CardPolicy, ComputeShare, DriverCapabilities, MemoryLimit},
@@ -20,6 +21,8 @@ use crate::{
 const MAX_CARDS: i64 = 64;
 /// The smallest simulated card.
 const MIN_SIMULATED_MEMORY: Bytes = Bytes(64 * Bytes::MIB);
+/// No edge of a simulated card takes longer.
+const MAX_SIMULATED_EDGE: Duration = Duration::from_millis(10);
 /// A UUID has 36 characters after `GPU-`; the last 12 number the card.
 const MAX_UUID_PREFIX: usize = 27;
 
@@ -240,6 +243,13 @@ impl Check<'_> {
                 return Err(self.error(&key("links"), &shown(other), accepted));
             }
         };
+        let time = |name: &str, value: &str| self.duration(&key(name), value, Duration::ZERO, MAX_SIMULATED_EDGE);
+        let edges = SimulatedEdges {
+            are_taken: cards.takes_off,
+            opening: time("open_time", &cards.open_time)?,
+            closing: time("close_time", &cards.close_time)?,
+            ramp: time("ramp_time", &cards.ramp_time)?,
+        };
         let numa_node = cards.numa_node.map(|node| self.integer(&key("numa_node"), node, 0, 1023)).transpose()?;
         Ok(SimulatedCards {
             model: cards.model.clone(),
@@ -249,6 +259,7 @@ impl Check<'_> {
             numa_node,
             links,
             gsp: cards.gsp,
+            edges,
         })
     }
 }

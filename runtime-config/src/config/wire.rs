@@ -70,6 +70,27 @@ pub(super) struct Simulated {
     pub(super) links: String,
     #[serde(default = "yes")]
     pub(super) gsp: bool,
+    #[serde(default = "yes")]
+    pub(super) takes_off: bool,
+    #[serde(default = "open_time")]
+    pub(super) open_time: String,
+    #[serde(default = "close_time")]
+    pub(super) close_time: String,
+    #[serde(default = "ramp_time")]
+    pub(super) ramp_time: String,
+}
+
+/// [`SimulatedEdges::MEASURED`](super::SimulatedEdges::MEASURED).
+fn open_time() -> String {
+    "410us".to_owned()
+}
+
+fn close_time() -> String {
+    "690us".to_owned()
+}
+
+fn ramp_time() -> String {
+    "120us".to_owned()
 }
 
 fn one() -> i64 {
@@ -152,6 +173,10 @@ impl File {
             numa_node: Some(0),
             links: system(),
             gsp: yes(),
+            takes_off: yes(),
+            open_time: open_time(),
+            close_time: close_time(),
+            ramp_time: ramp_time(),
         });
         file
     }

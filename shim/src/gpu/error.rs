@@ -87,6 +87,9 @@ pub enum GpuError {
     /// Who uses the driver cannot be noted.
     #[error("the ledger cannot note whether the container uses its cards")]
     Present(#[source] Box<StoreError>),
+    /// What a card turned out not to do cannot be noted.
+    #[error("the ledger cannot note that the container's share of a card is a weight")]
+    WeightsOnly(#[source] Box<StoreError>),
     /// The grant could not be given back.
     #[error("the GPU grant cannot be given back now")]
     Release(#[source] Box<ReleaseError>),

@@ -8,7 +8,7 @@ use nvidia_glue::{
     ledger::{CardGrant, ComputeEnforcement, Enforcement, Record},
 };
 use runtime_config::{
-    config::{Config, UnknownDriver},
+    config::{Config, HardCapsUnavailable, UnknownDriver},
     request::{Isolation, OverMemory, Share},
 };
 
@@ -65,7 +65,11 @@ pub(super) fn mediation(
         driver,
         release: inventory.driver_version.clone(),
         pass_unknown_driver: config.unknown_driver == UnknownDriver::Pass,
-        cards: record.cards.iter().filter_map(|grant| card(grant, inventory, is_limited)).collect(),
+        cards: record
+            .cards
+            .iter()
+            .filter_map(|grant| card(grant, inventory, is_limited, config.hard_caps_unavailable))
+            .collect(),
         over_memory: over_memory(record),
         reconcile_period_ms: u64::try_from(config.reconcile_period.as_millis()).unwrap_or(u64::MAX),
         usage_file,
@@ -90,7 +94,12 @@ fn over_memory(record: &Record) -> OverMemory {
 }
 
 /// The ledger granted only cards of the inventory.
-fn card(grant: &CardGrant, inventory: &Inventory, is_limited: bool) -> Option<MediatedCard> {
+fn card(
+    grant: &CardGrant,
+    inventory: &Inventory,
+    is_limited: bool,
+    unavailable: HardCapsUnavailable,
+) -> Option<MediatedCard> {
     let card = inventory.cards.iter().find(|card| card.uuid == grant.uuid)?;
     let monitored = grant.enforcement == Enforcement::Monitor;
     let is_whole = !monitored && (grant.exclusive || !is_limited);
@@ -103,5 +112,6 @@ fn card(grant: &CardGrant, inventory: &Inventory, is_limited: bool) -> Option<Me
         total: card.memory,
         model: card.model.clone(),
         is_capped: grant.compute_by == ComputeEnforcement::Windows,
+        needs_windows: grant.is_hard_cap() && unavailable == HardCapsUnavailable::Refuse,
     })
 }

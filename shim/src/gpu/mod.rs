@@ -200,6 +200,20 @@ impl Gpu {
         .await
     }
 
+    /// Notes that a card does not take the container off: its share of the card's time is a weight.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read or written.
+    pub async fn set_weights_only(&self, id: &str, bundle: &Path, card: String) -> Result<(), GpuError> {
+        let (key, bundle) = (self.key(id), bundle.to_owned());
+        blocking(move || {
+            let Some(note) = GrantNote::read(&bundle)? else { return Ok(()) };
+            let (ledger, log) = note.open()?;
+            ledger.set_weights_only(&key, &card, &log).map_err(|source| GpuError::WeightsOnly(Box::new(source)))
+        })
+        .await
+    }
+
     /// Gives back whatever the container holds. Succeeds when it holds nothing.
     ///
     /// # Errors

@@ -62,6 +62,11 @@ pub enum FromMediator {
         /// One line.
         text: String,
     },
+    /// A card on which the container was to run in windows does not take it off: its share there is a weight.
+    WeightsOnly {
+        /// `GPU-...`.
+        card: String,
+    },
     /// For the log.
     Log {
         /// Whether somebody should look at it.

@@ -43,8 +43,8 @@ pub use self::{
     setup::{MediatedCard, MediatedDriver, Setup},
 };
 use self::{
-    events::Events, listener::Mediation, observer::Reporter, outbox::Outbox, privileges::PrivilegeError,
-    processes::ProcessTable, scheduler::Scheduler,
+    events::Events, listener::Mediation, message::FromMediator, observer::Reporter, outbox::Outbox,
+    privileges::PrivilegeError, processes::ProcessTable, scheduler::Scheduler,
 };
 use crate::sys;
 
@@ -89,6 +89,13 @@ pub(crate) enum BeginError {
     /// The session.
     #[error("the container's driver calls cannot be mediated")]
     Session(#[source] SessionError),
+    /// A card that was taken for one with windows.
+    #[error(
+        "card {card} does not take containers off, as a probe has shown, though it is said to have GSP firmware; hard caps are refused \
+         without that: ask for a weight with policy soft, use another card, or set hard_caps_unavailable = \"degrade\" in the \
+         configuration"
+    )]
+    NoWindows { card: String },
     /// Its event loop.
     #[error("the mediator cannot wait for events")]
     Events(#[source] io::Error),
@@ -114,15 +121,27 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     let driver = open_driver(&setup.driver)?;
     let cards = open_cards(&*driver, &setup)?;
     let processes = Arc::new(ProcessTable::new(setup.cgroups.clone()).map_err(BeginError::Events)?);
-    let scheduler = Scheduler::new(&setup).map_err(BeginError::Scheduler)?;
+    let mut scheduler = Scheduler::new(&setup).map_err(BeginError::Scheduler)?;
 
     privileges::drop_for_good(shim).map_err(BeginError::Privileges)?;
     sys::let_signal_interrupt(listener::INTERRUPT).map_err(BeginError::Events)?;
 
     let reporter = Arc::new(Reporter::new(Arc::clone(&outbox), Arc::clone(&processes), scheduler.wakers()));
     let period = setup.reconcile_period();
+    let capped: Vec<(String, bool)> =
+        setup.cards.iter().filter(|card| card.is_capped).map(|card| (card.uuid.clone(), card.needs_windows)).collect();
     let session = Session::new(setup.into_session(release, driver, Arc::clone(&processes) as _, reporter as _))
         .map_err(BeginError::Session)?;
+    for (card, needs_windows) in capped {
+        // What discovery says of a card is NVML's word; this is the driver's own, of this card, now.
+        if session.can_close(&card) == Some(false) {
+            if needs_windows {
+                return Err(BeginError::NoWindows { card });
+            }
+            scheduler.without_windows(&card);
+            outbox.put(FromMediator::WeightsOnly { card }, None);
+        }
+    }
     let mediation = Arc::new(Mediation::new(session, processes, outbox, cards));
     Ok(Ready(Events::new(mediation, intake, scheduler, usage, period).map_err(BeginError::Events)?))
 }

@@ -52,7 +52,10 @@ impl Outbox {
             }
             let needed = matches!(
                 message,
-                FromMediator::Kill { .. } | FromMediator::Paused { .. } | FromMediator::Presence { .. }
+                FromMediator::Kill { .. }
+                    | FromMediator::Paused { .. }
+                    | FromMediator::Presence { .. }
+                    | FromMediator::WeightsOnly { .. }
             );
             if queue.len() >= MOST_WAITING && !needed {
                 return;

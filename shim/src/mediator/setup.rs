@@ -85,6 +85,8 @@ pub struct MediatedCard {
     pub model: String,
     /// It runs in windows of the card's time: until it has a turn, not at all.
     pub is_capped: bool,
+    /// Without windows it is not to run at all: a weight is not what was asked for, and the node's configuration wants hard caps.
+    pub needs_windows: bool,
 }
 
 impl Setup {

@@ -243,6 +243,20 @@ impl Container {
             }
             // Whoever asked for the pause is told by the mediator's own reader.
             FromMediator::Paused { .. } | FromMediator::Pong => {}
+            FromMediator::WeightsOnly { card } => {
+                tracing::warn!(
+                    container = id,
+                    card,
+                    "a probe has shown that the card does not take the container off: its share of time is a weight"
+                );
+                let (container, context) = (Arc::clone(self), Arc::clone(context));
+                tokio::spawn(async move {
+                    let Fixed { id, bundle, .. } = &container.fixed;
+                    if let Err(error) = context.gpu.set_weights_only(id, bundle, card).await {
+                        tracing::warn!(container = id, error = chain(&error), "the ledger was not told");
+                    }
+                });
+            }
             FromMediator::Presence { has_processes } => {
                 mediated.has_processes.send_replace(has_processes);
             }

@@ -290,6 +290,7 @@ pub fn setup(bench: &Bench) -> Setup {
             total: card.memory,
             model: card.model.clone(),
             is_capped: false,
+            needs_windows: false,
         }],
         over_memory: runtime_config::request::OverMemory::Deny,
         reconcile_period_ms: 50,

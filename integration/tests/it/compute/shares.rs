@@ -1,6 +1,6 @@
 //! Hard caps (policy `fixed`), alone and beside others.
 
-use integration::{EgpuConfig, Node, Setup};
+use integration::{EgpuConfig, Node, Setup, eventually};
 
 use super::{SPIN, end, exec, granted, spinning, until_shares, until_within};
 use crate::case::Case;
@@ -17,6 +17,9 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("compute::copies_are_left_alone_where_that_is_configured", free_copies).on(compute_only),
         Case::egpu("compute::a_card_without_firmware_refuses_caps", without_firmware).on(no_firmware),
         Case::egpu("compute::a_card_without_firmware_may_share_by_weights", degraded).on(degrading),
+        Case::egpu("compute::a_card_that_turns_out_not_to_hold_caps_refuses_them", found_out).on(unwilling),
+        Case::egpu("compute::a_card_that_turns_out_not_to_hold_caps_may_share_by_weights", found_degraded)
+            .on(unwilling_degrading),
     ]
 }
 
@@ -145,5 +148,44 @@ fn degraded(node: &Node) {
     until_shares("alone", &[(&less.stdio, 100.0)]);
     let more = spinning(node, "more", &cap("60%"));
     until_within("1 to 3", &[(&less.stdio, 15.0..=35.0), (&more.stdio, 65.0..=85.0)]);
+    end([less, more]);
+}
+
+/// Two cards that are said to have firmware, and whose driver takes nobody off all the same.
+const UNWILLING: &str = "[driver]\nkind = \"simulated\"\n[[driver.simulated]]\nmodel = \"Tesla T4\"\n\
+                         memory = \"16384MiB\"\ncount = 2\ntakes_off = false\n";
+
+fn unwilling() -> Setup {
+    Setup { egpu: EgpuConfig::with_cards(UNWILLING), ..Setup::default() }
+}
+
+fn unwilling_degrading() -> Setup {
+    let keys = "hard_caps_unavailable = \"degrade\"\n".to_owned();
+    Setup { egpu: EgpuConfig { driver: UNWILLING.to_owned(), keys }, ..Setup::default() }
+}
+
+/// Nobody knows before the first container's mediator has asked the driver.
+fn found_out(node: &Node) {
+    assert_eq!(node.egpu_json(&["cards"])[0]["hard_caps"], true);
+    let refused = granted(node, "a", &cap("30%")).start().expect_err("a cap that nobody could hold");
+    assert!(refused.message().contains("hard_caps_unavailable"), "{}", refused.message());
+    assert!(node.granted().is_empty(), "what was reserved has gone back");
+    // A window that is no cap of anybody's is a weight.
+    let free = spinning(node, "b", &[("EGPU_POLICY", "weighted"), ("EGPU_WEIGHT", "2")]);
+    until_shares("no cap", &[(&free.stdio, 100.0)]);
+    end([free]);
+}
+
+fn found_degraded(node: &Node) {
+    let less = spinning(node, "less", &cap("20%"));
+    until_shares("alone", &[(&less.stdio, 100.0)]);
+    let more = spinning(node, "more", &cap("60%"));
+    until_within("1 to 3", &[(&less.stdio, 15.0..=35.0), (&more.stdio, 65.0..=85.0)]);
+    let said = |arguments: &[&str]| String::from_utf8(node.egpu(arguments).stdout).unwrap();
+    for container in ["less", "more"] {
+        eventually("its grant says so", || said(&["inspect", container]).contains("weights only").then_some(()));
+    }
+    let report = said(&["doctor"]);
+    assert!(report.contains("cannot be taken off their cards: their shares are weights only"), "{report}");
     end([less, more]);
 }

@@ -71,6 +71,7 @@ pub(super) fn unknown(index: u32) -> Card {
         mig_enabled: false,
         mig_devices: Vec::new(),
         hard_caps: false,
+        simulated: None,
         health: Health::Ok,
     }
 }

@@ -105,7 +105,7 @@ impl SimulatedDriver {
             let memory = CardMemory::new(&directory, &card.uuid, card.memory.0).map_err(at)?;
             let node = own.get(&Node::Card(card.minor)).ok_or_else(|| at(io::ErrorKind::NotFound.into()))?;
             let node = node.try_clone().map_err(at)?;
-            let engines = Engines::new(&directory, &card.uuid, node, clock.clone()).map_err(at)?;
+            let engines = Engines::new(&directory, card, node, clock.clone()).map_err(at)?;
             Ok(SimulatedCard::new(card.clone(), memory, engines))
         };
         let cards = inventory.cards.iter().map(simulated).collect::<Result<_, SimulatedDriverError>>()?;

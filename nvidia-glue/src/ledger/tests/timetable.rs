@@ -10,7 +10,7 @@ use runtime_config::{
 
 use crate::{
     ledger::{
-        AdmitErrorKind, CardSetting, Change, Ledger, Record, ReleaseReason,
+        AdmitErrorKind, CardSetting, Change, ComputeEnforcement, Ledger, Record, ReleaseReason,
         test_support::{Bench, SHIM, bytes, cap, devices, key, mib, part, request, weight, with_policy},
     },
     schedule::{CardTurn, Epoch, Pass, Timetable, Turn, Window},
@@ -354,6 +354,33 @@ fn cards_without_firmware_refuse_caps_or_make_them_weights() {
     let uncapped = bench.admit("uncapped", &share(&[0], ComputeShare::Unlimited)).unwrap();
     let passes = [&capped, &slices, &uncapped].map(|record| at_last(&bench, record, 0).unwrap());
     assert_eq!(passes, [Pass::Weight(30), Pass::Weight(25), Pass::Weight(45)]);
+}
+
+#[test]
+fn what_a_card_turned_out_not_to_do_is_a_weight_and_stays_one() {
+    let bench = Bench::new(1);
+    let found = bench.admit("found", &share(&[0], cap(30))).unwrap();
+    let other = bench.admit("other", &share(&[0], cap(50))).unwrap();
+    bench.take_log();
+    let uuid = &bench.inventory.cards[0].uuid;
+    for _ in 0..2 {
+        bench.ledger.set_weights_only(&key("found"), uuid, &bench.log).unwrap();
+    }
+    bench.ledger.set_weights_only(&key("found"), "GPU-other", &bench.log).unwrap();
+    bench.ledger.set_weights_only(&key("gone"), uuid, &bench.log).unwrap();
+    let told: Vec<String> = bench.take_log().into_iter().filter(|line| line.contains("a weight, not a cap")).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    let compute_by = || bench.ledger.record(&key("found")).unwrap().unwrap().cards[0].compute_by;
+    assert_eq!(compute_by(), ComputeEnforcement::WeightsOnly);
+    assert_eq!(at_last(&bench, &found, 0), Some(Pass::Weight(30)));
+    assert!(
+        matches!(at_last(&bench, &other, 0), Some(Pass::Windows(_))),
+        "each container's mediator finds out for itself"
+    );
+    let change = Change { compute: Some(PerCard::same(cap(40))), ..Change::default() };
+    bench.ledger.set(&bench.inventory, &bench.limits, &key("found"), &change, &bench.log).unwrap();
+    assert_eq!(compute_by(), ComputeEnforcement::WeightsOnly);
+    assert_eq!(at_last(&bench, &found, 0), Some(Pass::Weight(40)));
 }
 
 #[test]

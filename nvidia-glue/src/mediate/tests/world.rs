@@ -13,7 +13,7 @@ use std::{
 
 use runtime_config::{
     Bytes,
-    config::{SimulatedCards, SimulatedLink, Throttle},
+    config::{SimulatedCards, SimulatedEdges, SimulatedLink, Throttle},
     request::OverMemory,
 };
 use tempfile::TempDir;
@@ -60,6 +60,7 @@ impl Machine {
             numa_node: None,
             links: SimulatedLink::System,
             gsp,
+            edges: SimulatedEdges::FREE,
         };
         Self::of(simulated_inventory(&[table]).unwrap())
     }

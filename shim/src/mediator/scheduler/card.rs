@@ -75,12 +75,19 @@ pub(super) struct Place {
     pub(super) state_dir: PathBuf,
     /// Until it has a turn, it does not run.
     pub(super) is_capped: bool,
+    /// The card was found not to take it off.
+    pub(super) is_without_windows: bool,
 }
 
 impl Place {
+    /// Until somebody says otherwise, it does not run.
+    fn is_kept_off(&self) -> bool {
+        self.is_capped && !self.is_without_windows
+    }
+
     /// What holds while no timetable says anything of it.
     fn untold(&self) -> Course {
-        if self.is_capped { Course::never() } else { Course::always() }
+        if self.is_kept_off() { Course::never() } else { Course::always() }
     }
 }
 
@@ -132,7 +139,7 @@ impl Edges {
 }
 
 impl<C: Clock> CardScheduler<C> {
-    /// The gate is closed from here on if the container is capped.
+    /// The gate is closed from here on if the container is capped and its card can close it.
     pub(super) fn new(
         place: Place,
         gate: Arc<dyn Gate>,
@@ -140,8 +147,13 @@ impl<C: Clock> CardScheduler<C> {
         (post, board): (Arc<Post>, Arc<Board>),
         clock: C,
     ) -> Self {
+        let mut trouble = Trouble::default();
+        if place.is_without_windows {
+            // Whoever found that has told of it.
+            trouble.degrade(clock.now_us());
+        }
         let pacer = Pacer::new(place.untold());
-        if place.is_capped {
+        if place.is_kept_off() {
             // There are no channels, so no call is made that could fail.
             let _ = gate.close();
         }
@@ -165,7 +177,7 @@ impl<C: Clock> CardScheduler<C> {
             look_us: 0,
             tell_us: 0,
             tally: Tally::default(),
-            trouble: Trouble::default(),
+            trouble,
             edges: Edges::default(),
         }
     }

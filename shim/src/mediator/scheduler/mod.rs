@@ -73,6 +73,8 @@ struct Scheduled {
     table: Option<Arc<Timetable>>,
     /// It was told that it cannot be read.
     is_troubled: bool,
+    /// It does not take the container off.
+    is_without_windows: bool,
     /// Its thread, before it is started.
     waiting: Option<Box<CardScheduler<Monotonic>>>,
 }
@@ -96,7 +98,8 @@ impl Scheduler {
         watch.add_watch(&timetable_dir(&setup.state_dir), AddWatchFlags::IN_MOVED_TO)?;
         let scheduled = |card: &super::MediatedCard| {
             let post = Arc::new(Post::new(card.uuid.clone())?);
-            Ok(Scheduled { post, is_capped: card.is_capped, table: None, is_troubled: false, waiting: None })
+            let (is_capped, is_without_windows) = (card.is_capped, false);
+            Ok(Scheduled { post, is_capped, is_without_windows, table: None, is_troubled: false, waiting: None })
         };
         let cards = setup.cards.iter().map(scheduled).collect::<io::Result<Vec<_>>>()?;
         let file = StatusFile::create(&setup.status_file)?;
@@ -115,6 +118,11 @@ impl Scheduler {
         Wakers(self.cards.iter().map(|card| Arc::clone(&card.post)).collect())
     }
 
+    /// A card was found not to take the container off: time slices are what there is, from the start.
+    pub(super) fn without_windows(&mut self, uuid: &str) {
+        self.cards.iter_mut().filter(|card| card.post.uuid == uuid).for_each(|card| card.is_without_windows = true);
+    }
+
     /// To be called before the first call of the container's: from here on its gates are as they should be.
     pub(super) fn start(&mut self, mediation: &Arc<Mediation>) -> io::Result<()> {
         let gates = mediation.session.gates();
@@ -126,6 +134,7 @@ impl Scheduler {
                 grant_id: self.grant_id.clone(),
                 state_dir: self.state_dir.clone(),
                 is_capped: card.is_capped,
+                is_without_windows: card.is_without_windows,
             };
             let (of, uuid) = (Arc::clone(mediation), card.post.uuid.clone());
             let sight = Sight::new(std::process::id(), Box::new(move || of.session.switch_log(&uuid)));

@@ -30,7 +30,7 @@ pub(super) fn disable_channels(state: &mut State, control: &mut Control<'_, '_>)
     const CHANNELS: usize = 280;
     let place = state.cards.get(control.card()?).ok_or(Status::INVALID_DEVICE)?;
     // The kernel's part of the driver answers so where there is no firmware to do it.
-    if !place.card.hard_caps {
+    if !place.card.hard_caps || place.card.simulated.is_some_and(|edges| !edges.are_taken) {
         return Err(Status::NOT_SUPPORTED);
     }
     let params = control.params();

@@ -52,6 +52,8 @@ fn drop_dead(channels: &mut Channels) {
         let look = || Process::of(owner.pid).is_ok_and(|now| now == *owner);
         *alive.entry((owner.pid, owner.start_time)).or_insert_with(look)
     });
+    let Channels { cold, channels, .. } = channels;
+    cold.retain(|group, _| channels.iter().any(|channel| channel.key() == *group));
 }
 
 fn read(mut file: &File) -> io::Result<Channels> {
@@ -83,6 +85,10 @@ fn parse(line: &str, channels: &mut Channels) -> Option<()> {
                 || Some(GroupKey { pid: next(&mut words)?, start_time: next(&mut words)?, group: next(&mut words)? });
             channels.engines.insert(number, Engine { busy_ns, resident, slice_left_ns, last: group() });
         }
+        "cold" => {
+            let group = GroupKey { pid: next(&mut words)?, start_time: next(&mut words)?, group: next(&mut words)? };
+            channels.cold.insert(group, next(&mut words)?);
+        }
         "channel" => channels.channels.push(Channel {
             owner: Process { pid: next(&mut words)?, start_time: next(&mut words)? },
             client: next(&mut words)?,
@@ -113,6 +119,12 @@ fn text(channels: &Channels) -> String {
         let group = last.map(|GroupKey { pid, start_time, group }| format!(" {pid} {start_time} {group}"));
         format!("engine {number} {busy_ns} {resident} {slice_left_ns}{}", group.unwrap_or_default())
     }));
+    lines.extend(
+        channels
+            .cold
+            .iter()
+            .map(|(GroupKey { pid, start_time, group }, cold_ns)| format!("cold {pid} {start_time} {group} {cold_ns}")),
+    );
     lines.extend(channels.channels.iter().map(|channel| {
         let Channel { owner, client, handle, token, group, engine, slice_us, .. } = channel;
         let Channel { scheduled, disabled, submitted_ns, executed_ns, .. } = channel;
@@ -165,6 +177,7 @@ mod tests {
                 (1, Engine { busy_ns: 4, last: None, resident: false, slice_left_ns: 0 }),
                 (9, Engine { busy_ns: u64::MAX, last: Some(group), resident: true, slice_left_ns: 7 }),
             ]),
+            cold: BTreeMap::from([(channel(own, 0).key(), 8), (channel(other, 1).key(), 9)]),
             channels: vec![channel(own, 0), channel(other, 1), channel(own, 2)],
             samples: [1, 2].map(|at_ns| Sample { at_ns, busy: 10_000, pid: 7 }).into(),
             sampled: (2, 3),
@@ -172,7 +185,8 @@ mod tests {
         file.locked(|channels| channels.clone_from(&written)).unwrap();
         let read = file.locked(|channels| channels.clone()).unwrap();
         let living = vec![channel(own, 0), channel(own, 2)];
-        assert_eq!(read, Channels { channels: living, ..written });
+        let cold = BTreeMap::from([(channel(own, 0).key(), 8)]);
+        assert_eq!(read, Channels { cold, channels: living, ..written });
         file.locked(|channels| channels.channels.clear()).unwrap();
         assert_eq!(file.locked(|channels| channels.channels.len()).unwrap(), 0, "an older, longer text does not count");
     }

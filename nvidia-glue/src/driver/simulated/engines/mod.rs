@@ -20,6 +20,8 @@ use std::{
         Arc,
         atomic::{AtomicU64 as Slice, Ordering},
     },
+    thread,
+    time::Duration,
 };
 
 use nix::time::{ClockId, clock_gettime};
@@ -32,6 +34,7 @@ use self::{
     time::{Channel, Channels, DEFAULT_SLICE_US},
 };
 use crate::{
+    cards::{Card, SimulatedEdges},
     driver::{Presence, Switch, SwitchLog, SwitchLogError, Taken},
     ledger::Process,
 };
@@ -57,6 +60,18 @@ impl Clock {
                 .map_or(0, |now| u64::try_from(now.tv_sec() * 1_000_000_000 + now.tv_nsec()).unwrap_or(0)),
             #[cfg(test)]
             Self::Set(now) => now.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Returns after so long.
+    fn pass(&self, time: Duration) {
+        match self {
+            Self::Monotonic if time.is_zero() => {}
+            Self::Monotonic => thread::sleep(time),
+            #[cfg(test)]
+            Self::Set(now) => {
+                now.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(0), Ordering::Relaxed);
+            }
         }
     }
 }
@@ -90,6 +105,7 @@ pub(super) struct Engines {
     log: Log,
     own: Process,
     clock: Clock,
+    edges: SimulatedEdges,
 }
 
 /// A channel's place on its engine, which it leaves when this is dropped.
@@ -108,14 +124,15 @@ pub(super) struct Executed {
 }
 
 impl Engines {
-    /// The engines of the card called `uuid`, with the file in `directory`; `node` stands for its `/dev/nvidiaN`.
-    pub(super) fn new(directory: &Path, uuid: &str, node: File, clock: Clock) -> io::Result<Self> {
+    /// The engines of a card, with the file in `directory`; `node` stands for its `/dev/nvidiaN`.
+    pub(super) fn new(directory: &Path, card: &Card, node: File, clock: Clock) -> io::Result<Self> {
         Ok(Self {
-            file: ChannelFile::new(directory, uuid)?,
+            file: ChannelFile::new(directory, &card.uuid)?,
             doorbells: Doorbells(node),
-            log: Log::new(directory, uuid)?,
+            log: Log::new(directory, &card.uuid)?,
             own: Process::current()?,
             clock,
+            edges: card.simulated.unwrap_or_default(),
         })
     }
 
@@ -168,14 +185,19 @@ impl Engines {
     }
 
     /// Takes channels off the card or puts them back, of whichever process; says whether all were found. With `rewind`, what
-    /// they had to do is lost.
+    /// they had to do is lost. It is done when the time is over that it takes.
     pub(super) fn disable(&self, named: &[(u32, u32)], off: bool, rewind: bool) -> io::Result<bool> {
-        self.event(|Channels { channels, .. }| {
+        let SimulatedEdges { opening_us, closing_us, ramp_us, .. } = self.edges;
+        self.clock.pass(Duration::from_micros(if off { closing_us } else { opening_us }));
+        self.event(|Channels { channels, cold, .. }| {
             let mut all = true;
             for name in named {
                 let mut found = false;
                 for channel in channels.iter_mut().filter(|channel| (channel.client, channel.handle) == *name) {
                     found = true;
+                    if !off && channel.disabled == 1 && ramp_us > 0 {
+                        cold.insert(channel.key(), ramp_us.saturating_mul(1_000));
+                    }
                     // As seen on a card: it counts, over all clients.
                     channel.disabled =
                         if off { channel.disabled.saturating_add(1) } else { channel.disabled.saturating_sub(1) };

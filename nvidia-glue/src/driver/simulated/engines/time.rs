@@ -3,7 +3,7 @@
 //! An engine runs one channel group at a time: it goes round those that have work, and stays with each for its time slice, or
 //! until its work is done. A group that nobody displaces stays on the engine without work, too, until its channels are taken
 //! off. That is gone through from one event to the next, in whole nanoseconds; within a group the channels with work share
-//! evenly. Switches cost nothing here.
+//! evenly. Switches cost nothing here; a group that was taken off and put back loses what that costs before its work goes on.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -58,7 +58,7 @@ pub(super) struct GroupKey {
 }
 
 impl Channel {
-    const fn key(&self) -> GroupKey {
+    pub(super) const fn key(&self) -> GroupKey {
         let Process { pid, start_time } = self.owner;
         GroupKey { pid, start_time, group: self.group }
     }
@@ -125,6 +125,8 @@ pub(super) struct Channels {
     /// How many switches there were.
     pub(super) switches: u64,
     pub(super) engines: BTreeMap<u32, Engine>,
+    /// Groups that were put back on the card, and what they are still to lose of their time for that, in nanoseconds.
+    pub(super) cold: BTreeMap<GroupKey, u64>,
     pub(super) channels: Vec<Channel>,
     /// The oldest first.
     pub(super) samples: VecDeque<Sample>,
@@ -245,8 +247,9 @@ impl Channels {
         if others { end.min(slice_left_ns.max(1)) } else { end }
     }
 
-    /// Gives `step` nanoseconds to the channels of a group; says how many were taken.
+    /// Gives `step` nanoseconds to the channels of a group, less what it loses; says how many were taken.
     fn run(&mut self, members: &[usize], step: u64) -> u64 {
+        let step = step - self.lose(members, step);
         let (mut given, count) = (0, members.len() as u128);
         for (place, index) in (0_u128..).zip(members) {
             let Some(channel) = self.channels.get_mut(*index) else { continue };
@@ -257,10 +260,28 @@ impl Channels {
         given
     }
 
+    /// What of `step` nanoseconds a group loses because it was put back on the card.
+    fn lose(&mut self, members: &[usize], step: u64) -> u64 {
+        if self.cold.is_empty() {
+            return 0;
+        }
+        let Some(group) = members.first().and_then(|index| self.channels.get(*index)).map(Channel::key) else {
+            return 0;
+        };
+        let Some(cold_ns) = self.cold.get_mut(&group) else { return 0 };
+        let lost = step.min(*cold_ns);
+        *cold_ns -= lost;
+        if *cold_ns == 0 {
+            self.cold.remove(&group);
+        }
+        lost
+    }
+
     /// Where many rounds lie ahead in which nothing changes, gives the time of all but the last at once. Their switches get
     /// numbers, and are lost.
     fn skip_rounds(&mut self, runnable: &Runnable, engine: &Engine, slice_ns: u64, ahead_ns: u64) -> u64 {
-        if runnable.len() < 2 || engine.slice_left_ns != slice_ns {
+        let is_cold = runnable.keys().any(|group| self.cold.contains_key(group));
+        if runnable.len() < 2 || engine.slice_left_ns != slice_ns || is_cold {
             return 0;
         }
         let round = runnable.values().fold(0_u64, |sum, (slice, _)| sum.saturating_add(*slice));

@@ -6,7 +6,10 @@ use std::{
 };
 
 use super::*;
-use crate::driver::{OwnClient, Presence, Switch, SwitchLog};
+use crate::{
+    cards::SimulatedEdges,
+    driver::{OwnClient, Presence, Switch, SwitchLog},
+};
 
 const MS: u64 = 1_000_000;
 const ENDLESS: u64 = u64::MAX;
@@ -355,14 +358,60 @@ fn the_card_counts_how_often_a_channel_was_taken_off() {
 }
 
 #[test]
+fn edges_take_their_time_and_a_return_costs_some() {
+    let node = Node::new();
+    let mut inventory = inventory();
+    inventory.cards[0].simulated =
+        Some(SimulatedEdges { are_taken: true, opening_us: 4_000, closing_us: 7_000, ramp_us: 2_000 });
+    let clock = Clock::Set(Arc::clone(&node.now));
+    let machine = machine_with(|| SimulatedDriver::with_clock(node.state_dir.path(), &inventory, &clock).unwrap());
+    let worker = Worker::new(&machine);
+    let (_, channel) = worker.busy();
+    let name = [(worker.program.client, channel)];
+    node.wait(10);
+    let mut began = node.now_ns();
+    worker.disable(&name, true).unwrap();
+    assert_eq!(node.now_ns() - began, 7 * MS);
+    assert_eq!(worker.executed(channel), 17, "it goes on until the call ends");
+    node.wait(5);
+    began = node.now_ns();
+    worker.disable(&name, false).unwrap();
+    assert_eq!(node.now_ns() - began, 4 * MS);
+    node.wait(1);
+    assert_eq!(worker.executed(channel), 17, "it comes back cold");
+    node.wait(9);
+    assert_eq!(worker.executed(channel), 17 + 8);
+    worker.disable(&name, false).unwrap();
+    node.wait(5);
+    assert_eq!(worker.executed(channel), 17 + 8 + 4 + 5, "who is on loses nothing");
+}
+
+#[test]
+fn a_card_whose_driver_refuses_edges_takes_no_channel_off() {
+    let mut inventory = inventory();
+    inventory.cards[0].simulated = Some(SimulatedEdges { are_taken: false, ..SimulatedEdges::default() });
+    assert!(inventory.cards[0].hard_caps, "as far as discovery knows");
+    takes_no_channel_off(&inventory);
+}
+
+#[test]
 fn a_card_without_firmware_takes_no_channel_off() {
-    let no_forks = NoForks::hold();
-    let state_dir = tempfile::tempdir().unwrap();
     let mut inventory = inventory();
     inventory.cards[0].hard_caps = false;
-    let driver = SimulatedDriver::new(state_dir.path(), &inventory).unwrap();
+    takes_no_channel_off(&inventory);
+}
+
+fn machine_with(driver: impl FnOnce() -> SimulatedDriver) -> Machine {
+    let no_forks = NoForks::hold();
+    let driver = driver();
     let cards = (0..2).map(|minor| driver.open(crate::rm::Node::Card(minor)).unwrap()).collect();
-    let machine = Machine { driver, _cards: cards, _no_forks: no_forks, _state_dir: None };
+    Machine { driver, _cards: cards, _no_forks: no_forks, _state_dir: None }
+}
+}
+
+fn takes_no_channel_off(inventory: &Inventory) {
+    let state_dir = tempfile::tempdir().unwrap();
+    let machine = machine_with(|| SimulatedDriver::new(state_dir.path(), inventory).unwrap());
     let worker = Worker::new(&machine);
     let (_, channel) = worker.busy();
     assert_eq!(worker.disable(&[(worker.program.client, channel)], true), Err(Status::NOT_SUPPORTED));

@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, os::fd::AsFd, path::Path, sync::Arc};
 
 use runtime_config::{
     Bytes,
-    config::{SimulatedCards, SimulatedLink},
+    config::{SimulatedCards, SimulatedEdges, SimulatedLink},
 };
 
 use super::{
@@ -42,6 +42,7 @@ fn inventory() -> Inventory {
         numa_node: None,
         links: SimulatedLink::System,
         gsp: true,
+        edges: SimulatedEdges::FREE,
     }])
     .unwrap()
 }

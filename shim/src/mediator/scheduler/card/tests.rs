@@ -150,6 +150,10 @@ impl World {
     }
 
     fn with(is_capped: bool, has_log: bool) -> Self {
+        Self::of(is_capped, has_log, false)
+    }
+
+    fn of(is_capped: bool, has_log: bool, is_without_windows: bool) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let clock = Arc::new(Played::default());
         let gate = Arc::new(PlayedGate {
@@ -158,6 +162,7 @@ impl World {
             moved: Condvar::new(),
         });
         let (place, post, board) = parts(&directory, is_capped);
+        let place = Place { is_without_windows, ..place };
         let log = PlayedLog::default();
         let opened = log.clone();
         let sight = Sight::new(OWN, Box::new(move || Ok(has_log.then_some(Box::new(opened) as _))));
@@ -226,7 +231,7 @@ fn parts(directory: &tempfile::TempDir, is_capped: bool) -> (Place, Arc<Post>, A
     let file = StatusFile::create(&directory.path().join("status")).unwrap();
     let board = Arc::new(Board::new(file, ["GPU-a".to_owned()].into_iter()));
     let state_dir = directory.path().to_owned();
-    let place = Place { index: 0, grant_id: "own".into(), state_dir, is_capped };
+    let place = Place { index: 0, grant_id: "own".into(), state_dir, is_capped, is_without_windows: false };
     (place, Arc::new(Post::new("GPU-a".into()).unwrap()), board)
 }
 
@@ -599,6 +604,20 @@ fn what_is_not_supported_is_a_weight_at_once() {
     let edges = world.state().edges.len();
     world.run_until(5 * PERIOD);
     assert_eq!(world.state().edges.len(), edges, "nothing is opened or closed any more");
+}
+
+#[test]
+fn a_card_that_was_found_to_take_nobody_off_is_a_weight_from_the_start() {
+    let mut world = World::of(true, false, true);
+    world.tell(vec![epoch(0, windows(10_000, 35_000), Priority::High, vec![neighbour(Priority::High)])]);
+    world.run_until(PERIOD);
+    assert!(!world.state().is_closed, "its first channel does not wait for a window");
+    assert_eq!(world.running(), Running::Degraded);
+    world.channels(3);
+    world.run_until(300 * PERIOD);
+    assert_eq!(world.running(), Running::Degraded);
+    assert!(world.state().edges.iter().all(|(_, opened)| *opened), "nothing is closed");
+    assert!(world.state().slices.last().is_some_and(Option::is_some));
 }
 
 #[test]
