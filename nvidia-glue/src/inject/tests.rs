@@ -221,6 +221,7 @@ pub(super) fn grant(uuid: &str) -> CardGrant {
         exclusive: true,
         enforcement: Enforcement::WholeCard,
         compute_by: ComputeEnforcement::None,
+        window_loss_us: 0,
     }
 }
 

@@ -199,6 +199,7 @@ impl CardAsk {
             exclusive: self.exclusive,
             enforcement: self.enforcement,
             compute_by: compute_by(self.enforcement, self.unlimited, policy, card.hard_caps),
+            window_loss_us: 0,
         }
     }
 

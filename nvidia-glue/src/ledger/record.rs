@@ -133,6 +133,10 @@ pub struct CardGrant {
     /// What holds the share of time, where the limits are held by the mediator.
     #[serde(default)]
     pub compute_by: ComputeEnforcement,
+    /// By how many microseconds its windows came out too short, one with another, as its mediator has found; policy `weighted` adds
+    /// it to them.
+    #[serde(default)]
+    pub window_loss_us: u64,
 }
 
 /// What holds a container's share of a card's time.

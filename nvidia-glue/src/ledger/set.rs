@@ -16,7 +16,11 @@ use super::{
 use crate::{
     cards::{Card, Inventory},
     decision_log::{DecisionLog, Event, Line, chain},
+    schedule::MOST_WINDOW_LOSS_US,
 };
+
+/// Losses that differ by less are the same: 1 % of the shortest window.
+pub(super) const WINDOW_LOSS_STEP_US: u64 = 50;
 
 impl Ledger {
     /// Changes what a container has, as if it asked anew beside all others: what does not fit is refused whole. What it
@@ -108,6 +112,38 @@ impl Ledger {
         self.replace(&locked, &mut index, &record)?;
         log.write(&lines);
         Ok(())
+    }
+
+    /// Notes what a container's windows lose, card by card (`GPU-...`, microseconds), where that decides how long they are: under
+    /// policy `weighted`, and where it is not nearly what is known. Without a grant nothing happens.
+    ///
+    /// # Errors
+    /// When it cannot be written down; it may be said again.
+    pub fn set_window_losses(&self, container: &ContainerKey, losses: &[(String, u64)]) -> Result<(), StoreError> {
+        fn follow(record: &mut Record, losses: &[(String, u64)]) -> bool {
+            let mut is_changed = false;
+            for grant in record
+                .cards
+                .iter_mut()
+                .filter(|grant| grant.policy == CardPolicy::Weighted && grant.compute_by == ComputeEnforcement::Windows)
+            {
+                let Some((_, loss_us)) = losses.iter().find(|(uuid, _)| *uuid == grant.uuid) else { continue };
+                let loss_us = (*loss_us).min(MOST_WINDOW_LOSS_US);
+                if loss_us.abs_diff(grant.window_loss_us) >= WINDOW_LOSS_STEP_US {
+                    grant.window_loss_us = loss_us;
+                    is_changed = true;
+                }
+            }
+            is_changed
+        }
+        // Mostly nothing has changed, and no lock is needed to see that.
+        if !self.store.find_record(container)?.is_some_and(|mut record| follow(&mut record, losses)) {
+            return Ok(());
+        }
+        let locked = self.store.lock()?;
+        let mut index = self.open_index(&locked)?;
+        let Some(mut record) = self.store.find_record(container)? else { return Ok(()) };
+        if follow(&mut record, losses) { self.replace(&locked, &mut index, &record) } else { Ok(()) }
     }
 
     /// Writes a record in place of the one that is there, and the timetable after it.
@@ -234,6 +270,7 @@ fn fit(
         check(card, &sums, ask, &limits).map_err(|refusal| refused(locked, index, record, (card, ask), refusal))?;
         let mut changed = ask.grant(card, &sums, &limits);
         changed.compute_by = as_found(grant.compute_by, changed.compute_by);
+        changed.window_loss_us = grant.window_loss_us;
         lines.push(grant_fields(Line::new(Event::Reserve, &record.container), &changed));
         lines.extend(small_quota_line(&record.container, &changed, card.memory));
         lines.extend(weights_only_line(&record.container, &changed));

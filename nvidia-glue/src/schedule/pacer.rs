@@ -21,6 +21,8 @@ const MOST_CREDIT_US: u64 = 2_000;
 const BETWEEN_CALLS_US: u64 = 60;
 /// The most that both are apart: what is taken over early is not counted.
 const MOST_TAKEOVER_US: u64 = 1_500;
+/// No window is taken for one that lost more than that: what is more is no matter of opening and closing.
+pub const MOST_WINDOW_LOSS_US: u64 = 2_000;
 /// The most that is ever taken off later spans: as much as ten periods of the default length.
 const MOST_DEBT_US: i64 = 1_000_000;
 /// More than so many spans need not be looked at: the debt is at its limit.
@@ -62,6 +64,7 @@ pub struct Pacer {
     not_before_us: u64,
     opening: Lead,
     closing: Lead,
+    losses: Losses,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -84,6 +87,7 @@ impl Pacer {
             opening: Lead::new(1, 2, 0),
             // One that had to wait for a neighbour's call is no rule. What was closed late is taken off the next time.
             closing: Lead::new(1, 4, 500),
+            losses: Losses::new(),
         }
     }
 
@@ -117,6 +121,11 @@ impl Pacer {
     /// What it had more (or less: negative) than its spans, and has not paid back. For tests and views.
     pub fn balance_us(&self) -> i64 {
         self.balance_us
+    }
+
+    /// By how much its spans came out too short of late, one with another; `None`: too few are known.
+    pub fn window_loss_us(&self) -> Option<u64> {
+        self.losses.mean_us()
     }
 
     /// What to do next, and when; `None`: nothing before the course changes.
@@ -190,7 +199,9 @@ impl Pacer {
                 self.closing.learn(took_us);
                 if let Some(open) = self.open.take() {
                     let from_us = open.opened_us.max(counted_from(&open.span));
-                    self.settle(&open.span, effect_us.saturating_sub(from_us), effect_us);
+                    let on_us = effect_us.saturating_sub(from_us);
+                    self.losses.learn(open.span.length_us(), on_us);
+                    self.settle(&open.span, on_us, effect_us);
                     self.settle_passed(effect_us);
                 }
             }
@@ -258,6 +269,38 @@ fn counted_from(span: &Span) -> u64 {
 fn credit(span: &Span) -> u64 {
     // Half of what is free: others may have credit, too.
     (span.free_after_us / 2).min(MOST_CREDIT_US)
+}
+
+/// How much shorter than they should be spans came out. Those that were too long count, too, and those that make up for them.
+#[derive(Debug, Clone)]
+struct Losses {
+    us: [i64; Self::KEPT],
+    known: usize,
+    next: usize,
+}
+
+impl Losses {
+    /// Some seconds of the default period.
+    const KEPT: usize = 64;
+
+    const fn new() -> Self {
+        Self { us: [0; Self::KEPT], known: 0, next: 0 }
+    }
+
+    fn learn(&mut self, length_us: u64, on_us: u64) {
+        let signed = |us: u64| i64::try_from(us).unwrap_or(i64::MAX);
+        let most = signed(MOST_WINDOW_LOSS_US);
+        if let Some(slot) = self.us.get_mut(self.next) {
+            *slot = signed(length_us).saturating_sub(signed(on_us)).clamp(-most, most);
+        }
+        self.next = (self.next + 1) % Self::KEPT;
+        self.known = (self.known + 1).min(Self::KEPT);
+    }
+
+    fn mean_us(&self) -> Option<u64> {
+        let mean_us = self.us.iter().sum::<i64>() / i64::try_from(Self::KEPT).unwrap_or(i64::MAX);
+        (self.known == Self::KEPT).then(|| u64::try_from(mean_us).unwrap_or(0))
+    }
 }
 
 /// How far ahead a call is issued: what such calls took of late.

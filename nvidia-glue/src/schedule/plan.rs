@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use runtime_config::request::CardPolicy;
 
 use super::{
-    CardTurn, Epoch, Pass, Turn, Window,
+    CardTurn, Epoch, MOST_WINDOW_LOSS_US, Pass, Turn, Window,
     layout::{
         Before, Layout, MIN_WINDOW_US, NoLayout, PERIOD_PARTS, Tenant, lay_out, length_us, percent_parts, scaled,
     },
@@ -19,6 +19,11 @@ use crate::ledger::{CardGrant, Settings};
 
 /// A million parts are all of a card's time.
 const MILLION: u64 = 1_000_000;
+/// What a program loses of each window though its channels are on the card: kernels that were interrupted, and cold caches. On an
+/// H200 0.09 to 0.15 ms (docs/driver-facts.md).
+const WINDOW_RAMP_US: u64 = 120;
+/// How often a period is stretched for windows with their costs.
+const COST_ROUNDS: u32 = 3;
 /// Where shares cannot be laid out as they are, they are made smaller in these steps.
 const SHRINK_STEPS: u64 = 16;
 
@@ -69,7 +74,7 @@ fn plan_group(members: &[Member<'_>], settings: &Settings, before: Option<&Told<
             group.skip_absent();
         }
         if let Ok(layout) = group.lay_out(before) {
-            return group.turns(&layout);
+            return group.turns_with_costs(&layout, before).unwrap_or_else(|| group.turns(&layout));
         }
     }
     let full = Group::new(members, settings, View::Promised);
@@ -138,6 +143,68 @@ impl<'a> Group<'a> {
                 }
             }
         }
+    }
+
+    /// The turns where the windows of policy `weighted` have their costs beside their shares, if they can be laid out so. What is
+    /// shown as granted are the shares.
+    fn turns_with_costs(&self, layout: &Layout, before: Option<&Told<'_>>) -> Option<Vec<Turn>> {
+        let mut period_us = layout.period_us;
+        for _ in 0..COST_ROUNDS {
+            let group = Self { period_us, ..self.with_costs(period_us)? };
+            let layout = group.lay_out(before).ok()?;
+            if layout.period_us == period_us {
+                let mut turns = group.turns(&layout);
+                let shares = self.turns(&layout);
+                let cards = |turns: Vec<Turn>| turns.into_iter().flat_map(|turn| turn.cards);
+                for (card, share) in turns.iter_mut().flat_map(|turn| &mut turn.cards).zip(cards(shares)) {
+                    card.share_ppm = share.share_ppm;
+                }
+                return Some(turns);
+            }
+            // The costs of others make a window too short for this period.
+            period_us = layout.period_us;
+        }
+        None
+    }
+
+    /// On cards with policy `weighted`: to each window what it costs, and its share of what is left. `None`: there is no such card,
+    /// or the costs would take more than half of one.
+    fn with_costs(&self, period_us: u64) -> Option<Self> {
+        let mut group = self.clone();
+        let mut is_any = false;
+        for (card, grants) in self.cards.values().enumerate() {
+            let of_member = |position: usize| {
+                let holds = self.holds.get(position)?;
+                holds.iter().find_map(|(on, hold)| match hold {
+                    Hold::Window(parts) if *on == card => Some(*parts),
+                    _ => None,
+                })
+            };
+            let windows: Vec<(usize, u64, u64)> = grants
+                .iter()
+                .filter(|(_, grant)| grant.policy == CardPolicy::Weighted)
+                .filter_map(|(position, grant)| {
+                    let cost_us = WINDOW_RAMP_US + grant.window_loss_us.min(MOST_WINDOW_LOSS_US);
+                    Some((*position, of_member(*position)?, scaled(PERIOD_PARTS, cost_us, period_us)))
+                })
+                .collect();
+            let all: u64 = windows.iter().map(|(_, parts, _)| parts).sum();
+            let costs: u64 = windows.iter().map(|(_, _, cost)| cost).sum();
+            if windows.len() < 2 {
+                continue;
+            }
+            if costs > all / 2 {
+                return None;
+            }
+            is_any = true;
+            for (position, parts, cost) in windows {
+                let hold = group.holds.get_mut(position)?.iter_mut().find(|(on, _)| *on == card);
+                if let Some((_, hold)) = hold {
+                    *hold = Hold::Window(cost + scaled(all - costs, parts, all));
+                }
+            }
+        }
+        is_any.then_some(group)
     }
 
     fn shrunk(&self, numerator: u64, denominator: u64) -> Self {

@@ -59,6 +59,9 @@ pub struct CardStatus {
     pub achieved_1s_ppm: Option<u32>,
     /// See above.
     pub achieved_60s_ppm: Option<u32>,
+    /// By how much its windows came out too short of late, one with another; `None`: not known.
+    #[serde(default)]
+    pub window_loss_us: Option<u64>,
     /// Edges so far, how many began late by more than a millisecond, and the latest.
     pub edges: u64,
     /// See above.

@@ -34,6 +34,7 @@ pub(super) fn node() -> Node {
         exclusive: false,
         enforcement: Enforcement::Mediated,
         compute_by: ComputeEnforcement::Windows,
+        window_loss_us: 0,
     };
     let whole = CardGrant {
         index: 1,
@@ -43,6 +44,7 @@ pub(super) fn node() -> Node {
         exclusive: true,
         enforcement: Enforcement::WholeCard,
         compute_by: ComputeEnforcement::None,
+        window_loss_us: 0,
         ..share.clone()
     };
     let records = vec![

@@ -87,6 +87,9 @@ pub enum GpuError {
     /// Who uses the driver cannot be noted.
     #[error("the ledger cannot note whether the container uses its cards")]
     Present(#[source] Box<StoreError>),
+    /// What windows lose cannot be noted.
+    #[error("the ledger cannot note what the container's windows lose")]
+    WindowLosses(#[source] Box<StoreError>),
     /// What a card turned out not to do cannot be noted.
     #[error("the ledger cannot note that the container's share of a card is a weight")]
     WeightsOnly(#[source] Box<StoreError>),

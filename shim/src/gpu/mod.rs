@@ -200,6 +200,20 @@ impl Gpu {
         .await
     }
 
+    /// Notes what the container's windows lose (`GPU-...`, microseconds), where that decides how long they are.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read or written.
+    pub async fn set_window_losses(&self, id: &str, bundle: &Path, losses: Vec<(String, u64)>) -> Result<(), GpuError> {
+        let (key, bundle) = (self.key(id), bundle.to_owned());
+        blocking(move || {
+            let Some(note) = GrantNote::read(&bundle)? else { return Ok(()) };
+            let (ledger, _) = note.open()?;
+            ledger.set_window_losses(&key, &losses).map_err(|source| GpuError::WindowLosses(Box::new(source)))
+        })
+        .await
+    }
+
     /// Notes that a card does not take the container off: its share of the card's time is a weight.
     ///
     /// # Errors

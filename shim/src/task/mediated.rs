@@ -11,7 +11,10 @@ use std::{
 };
 
 use containerd_shim::protos::events::task::TaskOOM;
-use nvidia_glue::event_log::{EventLog, Kind};
+use nvidia_glue::{
+    event_log::{EventLog, Kind},
+    schedule::StatusFile,
+};
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::timeout};
 
@@ -23,7 +26,7 @@ use super::{
     watchdog,
 };
 use crate::{
-    gpu::{ExcessRules, Mediation},
+    gpu::{ExcessRules, GpuError, Mediation},
     io::{Owner, ProcessIo, Stdio},
     mediator::{
         Mediator,
@@ -156,9 +159,25 @@ impl Container {
             if let Err(error) = &told {
                 tracing::warn!(container = id, present, error = chain(error), "the ledger was not told");
             }
+            if present && let Err(error) = self.tell_window_losses(context).await {
+                tracing::warn!(container = id, error = chain(&error), "the ledger was not told what windows lose");
+            }
             // A card's policy may become one for which it counts.
             again = if present || told.is_err() { RETELL } else { Duration::MAX };
         }
+    }
+
+    /// Tells the ledger what the container's windows lose, as its mediator has measured.
+    async fn tell_window_losses(&self, context: &Context) -> Result<(), GpuError> {
+        let Some(mediated) = &self.fixed.mediated else { return Ok(()) };
+        // A small file in memory. Whoever reads it in the middle of a change finds it next time.
+        let Ok(status) = StatusFile::read(&mediated.status_file) else { return Ok(()) };
+        let losses: Vec<(String, u64)> =
+            status.cards.into_iter().filter_map(|card| Some((card.uuid, card.window_loss_us?))).collect();
+        if losses.is_empty() {
+            return Ok(());
+        }
+        context.gpu.set_window_losses(&self.fixed.id, &self.fixed.bundle, losses).await
     }
 
     /// Ends the container when its mediator has stalled: nobody holds its quota, and its neighbours' time may be its own.

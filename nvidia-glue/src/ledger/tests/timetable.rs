@@ -125,8 +125,8 @@ fn each_policy_divides_as_it_says() {
     let (one, none) = (weight(1), ComputeShare::Unlimited);
     let in_us = |start_us, end_us| Pass::Windows(vec![Window { start_us, end_us }]);
     assert_eq!(two(CardPolicy::Fair, one, none), (in_us(0, 6250), in_us(0, 6250), in_us(6250, 12_500)));
-    assert_eq!(two(CardPolicy::Weighted, one, weight(3)), (Pass::Free, in_us(0, 25_000), in_us(25_000, 100_000)));
-    assert_eq!(two(CardPolicy::Weighted, weight(2), weight(6)), (Pass::Free, in_us(0, 25_000), in_us(25_000, 100_000)));
+    assert_eq!(two(CardPolicy::Weighted, one, weight(3)), (Pass::Free, in_us(0, 25_059), in_us(25_059, 99_998)));
+    assert_eq!(two(CardPolicy::Weighted, weight(2), weight(6)), (Pass::Free, in_us(0, 25_059), in_us(25_059, 99_998)));
     assert_eq!(two(CardPolicy::Fixed, weight(4), cap(50)), (in_us(0, 25_000), in_us(0, 25_000), in_us(25_000, 75_000)));
     assert_eq!(two(CardPolicy::Fixed, none, none), (Pass::Free, Pass::Free, Pass::Free));
     assert_eq!(two(CardPolicy::Soft, weight(7), none), (Pass::Weight(7), Pass::Weight(7), Pass::Weight(1)));
@@ -298,7 +298,8 @@ fn a_cards_policy_and_period_are_set_for_all_its_containers_and_those_to_come() 
     let period = CardSetting { policy: None, period_us: Some(200 * MS) };
     assert_eq!(set(period).unwrap(), CardSetting { policy: Some(CardPolicy::Soft), ..period });
     set(policy(CardPolicy::Weighted)).unwrap();
-    assert_eq!(passes(), (windows(&[(0, 50)]).unwrap(), windows(&[(50, 200)]).unwrap()));
+    let in_us = |start_us, end_us| Pass::Windows(vec![Window { start_us, end_us }]);
+    assert_eq!(passes(), (in_us(0, 50_059), in_us(50_059, 199_998)));
     let records = bench.ledger.records().unwrap();
     assert!(records.iter().all(|record| record.cards[0].policy == CardPolicy::Weighted));
     for period_us in [19_999, 500_001] {
@@ -354,6 +355,32 @@ fn cards_without_firmware_refuse_caps_or_make_them_weights() {
     let uncapped = bench.admit("uncapped", &share(&[0], ComputeShare::Unlimited)).unwrap();
     let passes = [&capped, &slices, &uncapped].map(|record| at_last(&bench, record, 0).unwrap());
     assert_eq!(passes, [Pass::Weight(30), Pass::Weight(25), Pass::Weight(45)]);
+}
+
+#[test]
+fn windows_by_weight_follow_what_they_lose() {
+    let bench = Bench::new(1);
+    let card = uuid(&bench, 0).to_owned();
+    let of = |compute| with_policy(CardPolicy::Weighted, share(&[0], compute));
+    let (one, other) = (bench.admit("one", &of(weight(1))).unwrap(), bench.admit("other", &of(weight(1))).unwrap());
+    let lose =
+        |us| bench.ledger.set_window_losses(&key("one"), &[(card.clone(), us), ("GPU-other".into(), 9)]).unwrap();
+    let length = |record: &Record| match at_last(&bench, record, 0) {
+        Some(Pass::Windows(windows)) => windows[0].end_us - windows[0].start_us,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((length(&one), length(&other)), (50_000, 50_000));
+    lose(600);
+    assert_eq!((length(&one), length(&other)), (50_299, 49_699));
+    let revision = table(&bench).revision;
+    lose(640);
+    assert_eq!(table(&bench).revision, revision, "hardly anything has changed");
+    lose(1_000_000);
+    assert_eq!(length(&one), 51_000, "no more than opening and closing can lose");
+    let change = Change { compute: Some(PerCard::same(weight(2))), ..Change::default() };
+    bench.ledger.set(&bench.inventory, &bench.limits, &key("one"), &change, &bench.log).unwrap();
+    assert_eq!(length(&one), 67_293, "it is kept");
+    bench.ledger.set_window_losses(&key("gone"), &[(card, 9)]).unwrap();
 }
 
 #[test]

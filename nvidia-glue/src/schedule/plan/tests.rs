@@ -22,6 +22,7 @@ fn grant(card: usize, policy: CardPolicy, compute: ComputeShare) -> CardGrant {
         exclusive: false,
         enforcement: Enforcement::Mediated,
         compute_by: ComputeEnforcement::Windows,
+        window_loss_us: 0,
     }
 }
 
@@ -121,6 +122,59 @@ fn pieces_that_are_too_short_are_nobodys() {
     assert_eq!(kept(&[gap(0, period_us)]), [gap(0, period_us)]);
 }
 
+/// Containers of one card by weight, and what their windows lose as far as is known; each one's window.
+fn weighted(weights: &[u16], losses_us: &[u64]) -> (u64, Vec<Turn>) {
+    let one = |(weight, loss_us): (&u16, &u64)| {
+        let compute = ComputeShare::Weight(Weight::new(*weight).unwrap());
+        vec![CardGrant { window_loss_us: *loss_us, ..grant(0, CardPolicy::Weighted, compute) }]
+    };
+    let grants: Vec<Vec<CardGrant>> = weights.iter().zip(losses_us).map(one).collect();
+    let turns = planned(&grants, &Settings::default());
+    (turns[0].period_us, turns)
+}
+
+/// What each gets for its weight, against the one that gets most: the worst, as a part of it.
+#[allow(clippy::cast_precision_loss, reason = "microseconds of a period")]
+fn unevenness(weights: &[u16], turns: &[Turn], lost_us: &[u64]) -> f64 {
+    let each = turns
+        .iter()
+        .zip(weights)
+        .zip(lost_us)
+        .map(|((turn, weight), lost)| (lengths(turn)[0] as f64 - *lost as f64) / f64::from(*weight));
+    let (least, most) = each.fold((f64::MAX, 0.0_f64), |(least, most), one| (least.min(one), most.max(one)));
+    1.0 - least / most
+}
+
+#[test]
+fn windows_by_weight_have_their_costs_beside_their_shares() {
+    let lengths_of = |weights: &[u16], losses: &[u64]| -> Vec<u64> {
+        weighted(weights, losses).1.iter().flat_map(lengths).collect()
+    };
+    // 120 us are lost in each whatever is known.
+    assert_eq!(lengths_of(&[1, 2], &[0, 0]), [33_373, 66_626]);
+    assert_eq!(lengths_of(&[1, 2], &[880, 880]), [33_666, 66_333]);
+    assert_eq!(lengths_of(&[1, 1], &[2_000, 0]), [51_000, 49_000]);
+    assert_eq!(lengths_of(&[7], &[2_000]), [100_000], "alone there is nothing to compare with");
+    let (_, turns) = weighted(&[1, 2], &[880, 880]);
+    assert_eq!(
+        [0, 1].map(|turn: usize| turns[turn].cards[0].share_ppm),
+        [333_333, 666_666],
+        "what is shown is the share"
+    );
+    // As measured on a card: without costs, 1 ms in each window makes of 1 to 2 something else.
+    let plain = [33_333, 66_666].map(|us: u64| us - 1_000);
+    assert!(plain[1] * 1_000 / plain[0] >= 2_030);
+}
+
+#[test]
+fn costs_are_no_matter_of_caps() {
+    let caps = |loss_us| -> Vec<u64> {
+        let one = |percent| vec![CardGrant { window_loss_us: loss_us, ..grant(0, CardPolicy::Fixed, cap(percent)) }];
+        planned(&[one(10), one(30), one(60)], &Settings::default()).iter().flat_map(lengths).collect()
+    };
+    assert_eq!((caps(0), caps(2_000)), (vec![10_000, 30_000, 60_000], vec![10_000, 30_000, 60_000]));
+}
+
 fn policies() -> impl Strategy<Value = CardPolicy> {
     prop::sample::select(vec![
         CardPolicy::Fair,
@@ -141,6 +195,22 @@ fn computes() -> impl Strategy<Value = ComputeShare> {
 }
 
 proptest! {
+    /// Whatever each window loses, and whatever of it is known to the step in which it is noted: what is left is by weight.
+    #[test]
+    fn what_is_achieved_is_by_weight_whatever_windows_lose(
+        containers in prop::collection::vec((1_u16..=16, 0_u64..=2_000, -50_i64..=50), 2..=6),
+    ) {
+        let weights: Vec<u16> = containers.iter().map(|one| one.0).collect();
+        let known: Vec<u64> = containers.iter().map(|one| one.1.saturating_add_signed(one.2)).collect();
+        let lost: Vec<u64> = containers.iter().map(|one| WINDOW_RAMP_US + one.1).collect();
+        let (period_us, turns) = weighted(&weights, &known);
+        let all: u64 = turns.iter().flat_map(lengths).sum();
+        prop_assert!((period_us - 10..=period_us).contains(&all), "{all} of {period_us}");
+        prop_assert!(turns.iter().flat_map(lengths).all(|length| length >= 5 * MS));
+        let uneven = unevenness(&weights, &turns, &lost);
+        prop_assert!(uneven <= 0.025, "{uneven}: {turns:?}");
+    }
+
     #[test]
     fn there_always_is_a_plan_in_which_everybody_runs_and_no_two_windows_overlap(
         policies in prop::collection::vec(policies(), 4),

@@ -488,6 +488,7 @@ impl<C: Clock> CardScheduler<C> {
             utilization_ppm: None,
             achieved_1s_ppm,
             achieved_60s_ppm,
+            window_loss_us: self.pacer.window_loss_us(),
             edges: self.edges.all,
             late_edges: self.edges.late,
             latest_edge_us: self.edges.latest_us,

@@ -25,8 +25,10 @@ const SIGN_US: u64 = 1_000_000;
 const AWAY_US: u64 = 50_000;
 /// So long before a closing call ends, work has stopped.
 const BEFORE_US: u64 = 150;
-/// How much later than its call an edge is taken for its effect.
+/// How much later than its call a closing is taken for its effect.
 const AFTER_US: u64 = 300;
+/// And an opening: beside a neighbour that has the card, it takes that one's slice.
+const AFTER_OPENING_US: u64 = 2_200;
 
 /// Opens the log of a card's switches.
 pub(super) type OpenLog = Box<dyn FnOnce() -> Result<Option<Box<dyn SwitchLog>>, SwitchLogError> + Send>;
@@ -123,18 +125,18 @@ impl Sight {
         if !self.take() {
             return Effects { opened_us: None, closed_us: None, ran: None };
         }
-        let at = |presence, (began_us, ended_us): (u64, u64)| {
+        let at = |presence, (began_us, ended_us): (u64, u64), after_us| {
             let is_it = move |switch: &&Switch| {
                 let at_us = switch.at_ns / 1_000;
-                switch.presence == presence && at_us >= began_us && at_us <= ended_us + AFTER_US
+                switch.presence == presence && at_us >= began_us && at_us <= ended_us + after_us
             };
             self.own_switches.iter().filter(is_it).map(|switch| switch.at_ns / 1_000)
         };
         // There is a trace if anything ran.
         let untraced = closing.1.saturating_sub(BEFORE_US).max(closing.0);
         Effects {
-            opened_us: at(Presence::On, opening).next(),
-            closed_us: Some(at(Presence::Off, closing).next_back().unwrap_or(untraced)),
+            opened_us: at(Presence::On, opening, AFTER_OPENING_US).next(),
+            closed_us: Some(at(Presence::Off, closing, AFTER_US).next_back().unwrap_or(untraced)),
             ran: Some(self.own_switches.iter().any(|switch| switch.presence == Presence::On)),
         }
     }

@@ -17,13 +17,13 @@ const GRAPHICS: u32 = 1;
 const COPY: u32 = 9;
 
 /// One or more processes' drivers of the same cards, at a time that the test sets.
-struct Node {
-    now: Arc<AtomicU64>,
-    state_dir: tempfile::TempDir,
+pub(super) struct Node {
+    pub(super) now: Arc<AtomicU64>,
+    pub(super) state_dir: tempfile::TempDir,
 }
 
 impl Node {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { now: Arc::new(AtomicU64::new(1_000 * MS)), state_dir: tempfile::tempdir().unwrap() }
     }
 
@@ -31,25 +31,25 @@ impl Node {
         Machine::with_clock(self.state_dir.path(), &Clock::Set(Arc::clone(&self.now)))
     }
 
-    fn wait(&self, ms: u64) {
+    pub(super) fn wait(&self, ms: u64) {
         self.now.fetch_add(ms * MS, Ordering::Relaxed);
     }
 
-    fn now_ns(&self) -> u64 {
+    pub(super) fn now_ns(&self) -> u64 {
         self.now.load(Ordering::Relaxed)
     }
 }
 
 /// A program with work for card 0.
-struct Worker<'a> {
-    program: Program<'a>,
+pub(super) struct Worker<'a> {
+    pub(super) program: Program<'a>,
     node: DeviceFile,
     device: u32,
-    subdevice: u32,
+    pub(super) subdevice: u32,
 }
 
 impl<'a> Worker<'a> {
-    fn new(machine: &'a Machine) -> Self {
+    pub(super) fn new(machine: &'a Machine) -> Self {
         let program = machine.program();
         let (device, subdevice) = program.device(0);
         Self { program, node: machine.driver.open(crate::rm::Node::Card(0)).unwrap(), device, subdevice }
@@ -70,7 +70,7 @@ impl<'a> Worker<'a> {
     }
 
     /// A group of one channel that has work without end.
-    fn busy(&self) -> (u32, u32) {
+    pub(super) fn busy(&self) -> (u32, u32) {
         let group = self.group(GRAPHICS);
         let channel = self.channel(group);
         self.schedule(group);
@@ -99,12 +99,16 @@ impl<'a> Worker<'a> {
 
     /// In milliseconds, as the program reads it at its doorbell.
     fn executed(&self, channel: u32) -> u64 {
-        let mut bytes = [0; 8];
-        self.node.file.read_exact_at(&mut bytes, u64::from(self.token(channel)) * 64 + 16).unwrap();
-        u64::from_le_bytes(bytes) / MS
+        self.executed_us(channel) / 1_000
     }
 
-    fn disable(&self, named: &[(u32, u32)], off: bool) -> Result<(), Status> {
+    pub(super) fn executed_us(&self, channel: u32) -> u64 {
+        let mut bytes = [0; 8];
+        self.node.file.read_exact_at(&mut bytes, u64::from(self.token(channel)) * 64 + 16).unwrap();
+        u64::from_le_bytes(bytes) / 1_000
+    }
+
+    pub(super) fn disable(&self, named: &[(u32, u32)], off: bool) -> Result<(), Status> {
         let mut params = vec![0; 536];
         params[0] = u8::from(off);
         put(&mut params, 4, u32::try_from(named.len()).unwrap());
@@ -401,12 +405,11 @@ fn a_card_without_firmware_takes_no_channel_off() {
     takes_no_channel_off(&inventory);
 }
 
-fn machine_with(driver: impl FnOnce() -> SimulatedDriver) -> Machine {
+pub(super) fn machine_with(driver: impl FnOnce() -> SimulatedDriver) -> Machine {
     let no_forks = NoForks::hold();
     let driver = driver();
     let cards = (0..2).map(|minor| driver.open(crate::rm::Node::Card(minor)).unwrap()).collect();
     Machine { driver, _cards: cards, _no_forks: no_forks, _state_dir: None }
-}
 }
 
 fn takes_no_channel_off(inventory: &Inventory) {

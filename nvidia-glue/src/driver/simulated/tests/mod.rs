@@ -7,6 +7,7 @@ mod objects;
 mod programs;
 mod questions;
 mod replay;
+mod windows;
 
 use std::{collections::BTreeMap, os::fd::AsFd, path::Path, sync::Arc};
 

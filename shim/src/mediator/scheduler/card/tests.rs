@@ -620,6 +620,38 @@ fn a_card_that_was_found_to_take_nobody_off_is_a_weight_from_the_start() {
     assert!(world.state().slices.last().is_some_and(Option::is_some));
 }
 
+/// As when the driver resets the card while the container is off it: calls fail, then its channels are gone, then there are new ones.
+#[test]
+fn a_card_that_is_lost_in_the_off_time_holds_nobody_up() {
+    /// `NV_ERR_GPU_IS_LOST`.
+    const GPU_IS_LOST: RmStatus = RmStatus(0xf);
+    for lost_for in [3, 30] {
+        let mut world = World::new(true);
+        world.channels(3);
+        world.tell(vec![epoch(0, windows(10_000, 35_000), Priority::High, vec![neighbour(Priority::High)])]);
+        world.run_until(PERIOD + 50_000);
+        assert!(world.state().is_closed);
+        world.state().refusals.extend([GPU_IS_LOST; 10_000]);
+        for step in 0..10 * lost_for {
+            let promised = world.status().next_by_us.unwrap();
+            world.run_until(PERIOD + 50_000 + step * PERIOD / 10);
+            let now = world.clock.now_us();
+            assert!(promised + 2_000 > now || world.status().next_by_us > Some(promised), "it has stalled at {now}");
+        }
+        assert_eq!(world.running() == Running::Degraded, lost_for == 30, "it has some patience");
+        assert!(world.status().cards[0].failures > 0);
+        // The reset took them.
+        world.channels(0);
+        world.state().refusals.clear();
+        assert_eq!(world.run_until(100 * PERIOD), None);
+        world.channels(3);
+        let again = world.state().edges.len();
+        world.run_until(800 * PERIOD);
+        assert_eq!(world.running(), Running::Closed, "what could not be done is tried again");
+        assert!(world.state().edges.len() > again + 300, "its windows go on");
+    }
+}
+
 #[test]
 fn what_was_promised_is_told_in_time() {
     let mut world = World::new(true);
