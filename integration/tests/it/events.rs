@@ -81,6 +81,7 @@ fn creates_and_changes(node: &Node) {
 
 fn over_its_memory(node: &Node) {
     let container = idle(node, "a", 256);
+    let begin = std::time::Instant::now();
     for _ in 0..20 {
         fill(&container);
     }
@@ -95,7 +96,9 @@ fn over_its_memory(node: &Node) {
         let told: Vec<u64> = denied.map(|event| event["count"].as_u64().unwrap()).collect();
         (told.iter().sum::<u64>() > 1).then_some(told)
     });
-    assert!(told.len() < 20, "each by itself: {told:?}");
+    // Five a second and a sum are told; on a busy machine there may be no more than that.
+    let seconds = usize::try_from(begin.elapsed().as_secs()).unwrap();
+    assert!(told.len() <= 6 * (seconds + 2), "each by itself: {told:?} in {seconds} s");
 
     let mut killed = granted(node, "b", 256).env("EGPU_OOM", "kill").hostile(&["fill", "16"]).start().unwrap();
     killed.wait().unwrap();
