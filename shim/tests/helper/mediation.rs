@@ -151,12 +151,15 @@ async fn a_mediator_answers_pings_and_tells_who_is_there(bench: &Bench) {
         assert_eq!(mediator.hear_all(), FromMediator::Pong);
     }
     for _ in 0..3 {
-        let container =
-            bench.container(&["/probe", "ioctl"], |spec| bench.add_mediated_probe(spec)).mediated(&mediator);
-        assert_eq!(container.run().await.unwrap(), (0, "done\n".into()));
-        for has_processes in [true, false] {
-            assert_eq!(mediator.hear_all(), FromMediator::Presence { has_processes });
-        }
+        // Who comes and goes between two looks is not told of.
+        let mut container =
+            bench.container(&["/probe", "stay"], |spec| bench.add_mediated_probe(spec)).mediated(&mediator);
+        let init = container.create().await.unwrap();
+        container.start().await.unwrap();
+        assert_eq!(mediator.hear_all(), FromMediator::Presence { has_processes: true });
+        container.delete().await.unwrap();
+        assert_eq!(wait(&init), 137);
+        assert_eq!(mediator.hear_all(), FromMediator::Presence { has_processes: false });
         mediator.tell(&ToMediator::Ping);
         assert_eq!(mediator.hear_all(), FromMediator::Pong);
     }

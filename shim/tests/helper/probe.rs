@@ -11,6 +11,7 @@ pub fn run(arguments: &[String]) -> bool {
         Some("listener") => listener(),
         Some("forks") => forks(),
         Some("time") => time(),
+        Some("stay") => stay(),
         _ => return false,
     }
     true
@@ -88,6 +89,12 @@ fn forks() {
         .collect();
     assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
     print!("{} {}", answers.len(), answers[0]);
+}
+
+/// A driver call, by one who does not end.
+fn stay() {
+    call();
+    std::thread::sleep(std::time::Duration::from_secs(1_000_000));
 }
 
 /// What a call costs; for people.
