@@ -274,6 +274,9 @@ pub fn setup(bench: &Bench) -> Setup {
     let config = runtime_config::Config::from_toml(text, "test").unwrap();
     let inventory = nvidia_glue::cards::discover(&config).unwrap();
     let card = &inventory.cards[0];
+    // As the ledger makes it: a card's scheduler looks for its timetable there.
+    let timetables = nvidia_glue::ledger::timetable_dir(&bench.directory.path().join("state"));
+    std::fs::create_dir_all(timetables).unwrap();
     Setup {
         driver: MediatedDriver::Simulated {
             state_dir: bench.directory.path().join("state"),
