@@ -130,7 +130,7 @@ impl Gpu {
         cgroup: &Cgroup,
     ) -> Result<Prepared, GpuError> {
         let (key, bundle_path) = (self.key(id), bundle.to_owned());
-        let reading = blocking(move || read(&key, &bundle_path)).await?;
+        let reading = blocking(move || read(configuration()?, &key, &bundle_path)).await?;
         let Ask { config, request, privileges, inventory } = match reading {
             Reading::NoGpu(prepared) => return Ok(prepared),
             Reading::Gpu(ask) => *ask,
@@ -249,7 +249,7 @@ pub fn release(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Resu
         Some(note) => note,
         None if bundle.exists() => return Ok(()),
         // containerd has removed the bundle before this could be read.
-        None => GrantNote::new(&Config::load(None).map_err(|source| GpuError::Config(Box::new(source)))?),
+        None => GrantNote::new(&configuration()?),
     };
     let (ledger, log) = note.open()?;
     let mut released = ledger.release(key, reason, &log);
@@ -264,9 +264,12 @@ pub fn release(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Resu
     GrantNote::remove(bundle)
 }
 
+fn configuration() -> Result<Config, GpuError> {
+    Config::load(None).map_err(|source| GpuError::Config(Box::new(source)))
+}
+
 /// From the bundle's spec to what it asks. No side effects but the decision log's line about a refusal.
-fn read(key: &ContainerKey, bundle: &Path) -> Result<Reading, GpuError> {
-    let config = Config::load(None).map_err(|source| GpuError::Config(Box::new(source)))?;
+fn read(config: Config, key: &ContainerKey, bundle: &Path) -> Result<Reading, GpuError> {
     let path = bundle.join("config.json");
     let text = std::fs::read(&path).map_err(|source| GpuError::Spec { path: path.clone(), source })?;
     let document: Value =
@@ -402,29 +405,4 @@ async fn blocking<T: Send + 'static>(
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn an_exec_beside_a_quota_may_not_get_around_it() {
-        let process =
-            |capability: &str| json!({ "args": ["sh"], "capabilities": { "bounding": ["CAP_KILL", capability] } });
-        let rules = ExecRules { shares_card: true, refuses_privileges: true };
-        for capability in ["CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO"] {
-            let error = rules.apply(&process(capability)).unwrap_err();
-            assert_eq!(error.code(), ttrpc::Code::PERMISSION_DENIED);
-            assert!(error.to_string().contains(capability), "{error}");
-            // Advice only, or no quota: as runc would run it.
-            assert_eq!(ExecRules::default().apply(&process(capability)).unwrap(), process(capability));
-        }
-        for capability in ["CAP_SYS_NICE", "CAP_PERFMON"] {
-            let kept = json!({ "args": ["sh"], "capabilities": { "bounding": ["CAP_KILL"] } });
-            assert_eq!(rules.apply(&process(capability)).unwrap(), kept);
-        }
-        let inheriting = json!({ "args": ["sh"] });
-        assert_eq!(rules.apply(&inheriting).unwrap(), inheriting);
-        assert_eq!(rules.apply(&process("CAP_CHOWN")).unwrap(), process("CAP_CHOWN"));
-    }
-}
+mod tests;
