@@ -36,3 +36,9 @@ fn a_range_that_another_thread_may_yet_map() {
         0, 0, 16, 0, 0, 1, 0, 0, 36, 0, 2, 0, 0, 0, 0, 30, 0, 1,
     ]);
 }
+
+/// Found by the fuzzer: many mappings far from each other leave no room for the tables of a small one.
+#[test]
+fn a_small_mapping_where_the_room_for_tables_is_used_up() {
+    run(include_bytes!("../../../../fuzz/seeds/account/room-for-tables-used-up"));
+}
