@@ -144,7 +144,8 @@ mod tests {
         let Some(mut real) = RealCgroup::v1("metrics", &["cpu", "cpuacct", "memory", "pids", "freezer"]) else {
             return;
         };
-        let pid = real.spawn("", "x=$(head -c 1000000 /dev/zero | tr '\\0' x); while :; do :; done");
+        // One process: what it started would outlive it.
+        let pid = real.spawn("", "x=x; while [ ${#x} -lt 1000000 ]; do x=$x$x; done; while :; do :; done");
         let decode = |metrics: &Any| cgroups::metrics::Metrics::parse_from_bytes(&metrics.value).unwrap();
         // The kernel counts user and kernel time in ticks, at each of which some other process may be running.
         testing::until("it has used the processor", || {
@@ -153,11 +154,14 @@ mod tests {
         });
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
         real.wait();
-        // The process has ended; the figures are those of its end.
+        // The process has ended; the figures are those of its end. It is waited for before the kernel has counted its last steps.
+        let sums_up = |usage: &cgroups::metrics::CPUUsage| usage.per_cpu.iter().sum::<u64>() == usage.total;
+        testing::until("the processors' times sum up to the whole", || {
+            sums_up(&decode(&real.cgroup.metrics(0)).cpu.usage)
+        });
         let metrics = decode(&real.cgroup.metrics(0));
         assert!(metrics.cpu.usage.total > 0);
         assert!(metrics.cpu.usage.user > 0 || metrics.cpu.usage.kernel > 0);
-        assert_eq!(metrics.cpu.usage.per_cpu.iter().sum::<u64>(), metrics.cpu.usage.total);
         assert!(metrics.memory.usage.max > 0 && metrics.memory.usage.limit > 0);
         assert_eq!((metrics.pids.current, metrics.pids.limit), (0, 0));
         assert_eq!(metrics.memory_oom_control.oom_kill, 0);
