@@ -118,7 +118,7 @@ impl Pacer {
         self.open.map(|open| open.opened_us.max(counted_from(&open.span)))
     }
 
-    /// What it had more (or less: negative) than its spans, and has not paid back. For tests and views.
+    /// What it had more than its spans, and has not paid back. For tests and views.
     pub fn balance_us(&self) -> i64 {
         self.balance_us
     }
@@ -230,7 +230,6 @@ impl Pacer {
             self.settle(&span, now_us.saturating_sub(open.opened_us), now_us);
             self.settle_passed(now_us);
         }
-        self.balance_us = self.balance_us.max(0);
     }
 
     /// It has channels again.
@@ -251,11 +250,11 @@ impl Pacer {
     /// Accounts for a span: how long the channels were on the card for it, and when they were off.
     fn settle(&mut self, span: &Span, on_us: u64, closed_us: u64) {
         let signed = |us: u64| i64::try_from(us).unwrap_or(i64::MAX);
-        let credit = credit(span);
-        // What somebody else may have lost is never set off against what was lost to the host.
-        let overlap = signed(closed_us.saturating_sub(span.end_us.saturating_add(credit)));
+        // What somebody else may have lost is never set off against what was lost to the host. Not below 0: what came out too short is
+        // made up in its own span, or not.
+        let overlap = signed(closed_us.saturating_sub(span.end_us.saturating_add(credit(span))));
         let balance = self.balance_us.saturating_add(signed(on_us)).saturating_sub(signed(span.length_us()));
-        self.balance_us = balance.max(overlap).clamp(-signed(credit), MOST_DEBT_US);
+        self.balance_us = balance.max(overlap).min(MOST_DEBT_US);
         self.settled_us = self.settled_us.max(span.end_us);
     }
 }
