@@ -18,7 +18,7 @@ use nvidia_glue::{
     decision_log::DecisionLog,
     driver_files,
     inject::{self, Injection, PlanInput, Settings},
-    ledger::{Admission, ContainerKey, Limits, Process, Record, ReleaseError, ReleaseReason},
+    ledger::{Admission, ContainerKey, Ledger, Limits, Process, Record, ReleaseError, ReleaseReason},
     spec,
 };
 use runtime_config::{
@@ -183,16 +183,13 @@ impl Gpu {
     /// # Errors
     /// When the ledger cannot be read or written.
     pub async fn set_present(&self, id: &str, bundle: &Path, present: bool) -> Result<(), GpuError> {
-        let (key, bundle) = (self.key(id), bundle.to_owned());
-        blocking(move || {
-            let Some(note) = GrantNote::read(&bundle)? else { return Ok(()) };
-            let (ledger, _) = note.open()?;
+        self.with_grant(id, bundle, move |ledger, key, _| {
             let failed = |source| GpuError::Present(Box::new(source));
-            let record = ledger.record(&key).map_err(failed)?;
+            let record = ledger.record(key).map_err(failed)?;
             let counts = |record: &Record| record.cards.iter().any(|card| card.policy == CardPolicy::Preemptive);
             match record {
                 Some(record) if counts(&record) && record.present != present => {
-                    ledger.set_present(&key, present).map_err(failed)
+                    ledger.set_present(key, present).map_err(failed)
                 }
                 _ => Ok(()),
             }
@@ -205,11 +202,8 @@ impl Gpu {
     /// # Errors
     /// When the ledger cannot be read or written.
     pub async fn set_window_losses(&self, id: &str, bundle: &Path, losses: Vec<(String, u64)>) -> Result<(), GpuError> {
-        let (key, bundle) = (self.key(id), bundle.to_owned());
-        blocking(move || {
-            let Some(note) = GrantNote::read(&bundle)? else { return Ok(()) };
-            let (ledger, _) = note.open()?;
-            ledger.set_window_losses(&key, &losses).map_err(|source| GpuError::WindowLosses(Box::new(source)))
+        self.with_grant(id, bundle, move |ledger, key, _| {
+            ledger.set_window_losses(key, &losses).map_err(|source| GpuError::WindowLosses(Box::new(source)))
         })
         .await
     }
@@ -219,11 +213,24 @@ impl Gpu {
     /// # Errors
     /// When the ledger cannot be read or written.
     pub async fn set_weights_only(&self, id: &str, bundle: &Path, card: String) -> Result<(), GpuError> {
+        self.with_grant(id, bundle, move |ledger, key, log| {
+            ledger.set_weights_only(key, &card, log).map_err(|source| GpuError::WeightsOnly(Box::new(source)))
+        })
+        .await
+    }
+
+    /// Has the ledger do something about a container's grant; nothing where it was granted nothing.
+    async fn with_grant(
+        &self,
+        id: &str,
+        bundle: &Path,
+        work: impl FnOnce(&Ledger, &ContainerKey, &DecisionLog) -> Result<(), GpuError> + Send + 'static,
+    ) -> Result<(), GpuError> {
         let (key, bundle) = (self.key(id), bundle.to_owned());
         blocking(move || {
             let Some(note) = GrantNote::read(&bundle)? else { return Ok(()) };
             let (ledger, log) = note.open()?;
-            ledger.set_weights_only(&key, &card, &log).map_err(|source| GpuError::WeightsOnly(Box::new(source)))
+            work(&ledger, &key, &log)
         })
         .await
     }
