@@ -11,7 +11,6 @@ use std::{
     sync::{Mutex, OnceLock},
 };
 
-use nix::time::{ClockId, clock_gettime};
 use rustix::fs::{MemfdFlags, SealFlags};
 
 use super::{
@@ -29,7 +28,7 @@ use crate::{
     rm::{Status, decode::Control},
     schedule::{
         meter::{Measured, Meter, UTILIZATION_US},
-        now_us,
+        now_us, real_time_ns,
     },
 };
 
@@ -211,11 +210,4 @@ fn new_page() -> io::Result<File> {
     page.set_len(PAGE)?;
     rustix::fs::fcntl_add_seals(&page, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(page)
-}
-
-/// Nanoseconds of the clock that the driver sets the card's to.
-fn real_time_ns() -> u64 {
-    // The clock is there on every kernel.
-    let now = clock_gettime(ClockId::CLOCK_REALTIME).map_or(0, |now| now.tv_sec() * 1_000_000_000 + now.tv_nsec());
-    u64::try_from(now).unwrap_or(0)
 }

@@ -31,5 +31,6 @@ pub use pacer::MOST_WINDOW_LOSS_US;
 pub(crate) use plan::{can_be_laid_out, plan};
 pub use residency::Residency;
 pub(crate) use shares::Member;
+pub(crate) use status::real_time_ns;
 pub use status::{CardStatus, Running, Status, StatusFile, now_us};
 pub use timetable::{CardTurn, Epoch, Neighbour, Pass, Timetable, Turn, Window};

@@ -1,5 +1,7 @@
 //! What a mediator tells of its scheduling: to its shim, to the mediators that share its cards, and to whoever asks.
 
+use std::time::Duration;
+
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
@@ -9,6 +11,13 @@ use crate::block_file::BlockFile;
 pub fn now_us() -> u64 {
     // The clock is there on every kernel, and starts at 0.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000);
+    u64::try_from(now).unwrap_or(0)
+}
+
+/// Nanoseconds of `CLOCK_REALTIME`, to which the driver sets the card's clock.
+pub(crate) fn real_time_ns() -> u64 {
+    // As above.
+    let now = clock_gettime(ClockId::CLOCK_REALTIME).map_or(0, |now| now.tv_sec() * 1_000_000_000 + now.tv_nsec());
     u64::try_from(now).unwrap_or(0)
 }
 
@@ -30,6 +39,16 @@ pub struct Status {
     pub has_processes: bool,
     /// Card by card, in the container's order.
     pub cards: Vec<CardStatus>,
+}
+
+impl Status {
+    /// By how much the next one is late, and the interval in which they come; `None`: it is not.
+    pub fn late_by(&self, now_us: u64) -> Option<(Duration, Duration)> {
+        let due_us = self.next_by_us?;
+        let late_us = now_us.checked_sub(due_us).filter(|late_us| *late_us > 0)?;
+        let interval_us = due_us.saturating_sub(self.written_us);
+        Some((Duration::from_micros(late_us), Duration::from_micros(interval_us)))
+    }
 }
 
 /// A container's time on one card, as far as it is known. Sums grow from the container's start.

@@ -164,10 +164,7 @@ impl Watch {
 
     /// By how much the next status is late, and by how much it may be; `None`: it is not.
     fn late_by(&self, now_us: u64) -> Option<(Duration, Duration)> {
-        let status = self.status.as_ref()?;
-        let due_us = status.next_by_us?;
-        let interval = Duration::from_micros(due_us.saturating_sub(status.written_us));
-        let late = Duration::from_micros(now_us.checked_sub(due_us).filter(|late| *late > 0)?);
+        let (late, interval) = self.status.as_ref()?.late_by(now_us)?;
         Some((late, (interval * 2).clamp(LEAST_GRACE, MOST_GRACE)))
     }
 

@@ -1,5 +1,7 @@
 //! Whether the containers that share cards are kept to their turns.
 
+use std::time::Duration;
+
 use nvidia_glue::{
     doctor::Check,
     ledger::Record,
@@ -14,7 +16,7 @@ const SCHEDULES: &str = "schedules";
 /// Edges that may be late, of a thousand.
 const LATE_PER_MILLE: u64 = 10;
 /// A status that is later than that is none of a busy host's.
-const LATE_STATUS_US: u64 = 1_000_000;
+const LATE_STATUS: Duration = Duration::from_secs(1);
 
 /// `None`: nobody shares a card.
 pub(super) fn check(config: &Config) -> Option<Check> {
@@ -32,7 +34,7 @@ fn judge(all: &[(String, Status)], now_us: u64) -> Check {
         (!names.is_empty()).then(|| names.join(", "))
     };
     let any = |is_so: fn(&CardStatus) -> bool| named(&|status| status.cards.iter().any(is_so));
-    let is_late = |status: &Status| status.next_by_us.is_some_and(|by| by + LATE_STATUS_US < now_us);
+    let is_late = |status: &Status| status.late_by(now_us).is_some_and(|(late, _)| late > LATE_STATUS);
     if let Some(names) = named(&is_late) {
         return warning(
             SCHEDULES,

@@ -69,10 +69,8 @@ fn node(text: &mut Exposition, Snapshot { node, events, .. }: &Snapshot<'_>) {
 
 /// By two of the intervals in which it tells.
 fn is_overdue(node: &Node, record: &Record) -> bool {
-    let Some(status) = node.schedules.status(record) else { return false };
-    let Some(due_us) = status.next_by_us else { return false };
-    let interval_us = due_us.saturating_sub(status.written_us);
-    node.schedules.now_us > due_us.saturating_add(interval_us.saturating_mul(2))
+    let late_by = node.schedules.status(record).and_then(|status| status.late_by(node.schedules.now_us));
+    late_by.is_some_and(|(late, interval)| late > interval * 2)
 }
 
 fn cards(text: &mut Exposition, node: &Node, parts: &[Part<'_>]) {

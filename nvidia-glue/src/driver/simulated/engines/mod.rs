@@ -37,6 +37,7 @@ use crate::{
     cards::{Card, SimulatedEdges},
     driver::{Presence, Switch, SwitchLog, SwitchLogError, Taken},
     ledger::Process,
+    schedule::real_time_ns,
 };
 
 /// Tokens of a card's channels: as many as a run list has channels.
@@ -224,9 +225,7 @@ impl Engines {
     /// How busy the compute engine was lately, the oldest first; instants are those of the host's real time, as the driver's are.
     pub(super) fn samples(&self) -> io::Result<Vec<Sample>> {
         let samples = self.event(|card| card.samples.clone())?;
-        let real = clock_gettime(ClockId::CLOCK_REALTIME)?;
-        let real_ns = u64::try_from(real.tv_sec() * 1_000_000_000 + real.tv_nsec()).unwrap_or(0);
-        let ahead_ns = real_ns.saturating_sub(self.clock.now_ns());
+        let ahead_ns = real_time_ns().saturating_sub(self.clock.now_ns());
         Ok(samples
             .into_iter()
             .map(|sample| Sample { at_ns: sample.at_ns.saturating_add(ahead_ns), ..sample })
