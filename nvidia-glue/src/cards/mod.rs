@@ -21,6 +21,7 @@ mod topology;
 
 pub(crate) use discover::persistence;
 pub use discover::{DiscoverError, cached, discover, processes, refresh};
+pub(crate) use health::{SimulatedFault, SimulatedFaults};
 pub use nvidia::{DriverError, ProcessMemory};
 pub use resolve::{CardOrMig, ResolveError};
 pub use roots::Roots;

@@ -10,6 +10,7 @@
 //! module is loaded anew, or the machine starts anew.
 
 mod kernel_log;
+mod simulated;
 mod xid;
 
 use std::{
@@ -24,13 +25,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{Card, Health, Inventory, Roots, Source, kernel_module, state_file};
 use kernel_log::Record;
+pub(crate) use simulated::{SimulatedFault, SimulatedFaults};
 use xid::{Meaning, Report};
 
 /// For so long a look at the kernel's log is not repeated.
 const FRESH_MS: u64 = 1000;
 const STATE_FILE: &str = "kernel-log.json";
 /// Where cards are simulated, their errors are written here by whoever wants to see what happens: records as
-/// `/dev/kmsg` gives them, `3,1,0,-;NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.`
+/// `/dev/kmsg` gives them, `3,1,0,-;NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.` Their driver obeys them
+/// ([`SimulatedFaults`]).
 const SIMULATED_LOG: &str = "simulated/kmsg";
 
 /// The kernel's log could not be read.

@@ -75,18 +75,34 @@ const MOST_QUOTED: usize = 60;
 
 /// Reads one message of the kernel's log (the part behind the header). `None`: not about a card's health.
 pub(super) fn parse(message: &str) -> Option<Report> {
-    let text = message.strip_prefix("NVRM: ")?;
-    if text.starts_with("loading NVIDIA UNIX ") {
+    if message.starts_with("NVRM: loading NVIDIA UNIX ") {
         return Some(Report::DriverLoaded);
     }
+    let Xid { card, number, words } = xid(message)?;
+    Some(Report::Xid { card, meaning: meaning(number, words) })
+}
+
+/// One error report as it stands there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Xid<'a> {
+    /// Which card.
+    pub(super) card: PciBusId,
+    /// Its number.
+    pub(super) number: u32,
+    /// What follows the number.
+    pub(super) words: &'a str,
+}
+
+/// Reads an error report; `None`: the message is none.
+pub(super) fn xid(message: &str) -> Option<Xid<'_>> {
     // `Xid (PCI:0000:65:00): 79, ...`; older drivers leave `PCI:` out, MIG adds ` GPU-I:01` to the address.
-    let (place, rest) = text.strip_prefix("Xid (")?.split_once(')')?;
+    let (place, rest) = message.strip_prefix("NVRM: Xid (")?.split_once(')')?;
     let address = place.strip_prefix("PCI:").unwrap_or(place).split_ascii_whitespace().next()?;
     let card = pci::parse(address)?;
     let rest = rest.strip_prefix(':')?.trim_start();
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     let (number, words) = rest.split_at_checked(digits)?;
-    Some(Report::Xid { card, meaning: meaning(number.parse().ok()?, words) })
+    Some(Xid { card, number: number.parse().ok()?, words })
 }
 
 fn meaning(number: u32, words: &str) -> Meaning {

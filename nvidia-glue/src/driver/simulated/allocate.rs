@@ -9,7 +9,7 @@ use super::{
     engines::Group,
     objects::{Client, INVALID_OBJECT_PARENT, Kind, Object, VideoMemory},
     open_files::FileId,
-    state::State,
+    state::{SimulatedCard, State},
 };
 use crate::rm::{Node, Status};
 
@@ -83,6 +83,8 @@ struct Place {
 
 fn make(state: &mut State, class: Class, place: Place, params: &mut [u8]) -> Result<Kind, Status> {
     let on_card = place.card.ok_or(INVALID_OBJECT_PARENT);
+    // Nearly all of them are told to the card's firmware.
+    place.card.and_then(|card| state.cards.get(card)).map_or(Ok(()), SimulatedCard::check)?;
     Ok(match class.makes {
         Makes::NotSupported => return Err(Status::NOT_SUPPORTED),
         Makes::Refused => return Err(Status::INSUFFICIENT_PERMISSIONS),
@@ -147,6 +149,7 @@ fn depends_on(class: Class, params: &[u8]) -> Vec<u32> {
 fn device(state: &State, instance: u32) -> Result<usize, Status> {
     let card = usize::try_from(instance).map_err(|_| Status::INVALID_ARGUMENT)?;
     let place = state.cards.get(card).ok_or(Status::INVALID_ARGUMENT)?;
+    place.check()?;
     if state.files.has(Node::Card(place.card.minor)) { Ok(card) } else { Err(Status::INSUFFICIENT_PERMISSIONS) }
 }
 

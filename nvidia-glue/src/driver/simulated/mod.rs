@@ -11,6 +11,9 @@
 //! that hangs on it. Nobody tells a process about that, so it is seen at the next call of any kind, by locks that stay with
 //! open files (`open_files`). Cards' memory is one account for the machine (`card_memory`), so that an oversubscribed card
 //! is full for all its users, and so is their time.
+//!
+//! Cards fail as whoever writes their error into the simulated kernel log wants it (`cards::SimulatedFaults`): a card is lost,
+//! comes back, or its firmware does not answer.
 
 mod allocate;
 mod bytes;
@@ -111,7 +114,8 @@ impl SimulatedDriver {
         let cards = inventory.cards.iter().map(simulated).collect::<Result<_, SimulatedDriverError>>()?;
         let handles = ClientHandles::new(&directory)
             .map_err(|source| SimulatedDriverError::File { path: directory.clone(), source })?;
-        let state = State::new(cards, OpenFiles::new(own), handles, inventory.driver_version.clone());
+        let state =
+            State::new(cards, OpenFiles::new(own), handles, inventory.driver_version.clone(), state_dir.to_owned());
         Ok(Self { nodes, state: Mutex::new(state) })
     }
 

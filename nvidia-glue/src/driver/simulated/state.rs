@@ -1,16 +1,25 @@
 //! What the simulated driver knows: cards, open files, clients, address spaces, exports.
 
-use std::{collections::BTreeMap, io, sync::Arc};
+use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
 
 use super::{
     card_memory::{CardMemory, GRANULE},
     client_handles::ClientHandles,
     engines::Engines,
-    objects::{Client, GENERIC, INVALID_OBJECT_HANDLE, VideoMemory},
+    objects::{Client, GENERIC, INVALID_OBJECT_HANDLE, Kind, VideoMemory},
     open_files::{FileId, OpenFiles},
     uvm::UvmFile,
 };
-use crate::{cards::Card, driver::DeviceFile, rm::Status};
+use crate::{
+    cards::{Card, SimulatedFault, SimulatedFaults},
+    driver::DeviceFile,
+    rm::Status,
+};
+
+/// `NV_ERR_GPU_IS_LOST`.
+const GPU_IS_LOST: Status = Status(0xf);
+/// `NV_ERR_TIMEOUT`.
+const TIMEOUT: Status = Status(0x65);
 
 /// A card, and what is taken of it.
 #[derive(Debug)]
@@ -19,11 +28,26 @@ pub(super) struct SimulatedCard {
     pub(super) memory: Arc<CardMemory>,
     pub(super) engines: Arc<Engines>,
     next_address: u64,
+    /// As its log said at the last call.
+    fault: SimulatedFault,
 }
 
 impl SimulatedCard {
     pub(super) fn new(card: Card, memory: CardMemory, engines: Engines) -> Self {
-        Self { card, memory: Arc::new(memory), engines: Arc::new(engines), next_address: 0 }
+        let (memory, engines) = (Arc::new(memory), Arc::new(engines));
+        Self { card, memory, engines, next_address: 0, fault: SimulatedFault::default() }
+    }
+
+    /// Whether anything can be asked of it: the kernel's part of the driver knows that a card is lost, and refuses what would need
+    /// it (src/nvidia/src/kernel/rmapi/control.c, `_kgspRpcSanityCheck`). Frees succeed all the same.
+    pub(super) fn check(&self) -> Result<(), Status> {
+        if self.fault.is_lost { Err(GPU_IS_LOST) } else { Ok(()) }
+    }
+
+    /// The same for one control.
+    pub(super) fn check_control(&self, command: u32) -> Result<(), Status> {
+        self.check()?;
+        if self.fault.unanswered.contains(&command) { Err(TIMEOUT) } else { Ok(()) }
     }
 
     /// An account of the card cannot be kept.
@@ -61,6 +85,8 @@ pub(super) struct State {
     /// What the driver calls its version.
     pub(super) version: String,
     client_handles: ClientHandles,
+    /// Where the log of the cards' errors is.
+    state_dir: PathBuf,
 }
 
 impl State {
@@ -69,8 +95,9 @@ impl State {
         files: OpenFiles,
         client_handles: ClientHandles,
         version: String,
+        state_dir: PathBuf,
     ) -> Self {
-        Self {
+        let mut state = Self {
             cards,
             files,
             clients: BTreeMap::new(),
@@ -79,14 +106,61 @@ impl State {
             uvm: BTreeMap::new(),
             version,
             client_handles,
-        }
+            state_dir,
+        };
+        state.look_at_faults();
+        state
     }
 
     /// Which file this is, after everything that closed files held has been freed.
     pub(super) fn enter(&mut self, file: &DeviceFile) -> io::Result<FileId> {
         let id = self.files.identify(file)?;
         self.free_closed();
+        self.look_at_faults();
         Ok(id)
+    }
+
+    /// Does what errors of cards do. They are seen late, too.
+    fn look_at_faults(&mut self) {
+        let Some(faults) = SimulatedFaults::look(&self.state_dir) else { return };
+        for index in 0..self.cards.len() {
+            let Some(card) = self.cards.get_mut(index) else { return };
+            let before = std::mem::replace(&mut card.fault, faults.of(card.card.pci));
+            let (is_lost, is_reset) = (card.fault.is_lost, card.fault.resets != before.resets);
+            if is_reset {
+                self.free_devices(index);
+            }
+            if is_lost && (is_reset || !before.is_lost) {
+                self.end_channels(index);
+            }
+        }
+    }
+
+    /// A lost card's channels are told so, all of them, and do nothing any more (`kgspRcAndNotifyAllChannels`); their objects stay.
+    fn end_channels(&self, card: usize) {
+        for client in self.clients.values() {
+            let of_card = client.objects.iter().filter(|(handle, _)| client.card_of(**handle) == Some(card));
+            of_card.for_each(|(_, object)| {
+                if let Kind::Channel { seat, .. } = &object.kind {
+                    seat.leave();
+                }
+            });
+        }
+    }
+
+    /// Who takes a card away from the driver, as a reset does, takes from all clients the devices on it, with what is below
+    /// (`rmapiDelPendingDevices`).
+    fn free_devices(&mut self, card: usize) {
+        for client in self.clients.values_mut() {
+            let is_device = |kind: &Kind| matches!(kind, Kind::Device { card: own } if *own == card);
+            let of_card = client.objects.iter().filter(|(_, object)| is_device(&object.kind));
+            let devices: Vec<u32> = of_card.map(|(handle, _)| *handle).collect();
+            for device in devices {
+                // It may have gone with another one.
+                let _ = client.free(device);
+            }
+        }
+        self.exports.retain(|_, export| export.card != Some(card));
     }
 
     /// Does what last closes do. They are seen late: at the next call.

@@ -220,8 +220,10 @@ pub(super) fn control(state: &mut State, call: &mut Call<'_>) -> Result<(), Stat
         Err(super::objects::INVALID_OBJECT_HANDLE) => Err(Status::INVALID_CLIENT),
         other => other,
     }?;
-    let target = if object == client { None } else { Some(owner.object(object)?) };
     let card = owner.card_of(object);
+    // A few, which are answered without the card (`RMCTRL_FLAGS_NO_GPUS_ACCESS`), a real driver answers all the same.
+    card.and_then(|card| state.cards.get(card)).map_or(Ok(()), |card| card.check_control(command))?;
+    let target = if object == client { None } else { Some(state.client(call.file, client)?.object(object)?) };
     if NO_EFFECT.contains(&command) {
         return Ok(());
     }

@@ -268,6 +268,17 @@ impl Seat {
         })
     }
 
+    /// It has no work any more, and gets none.
+    pub(super) fn leave(&self) {
+        let left = self.engines.event(|Channels { channels, .. }| {
+            channels.retain(|channel| channel.token != self.token || channel.owner != self.engines.own);
+        });
+        if let Err(error) = left {
+            let path = self.engines.file.path.display().to_string();
+            tracing::warn!(%error, path, "a simulated channel does not leave its engine");
+        }
+    }
+
     /// What it got until now, which the program then finds at its doorbell.
     pub(super) fn tell(&self) -> io::Result<()> {
         let Executed { executed_ns, at_ns } = self.executed()?;
@@ -326,12 +337,6 @@ impl SwitchLog for Switches {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let left = self.engines.event(|Channels { channels, .. }| {
-            channels.retain(|channel| channel.token != self.token || channel.owner != self.engines.own);
-        });
-        if let Err(error) = left {
-            let path = self.engines.file.path.display().to_string();
-            tracing::warn!(%error, path, "a simulated channel does not leave its engine");
-        }
+        self.leave();
     }
 }

@@ -27,7 +27,7 @@ impl Node {
         Self { now: Arc::new(AtomicU64::new(1_000 * MS)), state_dir: tempfile::tempdir().unwrap() }
     }
 
-    fn machine(&self) -> Machine {
+    pub(super) fn machine(&self) -> Machine {
         Machine::with_clock(self.state_dir.path(), &Clock::Set(Arc::clone(&self.now)))
     }
 
@@ -44,7 +44,7 @@ impl Node {
 pub(super) struct Worker<'a> {
     pub(super) program: Program<'a>,
     node: DeviceFile,
-    device: u32,
+    pub(super) device: u32,
     pub(super) subdevice: u32,
 }
 
@@ -98,7 +98,7 @@ impl<'a> Worker<'a> {
     }
 
     /// In milliseconds, as the program reads it at its doorbell.
-    fn executed(&self, channel: u32) -> u64 {
+    pub(super) fn executed(&self, channel: u32) -> u64 {
         self.executed_us(channel) / 1_000
     }
 

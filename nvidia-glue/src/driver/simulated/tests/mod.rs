@@ -1,6 +1,7 @@
 //! The simulated driver as programs meet it: by bytes.
 
 mod engines;
+mod faults;
 mod garbage;
 mod lifetimes;
 mod objects;
