@@ -13,6 +13,7 @@ use crate::{
 
 const MODULE: &str = "driver module";
 const PAGEABLE: &str = "pageable memory";
+const COHERENT: &str = "coherent memory";
 const LIBRARIES: &str = "driver libraries";
 
 /// Whether the module is loaded, and which.
@@ -45,6 +46,25 @@ pub(super) fn pageable_memory(roots: &Roots) -> Option<Check> {
             "ordinary memory of programs may move to a card (HMM), beside what their container was granted; it makes way for \
              any allocation",
             "put `options nvidia-uvm uvm_disable_hmm=1` into a file of /etc/modprobe.d and load the module again",
+        )
+    })
+}
+
+/// Whether cards' memory is memory of the host as well, a NUMA node of it, as the driver arranges on Grace machines. `None`: it is not, or
+/// no card is there. The file is there for such cards only (kernel-open/nvidia/nv-procfs.c, nv-pci.c).
+pub(super) fn coherent_memory(roots: &Roots) -> Option<Check> {
+    let entries = fs::read_dir(roots.proc.join("driver/nvidia/gpus")).ok()?.filter_map(Result::ok);
+    let cards: BTreeSet<String> = entries
+        .filter(|card| card.path().join("numa_status").exists())
+        .filter_map(|card| card.file_name().into_string().ok())
+        .collect();
+    (!cards.is_empty()).then(|| {
+        let cards = cards.into_iter().collect::<Vec<_>>().join(", ");
+        Check::warning(
+            COHERENT,
+            format!("the memory of {cards} is a NUMA node of the host: programs get it by ordinary allocations too, beside their quota"),
+            "put `options nvidia NVreg_CoherentGPUMemoryMode=driver` (before driver 580: `NVreg_EnableUserNUMAManagement=0`) into a \
+             file of /etc/modprobe.d and load the module again",
         )
     })
 }

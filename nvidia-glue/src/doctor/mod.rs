@@ -90,7 +90,8 @@ pub fn checks(roots: &Roots, config: &Config, findings: &Findings) -> Vec<Check>
     let simulated = matches!(&findings.inventory, Ok(inventory) if inventory.source == Source::Simulated);
     if !simulated {
         checks.extend(driver::module(roots));
-        checks.extend(driver::pageable_memory(roots));
+        // Where the hardware lets a card reach ordinary memory, HMM is off whatever its parameter says.
+        checks.extend(driver::coherent_memory(roots).or_else(|| driver::pageable_memory(roots)));
         checks.extend(driver::user_space(roots, config));
         if let Ok(inventory) = &findings.inventory {
             checks.extend(driver::calls(config, &inventory.driver_version));

@@ -114,6 +114,19 @@ fn pageable_memory_that_may_move_to_a_card() {
 }
 
 #[test]
+fn memory_of_a_card_that_is_the_hosts_as_well() {
+    let node = node();
+    let is_told = |node: &FakeNode, what: &str| {
+        checks(&node.roots, &config(node), &findings()).iter().any(|check| check.what == what)
+    };
+    assert!(!is_told(&node, "coherent memory"));
+    node.proc("driver/nvidia/gpus/0000:01:00.0/numa_status", "Node: 1\nStatus: online\n");
+    expect(&node, &findings(), "coherent memory", Level::Warning, "memory of 0000:01:00.0 is a NUMA node");
+    node.sys("module/nvidia_uvm/parameters/uvm_disable_hmm", "N\n");
+    assert!(!is_told(&node, "pageable memory"), "HMM is off there");
+}
+
+#[test]
 fn nodes_and_their_links() {
     let node = node();
     expect(&node, &findings(), "device nodes", Level::Failure, "/dev/nvidia0 is missing; /dev/nvidiactl is missing");
