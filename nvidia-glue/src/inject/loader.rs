@@ -158,17 +158,27 @@ mod tests {
         inject::tests::Case,
     };
 
+    /// glibc's loader of this machine, and where Debian has its libc.
+    const NATIVE: (Abi, &str, &str) = if cfg!(target_arch = "aarch64") {
+        (Abi::Aarch64, "/lib/ld-linux-aarch64.so.1", "/lib/aarch64-linux-gnu/libc.so.6")
+    } else {
+        (Abi::X86_64, "/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/libc.so.6")
+    };
+
     /// This machine's loader, alone in a root of its own, finds libcuda in a directory that it does not search by itself.
     #[test]
     fn the_real_loader_finds_libcuda_through_the_cache() {
-        if !nix::unistd::geteuid().is_root() || !Path::new("/lib64/ld-linux-x86-64.so.2").exists() {
-            println!("skipped: needs root, for chroot, and glibc on x86-64");
+        let (abi, loader, libc) = NATIVE;
+        if !nix::unistd::geteuid().is_root() || ![loader, libc].iter().all(|file| Path::new(file).exists()) {
+            println!("skipped: needs root, for chroot, and glibc where Debian has it");
             return;
         }
         let no_forks = NoForks::hold();
         let mut case = Case::new();
         fs::remove_file(case.rootfs().join("etc/debian_version")).unwrap();
-        for file in ["/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/libc.so.6", "/bin/true"] {
+        let library = "/usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04";
+        put(&case.host(), library, fake_library("libcuda.so.1", abi));
+        for file in [loader, libc, "/bin/true"] {
             put(&case.rootfs(), file, fs::read(file).unwrap());
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
             fs::set_permissions(case.rootfs().join(file.trim_start_matches('/')), mode).unwrap();
@@ -176,12 +186,12 @@ mod tests {
         case.spec["mounts"] = json!([]);
         case.apply();
         // In place of the mount.
-        put(&case.rootfs(), "/usr/lib64/libcuda.so.580.159.04", fake_library("libcuda.so.1", Abi::X86_64));
+        put(&case.rootfs(), "/usr/lib64/libcuda.so.580.159.04", fake_library("libcuda.so.1", abi));
         drop(no_forks);
         let mut command = Command::new("chroot");
         command
             .arg(case.rootfs())
-            .args(["/lib64/ld-linux-x86-64.so.2", "--preload", "libcuda.so.1", "/bin/true"])
+            .args([loader, "--preload", "libcuda.so.1", "/bin/true"])
             .env_clear()
             .env("LD_DEBUG", "libs")
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");

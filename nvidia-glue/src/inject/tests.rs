@@ -76,7 +76,7 @@ impl Case {
         path
     }
 
-    fn host(&self) -> PathBuf {
+    pub(super) fn host(&self) -> PathBuf {
         self.path("host")
     }
 
