@@ -2,7 +2,8 @@
 #
 # On a fresh Debian or Ubuntu machine with Rust, as root, every target does all of its own set-up.
 #
-#   make build      release binaries in target/release
+#   make build      release binaries in target/release; for the other architecture, in a folder of its name there:
+#                   CARGO_BUILD_TARGET=aarch64-unknown-linux-gnu LIBSECCOMP_LIB_PATH=<where its libseccomp.a is>
 #   make demo       the main job end to end on a real containerd; simulated cards where there is no NVIDIA driver
 #   make test       everything that runs without a GPU: lints, unit tests, real containerd, what the binaries link to
 #   make bench      egpu against runc in the same run (BENCH_ARGS="--save" keeps the result)
@@ -20,17 +21,24 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
-RELEASE := $(TARGET)/release
+RELEASE := $(TARGET)/$(if $(CARGO_BUILD_TARGET),$(CARGO_BUILD_TARGET)/)release
 BENCH_ARGS ?=
 VM_ARGS ?=
 
-# Where this architecture's libseccomp.a is; it is linked in.
-LIBSECCOMP_LIB_PATH ?= /usr/lib/$(shell uname -m)-linux-gnu
+# The architecture that is built for: this machine's, or CARGO_BUILD_TARGET's, with Debian's cross compiler as linker.
+MACHINE := $(firstword $(subst -, ,$(CARGO_BUILD_TARGET)) $(shell uname -m))
+ifneq ($(MACHINE),$(shell uname -m))
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER ?= aarch64-linux-gnu-gcc
+export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER ?= x86_64-linux-gnu-gcc
+endif
+
+# Where that architecture's libseccomp.a is; it is linked in.
+LIBSECCOMP_LIB_PATH ?= /usr/lib/$(MACHINE)-linux-gnu
 export LIBSECCOMP_LIB_PATH
 
 # A program for containers of tests, which have no C library: static. With a target of its own, so that what the compiler
 # itself loads is not.
-RM_CLIENT_TARGET := $(shell uname -m)-unknown-linux-gnu
+RM_CLIENT_TARGET := $(MACHINE)-unknown-linux-gnu
 RM_CLIENT := $(TARGET)/rm-client/$(RM_CLIENT_TARGET)/debug/rm-client
 export EGPU_TEST_RM_CLIENT ?= $(RM_CLIENT)
 

@@ -29,7 +29,19 @@ build)
     want gcc command -v cc
     want libc6-dev test -e /usr/include/stdlib.h
     want binutils command -v readelf
-    want libseccomp-dev test -e "/usr/lib/$(uname -m)-linux-gnu/libseccomp.a" -a -e /usr/include/seccomp.h
+    machine=${CARGO_BUILD_TARGET:-$(uname -m)}
+    machine=${machine%%-*}
+    library=${LIBSECCOMP_LIB_PATH:-/usr/lib/$machine-linux-gnu}/libseccomp.a
+    if [ "$machine" = "$(uname -m)" ]; then
+        want libseccomp-dev test -e "$library" -a -e /usr/include/seccomp.h
+    else
+        want "gcc-${machine/_/-}-linux-gnu" command -v "$machine-linux-gnu-gcc"
+        # A package of the other architecture is not to be had without telling dpkg of that one: the administrator's to decide.
+        [ -e "$library" ] || {
+            echo "missing: $library, of Debian's libseccomp-dev for $machine; LIBSECCOMP_LIB_PATH is where it is" >&2
+            exit 1
+        }
+    fi
     ;;
 containerd)
     want containerd command -v containerd
