@@ -20,7 +20,8 @@ pub struct Placement<'a> {
     /// Its own handle, as the driver returned it.
     pub object: Handle,
     /// Objects of the same client that it goes with, besides its parent: those that the driver calls `refAddDependant` for
-    /// (a channel: its group, address space, context share and USERD memory). Those that are not known are left out.
+    /// in every release (a channel: its address space and context share). Those that are not known are left out. Not among them is
+    /// the memory of a channel's USERD: the channel outlives its handle ([`Accounts::attach`]).
     pub dependencies: &'a [Handle],
 }
 

@@ -273,6 +273,8 @@ impl Session {
                 // One on a card that is not known would run whenever it likes.
                 let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
                 wanted.dependencies = handles(params, CHANNEL_DEPENDENCIES);
+                wanted.references = handles(params, USERD_MEMORY);
+                self.userd_is_known(alloc.client, &wanted.references)?;
                 // One that is not in a group gets buffers of its own.
                 let is_grouped = lock(&self.topology).group(alloc.client, alloc.parent).is_some();
                 let engine = memory::channel_engine(params).unwrap_or(0);
@@ -286,6 +288,18 @@ impl Session {
             _ => {}
         }
         Ok(wanted)
+    }
+
+    /// A channel keeps the memory that its USERD is in, but goes with it (570 to 595) where that is pinned memory of the program's
+    /// (`NV01_MEMORY_SYSTEM_OS_DESCRIPTOR`). That is made without the mediator, so its end would not be seen, and whoever opens
+    /// and closes the gate would go on naming a channel that is not there. No program that was recorded has it there.
+    fn userd_is_known(&self, client: Handle, memories: &[Handle]) -> Result<(), End> {
+        let accounts = lock(&self.accounts);
+        let is_charged = |memory: &Handle| {
+            let object = accounts.object(ObjectName::new(client, *memory));
+            object.is_some_and(|object| object.kind == Kind::Memory && object.charge.is_some())
+        };
+        if memories.iter().all(is_charged) { Ok(()) } else { Err(End::Status(Status::OBJECT_NOT_FOUND)) }
     }
 
     /// An event watches an object of the container's, and wakes a file.
@@ -552,8 +566,10 @@ const PARAMS_MOST: u32 = 4096;
 const CONTEXT_DMA_OBJECT: usize = 8;
 /// `hVASpace` of a channel group's parameters.
 const GROUP_DEPENDENCIES: &[usize] = &[8];
-/// `hContextShare`, `hVASpace` and `hUserdMemory[0]` of a channel's parameters.
-const CHANNEL_DEPENDENCIES: &[usize] = &[24, 28, 32];
+/// `hContextShare` and `hVASpace` of a channel's parameters.
+const CHANNEL_DEPENDENCIES: &[usize] = &[24, 28];
+/// `hUserdMemory[0]` of a channel's parameters. The channel outlives its handle, and keeps the memory.
+const USERD_MEMORY: &[usize] = &[32];
 
 /// The handles at these offsets, without those that are null.
 fn handles(params: &[u8], at: &[usize]) -> Vec<Handle> {

@@ -96,22 +96,31 @@ fn make(state: &mut State, class: Class, place: Place, params: &mut [u8]) -> Res
         Makes::VirtualMemory => Kind::VirtualMemory,
         Makes::AddressSpace => Kind::AddressSpace,
         Makes::ChannelGroup => Kind::ChannelGroup { engine: get(params, 12), group: Group::new(), buffers: None },
-        Makes::Channel => channel(state, place, get(params, 128))?,
+        Makes::Channel => channel(state, place, params)?,
         Makes::ContextShare | Makes::Plain | Makes::Client => Kind::Plain,
     })
 }
 
-/// A channel; `engine` counts where there is no group above.
-fn channel(state: &State, place: Place, engine: u32) -> Result<Kind, Status> {
-    let above = state.clients.get(&place.client).and_then(|client| client.objects.get(&place.parent));
-    let (engine, group) = match above.map(|above| &above.kind) {
+/// A channel; what its parameters say of an engine counts where there is no group above.
+fn channel(state: &State, place: Place, params: &[u8]) -> Result<Kind, Status> {
+    let client = state.clients.get(&place.client).ok_or(INVALID_OBJECT_PARENT)?;
+    let (engine, group) = match client.objects.get(&place.parent).map(|above| &above.kind) {
         Some(Kind::ChannelGroup { engine, group, .. }) => (*engine, Arc::clone(group)),
-        _ => (engine, Group::new()),
+        _ => (get(params, 128), Group::new()),
+    };
+    // hUserdMemory[0]; without one, the driver has memory of its own for it.
+    let userd = match get(params, 32) {
+        0 => None,
+        memory => match &client.object(memory)?.kind {
+            Kind::VideoMemory(memory) => Some(Arc::clone(memory)),
+            Kind::SystemMemory { .. } => None,
+            _ => return Err(Status::OBJECT_NOT_FOUND),
+        },
     };
     let card = place.card.and_then(|card| state.cards.get(card)).ok_or(INVALID_OBJECT_PARENT)?;
     let seat = card.engines.join((place.client, place.handle), &group, engine);
     let seat = seat.map_err(|error| card.cannot_count(&error))?.ok_or(Status::INSUFFICIENT_RESOURCES)?;
-    Ok(Kind::Channel { engine, seat, buffers: None })
+    Ok(Kind::Channel { engine, seat, buffers: None, _userd: userd })
 }
 
 fn check_parent(client: &Client, own: u32, parent: u32, below: Below) -> Result<(), Status> {

@@ -63,6 +63,8 @@ pub(super) enum Kind {
         seat: Arc<Seat>,
         /// As a group's, of a channel without one.
         buffers: Option<Arc<VideoMemory>>,
+        /// What its USERD is in, which it keeps (`memdescCreateSubMem` in the driver).
+        _userd: Option<Arc<VideoMemory>>,
     },
     /// Everything else: engines on a channel, events, information pages.
     Plain,

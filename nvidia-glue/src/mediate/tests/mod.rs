@@ -5,6 +5,7 @@ mod debugger;
 mod exports;
 mod foreign;
 mod gates;
+mod kept;
 mod managed;
 mod memory;
 mod monitor;

@@ -97,14 +97,15 @@ impl Machine {
 
 fn live(state: &State) -> u64 {
     let of_kind = |kind: &Kind| match kind {
-        Kind::VideoMemory(memory) => Some(Arc::clone(memory)),
-        Kind::ChannelGroup { buffers, .. } | Kind::Channel { buffers, .. } => buffers.clone(),
-        _ => None,
+        Kind::VideoMemory(memory) => vec![Arc::clone(memory)],
+        Kind::ChannelGroup { buffers, .. } => buffers.iter().cloned().collect(),
+        Kind::Channel { buffers, _userd: userd, .. } => buffers.iter().chain(userd).cloned().collect(),
+        _ => Vec::new(),
     };
     let objects = state.clients.values().flat_map(|client| client.objects.values().map(|object| &object.kind));
     let exports = state.exports.values().flat_map(|export| export.objects.values());
     let mapped = state.uvm.values().flat_map(super::uvm::UvmFile::pieces);
-    let pieces = objects.chain(exports).filter_map(of_kind).chain(mapped);
+    let pieces = objects.chain(exports).flat_map(of_kind).chain(mapped);
     let distinct: BTreeMap<*const VideoMemory, u64> =
         pieces.map(|piece| (Arc::as_ptr(&piece), piece._piece.bytes())).collect();
     distinct.values().sum()
