@@ -44,7 +44,7 @@ pub(crate) mod test_support;
 mod tests;
 mod timetable;
 
-use std::{path::Path, time::Duration};
+use std::{collections::HashSet, path::Path, sync::Mutex, time::Duration};
 
 pub use account::Refusal;
 pub(crate) use account::{CardAsk, slices_of};
@@ -72,6 +72,8 @@ pub struct Ledger {
     store: Store,
     node: Box<dyn Node>,
     reclaim_patience: Duration,
+    /// The grants of which it has been told that they cannot be taken back yet, and why: an admission looks again and again.
+    told: Mutex<HashSet<(String, &'static str)>>,
 }
 
 impl Ledger {
@@ -81,7 +83,7 @@ impl Ledger {
     /// When the directories cannot be made, or the boot id cannot be read.
     pub fn open(state_dir: &Path) -> Result<Self, StoreError> {
         let store = Store::open(state_dir, LOCK_PATIENCE)?;
-        Ok(Self { store, node: Box::new(Linux), reclaim_patience: RECLAIM_PATIENCE })
+        Ok(Self { store, node: Box::new(Linux), reclaim_patience: RECLAIM_PATIENCE, told: Mutex::default() })
     }
 
     /// Every grant, in ledger order. Takes no lock: each record is whole, and the list may be a moment old.

@@ -1,6 +1,6 @@
 //! Taking back the grants of shims that are gone. See [`super`] for the rule.
 
-use std::path::Path;
+use std::{path::Path, sync::PoisonError};
 
 use super::{
     ContainerKey, GrantState, Ledger, Record, StoreError, index::Index, liveness::Population, reserve::grant_fields,
@@ -108,13 +108,11 @@ impl Ledger {
         match self.end(record) {
             Fate::Freed => {}
             Fate::Dying => {
-                log.write(&[reclaim_line(record).field("action", "killed what its shim left running")]);
+                self.tell_once(record, "its shim is gone; killed what it left running", log);
                 return Ok(Fate::Dying);
             }
             Fate::Kept => {
-                log.write(&[reclaim_line(record)
-                    .field("action", "kept: it cannot be told whether its cgroup is empty")
-                    .field("cgroups", record.cgroups.join(" "))]);
+                self.tell_once(record, "its shim is gone; kept: it cannot be told whether its cgroup is empty", log);
                 return Ok(Fate::Kept);
             }
         }
@@ -129,10 +127,20 @@ impl Ledger {
         index.save(locked);
         let given_back =
             record.cards.iter().map(|card| grant_fields(Line::new(Event::Release, &record.container), card));
-        let mut lines = vec![reclaim_line(record).field("action", "taken back: shim and container are gone")];
+        let reclaimed = orphan_line(Event::Reclaim, record);
+        let mut lines = vec![reclaimed.field("action", "taken back: shim and container are gone")];
         lines.extend(given_back);
         log.write(&lines);
         Ok(Fate::Freed)
+    }
+
+    /// A warning, once in this ledger's life: a process that does not die (in the driver, say) is looked at every few milliseconds.
+    fn tell_once(&self, record: &Record, action: &'static str, log: &DecisionLog) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.insert((record.grant_id.clone(), action)) {
+            let line = orphan_line(Event::Warn, record).field("action", action);
+            log.write(&[line.field("cgroups", record.cgroups.join(" "))]);
+        }
     }
 
     /// Kills what is left of a container without a shim.
@@ -167,10 +175,10 @@ impl Ledger {
     }
 }
 
-fn reclaim_line(record: &Record) -> Line {
+fn orphan_line(event: Event, record: &Record) -> Line {
     let state = match record.state {
         GrantState::Pending => "pending",
         GrantState::Bound => "bound",
     };
-    Line::new(Event::Reclaim, &record.container).field("state", state).field("shim", record.shim.pid)
+    Line::new(event, &record.container).field("state", state).field("shim", record.shim.pid)
 }

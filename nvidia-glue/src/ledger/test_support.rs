@@ -375,5 +375,6 @@ fn open(directory: &Path, node: &FakeNode) -> Ledger {
         store: Store::open(directory, patience).unwrap(),
         node: Box::new(node.clone()),
         reclaim_patience: std::time::Duration::ZERO,
+        told: std::sync::Mutex::default(),
     }
 }
