@@ -116,6 +116,11 @@ impl Line {
         Self::begin(event, entry).field("uuid", uuid)
     }
 
+    /// A line about the node.
+    pub(crate) fn about_node(event: Event) -> Self {
+        Self::begin(event, event.kind().map(|kind| Entry::about_card(kind, None)))
+    }
+
     /// The last line of a create that failed: nothing of the container is left.
     pub(crate) fn destroyed(container: &ContainerKey) -> Self {
         Self::new(Event::Destroy, container).field("result", "container destroyed").field("reserved", "nothing")

@@ -144,7 +144,7 @@ impl Ledger {
             let container = Box::new(admission.container.clone());
             return Err(AdmitError::AlreadyAdmitted { container, shim_pid: earlier.shim.pid });
         }
-        self.follow_configuration(locked, &mut index, admission.limits).map_err(failed)?;
+        self.follow_configuration(locked, &mut index, admission.limits, steps).map_err(failed)?;
         let grants = self.reserve(locked, &mut index, admission, plan, steps, log)?;
         let record = new_record(admission, grants, &index, locked).map_err(failed)?;
         let written = index.begin_change(locked).and_then(|()| locked.write_record(&record));

@@ -38,7 +38,8 @@ impl Ledger {
         setting: CardSetting,
         log: &DecisionLog,
     ) -> Result<CardSetting, PolicyError> {
-        let result = self.try_set_policy(inventory, limits, uuid, setting);
+        let mut lines = Vec::new();
+        let result = self.try_set_policy(inventory, limits, uuid, setting, &mut lines);
         let mut line = Line::about_card(if result.is_ok() { Event::Policy } else { Event::Refuse }, uuid);
         if let Some(policy) = setting.policy {
             line = line.field("policy", policy);
@@ -49,7 +50,8 @@ impl Ledger {
         if let Err(error) = &result {
             line = line.field("why", chain(error));
         }
-        log.write(&[line]);
+        lines.push(line);
+        log.write(&lines);
         result
     }
 
@@ -59,6 +61,7 @@ impl Ledger {
         limits: &Limits,
         uuid: &str,
         setting: CardSetting,
+        lines: &mut Vec<Line>,
     ) -> Result<CardSetting, PolicyError> {
         let card = inventory.cards.iter().find(|card| card.uuid == uuid);
         let card = card.ok_or_else(|| PolicyError::NoSuchCard { uuid: uuid.to_owned() })?;
@@ -68,7 +71,7 @@ impl Ledger {
         let failed = |source| PolicyError::Store { uuid: uuid.to_owned(), source };
         let locked = self.store.lock().map_err(failed)?;
         let mut index = self.open_index(&locked).map_err(failed)?;
-        self.follow_configuration(&locked, &mut index, limits).map_err(failed)?;
+        self.follow_configuration(&locked, &mut index, limits, lines).map_err(failed)?;
         let mut settings = locked.settings();
         let now = settings.card(uuid);
         let then =
@@ -117,16 +120,33 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Brings what is written down of the configuration up to date, and the timetable with it.
+    /// Brings what is written down of the configuration up to date, and the timetable with it. What would take from running
+    /// containers what they were promised waits until they have ended.
     pub(super) fn follow_configuration(
         &self,
         locked: &Locked<'_>,
         index: &mut Index,
         limits: &Limits,
+        lines: &mut Vec<Line>,
     ) -> Result<(), StoreError> {
         let settings = locked.settings();
         let now = settings.with(limits);
         if now == settings {
+            return Ok(());
+        }
+        let uuids = index.uuids();
+        let cards = tied_cards(locked, index, uuids.iter().map(String::as_str))?;
+        let members = members(&cards);
+        if let Err(reason) = can_be_laid_out(&members, &now)
+            && can_be_laid_out(&members, &settings).is_ok()
+        {
+            lines.push(
+                Line::about_node(Event::Warn)
+                    .field("warning", "the configuration is followed once containers have ended that would lose by it")
+                    .field("max_inst", format_args!("{} -> {}", settings.max_inst, now.max_inst))
+                    .field("period_us", format_args!("{} -> {}", settings.period_us, now.period_us))
+                    .field("why", reason),
+            );
             return Ok(());
         }
         index.begin_change(locked)?;

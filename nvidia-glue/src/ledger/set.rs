@@ -57,7 +57,7 @@ impl Ledger {
         let failed = |source| ChangeError::Store { container: Box::new(container.clone()), source };
         let locked = self.store.lock().map_err(failed)?;
         let mut index = self.open_index(&locked).map_err(failed)?;
-        self.follow_configuration(&locked, &mut index, limits).map_err(failed)?;
+        self.follow_configuration(&locked, &mut index, limits, lines).map_err(failed)?;
         let Some(mut record) = self.store.find_record(container).map_err(failed)? else {
             return Err(ChangeError::NoGrant { container: Box::new(container.clone()) });
         };

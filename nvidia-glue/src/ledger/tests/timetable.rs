@@ -384,6 +384,31 @@ fn windows_by_weight_follow_what_they_lose() {
 }
 
 #[test]
+fn a_configuration_that_takes_from_who_runs_waits_until_they_have_ended() {
+    let mut bench = Bench::new(2);
+    let fair = |card| with_policy(CardPolicy::Fair, share(&[card], ComputeShare::Unlimited));
+    let running: Vec<Record> = (0..5).map(|index| bench.admit(&format!("r{index}"), &fair(0)).unwrap()).collect();
+    bench.limits.max_inst = 4;
+    bench.take_log();
+    let other = bench.admit("other", &fair(1)).unwrap();
+    let warned = |log: Vec<String>| log.iter().any(|line| line.starts_with("event=warn") && line.contains("16 -> 4"));
+    assert!(warned(bench.take_log()));
+    let length = |record: &Record, card| match at_last(&bench, record, card) {
+        Some(Pass::Windows(windows)) => windows.iter().map(|window| window.end_us - window.start_us).sum::<u64>(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(running.iter().map(|record| length(record, 0)).collect::<Vec<_>>(), [6_250; 5]);
+    assert_eq!(length(&other, 1), 6_250);
+    for record in &running[..2] {
+        bench.ledger.release(&record.container, ReleaseReason::Ended, &bench.log).unwrap();
+    }
+    bench.take_log();
+    bench.admit("next", &fair(1)).unwrap();
+    assert!(!warned(bench.take_log()));
+    assert_eq!((length(&running[2], 0), length(&other, 1)), (25_000, 25_000));
+}
+
+#[test]
 fn what_a_card_turned_out_not_to_do_is_a_weight_and_stays_one() {
     let bench = Bench::new(1);
     let found = bench.admit("found", &share(&[0], cap(30))).unwrap();
