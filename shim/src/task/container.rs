@@ -78,6 +78,8 @@ pub(super) struct Container {
 struct Lifecycle {
     /// Init was reaped; this is known before it is told.
     init_ended: bool,
+    /// SIGKILL is on its way to init.
+    init_killed: bool,
     /// Execs that run or are being started.
     active_execs: usize,
 }
@@ -343,18 +345,27 @@ impl Container {
     /// Sends a signal to one process, or to all of the container.
     pub(super) async fn kill(&self, exec_id: &str, signal: u32, all: bool) -> Result<(), TaskError> {
         let process = self.process(exec_id)?;
+        if signal == SIGKILL && exec_id.is_empty() {
+            // Before it is sent: a pause that is under way looks at it at its end.
+            lock(&self.lifecycle).init_killed = true;
+        }
         if all && exec_id.is_empty() {
             self.signal_all(signal).await?;
         } else {
             process.signal(signal)?;
         }
-        // A frozen process does not die before it is thawed.
-        if signal == SIGKILL && self.init.state() == State::Paused {
-            self.fixed.cgroup.thaw().await.map_err(|source| TaskError::Cgroup { action: "thaw", source })?;
-            self.resume_mediation().await;
-            // It may have ended meanwhile.
-            let _ = self.init.change(Change::Resume);
+        self.thaw_killed().await
+    }
+
+    /// A frozen process does not die before it is thawed. A killed exec waits for its container to be resumed, as under runc.
+    async fn thaw_killed(&self) -> Result<(), TaskError> {
+        if !lock(&self.lifecycle).init_killed || self.init.state() != State::Paused {
+            return Ok(());
         }
+        self.fixed.cgroup.thaw().await.map_err(|source| TaskError::Cgroup { action: "thaw", source })?;
+        self.resume_mediation().await;
+        // It may have ended meanwhile.
+        let _ = self.init.change(Change::Resume);
         Ok(())
     }
 
@@ -394,7 +405,7 @@ impl Container {
         }
         self.init.change(Change::Pause)?;
         context.events.publish(&TaskPaused { container_id: self.fixed.id.clone(), ..Default::default() });
-        Ok(())
+        self.thaw_killed().await
     }
 
     pub(super) async fn resume(&self, context: &Context) -> Result<(), TaskError> {

@@ -20,6 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::plain("task::children_die_with_init", children_die_with_init),
         Case::plain("task::pause_and_resume", pause_and_resume),
         Case::plain("task::kill_while_paused", kill_while_paused),
+        Case::plain("task::a_killed_exec_does_not_resume_its_container", a_killed_exec_does_not_resume_its_container),
         Case::plain("task::pids_names_execs", pids_names_execs),
         Case::plain("task::zombies_are_reaped", zombies_are_reaped),
         Case::plain("task::events_of_a_short_life_are_in_order", events_of_a_short_life_are_in_order),
@@ -168,6 +169,18 @@ fn kill_while_paused(node: &Node) {
     let _ = container.resume();
     assert_eq!(container.wait().unwrap(), 137);
     container.delete().unwrap();
+}
+
+/// A health check that hangs is ended by its client while the container is being copied, say.
+fn a_killed_exec_does_not_resume_its_container(node: &Node) {
+    let container = node.container("a").start().unwrap();
+    let exec = container.exec("check", &["sleep", "1002"]).start().unwrap();
+    container.pause().unwrap();
+    exec.kill(Signal::SIGKILL).unwrap();
+    assert_eq!(container.status(), TaskStatus::Paused);
+    container.resume().unwrap();
+    assert_eq!(exec.wait().unwrap(), 137);
+    exec.delete().unwrap();
 }
 
 fn pids_names_execs(node: &Node) {
