@@ -50,12 +50,12 @@ pub(super) async fn create(context: Arc<Context>, request: CreateTaskRequest) ->
     let plan = Plan::new(&context, request)?;
     // From here on there is something to clean up, and `delete` must be able to.
     until_forgotten(&context, &plan.id).await?;
-    plan.leave_word(&context, plan.note.clone()).await?;
-    let created = match plan.prepare(&context).await {
-        Ok(prepared) => plan.create(&context, prepared).await,
-        Err(error) => Err(error),
+    let created = async {
+        plan.leave_word(&context, plan.note.clone()).await?;
+        let prepared = plan.prepare(&context).await?;
+        plan.create(&context, prepared).await
     };
-    match created {
+    match created.await {
         Ok(container) => {
             let pid = container.init.pid();
             reservation.fill(container);

@@ -336,7 +336,10 @@ impl Container {
         let read = tokio::task::spawn_blocking(move || std::fs::read(path));
         let text = read.await.map_err(|_| TaskError::Ending)?.unwrap_or_default();
         let spec: Value = serde_json::from_slice(&text).map_err(|source| TaskError::Json { field: "spec", source })?;
-        Ok(spec.get("process").cloned().unwrap_or_default())
+        match spec.get("process") {
+            Some(process @ Value::Object(_)) => Ok(process.clone()),
+            _ => Err(TaskError::Invalid { field: "spec", reason: "it has no process".to_owned() }),
+        }
     }
 }
 
