@@ -59,11 +59,12 @@ fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// One thread; an idle shim keeps no other. The blocking pool is for log files alone.
+/// One thread; an idle shim keeps no other. The blocking pool is for files: a create that waits for the ledger's lock must not keep
+/// other containers of the pod from being watched or given back.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(4)
+        .max_blocking_threads(32)
         .thread_keep_alive(Duration::from_secs(1))
         .build()
 }
