@@ -28,11 +28,14 @@ cat <<EOF
 
 Tell containerd about it. /etc/containerd/config.toml, version 2 (containerd 1.6 and 1.7):
 
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.egpu]
       runtime_type = "io.containerd.egpu.v1"
-      pod_annotations = ["egpu.io/*"]
+      pod_annotations = ["egpu.io/*", "hami.io/*"]
       container_annotations = ["egpu.io/*"]
 
-version 3 (containerd 2.x): the same below [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.egpu].
+runc's table, if your file has none: these versions forget their built-in one as soon as there is another runtime, and CRI does not
+start without it. Version 3 (containerd 2.x): the second table alone, as [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.egpu].
 Then: systemctl restart containerd (running containers go on), and \`egpu doctor\` looks the node over.
 EOF

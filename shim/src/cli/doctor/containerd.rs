@@ -13,7 +13,8 @@ use crate::info;
 
 const CONTAINERD: &str = "containerd";
 const DEFAULT_FILE: &str = "/etc/containerd/config.toml";
-const CRI_TABLES: [&str; 3] = ["io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri"];
+const CRI_TABLES: [&str; 3] = [CRI_V3, "io.containerd.grpc.v1.cri", "cri"];
+const CRI_V3: &str = "io.containerd.cri.v1.runtime";
 /// An annotation that must reach the runtime.
 const ANNOTATION: &str = "egpu.io/memory";
 
@@ -89,15 +90,29 @@ fn judge(origin: &str, config: &Table) -> Vec<Check> {
         return vec![warning(
             CONTAINERD,
             format!("{origin}: CRI has no runtime of the type {}, so no pod can use it", info::NAME),
-            format!(
-                "add [plugins.\"{}\".containerd.runtimes.egpu] with runtime_type = \"{}\" and pod_annotations = \
-                 [\"egpu.io/*\"], then restart containerd",
-                cri_table(config),
-                info::NAME
-            ),
+            remedy(config),
         )];
     }
     runtimes.into_iter().map(|(name, runtime)| judge_runtime(origin, name, runtime)).collect()
+}
+
+fn remedy(config: &Table) -> String {
+    let cri = cri_table(config);
+    let runtimes = table_at(config, &["plugins", cri, "containerd", "runtimes"]);
+    let has_runc = runtimes.is_some_and(|runtimes| runtimes.contains_key("runc"));
+    // containerd 1.x forgets its built-in table as soon as there is another one.
+    let runc = if has_runc || cri == CRI_V3 {
+        String::new()
+    } else {
+        format!(
+            "[plugins.\"{cri}\".containerd.runtimes.runc] with runtime_type = \"io.containerd.runc.v2\" (without it CRI would no longer start) and "
+        )
+    };
+    format!(
+        "add {runc}[plugins.\"{cri}\".containerd.runtimes.egpu] with runtime_type = \"{}\" and pod_annotations = \
+         [\"egpu.io/*\", \"hami.io/*\"], then restart containerd",
+        info::NAME
+    )
 }
 
 fn judge_runtime(origin: &str, name: &str, runtime: &Table) -> Check {
@@ -129,7 +144,7 @@ fn cri_is_disabled(config: &Table) -> bool {
 /// The name of CRI's table in this version of the file.
 fn cri_table(config: &Table) -> &'static str {
     match config.get("version").and_then(Value::as_integer) {
-        Some(3..) => "io.containerd.cri.v1.runtime",
+        Some(3..) => CRI_V3,
         Some(2) => "io.containerd.grpc.v1.cri",
         _ => "cri",
     }
@@ -179,6 +194,11 @@ mod tests {
                 none[0].1.contains(&format!("[plugins.\"{}\".containerd.runtimes.egpu]", table.trim_matches('"'))),
                 "{none:?}"
             );
+            assert_eq!(none[0].1.contains(".containerd.runtimes.runc]"), version < 3, "{none:?}");
+            let own = judged(&format!(
+                "version = {version}\n[plugins.{table}.containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'"
+            ));
+            assert!(!own[0].1.contains(".containerd.runtimes.runc]"), "{own:?}");
         }
     }
 
