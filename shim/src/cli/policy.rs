@@ -35,7 +35,7 @@ pub(super) struct Arguments {
     /// How often each has its turn, 20ms to 500ms; longer where a turn would be shorter than 5ms
     #[arg(long, value_name = "TIME", value_parser = values::period_us, requires = "card")]
     period: Option<u64>,
-    /// Wait until the change is in force
+    /// Wait for the instant from which the change holds
     #[arg(long)]
     wait: bool,
     #[command(flatten)]

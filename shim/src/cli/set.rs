@@ -38,7 +38,7 @@ pub(super) struct Arguments {
     /// Who runs first: high, or low (only in time that others do not use)
     #[arg(long, value_name = "PRIORITY", value_parser = values::priority)]
     priority: Option<Priority>,
-    /// Wait until the change is in force
+    /// Wait for the instant from which the change holds
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
