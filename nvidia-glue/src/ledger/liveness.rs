@@ -222,7 +222,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join(OsStr::from_bytes(b"\xff) Z 1 ("));
         std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
-        let mut child = Command::new(program).arg("1000").spawn().unwrap();
+        let mut child = forks::fork(|| Command::new(program).arg("1000").spawn().unwrap());
         let process = Process::of(i32::try_from(child.id()).unwrap());
         let is_alive = process.as_ref().is_ok_and(|process| Linux.is_alive(*process));
         child.kill().unwrap();
