@@ -53,7 +53,7 @@ pub(super) const MOST_SLICE_US: u64 = 2048;
 
 /// How long a schedule call waits for the gate: twice the longest period. What is closed for longer lets it be scheduled, and
 /// takes it off right after: to take off what is not scheduled yet has no effect (docs/driver-facts.md).
-const MOST_WAIT: Duration = Duration::from_secs(1);
+pub(super) const MOST_WAIT: Duration = Duration::from_secs(1);
 /// How often who waits looks whether its caller still does.
 const LOOK: Duration = Duration::from_millis(20);
 
