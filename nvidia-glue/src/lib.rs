@@ -19,6 +19,8 @@ pub mod mediate;
 pub mod rm;
 pub mod schedule;
 mod select;
+#[cfg(test)]
+mod skipped;
 pub mod spec;
 mod sys;
 pub mod trace;

@@ -234,7 +234,7 @@ mod tests {
         let other = File::open("/dev/null").unwrap();
         match same_open_file(&one, &duplicate) {
             Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
-                eprintln!("skipped: this kernel has no kcmp(2)");
+                crate::skipped::skipped("this kernel has no kcmp(2)");
             }
             answer => {
                 assert!(answer.unwrap());

@@ -433,7 +433,7 @@ mod tests {
     #[test]
     fn the_hosts_ldconfig_reads_what_is_written() {
         let Ok(file) = std::fs::read("/etc/ld.so.cache") else {
-            println!("skipped: this machine has no /etc/ld.so.cache");
+            crate::skipped::skipped("this machine has no /etc/ld.so.cache");
             return;
         };
         let list = |path: &std::path::Path| {
@@ -447,7 +447,7 @@ mod tests {
             output.status.success().then_some(lines)
         };
         let Some(expected) = list(std::path::Path::new("/etc/ld.so.cache")) else {
-            println!("skipped: ldconfig cannot be run here");
+            crate::skipped::skipped("ldconfig cannot be run here");
             return;
         };
         let directory = tempfile::tempdir().unwrap();

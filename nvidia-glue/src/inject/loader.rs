@@ -170,7 +170,7 @@ mod tests {
     fn the_real_loader_finds_libcuda_through_the_cache() {
         let (abi, loader, libc) = NATIVE;
         if !nix::unistd::geteuid().is_root() || ![loader, libc].iter().all(|file| Path::new(file).exists()) {
-            println!("skipped: needs root, for chroot, and glibc where Debian has it");
+            crate::skipped::skipped("needs root, for chroot, and glibc where Debian has it");
             return;
         }
         let no_forks = NoForks::hold();

@@ -62,7 +62,7 @@ fn run_in(spec: &Value, rootfs: &Path, script: &str) -> String {
 #[test]
 fn nvidia_smi_works_in_an_image_without_the_driver() {
     let Ok(version) = fs::read_to_string("/sys/module/nvidia/version") else {
-        println!("skipped: this machine has no NVIDIA driver");
+        crate::skipped::skipped("this machine has no NVIDIA driver");
         return;
     };
     let nvml = nvml_wrapper::Nvml::init().unwrap();

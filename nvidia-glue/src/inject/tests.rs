@@ -568,7 +568,7 @@ fn volumes_over_our_places() {
 fn a_root_that_cannot_be_written() {
     use nix::mount::{MsFlags, mount};
     if !nix::unistd::geteuid().is_root() {
-        println!("skipped: needs root, to mount");
+        crate::skipped::skipped("needs root, to mount");
         return;
     }
     let mut case = Case::new();

@@ -266,12 +266,12 @@ mod tests {
             .into_iter()
             .find(|top| top.join("cgroup.procs").exists())
         else {
-            println!("skipped: no cgroup hierarchy here");
+            crate::skipped::skipped("no cgroup hierarchy here");
             return;
         };
         let directory = top.join(format!("egpu-liveness-test-{}", std::process::id()));
         if let Err(error) = fs::create_dir(&directory) {
-            println!("skipped: no cgroup can be made here: {error}");
+            crate::skipped::skipped(format_args!("no cgroup can be made here: {error}"));
             return;
         }
         let inner = directory.join("inner");

@@ -35,7 +35,7 @@ fn install_with(root: &Path, define: &str) -> bool {
             true
         }
         Err(error) => {
-            println!("skipped: no C compiler: {error}");
+            crate::skipped::skipped(format_args!("no C compiler: {error}"));
             false
         }
     }

@@ -94,7 +94,7 @@ mod tests {
     fn no_driver_is_no_error_but_a_module_without_library_is() {
         let (node, root) = (FakeNode::new(), tempfile::tempdir().unwrap());
         if Path::new("/proc/driver/nvidia/version").exists() || loader_has_nvml() {
-            println!("skipped: this machine has an NVIDIA driver");
+            crate::skipped::skipped("this machine has an NVIDIA driver");
             return;
         }
         assert!(start(&node.roots, root.path()).unwrap().is_none());
@@ -111,7 +111,7 @@ mod tests {
     fn a_file_that_is_no_library_is_passed_over() {
         let (node, root) = (FakeNode::new(), tempfile::tempdir().unwrap());
         if loader_has_nvml() {
-            println!("skipped: this machine has an NVIDIA driver");
+            crate::skipped::skipped("this machine has an NVIDIA driver");
             return;
         }
         fs::create_dir_all(root.path().join("usr/lib64")).unwrap();
