@@ -872,6 +872,18 @@ static void attack_managed(char **a) {
     say("status", last);
     for (;;) pause();
 }
+/* grow MIB: managed memory that becomes larger without an mmap. The real driver's mappings cannot; simulated nodes are plain files. */
+static void attack_grow(char **a) {
+    struct session s = begin();
+    (void)s;
+    int uvm = xopen("/dev/nvidia-uvm");
+    uint64_t initialize[2] = {0}, address = 0x200000000000ull;
+    say("initialize", ioctl(uvm, 0x30000001, initialize) < 0 ? -errno : (long)(uint32_t)initialize[1]);
+    void *at = mmap((void *)address, 16 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, uvm, address);
+    say("mapped", at == MAP_FAILED ? -errno : 0);
+    say("grown", mremap(at, 16 * MIB, number(a, 0, 64) * MIB, 0) == MAP_FAILED ? -errno : 0);
+    for (;;) pause();
+}
 
 static const struct {
     const char *name;
@@ -888,7 +900,7 @@ static const struct {
     {"garbage", attack_garbage}, {"flood", attack_flood}, {"lend", attack_lend}, {"borrow", attack_borrow},
     {"own-table", attack_own_table}, {"mknod", attack_mknod}, {"user-namespace", attack_user_namespace},
     {"listener", attack_listener}, {"block", attack_block}, {"fuse", attack_fuse}, {"stopped", attack_stopped}, {"signals", attack_signals},
-    {"recycled", attack_recycled}, {"managed", attack_managed},
+    {"recycled", attack_recycled}, {"managed", attack_managed}, {"grow", attack_grow},
 };
 
 int main(int count, char **arguments) {

@@ -1,6 +1,8 @@
 //! egpu's own side of a node: its configuration, its command, its ledger.
 
 use std::{
+    fs::{self, OpenOptions},
+    io::Write as _,
     path::Path,
     process::{Command, Output},
 };
@@ -91,6 +93,17 @@ impl Node {
         let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "egpu {arguments:?}: {}\n{stdout}{stderr}", output.status);
         serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("egpu {arguments:?}: {error}\n{stdout}"))
+    }
+
+    /// A simulated card reports an error (an Xid, and what the driver says of it), and behaves as one that has it.
+    #[track_caller]
+    pub fn card_error(&self, card: u32, error: &str) {
+        let path = self.directory().join("egpu/simulated/kmsg");
+        let mut log = OpenOptions::new().append(true).create(true).open(&path).expect("open the simulated kernel log");
+        let number = fs::read_to_string(&path).expect("read the simulated kernel log").lines().count();
+        // In one piece: others read it meanwhile.
+        let line = format!("3,{number},0,-;NVRM: Xid (PCI:0000:{:02x}:00): {error}\n", card + 1);
+        log.write_all(line.as_bytes()).expect("write the simulated kernel log");
     }
 
     /// Lines of the decision log about one container, in order, without their times.

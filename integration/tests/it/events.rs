@@ -5,7 +5,7 @@ use std::{
     process::{Child, Stdio},
 };
 
-use integration::{Node, eventually, processes};
+use integration::{Node, eventually, exposition::value, processes};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -13,8 +13,10 @@ use nix::{
 use serde_json::Value;
 
 use crate::{
+    attacks::rm_client,
     case::Case,
     memory::{fill, granted, idle},
+    metrics::scrape,
 };
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -24,6 +26,11 @@ pub(crate) fn cases() -> Vec<Case> {
             .needing(integration::hostile::available)
             .once(),
         Case::egpu("events::of_a_mediator_that_ends", mediator_ends).needing(integration::hostile::available).once(),
+        Case::egpu("events::of_a_mediator_that_stalls", mediator_stalls).needing(rm_client).once(),
+        Case::egpu("events::of_accounts_that_drift", drift)
+            .needing(integration::hostile::available)
+            .only_simulated("mappings of the real driver's do not grow")
+            .once(),
         Case::egpu("events::are_followed", followed).once(),
     ]
 }
@@ -41,7 +48,7 @@ fn kinds(events: &[Value]) -> Vec<&str> {
 
 /// The first of a kind, once there is one.
 #[track_caller]
-fn until(node: &Node, container: &str, kind: &str) -> Value {
+pub(crate) fn until(node: &Node, container: &str, kind: &str) -> Value {
     eventually(&format!("an event of kind {kind}"), || {
         events(node, container).into_iter().find(|event| event["kind"] == kind)
     })
@@ -113,6 +120,39 @@ fn mediator_ends(node: &Node) {
     container.wait().unwrap();
     container.delete().unwrap();
     until(node, "a", "mediator-ended");
+}
+
+fn mediator_stalls(node: &Node) {
+    let container = granted(node, "a", 256).env("EGPU_COMPUTE", "30%").args(&["rm-client", "spin", "600"]);
+    let mut container = container.start().unwrap();
+    container.stdio.value("working");
+    eventually("its scheduler promises when it tells again", || {
+        node.egpu_json(&["inspect", "a"])["schedule"]["next_by_us"].as_u64()
+    });
+    let own = processes::mentioning(node.directory());
+    let mediator = own.iter().find(|process| process.name == "egpu-mediator").expect("a mediator");
+    kill(Pid::from_raw(mediator.pid), Signal::SIGSTOP).unwrap();
+    let stalled = until(node, "a", "stalled");
+    assert!(stalled["text"].as_str().unwrap().starts_with("the mediator has stalled, "), "{stalled}");
+    assert_eq!(value(&scrape(node), "egpu_events_total", &[("kind", "stalled")]), Some(1.0));
+    assert_eq!(container.wait().unwrap(), 137);
+    container.delete().unwrap();
+    until(node, "a", "released");
+    let all = events(node, "a");
+    assert!(!kinds(&all).contains(&"mediator-ended"), "that it is ended then is no news: {all:?}");
+}
+
+fn drift(node: &Node) {
+    let mut container = granted(node, "a", 256).hostile(&["grow", "64"]).start().unwrap();
+    assert_eq!(container.stdio.value("grown"), 0);
+    let drift = until(node, "a", "drift");
+    assert!(drift["text"].as_str().unwrap().starts_with("accounts and driver disagree: "), "{drift}");
+    // Nobody has that much by mistake.
+    let killed = until(node, "a", "killed");
+    assert!(killed["text"].as_str().unwrap().contains("accounts and driver disagree: "), "{killed}");
+    container.wait().unwrap();
+    container.delete().unwrap();
+    assert_eq!(value(&scrape(node), "egpu_events_total", &[("kind", "drift")]), Some(1.0));
 }
 
 /// `egpu events --follow` as JSON.

@@ -9,6 +9,7 @@ mod attacks;
 mod cards;
 mod ends;
 mod live;
+mod lost;
 mod policies;
 mod shares;
 mod utilization;
@@ -26,6 +27,7 @@ pub(crate) fn cases() -> Vec<Case> {
         policies::cases(),
         cards::cases(),
         ends::cases(),
+        lost::cases(),
         live::cases(),
         attacks::cases(),
         utilization::cases(),

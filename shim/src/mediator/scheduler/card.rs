@@ -121,6 +121,8 @@ pub(super) struct CardScheduler<C> {
     tell_us: u64,
     tally: Tally,
     trouble: Trouble,
+    /// Why the container cannot go on.
+    fatal: Option<EdgeError>,
     edges: Edges,
 }
 
@@ -150,7 +152,7 @@ impl<C: Clock> CardScheduler<C> {
         let mut trouble = Trouble::default();
         if place.is_without_windows {
             // Whoever found that has told of it.
-            trouble.degrade(clock.now_us());
+            trouble.begin_degraded(clock.now_us());
         }
         let pacer = Pacer::new(place.untold());
         if place.is_kept_off() {
@@ -178,6 +180,7 @@ impl<C: Clock> CardScheduler<C> {
             tell_us: 0,
             tally: Tally::default(),
             trouble,
+            fatal: None,
             edges: Edges::default(),
         }
     }
@@ -192,6 +195,9 @@ impl<C: Clock> CardScheduler<C> {
         };
         loop {
             let at_us = self.step();
+            if let Some(error) = self.fatal {
+                return io::Error::other(error);
+            }
             if let Err(error) = sleep(&alarm, at_us) {
                 return error;
             }
@@ -353,7 +359,7 @@ impl<C: Clock> CardScheduler<C> {
             }
             Err(error) => match self.trouble.failed(what, &error, ended_us, self.terms.period_us) {
                 Remedy::Retry => self.pacer.failed(ended_us + self.terms.period_us / 4),
-                Remedy::Degrade => self.degrade(&error, ended_us),
+                Remedy::Degrade => self.degrade(error, ended_us),
             },
         }
     }
@@ -401,26 +407,35 @@ impl<C: Clock> CardScheduler<C> {
     }
 
     /// The card cannot take channels off: time slices are what is left.
-    fn degrade(&mut self, error: &EdgeError, now_us: u64) {
+    fn degrade(&mut self, error: EdgeError, now_us: u64) {
         // Whatever is off comes back, if it can.
-        let _ = self.attempt(Move::Open);
-        if self.trouble.degrade(now_us) {
-            let (error, card): (&dyn std::error::Error, _) = (error, self.gate.uuid());
-            tracing::warn!(
-                error,
-                card,
-                "the card does not take the container off: its share of time is a weight from now on"
-            );
+        let is_back = self.attempt(Move::Open).is_ok();
+        if self.trouble.degrade(&error, is_back, now_us) {
+            let (error, card): (&dyn std::error::Error, _) = (&error, self.gate.uuid());
+            if is_back {
+                tracing::warn!(
+                    error,
+                    card,
+                    "the card does not take the container off: its share of time is a weight from now on"
+                );
+            } else {
+                tracing::warn!(error, card, "the card does not put the container back; it is tried again each second");
+            }
         }
         self.set_course(now_us);
         self.pacer.rest(now_us);
         self.pacer.moved(Move::Open, now_us, now_us);
-        self.tally.turn(now_us, Some(true));
+        self.tally.turn(now_us, Some(is_back));
         (self.look_us, self.tell_us) = (0, 0);
+        if self.trouble.is_fatal(&error, now_us) {
+            self.fatal = Some(error);
+        }
     }
 
     fn try_again(&mut self) {
-        let tried = self.attempt(Move::Close).and_then(|()| self.attempt(Move::Open));
+        // What is off is put back even if nothing is taken off any more.
+        let moves = [Move::Open, Move::Close, Move::Open];
+        let tried = moves.into_iter().try_for_each(|what| self.attempt(what));
         let now_us = self.clock.now_us();
         match tried {
             Ok(()) => {
@@ -432,7 +447,7 @@ impl<C: Clock> CardScheduler<C> {
                 }
                 self.set_course(now_us);
             }
-            Err(error) => self.degrade(&error, now_us),
+            Err(error) => self.degrade(error, now_us),
         }
     }
 

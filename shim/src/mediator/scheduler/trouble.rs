@@ -11,6 +11,12 @@ const TELLING_US: u64 = 60_000_000;
 const PATIENCE_PERIODS: u64 = 10;
 /// How often a card that has only its time slices is tried again.
 const RETRY_US: u64 = 60_000_000;
+/// The same while the container is off it, or the card is lost: then it does no work at all.
+const RESCUE_US: u64 = 1_000_000;
+/// For so long a container may be off a card that does not put it back. Its programs would wait for ever, and nothing tells them.
+const MOST_OFF_US: u64 = 60_000_000;
+/// `NV_ERR_GPU_IS_LOST`: the driver has told all programs that their channels are over.
+const GPU_IS_LOST: Status = Status(0xf);
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -21,6 +27,8 @@ pub(super) struct Trouble {
     since_us: Option<u64>,
     told_us: Option<u64>,
     retry_us: Option<u64>,
+    /// Since when it is off a card that does not put it back.
+    off_since_us: Option<u64>,
 }
 
 /// What to do about a failure.
@@ -57,18 +65,36 @@ impl Trouble {
         Remedy::Retry
     }
 
-    /// Only time slices are left. Whether it was otherwise before.
-    pub(super) fn degrade(&mut self, now_us: u64) -> bool {
+    /// Only time slices are left, or, unless it `is_back`, not even those. Whether it was otherwise before.
+    pub(super) fn degrade(&mut self, error: &EdgeError, is_back: bool, now_us: u64) -> bool {
+        let is_lost = matches!(error, EdgeError::Refused { status: GPU_IS_LOST, .. });
+        self.off_since_us = (!is_back && !is_lost).then(|| self.off_since_us.unwrap_or(now_us));
+        self.degrade_for(now_us, if is_back && !is_lost { RETRY_US } else { RESCUE_US })
+    }
+
+    /// The card was found to have only time slices, before anything was on it.
+    pub(super) fn begin_degraded(&mut self, now_us: u64) {
+        self.degrade_for(now_us, RETRY_US);
+    }
+
+    fn degrade_for(&mut self, now_us: u64, retry_us: u64) -> bool {
         let is_new = self.retry_us.is_none();
-        self.retry_us = Some(now_us.saturating_add(RETRY_US));
+        self.retry_us = Some(now_us.saturating_add(retry_us));
         self.since_us = None;
         is_new
     }
 
     /// The card can be used as it should. Whether it could not before.
     pub(super) fn recover(&mut self) -> bool {
-        self.since_us = None;
+        (self.since_us, self.off_since_us) = (None, None);
         self.retry_us.take().is_some()
+    }
+
+    /// Whether there is no hope for the container: the card keeps it off, or was taken from the driver, and with it all that the
+    /// mediator and the container had there.
+    pub(super) fn is_fatal(&self, error: &EdgeError, now_us: u64) -> bool {
+        matches!(error, EdgeError::Refused { status: Status::OBJECT_NOT_FOUND, .. })
+            || self.off_since_us.is_some_and(|since_us| now_us.saturating_sub(since_us) >= MOST_OFF_US)
     }
 
     pub(super) fn is_degraded(&self) -> bool {

@@ -47,6 +47,8 @@ struct PlayedGate {
 #[derive(Debug, Default)]
 struct GateState {
     is_closed: bool,
+    /// Its channels are.
+    is_off: bool,
     channels: usize,
     groups: usize,
     /// When which call ended, and whether it opened.
@@ -64,7 +66,8 @@ impl PlayedGate {
     fn turn(&self, is_closed: bool) -> Result<Edge, EdgeError> {
         let mut state = lock(&self.state);
         state.is_closed = is_closed;
-        if state.channels == 0 {
+        // Nothing is to be told to the driver.
+        if state.channels == 0 || state.is_off == is_closed {
             return Ok(Edge::default());
         }
         self.clock.pause_us(400);
@@ -74,6 +77,7 @@ impl PlayedGate {
         if is_closed && let Some((log, before_us)) = state.off.take() {
             log.add(self.clock.now_us() - before_us, OWN, Presence::Off);
         }
+        state.is_off = is_closed;
         state.edges.push((self.clock.now_us(), !is_closed));
         self.moved.notify_all();
         Ok(Edge { channels: state.channels, calls: 1 })
@@ -176,7 +180,9 @@ impl World {
     }
 
     fn channels(&self, channels: usize) {
-        self.state().channels = channels;
+        let mut state = self.state();
+        // New ones come as the gate stands.
+        (state.channels, state.is_off) = (channels, channels > 0 && state.is_closed);
     }
 
     fn tell(&self, epochs: Vec<Epoch>) {
@@ -652,6 +658,53 @@ fn a_card_that_is_lost_in_the_off_time_holds_nobody_up() {
     }
 }
 
+/// One that is off its card, which answers so many calls with `status` from then on.
+fn off_a_card_that_refuses(status: RmStatus) -> World {
+    let mut world = World::new(true);
+    world.channels(3);
+    world.tell(vec![epoch(0, windows(10_000, 35_000), Priority::High, vec![neighbour(Priority::High)])]);
+    world.run_until(PERIOD + 50_000);
+    assert!(world.state().is_off);
+    world.state().refusals.extend(std::iter::repeat_n(status, 100_000));
+    world.run_until(30 * PERIOD);
+    assert_eq!(world.running(), Running::Degraded);
+    world
+}
+
+#[test]
+fn who_is_off_is_put_back_as_soon_as_the_card_does() {
+    let mut world = off_a_card_that_refuses(RmStatus::INVALID_STATE);
+    let before = world.status().cards[0].throttled_us;
+    world.run_until(60 * PERIOD);
+    let throttled_us = world.status().cards[0].throttled_us - before;
+    assert!(throttled_us > 27 * PERIOD, "it is told what it is: {throttled_us}");
+    world.state().refusals.clear();
+    world.run_until(75 * PERIOD + 20_000);
+    assert!(!world.state().is_off);
+    assert_eq!(world.running(), Running::Open);
+    assert!(world.scheduler.fatal.is_none());
+}
+
+#[test]
+fn who_is_never_put_back_is_ended_unless_the_driver_tells_its_programs() {
+    /// `NV_ERR_TIMEOUT`, `NV_ERR_GPU_IS_LOST`.
+    const CASES: [(RmStatus, bool); 3] =
+        [(RmStatus(0x65), true), (RmStatus(0xf), false), (RmStatus::INVALID_STATE, true)];
+    for (status, ends) in CASES {
+        let mut world = off_a_card_that_refuses(status);
+        world.run_until(500 * PERIOD);
+        assert!(world.scheduler.fatal.is_none(), "{status:?}");
+        world.run_until(900 * PERIOD);
+        assert_eq!(world.scheduler.fatal.is_some(), ends, "{status:?}");
+    }
+}
+
+#[test]
+fn who_has_nothing_left_on_its_card_is_ended() {
+    let world = off_a_card_that_refuses(RmStatus::OBJECT_NOT_FOUND);
+    assert!(world.scheduler.fatal.is_some());
+}
+
 #[test]
 fn what_was_promised_is_told_in_time() {
     let mut world = World::new(true);
@@ -691,7 +744,10 @@ fn its_thread_opens_and_closes_on_the_real_clock() {
     epoch.turns[0].period_us = 20_000;
     let table = Timetable { version: 1, boot_id: String::new(), revision: 1, epochs: vec![epoch] };
     post.tell(Some(Arc::new(table)));
-    lock(&gate.state).channels = 1;
+    {
+        let mut state = lock(&gate.state);
+        (state.channels, state.is_off) = (1, state.is_closed);
+    }
     // As whoever sees the first channel does.
     post.wake();
     let state = gate.moved.wait_while(lock(&gate.state), |state| state.edges.len() < 10).unwrap();
