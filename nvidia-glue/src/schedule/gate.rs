@@ -61,7 +61,7 @@ pub enum EdgeError {
         source: io::Error,
     },
     /// The driver.
-    #[error("the driver answers {call} on card {uuid} with {status:?}")]
+    #[error("the driver answers {call} on card {uuid} with status {:#x}", status.0)]
     Refused {
         /// `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS`.
         call: &'static str,

@@ -89,6 +89,9 @@ pub struct CardStatus {
     pub latest_edge_us: u64,
     /// Calls of the driver's that failed, in all.
     pub failures: u64,
+    /// While it is [`Running::Degraded`]: with which status the driver refuses; `None`: nobody has asked it, or the call itself failed.
+    #[serde(default)]
+    pub refused: Option<u32>,
 }
 
 /// How a container runs on a card.

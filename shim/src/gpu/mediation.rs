@@ -105,6 +105,7 @@ fn card(
     let is_whole = !monitored && (grant.exclusive || !is_limited);
     Some(MediatedCard {
         uuid: card.uuid.clone(),
+        index: card.index,
         minor: card.minor,
         pci: card.pci,
         limit: if is_whole { card.memory } else { grant.memory },

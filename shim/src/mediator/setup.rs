@@ -71,6 +71,8 @@ pub enum MediatedDriver {
 pub struct MediatedCard {
     /// `GPU-...`.
     pub uuid: String,
+    /// Its index on the node.
+    pub index: u32,
     /// Number of `/dev/nvidiaN`.
     pub minor: u32,
     /// PCI address.

@@ -24,18 +24,22 @@ const LONGEST_WINDOW: Duration = Duration::from_secs(600);
 pub(super) struct Incidents {
     log: EventLog,
     container: ContainerKey,
+    /// Its cards' UUIDs, and their indices on the node.
+    cards: Vec<(String, u32)>,
     /// Kinds of which something was told a short while ago, and what came since.
     since: Mutex<HashMap<Kind, Option<Entry>>>,
 }
 
 impl Incidents {
-    pub(super) fn new(log: EventLog, container: ContainerKey) -> Arc<Self> {
-        Arc::new(Self { log, container, since: Mutex::default() })
+    pub(super) fn new(log: EventLog, container: ContainerKey, cards: Vec<(String, u32)>) -> Arc<Self> {
+        Arc::new(Self { log, container, cards, since: Mutex::default() })
     }
 
     /// It has happened that often.
     pub(super) fn tell(self: &Arc<Self>, kind: Kind, card: Option<&str>, count: u64, text: &str) {
+        let index = self.cards.iter().find(|(uuid, _)| card == Some(uuid.as_str())).map(|(_, index)| *index);
         let entry = Entry::new(kind, &self.container).on_card(card).counting(count).saying(text);
+        let entry = Entry { card_index: index, ..entry };
         if let Some(first) = self.take(kind, entry) {
             self.write(vec![first]);
             let incidents = Arc::clone(self);
@@ -100,7 +104,7 @@ mod tests {
 
     fn incidents(log: EventLog) -> Arc<Incidents> {
         let (containerd, namespace, id) = ("/run/a.sock".to_owned(), "default".to_owned(), "a".to_owned());
-        Incidents::new(log, ContainerKey { containerd, namespace, id })
+        Incidents::new(log, ContainerKey { containerd, namespace, id }, vec![("GPU-1".to_owned(), 3)])
     }
 
     #[test]
@@ -139,6 +143,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
             let text = std::fs::read_to_string(&path).unwrap_or_default();
             let whole = text.lines().filter_map(|line| nvidia_glue::event_log::parse(line.as_bytes()));
+            let whole = whole.inspect(|entry| assert_eq!(entry.card_index, Some(3)));
             told = whole.fold((0, 0), |(events, count), entry| (events + 1, count + entry.count));
         }
         assert_eq!(told.1, 18_005);

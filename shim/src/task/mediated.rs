@@ -13,7 +13,7 @@ use std::{
 use containerd_shim::protos::events::task::TaskOOM;
 use nvidia_glue::{
     event_log::{EventLog, Kind},
-    schedule::StatusFile,
+    schedule::{CardStatus, Running, StatusFile},
 };
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::timeout};
@@ -59,7 +59,8 @@ impl Mediated {
     /// Starts the mediator.
     pub(super) async fn start(context: &Context, id: &str, mediation: Mediation) -> Result<Self, TaskError> {
         let status_file = mediation.setup.status_file.clone();
-        let incidents = Incidents::new(EventLog::new(&mediation.setup.state_dir), context.gpu.key(id));
+        let cards = mediation.setup.cards.iter().map(|card| (card.uuid.clone(), card.index)).collect();
+        let incidents = Incidents::new(EventLog::new(&mediation.setup.state_dir), context.gpu.key(id), cards);
         let mediator = Mediator::start(&context.helper, &context.reaper, mediation.setup).await;
         Ok(Self {
             mediator: mediator.map_err(TaskError::Mediator)?,
@@ -187,12 +188,9 @@ impl Container {
         tokio::spawn(async move {
             let mediator = &mediated.mediator;
             let has_processes = mediated.has_processes.subscribe();
-            let degraded = |card: &str, is_degraded: bool| {
-                let (kind, text) = match is_degraded {
-                    true => (Kind::Degraded, "the card does not take the container off: its share of time is a weight"),
-                    false => (Kind::Recovered, "the card takes the container off again: its share of time is exact"),
-                };
-                mediated.incidents.tell(kind, Some(card), 1, text);
+            let degraded = |card: &CardStatus| {
+                let (kind, text) = degraded(card);
+                mediated.incidents.tell(kind, Some(&card.uuid), 1, &text);
             };
             let stall = tokio::select! {
                 stall = watchdog::until_stalled(mediator, mediated.status_file.clone(), has_processes, degraded) => stall,
@@ -363,4 +361,16 @@ pub(super) fn beside(mediated: Option<&Mediated>, descriptors: &mut Vec<OwnedFd>
     let Some(mediated) = mediated else { return Ok(false) };
     descriptors.push(mediated.intake()?);
     Ok(true)
+}
+
+/// What is told of a card that ceases, or begins again, to take the container off.
+fn degraded(card: &CardStatus) -> (Kind, String) {
+    if card.running != Running::Degraded {
+        return (Kind::Recovered, "the card takes the container off again: its share of time is exact".to_owned());
+    }
+    let status = card.refused.map(|status| format!(" (the driver answers {status:#x})")).unwrap_or_default();
+    (
+        Kind::Degraded,
+        format!("the card does not take the container off as it should{status}: its share of time is a weight"),
+    )
 }

@@ -9,7 +9,7 @@
 
 use std::{collections::BTreeSet, fmt, fs, path::PathBuf, time::Duration};
 
-use nvidia_glue::schedule::{Running, Status, StatusFile, now_us};
+use nvidia_glue::schedule::{CardStatus, Running, Status, StatusFile, now_us};
 use procfs_core::{FromRead, process::Stat};
 use tokio::{
     sync::watch,
@@ -50,12 +50,12 @@ impl fmt::Display for Stall {
 }
 
 /// Returns when the mediator has stalled. `has_processes`: whether its container uses the driver. `on_degraded` hears of each card
-/// (by its UUID) that ceases (`true`) or begins again to take the container off.
+/// that ceases or begins again to take the container off.
 pub(super) async fn until_stalled(
     mediator: &Mediator,
     status_file: PathBuf,
     mut has_processes: watch::Receiver<bool>,
-    on_degraded: impl Fn(&str, bool),
+    on_degraded: impl Fn(&CardStatus),
 ) -> Stall {
     let mut watch = Watch::default();
     let mut degraded = BTreeSet::new();
@@ -86,13 +86,19 @@ pub(super) async fn until_stalled(
     }
 }
 
-/// Tells what has changed.
-fn tell_degraded(before: &mut BTreeSet<String>, status: &Status, tell: impl Fn(&str, bool)) {
-    let degraded = status.cards.iter().filter(|card| card.running == Running::Degraded);
-    let degraded: BTreeSet<String> = degraded.map(|card| card.uuid.clone()).collect();
-    degraded.difference(before).for_each(|card| tell(card, true));
-    before.difference(&degraded).for_each(|card| tell(card, false));
-    *before = degraded;
+/// Tells what has changed. `before`: the UUIDs of those that were degraded.
+fn tell_degraded(before: &mut BTreeSet<String>, status: &Status, tell: impl Fn(&CardStatus)) {
+    for card in &status.cards {
+        let is_degraded = card.running == Running::Degraded;
+        if is_degraded != before.contains(&card.uuid) {
+            tell(card);
+        }
+        if is_degraded {
+            before.insert(card.uuid.clone());
+        } else {
+            before.remove(&card.uuid);
+        }
+    }
 }
 
 /// File work, where there is some.
@@ -201,14 +207,17 @@ mod tests {
     #[test]
     fn a_card_that_ceases_to_take_the_container_off_is_told_once() {
         let status = |running| {
-            let card = nvidia_glue::schedule::CardStatus { uuid: "GPU-1".to_owned(), running, ..Default::default() };
+            let card = CardStatus { uuid: "GPU-1".to_owned(), running, ..CardStatus::default() };
             Status { cards: vec![card], ..Status::default() }
         };
         let (mut before, told) = (BTreeSet::new(), std::cell::RefCell::new(Vec::new()));
         for running in [Running::Open, Running::Degraded, Running::Degraded, Running::Closed, Running::Open] {
-            tell_degraded(&mut before, &status(running), |card, is| told.borrow_mut().push((card.to_owned(), is)));
+            tell_degraded(&mut before, &status(running), |card| {
+                told.borrow_mut().push((card.uuid.clone(), card.running))
+            });
         }
-        assert_eq!(told.into_inner(), [("GPU-1".to_owned(), true), ("GPU-1".to_owned(), false)]);
+        let uuid = || "GPU-1".to_owned();
+        assert_eq!(told.into_inner(), [(uuid(), Running::Degraded), (uuid(), Running::Closed)]);
     }
 
     #[test]

@@ -508,6 +508,7 @@ impl<C: Clock> CardScheduler<C> {
             late_edges: self.edges.late,
             latest_edge_us: self.edges.latest_us,
             failures: self.trouble.failures,
+            refused: self.trouble.refused(),
         }
     }
 

@@ -29,6 +29,8 @@ pub(super) struct Trouble {
     retry_us: Option<u64>,
     /// Since when it is off a card that does not put it back.
     off_since_us: Option<u64>,
+    /// With what the driver refuses while only time slices are left.
+    refused: Option<u32>,
 }
 
 /// What to do about a failure.
@@ -68,6 +70,10 @@ impl Trouble {
     /// Only time slices are left, or, unless it `is_back`, not even those. Whether it was otherwise before.
     pub(super) fn degrade(&mut self, error: &EdgeError, is_back: bool, now_us: u64) -> bool {
         let is_lost = matches!(error, EdgeError::Refused { status: GPU_IS_LOST, .. });
+        self.refused = match error {
+            EdgeError::Refused { status, .. } => Some(status.0),
+            EdgeError::Call { .. } => None,
+        };
         self.off_since_us = (!is_back && !is_lost).then(|| self.off_since_us.unwrap_or(now_us));
         self.degrade_for(now_us, if is_back && !is_lost { RETRY_US } else { RESCUE_US })
     }
@@ -86,7 +92,7 @@ impl Trouble {
 
     /// The card can be used as it should. Whether it could not before.
     pub(super) fn recover(&mut self) -> bool {
-        (self.since_us, self.off_since_us) = (None, None);
+        (self.since_us, self.off_since_us, self.refused) = (None, None, None);
         self.retry_us.take().is_some()
     }
 
@@ -95,6 +101,10 @@ impl Trouble {
     pub(super) fn is_fatal(&self, error: &EdgeError, now_us: u64) -> bool {
         matches!(error, EdgeError::Refused { status: Status::OBJECT_NOT_FOUND, .. })
             || self.off_since_us.is_some_and(|since_us| now_us.saturating_sub(since_us) >= MOST_OFF_US)
+    }
+
+    pub(super) fn refused(&self) -> Option<u32> {
+        self.refused
     }
 
     pub(super) fn is_degraded(&self) -> bool {
