@@ -213,7 +213,7 @@ mod tests {
         let (mut before, told) = (BTreeSet::new(), std::cell::RefCell::new(Vec::new()));
         for running in [Running::Open, Running::Degraded, Running::Degraded, Running::Closed, Running::Open] {
             tell_degraded(&mut before, &status(running), |card| {
-                told.borrow_mut().push((card.uuid.clone(), card.running))
+                told.borrow_mut().push((card.uuid.clone(), card.running));
             });
         }
         let uuid = || "GPU-1".to_owned();

@@ -287,6 +287,7 @@ pub fn setup(bench: &Bench) -> Setup {
         cards: vec![MediatedCard {
             monitored: false,
             uuid: card.uuid.clone(),
+            index: 0,
             minor: card.minor,
             pci: card.pci,
             limit: Bytes(Bytes::GIB),
