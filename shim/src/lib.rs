@@ -20,6 +20,8 @@ pub mod options;
 pub mod reaper;
 pub mod registry;
 pub mod server;
+#[cfg(test)]
+mod skipped;
 pub mod start;
 mod sync;
 pub mod sys;

@@ -331,7 +331,7 @@ mod tests {
         assert!(Command::new("cp").arg("/bin/sleep").arg(&program).status().unwrap().success());
         let view = match ReadOnlyProgram::of(&program) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                println!("skipped: making a mount needs CAP_SYS_ADMIN");
+                crate::skipped::skipped("making a mount needs CAP_SYS_ADMIN");
                 return;
             }
             view => view.unwrap(),
