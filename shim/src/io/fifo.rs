@@ -37,10 +37,14 @@ pub(super) fn open_input(path: &Path) -> io::Result<(Hold, pipe::Receiver)> {
 /// that ends at once would have its output lost, so its creation waits for the client, for a while, as in containerd's own
 /// shim.
 pub(super) async fn open_output(path: &Path) -> io::Result<Sink> {
+    open_output_within(path, READER_PATIENCE).await
+}
+
+async fn open_output_within(path: &Path, patience: Duration) -> io::Result<Sink> {
     if !std::fs::metadata(path)?.file_type().is_fifo() {
         return copy::open_existing_file(path);
     }
-    let deadline = Instant::now() + READER_PATIENCE;
+    let deadline = Instant::now() + patience;
     let early = loop {
         match pipe::OpenOptions::new().open_sender(path) {
             Ok(fifo) => break Some(fifo),
@@ -67,7 +71,8 @@ mod tests {
         let path = directory.path().join("fifo");
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let fifo = path.clone();
-        let sink = open_output(&fifo);
+        // Without an end, as far as this test goes: the thread that reads may be late, and would wait for a writer for ever.
+        let sink = open_output_within(&fifo, Duration::from_secs(3600));
         tokio::pin!(sink);
         assert!(tokio::time::timeout(Duration::from_millis(50), &mut sink).await.is_err(), "nobody reads");
         let reader = std::thread::spawn(move || std::io::read_to_string(File::open(path)?));
