@@ -4,7 +4,7 @@ use std::{fs, io, path::Path, time::Duration};
 
 use super::{Cgroup, CgroupError, processes};
 
-/// Waits between the tries, doubled each time: 2 ms, 4 ms, ... 1 s, about 2 s in all. A killed process leaves its
+/// Waits between the tries, doubled each time: 2 ms, 4 ms, ... 512 ms, about 1 s in all. A killed process leaves its
 /// cgroup only at its exit, which takes as long as it takes to free its memory.
 const FIRST_WAIT: Duration = Duration::from_millis(2);
 const TRIES: u32 = 10;

@@ -10,7 +10,11 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::{Cgroup, Hierarchy, Layout};
+use super::{Cgroup, CgroupError, Hierarchy, Layout};
+use crate::skipped::skipped;
+
+/// How long anything may take before a test calls it "never".
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A directory with these files in it.
 pub(super) fn directory(files: &[(&str, &str)]) -> TempDir {
@@ -58,7 +62,7 @@ impl RealCgroup {
             .collect();
         for (_, directory) in &directories {
             if !directory.parent().unwrap().join("cgroup.procs").exists() || fs::create_dir(directory).is_err() {
-                println!("skipped: {test}: no cgroup v1 in which to create {}", directory.display());
+                skipped(format_args!("no cgroup v1 in which to create {}", directory.display()));
                 directories.iter().for_each(|(_, made)| drop(fs::remove_dir(made)));
                 return None;
             }
@@ -80,7 +84,7 @@ impl RealCgroup {
             .find(|root| root.join("cgroup.controllers").exists());
         let directory = root.map(|root| root.join(own_name(test))).filter(|path| fs::create_dir(path).is_ok());
         let Some(directory) = directory else {
-            println!("skipped: {test}: no cgroup v2 in which to create a group");
+            skipped("no cgroup v2 in which to create a group");
             return None;
         };
         Some(Self { cgroup: v2(&directory), children: Vec::new() })
@@ -112,6 +116,7 @@ impl RealCgroup {
 }
 
 impl Drop for RealCgroup {
+    /// A test that has failed already is not failed again, which would abort all others.
     fn drop(&mut self) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         for child in &mut self.children {
@@ -119,22 +124,31 @@ impl Drop for RealCgroup {
         }
         // On a thread of its own: the test may be inside a runtime.
         let cgroup = self.cgroup.clone();
-        std::thread::spawn(move || {
+        let destroyed = std::thread::spawn(move || {
             let _ = runtime.block_on(cgroup.thaw());
-            runtime.block_on(cgroup.destroy())
+            runtime.block_on(at_last(async || cgroup.destroy().await));
         })
-        .join()
-        .unwrap()
-        .unwrap();
+        .join();
         for child in &mut self.children {
             let _ = child.wait();
         }
+        assert!(destroyed.is_ok() || std::thread::panicking(), "the cgroup of the test is left behind");
+    }
+}
+
+/// Tries until it succeeds; fails when it never does. Who is killed leaves its cgroup when the machine comes to it, and what
+/// is tested here waits for that for a second.
+pub(super) async fn at_last(mut attempt: impl AsyncFnMut() -> Result<(), CgroupError>) {
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(error) = attempt().await {
+        assert!(Instant::now() < deadline, "never: {error}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 /// Waits until `holds`; fails when it never does.
 pub(super) fn until(what: &str, holds: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let deadline = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < deadline, "never: {what}");
         std::thread::sleep(Duration::from_millis(5));
