@@ -108,7 +108,10 @@ mod tests {
         assert!(!real.cgroup.is_frozen().unwrap());
         real.cgroup.freeze().await.unwrap();
         assert!(real.cgroup.is_frozen().unwrap());
-        // Stopped in the freezer, not by a signal.
+        // Stopped in the freezer, not by a signal. It is marked as frozen a few steps before it leaves the processor, which a
+        // process that has work never does.
+        testing::until("it stands still", || stat(pid)[0] != "R");
+        let cpu_time = |pid| stat(pid)[11..13].to_vec();
         let before = cpu_time(pid);
         tokio::time::sleep(Duration::from_millis(60)).await;
         assert_eq!(cpu_time(pid), before);
@@ -116,8 +119,10 @@ mod tests {
         assert!(!real.cgroup.is_frozen().unwrap());
     }
 
-    fn cpu_time(pid: i32) -> String {
-        std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().split(' ').skip(13).take(2).collect()
+    /// From the state on; see `proc_pid_stat(5)`.
+    fn stat(pid: i32) -> Vec<String> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        text.split(' ').skip(2).map(str::to_owned).collect()
     }
 
     #[tokio::test]

@@ -156,8 +156,9 @@ mod tests {
         real.wait();
         // The process has ended; the figures are those of its end. It is waited for before the kernel has counted its last steps.
         let sums_up = |usage: &cgroups::metrics::CPUUsage| usage.per_cpu.iter().sum::<u64>() == usage.total;
-        testing::until("the processors' times sum up to the whole", || {
-            sums_up(&decode(&real.cgroup.metrics(0)).cpu.usage)
+        testing::until("the processors' times sum up to the whole, and nobody is left", || {
+            let metrics = decode(&real.cgroup.metrics(0));
+            sums_up(&metrics.cpu.usage) && metrics.pids.current == 0
         });
         let metrics = decode(&real.cgroup.metrics(0));
         assert!(metrics.cpu.usage.total > 0);

@@ -227,10 +227,12 @@ async fn a_real_v1_cgroup_takes_every_value() {
         files::read(&real.cgroup.v1_controller(controller).unwrap().join(name)).unwrap().trim().to_owned()
     };
     let mems = fs::read_to_string("/sys/fs/cgroup/cpuset/cpuset.mems").unwrap();
+    let cpus = fs::read_to_string("/sys/fs/cgroup/cpuset/cpuset.cpus").unwrap();
+    let cpu = cpus.trim().split(['-', ',']).next().unwrap();
     for json in [
         serde_json::json!({"memory": {"limit": 64 << 20, "reservation": 32 << 20}, "cpu": {"shares": 300, "quota": 50_000, "period": 100_000}}),
         serde_json::json!({"memory": {"limit": 32 << 20}, "cpu": {"quota": 20_000, "period": 50_000}, "pids": {"limit": 12}}),
-        serde_json::json!({"cpu": {"cpus": "0", "mems": mems.trim()}}),
+        serde_json::json!({"cpu": {"cpus": cpu, "mems": mems.trim()}}),
     ] {
         real.cgroup.update(json.to_string().as_bytes()).await.unwrap();
     }
@@ -238,7 +240,7 @@ async fn a_real_v1_cgroup_takes_every_value() {
     assert_eq!(text("memory", "memory.soft_limit_in_bytes"), (32 << 20).to_string());
     assert_eq!((text("cpu", "cpu.shares"), text("cpu", "cpu.cfs_quota_us")), ("300".to_owned(), "20000".to_owned()));
     assert_eq!((text("cpu", "cpu.cfs_period_us"), text("pids", "pids.max")), ("50000".to_owned(), "12".to_owned()));
-    assert_eq!(text("cpuset", "cpuset.cpus"), "0");
+    assert_eq!(text("cpuset", "cpuset.cpus"), cpu);
     // The kernel refuses the last value, so the first goes back.
     let json = br#"{"memory":{"limit":16777216},"cpu":{"cpus":"4000"}}"#;
     let error = real.cgroup.update(json).await.unwrap_err();
