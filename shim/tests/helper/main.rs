@@ -502,9 +502,17 @@ async fn a_hundred_starts_leave_no_descriptor_and_no_child(bench: &Bench) {
         median(|t| t.1),
         median(|t| t.2)
     );
-    assert_eq!((descriptors(), zygotes()), before);
-    // A worker ends a moment after its answer.
+    // The zygote closes its copies a moment after the worker has them, and a worker ends a moment after its answer. There may
+    // have been more to begin with, for the same reason; there are not a hundred.
     let deadline = std::time::Instant::now() + bundle::DEADLINE;
+    loop {
+        let now = (descriptors(), zygotes());
+        if now.0 <= before.0 && now.1 <= before.1 {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "descriptors, the zygote's: {now:?}, and {before:?} before");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let children = format!("/proc/self/task/{}/children", std::process::id());
     loop {
         bundle::reap();
