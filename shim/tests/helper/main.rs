@@ -16,12 +16,26 @@ use egpu_shim::helper::{HelperClient, HelperError, delete, spawn};
 use egpu_shim::sys::{self, Forked};
 use serde_json::json;
 
-type Case = for<'a> fn(&'a Bench) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
+type Case = for<'a> fn(&'a Bench) -> Pin<Box<dyn Future<Output = Outcome> + 'a>>;
+
+/// What became of a case that has not failed.
+#[derive(Debug)]
+pub enum Outcome {
+    Ran,
+    /// Why it could not run on this machine.
+    Skipped(&'static str),
+}
+
+impl From<()> for Outcome {
+    fn from((): ()) -> Self {
+        Self::Ran
+    }
+}
 
 #[macro_export]
 macro_rules! cases {
     ($($name:ident),* $(,)?) => {
-        [$((stringify!($name), (|bench| Box::pin($name(bench))) as $crate::Case)),*]
+        [$((stringify!($name), (|bench| Box::pin(async move { $name(bench).await.into() })) as $crate::Case)),*]
     };
 }
 
@@ -64,10 +78,10 @@ fn main() {
         return;
     }
     if !nix::unistd::geteuid().is_root() {
-        println!("skipped: making containers needs root");
+        println!("skipped: all: making containers needs root");
         return;
     }
-    a_process_is_born_in_a_v2_cgroup();
+    tell("a_process_is_born_in_a_v2_cgroup", &a_process_is_born_in_a_v2_cgroup());
     let zygote = spawn().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -75,25 +89,29 @@ fn main() {
         for (name, case) in cases {
             if filter.is_none_or(|filter| name.contains(filter.as_str())) {
                 println!("test {name} ...");
-                case(&bench).await;
-                println!("test {name} ... ok");
+                tell(name, &case(&bench).await);
             }
         }
     });
 }
 
+fn tell(name: &str, outcome: &Outcome) {
+    match outcome {
+        Outcome::Ran => println!("test {name} ... ok"),
+        Outcome::Skipped(why) => println!("skipped: {name}: {why}"),
+    }
+}
+
 /// Needs a process with one thread, and is therefore none of the cases. A hybrid host's unified hierarchy will do.
-fn a_process_is_born_in_a_v2_cgroup() {
+fn a_process_is_born_in_a_v2_cgroup() -> Outcome {
     let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
     let Some(root) = roots.into_iter().find(|root| root.join("cgroup.controllers").exists()) else {
-        println!("skipped: a_process_is_born_in_a_v2_cgroup: no cgroup v2");
-        return;
+        return Outcome::Skipped("no cgroup v2");
     };
     let name = format!("egpu-test-birth-{}", std::process::id());
     let directory = root.join(&name);
     if std::fs::create_dir(&directory).is_err() {
-        println!("skipped: a_process_is_born_in_a_v2_cgroup: no right to make a cgroup");
-        return;
+        return Outcome::Skipped("no right to make a cgroup");
     }
     let cgroup = std::fs::File::open(&directory).unwrap().into();
     // The inner process is a sibling of its maker, and so a child of this one.
@@ -110,7 +128,7 @@ fn a_process_is_born_in_a_v2_cgroup() {
         assert!(matches!(ended, nix::sys::wait::WaitStatus::Exited(_, 0)), "{ended:?}");
     }
     std::fs::remove_dir(&directory).unwrap();
-    println!("test a_process_is_born_in_a_v2_cgroup ... ok");
+    Outcome::Ran
 }
 
 async fn a_program_runs_and_its_exit_code_and_output_arrive(bench: &Bench) {
@@ -307,7 +325,7 @@ async fn init_and_exec_have_their_streams_and_nothing_else(bench: &Bench) {
     wait(&init);
 }
 
-async fn a_lowerdir_beyond_a_page_is_mounted(bench: &Bench) {
+async fn a_lowerdir_beyond_a_page_is_mounted(bench: &Bench) -> Outcome {
     let layers = bench.directory.path().join("a-snapshotter-with-a-name-that-is-so-long-that-few-layers-fill-a-page");
     let mut lower: Vec<String> = vec![];
     for layer in 0..60 {
@@ -326,10 +344,10 @@ async fn a_lowerdir_beyond_a_page_is_mounted(bench: &Bench) {
         (mount.kind, mount.source, mount.options) = ("overlay".into(), "overlay".into(), vec![option]);
     });
     if !std::fs::read_to_string("/proc/filesystems").unwrap().contains("\toverlay\n") {
-        println!("skipped: this kernel has no overlay");
-        return;
+        return Outcome::Skipped("this kernel has no overlay");
     }
     assert_eq!(container.run().await.unwrap(), (0, "in the last layer".into()));
+    Outcome::Ran
 }
 
 async fn a_missing_working_directory_is_made(bench: &Bench) {
