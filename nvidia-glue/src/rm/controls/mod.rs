@@ -203,9 +203,12 @@ const fn counted(at: u16, element: u32) -> Length {
 const R550: DriverRelease = DriverRelease::new(550, 0, 0);
 
 // Reasons that many rows share.
+const CACHE: &str =
+    "writes back or invalidates the cache of the whole card, in whoever's time, and with it others' data";
 const CLASS: &str = "of a class that is refused";
 const DEBUGGER: &str = "stops multiprocessors of the card, or reads them, whoever's work is on them";
 const DRIVER: &str = "the driver's own logs and tests";
+const HANDLES: &str = "makes handles of memory that nobody would count";
 const INTERNAL: &str = "internal to the kernel";
 const MEMORY: &str = "tells of the whole card's memory";
 const OTHERS: &str = "tells of other containers";
@@ -214,6 +217,7 @@ const PRIVILEGED: &str = "for administrators or the kernel: the driver would ref
 const SCHEDULING: &str = "scheduling is by the grant";
 const SHARED: &str = "changes the card, or the host, for all who use it";
 const VGPU: &str = "virtual GPUs, of the host";
+const WAITERS: &str = "puts as many waiters as are asked for into a list that the kernel walks with interrupts off";
 
 /// The rows as they are written. Not for the running program: [`packed`] has them there.
 const TABLES: [&[ControlRow]; 4] = [client::CLIENT, device::DEVICE, subdevice::SUBDEVICE, other::OTHER];

@@ -1,10 +1,10 @@
 //! The controls of all other classes.
 
 use super::{
-    CLASS, ControlRow,
+    CACHE, CLASS, ControlRow,
     ControlRule::{Pass, Refuse, Schedule, View},
-    DEBUGGER, DRIVER, INTERNAL, MEMORY, POINTERS, PRIVILEGED, R550, SCHEDULING, SHARED, ScheduleKind, ViewKind,
-    counted, row,
+    DEBUGGER, DRIVER, HANDLES, INTERNAL, MEMORY, POINTERS, PRIVILEGED, R550, SCHEDULING, SHARED, ScheduleKind,
+    ViewKind, WAITERS, counted, row,
 };
 use crate::rm::{
     Status,
@@ -27,7 +27,7 @@ pub(super) const OTHER: &[ControlRow] = &[
     row(0x00410110, "NV0041_CTRL_CMD_GET_SURFACE_INFO", Pass, "ctrl0041.h").pointing(16, &[Pointer::new(8, counted(0, 8), Direction::InOut)]),
     row(0x00410112, "NV0041_CTRL_CMD_GET_SURFACE_COMPRESSION_COVERAGE", Pass, "ctrl0041.h"),
     row(0x00410114, "NV0041_CTRL_CMD_GET_FBMEM_BUS_ADDR", Refuse(Status::NOT_SUPPORTED, POINTERS), "ctrl0041.h"),
-    row(0x00410116, "NV0041_CTRL_CMD_SURFACE_FLUSH_GPU_CACHE", Pass, "ctrl0041.h"),
+    row(0x00410116, "NV0041_CTRL_CMD_SURFACE_FLUSH_GPU_CACHE", Refuse(Status::NOT_SUPPORTED, CACHE), "ctrl0041.h"),
     row(0x00410118, "NV0041_CTRL_CMD_GET_MEM_PAGE_SIZE", Pass, "ctrl0041.h"),
     row(0x00410120, "NV0041_CTRL_CMD_SET_TAG", Pass, "ctrl0041.h"),
     row(0x00410121, "NV0041_CTRL_CMD_GET_TAG", Pass, "ctrl0041.h"),
@@ -241,9 +241,9 @@ pub(super) const OTHER: &[ControlRow] = &[
     row(0x00900105, "NV0090_CTRL_CMD_GET_MMU_DEBUG_MODE", Pass, "ctrl0090.h"),
     row(0x00900107, "NV0090_CTRL_CMD_PROGRAM_VIDMEM_PROMOTE", Pass, "ctrl0090.h"),
     row(0x0090010b, "NV0090_CTRL_CMD_SET_LG_SECTOR_PROMOTION", Pass, "ctrl0090.h"),
-    row(0x00da0001, "NV_SEMAPHORE_SURFACE_CTRL_CMD_REF_MEMORY", Pass, "ctrl00da.h"),
+    row(0x00da0001, "NV_SEMAPHORE_SURFACE_CTRL_CMD_REF_MEMORY", Refuse(Status::NOT_SUPPORTED, HANDLES), "ctrl00da.h"),
     row(0x00da0002, "NV_SEMAPHORE_SURFACE_CTRL_CMD_BIND_CHANNEL", Pass, "ctrl00da.h").naming_client(&[0]),
-    row(0x00da0003, "NV_SEMAPHORE_SURFACE_CTRL_CMD_REGISTER_WAITER", Pass, "ctrl00da.h"),
+    row(0x00da0003, "NV_SEMAPHORE_SURFACE_CTRL_CMD_REGISTER_WAITER", Refuse(Status::NOT_SUPPORTED, WAITERS), "ctrl00da.h"),
     row(0x00da0004, "NV_SEMAPHORE_SURFACE_CTRL_CMD_SET_VALUE", Pass, "ctrl00da.h"),
     row(0x00da0005, "NV_SEMAPHORE_SURFACE_CTRL_CMD_UNREGISTER_WAITER", Pass, "ctrl00da.h"),
     row(0x00da0006, "NV_SEMAPHORE_SURFACE_CTRL_CMD_UNBIND_CHANNEL", Pass, "ctrl00da.h"),

@@ -1,7 +1,7 @@
 //! The controls of a subdevice (class 0x2080).
 
 use super::{
-    ControlRow,
+    CACHE, ControlRow,
     ControlRule::{Pass, Refuse, Schedule, View},
     DRIVER, INTERNAL, MEMORY, OTHERS, POINTERS, PRIVILEGED, SCHEDULING, SHARED, ScheduleKind, ViewKind, counted, row,
 };
@@ -417,7 +417,7 @@ pub(super) const SUBDEVICE: &[ControlRow] = &[
     row(0x20801303, "NV2080_CTRL_CMD_FB_GET_INFO_V2", View(ViewKind::FbInfoV2), "ctrl2080/ctrl2080fb.h"),
     row(0x2080130b, "NV2080_CTRL_CMD_FB_GET_CARVEOUT_ADDRESS_INFO", Refuse(Status::NOT_SUPPORTED, MEMORY), "ctrl2080/ctrl2080fb.h"),
     row(0x2080130c, "NV2080_CTRL_CMD_FB_GET_CALIBRATION_LOCK_FAILED", Pass, "ctrl2080/ctrl2080fb.h"),
-    row(0x2080130e, "NV2080_CTRL_CMD_FB_FLUSH_GPU_CACHE", Pass, "ctrl2080/ctrl2080fb.h"),
+    row(0x2080130e, "NV2080_CTRL_CMD_FB_FLUSH_GPU_CACHE", Refuse(Status::NOT_SUPPORTED, CACHE), "ctrl2080/ctrl2080fb.h"),
     row(0x2080130f, "NV2080_CTRL_CMD_FB_SET_GPU_CACHE_ALLOC_POLICY", Refuse(Status::NOT_SUPPORTED, SHARED), "ctrl2080/ctrl2080fb.h"),
     row(0x20801310, "NV2080_CTRL_CMD_FB_GET_BAR1_OFFSET", Refuse(Status::NOT_SUPPORTED, POINTERS), "ctrl2080/ctrl2080fb.h"),
     row(0x20801312, "NV2080_CTRL_CMD_FB_GET_GPU_CACHE_ALLOC_POLICY", Pass, "ctrl2080/ctrl2080fb.h"),

@@ -142,6 +142,10 @@ fn what_reveals_or_schedules_never_just_passes() {
         0x2080_0a61,
         0xb06f_010d,
         0x00fd_0102,
+        0x2080_130e,
+        0x0041_0116,
+        0x00da_0001,
+        0x00da_0003,
         0x5080_0103,
     ] {
         assert!(matches!(rule_of(id), ControlRule::Refuse(..)), "{id:#010x}");
