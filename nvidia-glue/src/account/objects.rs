@@ -129,6 +129,11 @@ impl Attachments {
         self.next = self.next.wrapping_add(1);
     }
 
+    /// What an object holds.
+    pub(super) fn of(&self, object: Index) -> impl Iterator<Item = ChargeId> + '_ {
+        self.held.range((object, 0)..=(object, u64::MAX)).map(|(_, charge)| *charge)
+    }
+
     fn pop(&mut self, object: Index) -> Option<ChargeId> {
         let key = *self.held.range((object, 0)..=(object, u64::MAX)).next()?.0;
         self.held.remove(&key)
@@ -201,6 +206,9 @@ impl Accounts {
             if let Some(on) = self.tree.find(name(dependency)) {
                 self.tree.depend(index, on);
             }
+        }
+        for charge in reservation.attached {
+            self.attachments.add(index, charge);
         }
         self.conflicts = self.conflicts.saturating_add(u64::from(conflict));
         reservation.armed.disarm();

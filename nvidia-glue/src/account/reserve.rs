@@ -57,6 +57,8 @@ pub struct Reservation {
     pub(super) charge: Option<ChargeId>,
     /// Whether the charge was made for it, and not for an object of which it is a duplicate.
     pub(super) fresh: bool,
+    /// What is attached to the object of which it is a duplicate: both share it.
+    pub(super) attached: Vec<ChargeId>,
     pub(super) armed: Armed,
 }
 
@@ -119,24 +121,34 @@ impl Accounts {
             kind: ask.kind,
             charge,
             fresh: charge.is_some(),
+            attached: Vec::new(),
             armed: Armed::new(&self.abandoned),
         })
     }
 
-    /// Reserves room for a duplicate of `source` in `client`; it is charged for nothing of its own. What is not known in the source
-    /// client is charged for nothing at all.
+    /// Reserves room for a duplicate of `source` in `client`; it is charged for nothing of its own, and holds what is attached to
+    /// `source`. What is not known in the source client is charged for nothing at all: memory that was made without the account
+    /// (`NV01_MEMORY_SYSTEM_OS_DESCRIPTOR`).
     ///
     /// # Errors
-    /// When one of the clients is not registered, or there are too many objects.
+    /// When one of the clients is not registered, or there are too many objects or references.
     pub fn reserve_duplicate(&mut self, source: ObjectName, client: Handle) -> Result<Reservation, Refusal> {
         for client in [source.client, client] {
             if !self.clients.contains_key(&client) {
                 return Err(Refusal::UnknownClient(client));
             }
         }
-        let object = self.tree.find(source).and_then(|index| self.tree.get(index));
-        let (kind, charge) = object.map_or((Kind::Other, None), |object| (object.kind, object.charge));
-        self.reserve_sharing(client, kind, charge)
+        let index = self.tree.find(source);
+        let object = index.and_then(|index| self.tree.get(index));
+        let (kind, charge) = object.map_or((Kind::Memory, None), |object| (object.kind, object.charge));
+        let attached: Vec<_> = index.map(|index| self.attachments.of(index).collect()).unwrap_or_default();
+        if !attached.is_empty() {
+            self.references_fit(attached.len())?;
+        }
+        let mut reservation = self.reserve_sharing(client, kind, charge)?;
+        attached.iter().for_each(|charge| self.charges.hold(*charge));
+        reservation.attached = attached;
+        Ok(reservation)
     }
 
     /// Reserves room for an object of `client` made of what was exported to `file` at `index`.
@@ -162,7 +174,8 @@ impl Accounts {
         if let Some(charge) = charge {
             self.charges.hold(charge);
         }
-        Ok(Reservation { client, kind, charge, fresh: false, armed: Armed::new(&self.abandoned) })
+        let armed = Armed::new(&self.abandoned);
+        Ok(Reservation { client, kind, charge, fresh: false, attached: Vec::new(), armed })
     }
 
     /// The object exists. `bytes` is the size that the driver returned, `None` to take what was asked; it only matters when memory
@@ -207,6 +220,9 @@ impl Accounts {
     /// The object does not exist: the driver refused it, or it was freed again.
     pub fn cancel(&mut self, reservation: Reservation) {
         if let Some(charge) = reservation.charge {
+            self.charges.release(&mut self.cards, charge);
+        }
+        for charge in reservation.attached {
             self.charges.release(&mut self.cards, charge);
         }
         self.counts.subtract(reservation.kind);

@@ -155,3 +155,21 @@ fn an_attachment_goes_with_its_holder() {
     assert_eq!(free(&mut accounts, 1), Bytes(0));
     assert_eq!(free(&mut accounts, 7), mib(10));
 }
+
+#[test]
+fn an_attachment_is_its_holders_duplicates_too() {
+    let mut accounts = with_range();
+    make(&mut accounts, CLIENT, 7, Kind::Other);
+    let hold = accounts.hold(name(1)).unwrap();
+    accounts.attach(hold, name(7)).unwrap();
+    free(&mut accounts, 1);
+    let references = accounts.counts().references;
+    let cancelled = accounts.reserve_duplicate(name(7), CLIENT).unwrap();
+    accounts.cancel(cancelled);
+    let duplicate = accounts.reserve_duplicate(name(7), CLIENT).unwrap();
+    accounts.commit(duplicate, Placement::under(CLIENT, Handle(8)), None).unwrap();
+    assert_eq!(accounts.counts().references, references + 1);
+    assert_eq!((free(&mut accounts, 7), used(&accounts)), (Bytes(0), mib(10)));
+    assert_eq!((free(&mut accounts, 8), used(&accounts)), (mib(10), Bytes(0)));
+    assert_eq!(accounts.abandoned(), 0);
+}

@@ -180,6 +180,7 @@ impl Program<'_> {
         // A group without context buffers yet would get its own later; a duplicate of one is not asked for them.
         let is_group = source.is_group && source.memory.is_some();
         self.add_object(client, handle, vec![parent], source.memory, is_group);
+        self.world.find_mut(client, handle)?.attached = source.attached;
         Some(())
     }
 
