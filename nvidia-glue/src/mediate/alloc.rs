@@ -265,7 +265,7 @@ impl Session {
                 let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
                 let engine = memory::channel_group_engine(params).unwrap_or(0);
                 wanted.memory = Some((card, context::expected(engine)));
-                wanted.place = Some((card, Place::Group { is_measured: !context::can_be_measured(engine) }));
+                wanted.place = Some((card, Place::Group { is_measured: false }));
                 wanted.gated = Some(Gated::Group(engine));
                 wanted.dependencies = handles(params, GROUP_DEPENDENCIES);
             }
@@ -495,9 +495,9 @@ impl Session {
             let page = topology
                 .shared_data(source.client, source.object)
                 .map(|card| (card, Place::SharedData { is_watched: false }));
-            // Its context buffers are its first handle's matter.
+            // A channel may be made below any handle of its; they share one charge.
             let group = topology.group_card(source.client, source.object);
-            let group = group.map(|card| (card, Place::Group { is_measured: true }));
+            let group = group.map(|card| (card, Place::Group { is_measured: false }));
             let gated = group.map(|_| Gated::Duplicate(source));
             Ok(Prepared { place: page.or(group), gated, ..reservation.into() })
         };

@@ -37,14 +37,11 @@ pub(super) const GET_CONTEXT_SIZE: u32 = 0x2080_1218;
 /// `NV2080_ENGINE_TYPE_GR0` to `GR7` (src/common/sdk/nvidia/inc/class/cl2080_notification.h).
 const GRAPHICS_ENGINES: std::ops::RangeInclusive<u32> = 1..=8;
 
-/// Whether the driver can be asked what a group of an engine takes. Asked for another engine it complains in the kernel's log.
-pub(super) fn can_be_measured(engine: u32) -> bool {
-    GRAPHICS_ENGINES.contains(&engine)
-}
-
-/// What a group of an engine is charged when it is made. 0 is an engine that is not chosen yet: it may be any.
+/// What a group of an engine is charged when it is made. 0 is an engine that is not chosen yet: it may be any. Cards before Ampere do
+/// not look at what is said here (`kfifoIsPerRunlistChramSupportedInHw`, kernel_channel_group_api.c): a group of copy engines gets the buffers
+/// of the graphics engine with the first object of that, and is charged for them then.
 pub(super) fn expected(engine: u32) -> Bytes {
-    if engine == 0 || can_be_measured(engine) { GRAPHICS } else { OTHER }
+    if engine == 0 || GRAPHICS_ENGINES.contains(&engine) { GRAPHICS } else { OTHER }
 }
 
 /// Whether objects of a class are the graphics engine's: 3D (`*97`) and compute (`*C0`) of every generation.
@@ -53,25 +50,32 @@ pub(super) fn brings_context(class: u32) -> bool {
 }
 
 impl Session {
-    /// A channel has got an object of the graphics engine. With the first one of a group, the driver is asked what the group takes.
+    /// A channel has got an object of the graphics engine. With the first one of a group, the driver is asked what the group takes; a
+    /// channel without one is a group by itself.
     pub(super) fn charge_context(&self, flight: &Flight<'_>, channel: Handle, engine: Made) -> Result<(), End> {
         let client = engine.client;
-        let (parent, group, card) = {
+        let (charged, card) = {
             let mut topology = lock(&self.topology);
+            let had_context = topology.has_context(client, channel);
             let Some(parent) = topology.context_came(client, channel) else { return Ok(()) };
-            (parent, topology.group(client, parent), topology.card_of(client, parent))
+            let charged = match topology.group(client, parent) {
+                Some(false) => parent,
+                None if !had_context => channel,
+                _ => return Ok(()),
+            };
+            (charged, topology.card_of(client, charged))
         };
-        let (Some(false), Some(card)) = (group, card) else { return Ok(()) };
+        let Some(card) = card else { return Ok(()) };
         let Some(bytes) = self.context_size(&flight.file, client, card, channel) else { return Ok(()) };
         let bytes = Bytes(bytes.0.saturating_add(UNTOLD.0));
-        let charged = self.locks.with(&[Name::Client(client)], || {
-            lock(&self.topology).group_is_measured(client, parent);
-            lock(&self.accounts).charge_context(ObjectName::new(client, parent), card, bytes)
+        let result = self.locks.with(&[Name::Client(client)], || {
+            lock(&self.topology).group_is_measured(client, charged);
+            lock(&self.accounts).charge_context(ObjectName::new(client, charged), card, bytes)
         });
-        charged.map_err(|refusal| {
+        result.map_err(|refusal| {
             // Its buffers stay until the group goes.
             self.unmake(&flight.file, engine);
-            self.unmake(&flight.file, Made { client, object: parent });
+            self.unmake(&flight.file, Made { client, object: charged });
             self.refused(flight.pid, refusal)
         })
     }

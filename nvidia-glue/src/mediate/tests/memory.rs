@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use runtime_config::{Bytes, request::OverMemory};
 
-use super::world::{Container, MIB, Machine, memory_params, result, words};
+use super::{
+    spy::{COPY, Spy},
+    world::{Container, GIB, MIB, Machine, memory_params, result, words},
+};
 use crate::{
     mediate::{Answer, Stopped, locks::lock, looks::Clock},
     rm::{
@@ -348,6 +351,44 @@ fn a_context_is_charged_what_the_driver_tells_of_it_and_nobody_asks_before_it_ca
     let told = read_u64(&question, 8).unwrap();
     assert_eq!(container.used(0), told + 2948 * 1024);
     context.free(group).unwrap();
+    assert_eq!(container.used(0), 0);
+}
+
+/// Before Ampere the driver does not look at what a group or a channel is said to be for (kernel_channel_group_api.c).
+#[test]
+fn what_is_said_to_copy_and_computes_is_charged_as_what_computes() {
+    const CONTEXT_SIZE: u32 = 0x2080_1218;
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let told = 5 * MIB;
+    spy.answer(CONTEXT_SIZE, [vec![0; 8], told.to_le_bytes().to_vec()].concat());
+    let group = context.group(COPY);
+    let duplicate = program.dup(context.control, (context.client, context.device), (context.client, group)).unwrap();
+    for parent in [group, duplicate, context.device] {
+        let before = container.used(0);
+        let channel = context.channel(parent, COPY).unwrap();
+        let expected = container.used(0);
+        for _ in 0..2 {
+            program.alloc(context.control, (context.client, channel, 0), 0xc3c0, &mut []).unwrap();
+        }
+        assert_eq!(spy.count(CONTEXT_SIZE), 1);
+        if parent == duplicate {
+            assert_eq!(container.used(0), before, "one group, one charge");
+        } else {
+            assert_eq!(container.used(0), expected - 256 * 1024 + told + 2948 * 1024);
+        }
+    }
+    // Room for its buffers, or none of it.
+    let bare = context.channel(context.device, COPY).unwrap();
+    spy.answer(CONTEXT_SIZE, [vec![0; 8], (8 * GIB).to_le_bytes().to_vec()].concat());
+    let before = container.used(0);
+    let computes = program.alloc(context.control, (context.client, bare, 0), 0xc3c0, &mut []);
+    assert_eq!(computes, Err(Status::NO_MEMORY));
+    assert_eq!(container.used(0), before - 256 * 1024, "the channel is gone with it");
+    context.free(context.client).unwrap();
     assert_eq!(container.used(0), 0);
 }
 

@@ -117,6 +117,7 @@ pub(super) struct Spy {
     card: Mutex<Card>,
     during: Mutex<Option<(u32, During)>>,
     refused: Mutex<HashMap<u32, Status>>,
+    answers: Mutex<HashMap<u32, Vec<u8>>>,
 }
 
 impl fmt::Debug for Spy {
@@ -134,6 +135,7 @@ impl Spy {
             card: Mutex::default(),
             during: Mutex::default(),
             refused: Mutex::default(),
+            answers: Mutex::default(),
         })
     }
 
@@ -168,6 +170,11 @@ impl Spy {
     /// From now on the driver refuses this control.
     pub(super) fn refuse(&self, id: u32, status: Status) {
         lock(&self.refused).insert(id, status);
+    }
+
+    /// From now on the driver answers this control so.
+    pub(super) fn answer(&self, id: u32, params: Vec<u8>) {
+        lock(&self.answers).insert(id, params);
     }
 
     pub(super) fn refuse_nothing(&self) {
@@ -236,6 +243,11 @@ impl Driver for Spy {
             }
             if let Some(status) = lock(&self.refused).get(&seen.id) {
                 assert!(write_u32(args, 28, status.0));
+                return Ok(0);
+            }
+            if let (Some(answer), Some(buffer)) = (lock(&self.answers).get(&seen.id), buffers.first_mut()) {
+                buffer.bytes.clone_from(answer);
+                assert!(write_u32(args, 28, 0));
                 return Ok(0);
             }
         }
