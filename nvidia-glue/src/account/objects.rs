@@ -71,6 +71,8 @@ pub(super) struct ObjectCounts {
     pub(super) channel_groups: u32,
     pub(super) channels: u32,
     pub(super) address_spaces: u32,
+    pub(super) devices: BTreeMap<Card, u32>,
+    pub(super) others: u32,
     pub(super) objects: u32,
 }
 
@@ -80,8 +82,14 @@ impl ObjectCounts {
             Kind::ChannelGroup => Some(&mut self.channel_groups),
             Kind::Channel => Some(&mut self.channels),
             Kind::AddressSpace => Some(&mut self.address_spaces),
-            Kind::Memory | Kind::Other => None,
+            Kind::Device(card) => Some(self.devices.entry(card).or_default()),
+            Kind::Other => Some(&mut self.others),
+            Kind::Memory => None,
         }
+    }
+
+    fn devices_of(&self, card: Card) -> u32 {
+        self.devices.get(&card).copied().unwrap_or(0)
     }
 
     pub(super) fn fits(&self, kind: Kind, limits: &ObjectLimits) -> Result<(), Refusal> {
@@ -89,7 +97,9 @@ impl ObjectCounts {
             Kind::ChannelGroup => Some((self.channel_groups, limits.channel_groups, Counted::ChannelGroups)),
             Kind::Channel => Some((self.channels, limits.channels, Counted::Channels)),
             Kind::AddressSpace => Some((self.address_spaces, limits.address_spaces, Counted::AddressSpaces)),
-            Kind::Memory | Kind::Other => None,
+            Kind::Device(card) => Some((self.devices_of(card), limits.devices, Counted::Devices)),
+            Kind::Other => Some((self.others, limits.others, Counted::Others)),
+            Kind::Memory => None,
         };
         for (count, limit, counted) in of_kind.into_iter().chain([(self.objects, limits.objects, Counted::Objects)]) {
             if count >= limit {

@@ -56,6 +56,8 @@ pub enum Kind {
     AddressSpace,
     /// Memory of any sort.
     Memory,
+    /// A device or subdevice of a card (classes `0080`, `2080`).
+    Device(Card),
     /// Anything else.
     Other,
 }
@@ -71,10 +73,16 @@ pub struct ObjectLimits {
     pub channels: u32,
     /// Address spaces.
     pub address_spaces: u32,
-    /// Objects in total.
+    /// Devices and subdevices of each card. The card's firmware keeps each of them, in a heap that all clients of the card share: 96 MiB
+    /// for their objects (src/nvidia/inc/kernel/gpu/gsp/gsp_fw_heap.h). When that is full, nobody gets any more.
+    pub devices: u32,
+    /// Objects that have no limit of their own and are not memory either (engines' objects, events, shares of groups ...): the firmware
+    /// keeps most of them, too.
+    pub others: u32,
+    /// Objects in total. Memory never is the firmware's: a program may have a hundred thousand small pieces.
     pub objects: u32,
-    /// References besides objects, in total: external ranges, pools and mappings of UVM files, exports, attachments, and mappings in
-    /// virtual memory.
+    /// References besides objects, in total: external ranges, pools, mappings and channels of UVM files, exports, attachments, and
+    /// mappings in virtual memory.
     pub references: u32,
     /// Ranges of managed memory.
     pub managed_ranges: u32,
@@ -85,8 +93,8 @@ pub struct ObjectLimits {
 }
 
 impl Default for ObjectLimits {
-    /// Room for 32 processes with a context each on several cards. One CUDA context was seen to have 10 events, and 70 MiB of the
-    /// host's memory.
+    /// Room for 32 processes with a context each on several cards. One CUDA context was seen to have 10 events, 4 devices and
+    /// subdevices of its card, 79 other objects, 52 pieces of memory, and 70 MiB of the host's memory; `nvidia-smi` 4 and 9.
     fn default() -> Self {
         Self {
             os_events: 1 << 16,
@@ -95,6 +103,8 @@ impl Default for ObjectLimits {
             channel_groups: 64,
             channels: 512,
             address_spaces: 64,
+            devices: 1024,
+            others: 1 << 14,
             objects: 1 << 20,
             references: 1 << 20,
             managed_ranges: 1 << 17,
@@ -121,6 +131,10 @@ pub enum Counted {
     Channels,
     /// Address spaces.
     AddressSpaces,
+    /// Devices and subdevices of a card.
+    Devices,
+    /// Objects that have no limit of their own.
+    Others,
     /// Objects in total.
     Objects,
     /// References besides objects.
@@ -140,6 +154,8 @@ impl std::fmt::Display for Counted {
             Self::ChannelGroups => "channel groups",
             Self::Channels => "channels",
             Self::AddressSpaces => "address spaces",
+            Self::Devices => "devices and subdevices of a card",
+            Self::Others => "objects besides memory and channels",
             Self::Objects => "objects",
             Self::References => "mappings and exports",
             Self::ManagedRanges => "ranges of managed memory",

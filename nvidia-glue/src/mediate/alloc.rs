@@ -175,11 +175,10 @@ impl Session {
     }
 
     fn alloc_object(&self, flight: &mut Flight<'_>, alloc: Alloc, class: &Class) -> Result<Answer, End> {
-        let kind = kind_of(class.kind);
         let pid = flight.pid;
         let prepare = |flight: &Flight<'_>| {
             let Wanted { memory, place, dependencies, references, gated } = self.wanted(flight, alloc, class)?;
-            let ask = Ask { client: alloc.client, kind, memory, process: pid };
+            let ask = Ask { client: alloc.client, kind: kind_of(class.kind, place), memory, process: pid };
             let reservation = lock(&self.accounts).reserve(ask)?;
             Ok(Prepared { reservation, dependencies, references, place, gated })
         };
@@ -576,7 +575,10 @@ fn handles(params: &[u8], at: &[usize]) -> Vec<Handle> {
     at.iter().filter_map(|at| read_u32(params, *at)).filter(|handle| *handle != 0).map(Handle).collect()
 }
 
-fn kind_of(kind: ClassKind) -> Kind {
+fn kind_of(kind: ClassKind, place: Option<(Card, Place)>) -> Kind {
+    if let Some((card, Place::Device | Place::Subdevice)) = place {
+        return Kind::Device(card);
+    }
     match kind {
         ClassKind::VideoMemory | ClassKind::SystemMemory | ClassKind::VirtualMemory => Kind::Memory,
         ClassKind::AddressSpace => Kind::AddressSpace,

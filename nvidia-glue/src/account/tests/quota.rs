@@ -84,7 +84,9 @@ fn numbers_are_limited_reservations_included() {
         channel_groups: 1,
         channels: 2,
         address_spaces: 3,
-        objects: 7,
+        devices: 4,
+        others: 5,
+        objects: 13,
         references: 2,
         managed_ranges: 1,
         ..ObjectLimits::default()
@@ -96,7 +98,9 @@ fn numbers_are_limited_reservations_included() {
         (Kind::ChannelGroup, Counted::ChannelGroups, 1),
         (Kind::Channel, Counted::Channels, 2),
         (Kind::AddressSpace, Counted::AddressSpaces, 3),
-        (Kind::Memory, Counted::Objects, 7),
+        (Kind::Device(CARD), Counted::Devices, 4),
+        (Kind::Other, Counted::Others, 5),
+        (Kind::Memory, Counted::Objects, 13),
     ] {
         let mut reserved = Vec::new();
         let refusal = loop {
@@ -112,6 +116,24 @@ fn numbers_are_limited_reservations_included() {
         }
         make(&mut accounts, CLIENT, 100 + limit, kind);
         assert_eq!(accounts.reserve_duplicate(name(100 + limit), CLIENT).is_err(), limit == 1);
+    }
+}
+
+/// What the card's firmware keeps is bounded on each card; memory, which it does not, is not bounded with it.
+#[test]
+fn devices_are_limited_on_each_card_and_memory_by_its_size() {
+    let mut accounts = accounts_with(ObjectLimits { devices: 2, others: 1, ..ObjectLimits::default() });
+    for card in [CARD, Card(1)] {
+        for object in [1, 2] {
+            make(&mut accounts, CLIENT, object + 10 * u32::from(card.0), Kind::Device(card));
+        }
+        let refusal = accounts.reserve(plain(Kind::Device(card))).unwrap_err();
+        assert_eq!(refusal, Refusal::TooMany { counted: Counted::Devices, limit: 2 });
+    }
+    accounts.free(CLIENT, Handle(1)).unwrap();
+    make(&mut accounts, CLIENT, 1, Kind::Device(CARD));
+    for object in 100..50_000 {
+        allocate(&mut accounts, object, Bytes(1 << 10)).unwrap();
     }
 }
 

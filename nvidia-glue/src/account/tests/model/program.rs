@@ -15,6 +15,8 @@ pub(super) const LIMITS: ObjectLimits = ObjectLimits {
     channel_groups: 4,
     channels: 4,
     address_spaces: 4,
+    devices: 4,
+    others: 30,
     objects: 40,
     references: 40,
     managed_ranges: 12,
