@@ -12,8 +12,8 @@
 //!
 //! # Charges and references
 //! A charge is one physical allocation. It is held by references: RM objects (the first one, and each duplicate in any client of
-//! the container), external mappings of UVM files, exports, attachments to other objects, and calls that are being executed
-//! ([`Hold`]). It is released with the last of them, and it is never charged twice.
+//! the container), external mappings of UVM files and channels registered with them, exports, attachments to other objects, and calls
+//! that are being executed ([`Hold`]). It is released with the last of them, and it is never charged twice.
 //!
 //! # What the caller must keep in order
 //! An operation here and the driver call that it stands for must be one step to whoever else uses the same name: hold a lock of
@@ -28,6 +28,7 @@ mod managed;
 mod objects;
 mod page_tables;
 mod query;
+mod registrations;
 mod reserve;
 #[cfg(test)]
 mod tests;
@@ -66,6 +67,7 @@ pub struct Accounts {
     uvm: uvm::UvmFiles,
     managed: managed::Managed,
     page_tables: page_tables::PageTables,
+    registrations: registrations::Registrations,
     /// By client.
     os_events: HashMap<Handle, u32>,
     abandoned: Arc<AtomicU64>,
@@ -87,6 +89,7 @@ impl Accounts {
             uvm: uvm::UvmFiles::default(),
             managed: managed::Managed::default(),
             page_tables: page_tables::PageTables::default(),
+            registrations: registrations::Registrations::default(),
             os_events: HashMap::new(),
             abandoned: Arc::default(),
             conflicts: 0,

@@ -252,12 +252,13 @@ impl Accounts {
     }
 
     fn remove(&mut self, index: Index) -> Freed {
-        let Self { tree, charges, cards, counts, clients, attachments, page_tables, .. } = self;
+        let Self { tree, charges, cards, counts, clients, attachments, page_tables, registrations, .. } = self;
         let mut freed = Freed::default();
         let mut released = 0_u64;
         tree.remove(index, |index, object| {
             freed.objects = freed.objects.saturating_add(1);
-            if clients.get(&object.name.client).is_none_or(|client| client.root != index) {
+            let is_root = clients.get(&object.name.client).is_some_and(|client| client.root == index);
+            if !is_root && !registrations.object_gone(index) {
                 counts.subtract(object.kind);
             }
             if matches!(object.kind, Kind::Channel | Kind::ChannelGroup) {

@@ -20,7 +20,7 @@ pub struct Counts {
     pub address_spaces: u32,
     /// Physical allocations that are charged; without managed memory.
     pub charges: usize,
-    /// External ranges, pools and mappings of UVM files, exports, attachments, and mappings in virtual memory.
+    /// External ranges, pools, mappings and channels of UVM files, exports, attachments, and mappings in virtual memory.
     pub references: usize,
     /// Ranges of managed memory, reserved ones included.
     pub managed_ranges: usize,
@@ -108,7 +108,8 @@ impl Accounts {
 
     /// What is limited by [`ObjectLimits::references`](super::ObjectLimits::references).
     pub(super) fn references(&self) -> usize {
-        self.uvm.references() + self.exports.len() + self.attachments.len() + self.page_tables.references()
+        let files = self.uvm.references() + self.registrations.len() + self.exports.len();
+        files + self.attachments.len() + self.page_tables.references()
     }
 
     /// Whether the client was allocated through this account.
@@ -138,9 +139,13 @@ impl Accounts {
         self.clients.iter().filter(|(_, client)| client.charged > 0).map(|(&handle, _)| handle).collect()
     }
 
-    /// UVM files that map memory: those to look for before an allocation is refused for good.
+    /// UVM files that map memory or have channels: those to look for before an allocation is refused for good.
     pub fn charged_uvm_files(&self) -> Vec<UvmFile> {
-        self.uvm.holders()
+        let mut files = self.uvm.holders();
+        files.extend(self.registrations.holders());
+        files.sort_unstable();
+        files.dedup();
+        files
     }
 
     /// Files that something is exported to.

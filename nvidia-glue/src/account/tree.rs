@@ -44,6 +44,11 @@ impl Tree {
         self.slots.get(index as usize).filter(|object| object.alive)
     }
 
+    /// What an object is below.
+    pub(super) fn parent(&self, index: Index) -> Option<Index> {
+        self.get(index)?.parent
+    }
+
     fn get_mut(&mut self, index: Index) -> Option<&mut Object> {
         self.slots.get_mut(index as usize).filter(|object| object.alive)
     }

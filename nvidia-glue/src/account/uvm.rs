@@ -233,12 +233,14 @@ impl Accounts {
         ranges.map(|(&(_, base), &last)| (base, (last - base).saturating_add(1))).collect()
     }
 
-    /// `file` no longer maps anything on `card` (`UVM_UNREGISTER_GPU_VASPACE`, `UVM_UNREGISTER_GPU`). What that released.
+    /// `file` no longer maps anything on `card`, and has no channels there (`UVM_UNREGISTER_GPU_VASPACE`, `UVM_UNREGISTER_GPU`). What
+    /// that released.
     pub fn uvm_card_gone(&mut self, file: UvmFile, card: Card) -> Bytes {
-        self.cut_map(file, card, Span { first: 0, last: u64::MAX })
+        let channels = self.unregister_channels(file, Some(card));
+        Bytes(self.cut_map(file, card, Span { first: 0, last: u64::MAX }).0.saturating_add(channels.0))
     }
 
-    /// The last descriptor of `file` is closed. Its mappings, and managed memory that has outlived its process, go with it, unless
+    /// The last descriptor of `file` is closed. Its mappings and channels, and managed memory that has outlived its process, go with it, unless
     /// something else keeps the file: managed memory that is still mapped, or a file of `UVM_MM_INITIALIZE`; then they go with that.
     /// What that released of the mappings' charges.
     pub fn uvm_file_gone(&mut self, file: UvmFile) -> Bytes {
@@ -266,7 +268,8 @@ impl Accounts {
     }
 
     fn drop_uvm_file(&mut self, file: UvmFile) -> Bytes {
-        let released = self.cut_maps(file, Span { first: 0, last: u64::MAX });
+        let channels = self.unregister_channels(file, None);
+        let released = Bytes(self.cut_maps(file, Span { first: 0, last: u64::MAX }).0.saturating_add(channels.0));
         self.drop_pools(file, 0..=u64::MAX);
         while let Some((&key, _)) = self.uvm.ranges.range((file, 0)..=(file, u64::MAX)).next() {
             self.uvm.ranges.remove(&key);

@@ -19,7 +19,7 @@ use super::{
     open_files::Token,
 };
 use crate::{
-    account::{Hold, ObjectName},
+    account::{Hold, Kind, ObjectName},
     driver::{FileField, Holder},
     rm::{
         Handle, Node, Status,
@@ -109,9 +109,13 @@ impl Session {
             // It was given up meanwhile.
             return Err(INVALID);
         }
-        // Whoever took it in would see the page as it is.
-        let is_page = |object: Handle| lock(&self.topology).shared_data(control.client, object).is_some();
-        if objects.iter().any(|(_, object)| is_page(*object)) {
+        // The driver gives out whatever can be duplicated. Whoever took a channel group in would have one that nobody counts; the page about
+        // the card, as the driver tells it. Memory that is not known is pinned memory of a program's.
+        let is_memory = |object: Handle| {
+            let known = lock(&self.accounts).object(ObjectName::new(control.client, object));
+            known.is_none_or(|known| known.kind == Kind::Memory)
+        };
+        if !objects.iter().all(|(_, object)| is_memory(*object)) {
             return Err(End::Status(Status::NOT_SUPPORTED));
         }
         let mut held: Vec<(u32, Hold)> = Vec::new();

@@ -12,9 +12,9 @@ use crate::{
     driver::{DeviceFile, DriverCall, Holder},
     rm::{
         Handle, Node, Status,
-        decode::{Range, UvmCall, UvmMemory},
+        decode::{Range, UvmCall, UvmMemory, UvmObject},
         escapes::Action,
-        layout::{read_u64, write_u64},
+        layout::{read_u64, write_u32, write_u64},
     },
 };
 
@@ -46,8 +46,10 @@ impl Session {
                 }
                 self.with_object(flight, object.client)
             }
-            UvmCall::RegisterGpuVaSpace(object) | UvmCall::RegisterChannel { object, .. } => {
-                self.with_object(flight, object.client)
+            UvmCall::RegisterGpuVaSpace(object) => self.with_object(flight, object.client),
+            UvmCall::RegisterChannel { object, .. } => self.register_channel(flight, object),
+            UvmCall::UnregisterChannel { client, channel } => {
+                self.unregister_channel(flight, ObjectName::new(client, channel))
             }
             UvmCall::CreateExternalRange(range) => self.create_range(flight, range),
             UvmCall::MapExternal(memory) => self.map_external(flight, memory, false),
@@ -81,11 +83,9 @@ impl Session {
             }
             UvmCall::MmInitialize { uvm_fd } => self.mm_initialize(flight, uvm_fd),
             UvmCall::SemaphorePool(range) => self.semaphore_pool(flight, range),
-            UvmCall::Deinitialize
-            | UvmCall::UnregisterChannel { .. }
-            | UvmCall::ValidateVaRange(_)
-            | UvmCall::Ranged(_)
-            | UvmCall::Other => self.pass_or_continue(flight),
+            UvmCall::Deinitialize | UvmCall::ValidateVaRange(_) | UvmCall::Ranged(_) | UvmCall::Other => {
+                self.pass_or_continue(flight)
+            }
         }
     }
 
@@ -168,6 +168,33 @@ impl Session {
         self.duplicate_named(flight)?;
         self.in_order_with(flight, file, &[Name::Client(client)], |flight| {
             flight.execute(self.driver.as_ref()).map(|_| ())
+        })
+    }
+
+    /// The file keeps the channel's number, its group and their buffers, whatever becomes of the handles.
+    fn register_channel(&self, flight: &mut Flight<'_>, object: UvmObject) -> Result<Answer, End> {
+        let UvmObject { uuid, client, object, .. } = object;
+        self.own_client(client)?;
+        let card = self.grant.by_uuid_bytes(uuid).ok_or(End::Status(Status::INVALID_DEVICE))?;
+        let file = self.uvm_file(flight)?;
+        self.duplicate_named(flight)?;
+        flight.confirm()?;
+        self.reserve(flight.pid, |accounts| accounts.registration_fits())?;
+        self.in_order_with(flight, file, &[Name::Client(client)], |flight| {
+            if flight.execute(self.driver.as_ref())?.is_ok() {
+                lock(&self.accounts).register_channel(file, card, ObjectName::new(client, object));
+            }
+            Ok(())
+        })
+    }
+
+    fn unregister_channel(&self, flight: &mut Flight<'_>, channel: ObjectName) -> Result<Answer, End> {
+        let file = self.uvm_file(flight)?;
+        self.in_order(flight, file, |flight| {
+            if flight.execute(self.driver.as_ref())?.is_ok() {
+                lock(&self.accounts).unregister_channel(file, channel);
+            }
+            Ok(())
         })
     }
 
@@ -365,9 +392,29 @@ impl Session {
                         lock(&self.accounts).free_range(kept.id, base);
                     }
                 }
+                self.unregister_channels(kept.id, &kept.file);
                 lock(&self.files).remove_uvm(kept.id);
                 lock(&self.accounts).uvm_file_gone(kept.id);
             });
+        }
+    }
+
+    /// `UVM_UNREGISTER_CHANNEL` for all that a file of the container's has.
+    fn unregister_channels(&self, id: UvmFile, file: &DeviceFile) {
+        const UNREGISTER_CHANNEL: u32 = 28;
+        let Ok(row) = crate::rm::row(self.abi, Node::Uvm, UNREGISTER_CHANNEL) else { return };
+        let channels = lock(&self.accounts).registered_channels(id);
+        for channel in channels {
+            let mut args = vec![0; row.size()];
+            // Client, channel and status are the last fields; up to 585 the card's UUID comes first.
+            let at = row.size().saturating_sub(12);
+            let _ = write_u32(&mut args, at, channel.client.0);
+            let _ = write_u32(&mut args, at.saturating_add(4), channel.object.0);
+            let call = DriverCall { command: UNREGISTER_CHANNEL, args: &mut args, buffers: &mut [], files: &[] };
+            let called = self.driver.ioctl(file, call).is_ok();
+            if called && row.status(&args).is_none_or(Status::is_ok) {
+                lock(&self.accounts).unregister_channel(id, channel);
+            }
         }
     }
 

@@ -47,11 +47,18 @@ pub(super) struct UvmFile {
     /// Cards that were registered; with the address space, where one was.
     cards: BTreeMap<usize, Option<(u32, u32)>>,
     /// Channels by client and handle.
-    channels: BTreeSet<(u32, u32)>,
+    channels: BTreeMap<(u32, u32), Channel>,
     /// By their first address.
     ranges: BTreeMap<u64, Range>,
     groups: BTreeSet<u64>,
     last_group: u64,
+}
+
+/// A channel that was registered: it keeps its group.
+#[derive(Debug)]
+struct Channel {
+    card: usize,
+    _buffers: Option<Arc<VideoMemory>>,
 }
 
 /// A range of addresses that an ioctl has made.
@@ -193,6 +200,7 @@ fn unregister_card(state: &mut State, call: &mut Call<'_>) -> Result<(), Status>
     let card = registered_at(state, call, 0)?;
     let file = file(state, call);
     file.cards.remove(&card);
+    file.channels.retain(|_, channel| channel.card != card);
     for range in file.ranges.values_mut() {
         range.mappings.retain(|mapping| mapping.card != card);
     }
@@ -223,6 +231,7 @@ fn unregister_address_space(state: &mut State, call: &mut Call<'_>) -> Result<()
     let card = registered_at(state, call, 0)?;
     let file = file(state, call);
     file.cards.insert(card, None);
+    file.channels.retain(|_, channel| channel.card != card);
     for range in file.ranges.values_mut() {
         range.mappings.retain(|mapping| mapping.card != card);
     }
@@ -230,18 +239,25 @@ fn unregister_address_space(state: &mut State, call: &mut Call<'_>) -> Result<()
 }
 
 fn register_channel(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    registered_at(state, call, 0)?;
-    let (client, handle) = (get(call.args, 20), get(call.args, 24));
-    if !matches!(kind_of(state, client, handle)?, Kind::Channel { .. }) {
-        return Err(Status::INVALID_ARGUMENT);
+    let card = registered_at(state, call, 0)?;
+    let name @ (client, handle) = (get(call.args, 20), get(call.args, 24));
+    let Kind::Channel { buffers, .. } = kind_of(state, client, handle)? else { return Err(Status::INVALID_ARGUMENT) };
+    let above = state.clients.get(&client).and_then(|client| client.objects.get(&client.object(handle).ok()?.parent));
+    let kept = match above.map(|above| &above.kind) {
+        Some(Kind::ChannelGroup { buffers, .. }) => buffers.clone(),
+        _ => buffers.clone(),
+    };
+    let channels = &mut file(state, call).channels;
+    if channels.contains_key(&name) {
+        return Err(Status::INVALID_CHANNEL);
     }
-    file(state, call).channels.insert((client, handle));
+    channels.insert(name, Channel { card, _buffers: kept });
     Ok(())
 }
 
 fn unregister_channel(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     let channel = (get(call.args, 16), get(call.args, 20));
-    if file(state, call).channels.remove(&channel) { Ok(()) } else { Err(Status(0x21)) }
+    file(state, call).channels.remove(&channel).map(drop).ok_or(Status::INVALID_CHANNEL)
 }
 
 fn create_group(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
@@ -392,6 +408,8 @@ impl UvmFile {
     /// Every piece of a card that a mapping holds.
     #[cfg(test)]
     pub(super) fn pieces(&self) -> impl Iterator<Item = Arc<VideoMemory>> {
-        self.ranges.values().flat_map(|range| range.mappings.iter().filter_map(|mapping| mapping._memory.clone()))
+        let mapped =
+            self.ranges.values().flat_map(|range| range.mappings.iter().filter_map(|mapping| mapping._memory.clone()));
+        mapped.chain(self.channels.values().filter_map(|channel| channel._buffers.clone()))
     }
 }

@@ -1,13 +1,13 @@
 //! What the driver keeps once a handle is freed: it stays charged, counted, and under its gate.
 
 use super::{
-    spy::{GR, SCHEDULE_GROUP, Spy},
-    world::{Context, MIB, Machine, host_memory_params},
+    spy::{COPY, GR, SCHEDULE_GROUP, Spy},
+    world::{Container, Context, MIB, Machine, host_memory_params, range, uuid_bytes, words},
 };
 use crate::{
     account::Card,
     mediate::locks::lock,
-    rm::{Status, layout::write_u32},
+    rm::{Node, Status, layout::write_u32},
 };
 
 /// A channel whose USERD is in that memory (`hUserdMemory[0]`).
@@ -86,4 +86,173 @@ fn a_userd_in_memory_that_nobody_knows_is_refused() {
     assert_eq!(spy.escapes(0x2b), Vec::<Vec<u8>>::new());
     let counts = lock(&container.session.accounts).counts();
     assert_eq!((counts.channels, counts.abandoned, container.gate().channels()), (0, 0, 0));
+}
+
+impl Context<'_, '_> {
+    /// `UVM_REGISTER_CHANNEL`.
+    fn register_channel(&self, uvm: i32, channel: u32, base: u64) -> Result<(), Status> {
+        let uuid = uuid_bytes(&self.program.container.inventory.cards[0].uuid);
+        let names = words(&[self.control.cast_unsigned(), self.client, channel, 0]);
+        let mut args = [uuid.to_vec(), names, range(base, 2 * MIB)].concat();
+        self.program.uvm(uvm, 27, &mut args, 48)
+    }
+
+    /// `UVM_UNREGISTER_CHANNEL`, as before 590.
+    fn unregister_channel(&self, uvm: i32, channel: u32) -> Result<(), Status> {
+        let mut args = [vec![0; 16], words(&[self.client, channel, 0])].concat();
+        self.program.uvm(uvm, 28, &mut args, 24)
+    }
+}
+
+fn groups_and_channels(container: &Container) -> (u32, u32) {
+    let counts = lock(&container.session.accounts).counts();
+    (counts.channel_groups, counts.channels)
+}
+
+/// UVM has a duplicate of the group, and holds the channel's number and buffers.
+#[test]
+fn what_a_registered_channel_keeps_stays_charged_and_counted() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let uvm = program.uvm_file();
+    context.register(uvm);
+    let uuid = uuid_bytes(&container.inventory.cards[0].uuid);
+    let unregister_card = |command: u32| program.uvm(uvm, command, &mut [uuid.to_vec(), vec![0; 4]].concat(), 16);
+    let ends: [&dyn Fn(u32); 4] = [
+        &|channel| context.unregister_channel(uvm, channel).unwrap(),
+        &|_| unregister_card(26).unwrap(),
+        &|_| unregister_card(38).unwrap(),
+        &|_| {
+            program.close(uvm);
+            container.session.reconcile();
+        },
+    ];
+    for (at, end) in ends.into_iter().enumerate() {
+        if at > 1 {
+            context.register(uvm);
+        }
+        let bare = at % 2 == 1;
+        let parent = if bare { context.device } else { context.group(GR) };
+        let channels = [(); 2].map(|()| context.channel(parent, GR).unwrap());
+        let used = container.used(0);
+        context.register_channel(uvm, channels[0], 0x7000_0000).unwrap();
+        assert_eq!(container.used(0), used, "nothing is charged twice");
+        assert_eq!(context.register_channel(uvm, channels[0], 0x7000_0000), Err(Status::INVALID_CHANNEL));
+        if !bare {
+            context.free(parent).unwrap();
+            assert_eq!((container.used(0), groups_and_channels(&container)), (used, (1, 1)), "{at}");
+        } else {
+            channels.iter().for_each(|channel| context.free(*channel).unwrap());
+            assert_eq!((container.used(0), groups_and_channels(&container)), (used / 2, (0, 1)), "{at}");
+        }
+        assert_eq!(container.gate().channels(), 0, "it does no work any more");
+        end(channels[0]);
+        assert_eq!((container.used(0), groups_and_channels(&container)), (0, (0, 0)), "{at}");
+    }
+    context.free(context.client).unwrap();
+    container.assert_nothing_left();
+}
+
+/// A registration that ends before its channel does takes nothing from it.
+#[test]
+fn a_channel_that_is_registered_no_more_is_as_before() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let uvm = program.uvm_file();
+    context.register(uvm);
+    let group = context.group(GR);
+    let channels = [(); 3].map(|()| context.channel(group, GR).unwrap());
+    let used = container.used(0);
+    for (at, channel) in (0..).zip(channels) {
+        context.register_channel(uvm, channel, 0x7000_0000 + at * 2 * MIB).unwrap();
+    }
+    channels.iter().for_each(|channel| context.unregister_channel(uvm, *channel).unwrap());
+    assert_eq!(context.unregister_channel(uvm, channels[0]), Err(Status::INVALID_CHANNEL));
+    assert_eq!((container.used(0), groups_and_channels(&container)), (used, (1, 3)));
+    context.free(group).unwrap();
+    assert_eq!((container.used(0), groups_and_channels(&container)), (0, (0, 0)));
+}
+
+#[test]
+fn a_loop_of_registered_channels_ends_at_the_limits() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let uvm = program.uvm_file();
+    context.register(uvm);
+    let mut params = [0; 20];
+    assert!(write_u32(&mut params, 12, COPY));
+    let mut made = 0;
+    let refused = loop {
+        let group = match context.object(0xa06c, &mut params) {
+            Ok(group) => group,
+            Err(status) => break status,
+        };
+        let channel = context.channel(group, COPY).unwrap();
+        context.register_channel(uvm, channel, 0x7000_0000 + made * 2 * MIB).unwrap();
+        context.free(group).unwrap();
+        made += 1;
+    };
+    assert_eq!((made, refused), (64, Status::INSUFFICIENT_RESOURCES));
+    // What nobody has any more ends when room is needed, wherever the file itself may be.
+    let hidden = program.file_of(uvm);
+    program.close(uvm);
+    context.object(0xa06c, &mut params).unwrap();
+    assert_eq!(groups_and_channels(&container), (1, 0));
+    drop(hidden);
+}
+
+/// The driver would give out whatever can be duplicated: a group that others take in is one that nobody counts.
+#[test]
+fn only_memory_is_given_out_to_files() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let (group, memory) = (context.group(GR), context.memory(MIB).unwrap());
+    let export = |object: u32| {
+        let fd = program.open(Node::Control);
+        let mut params = words(&[1, context.device, context.device, object, fd.cast_unsigned(), 0]);
+        program.control(context.control, (context.client, context.client), 0x3d05, &mut params)
+    };
+    let channel = context.channel(group, GR).unwrap();
+    let address_space = context.object(0x90f1, &mut [0; 56]).unwrap();
+    for object in [group, channel, address_space, context.device] {
+        assert_eq!(export(object), Err(Status::NOT_SUPPORTED));
+    }
+    assert_eq!(spy.count(0x3d05), 0);
+    export(memory).unwrap();
+}
+
+/// Each device is kept by the card's firmware, in a heap that all who use the card share.
+#[test]
+fn devices_are_bounded_on_each_card() {
+    let machine = Machine::new(2);
+    let spy = Spy::new(&machine);
+    let container = spy.container_with(&machine, &[0, 1]);
+    let program = container.program();
+    let context = program.context(0);
+    let subdevice = |device: u32| program.alloc(context.control, (context.client, device, 0), 0x2080, &mut [0; 4]);
+    let mut made = 2;
+    let refused = loop {
+        match subdevice(context.device) {
+            Ok(_) => made += 1,
+            Err(status) => break status,
+        }
+    };
+    assert_eq!((made, refused), (1024, Status::INSUFFICIENT_RESOURCES));
+    // The other card's firmware has nothing to do with it, nor has memory.
+    program.context(1);
+    context.memory(MIB).unwrap();
+    context.free(context.device).unwrap();
+    program.context(0);
 }
