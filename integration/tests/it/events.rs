@@ -134,7 +134,7 @@ fn mediator_stalls(node: &Node) {
     kill(Pid::from_raw(mediator.pid), Signal::SIGSTOP).unwrap();
     let stalled = until(node, "a", "stalled");
     assert!(stalled["text"].as_str().unwrap().starts_with("the mediator has stalled, "), "{stalled}");
-    assert_eq!(value(&scrape(node), "egpu_events_total", &[("kind", "stalled")]), Some(1.0));
+    assert!(value(&scrape(node), "egpu_events_total", &[("kind", "stalled")]) >= Some(1.0));
     assert_eq!(container.wait().unwrap(), 137);
     container.delete().unwrap();
     until(node, "a", "released");
@@ -152,7 +152,7 @@ fn drift(node: &Node) {
     assert!(killed["text"].as_str().unwrap().contains("accounts and driver disagree: "), "{killed}");
     container.wait().unwrap();
     container.delete().unwrap();
-    assert_eq!(value(&scrape(node), "egpu_events_total", &[("kind", "drift")]), Some(1.0));
+    assert!(value(&scrape(node), "egpu_events_total", &[("kind", "drift")]) >= Some(1.0));
 }
 
 /// `egpu events --follow` as JSON.
