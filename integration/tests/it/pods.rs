@@ -111,7 +111,7 @@ fn annotations_of_the_pod(node: &Node) {
     let grant = node.grant(&container.id).expect("a grant");
     assert_eq!((grant.memory_mib(), grant.compute()), (vec![4096], vec![Some(25)]));
     pod.remove();
-    assert!(node.granted().is_empty());
+    eventually("its grant is gone", || node.granted().is_empty().then_some(()));
 }
 
 fn containers_have_grants_of_their_own(node: &Node) {

@@ -33,7 +33,10 @@ fn busy<'node>(node: &'node Node, id: &str, compute: &str) -> Container<'node> {
 
 /// Its card in `egpu top`.
 fn line(node: &Node, id: &str) -> Value {
-    let frame = node.egpu_json(&["top"]);
+    line_of(&node.egpu_json(&["top"]), id)
+}
+
+fn line_of(frame: &Value, id: &str) -> Value {
     let containers = frame["containers"].as_array().expect("containers");
     let container = containers.iter().find(|container| container["id"] == id);
     container.map_or(Value::Null, |container| container["cards"][0].clone())
@@ -45,7 +48,7 @@ fn granted(node: &Node, id: &str) -> Option<f64> {
 
 fn achieved(node: &Node) {
     let containers = [busy(node, "a", "25%"), busy(node, "b", "50%")];
-    for (id, least, most) in [("a", 10.0, 40.0), ("b", 30.0, 70.0)] {
+    for (id, least, most) in [("a", 10.0, 40.0), ("b", 20.0, 70.0)] {
         eventually("what it achieves is near what it was granted", || {
             let achieved = line(node, id)["achieved_1s_percent"].as_f64()?;
             (least..=most).contains(&achieved).then_some(())
@@ -56,10 +59,16 @@ fn achieved(node: &Node) {
         (grant.0["cards"][0]["utilization_percent"].as_u64()? > 0 && grant.0["throttled_us"].as_u64()? > 0)
             .then_some(())
     });
-    let held_back = line(node, "a")["throttled_percent"].as_f64().unwrap();
-    assert!(held_back > line(node, "b")["throttled_percent"].as_f64().unwrap(), "{held_back}");
-    let table = String::from_utf8(node.egpu(&["ps"]).stdout).unwrap();
-    assert!(table.contains("  25% / ") && table.contains("  50% / ") && !table.contains('?'), "{table}");
+    // In one frame: how much they are held back changes from one second to the next.
+    eventually("whoever has less is held back more", || {
+        let frame = node.egpu_json(&["top"]);
+        let held_back = |id| line_of(&frame, id)["throttled_percent"].as_f64();
+        (held_back("a")? > held_back("b")?).then_some(())
+    });
+    eventually("all of it is in the table", || {
+        let table = String::from_utf8(node.egpu(&["ps"]).stdout).unwrap();
+        (table.contains("  25% / ") && table.contains("  50% / ") && !table.contains('?')).then_some(())
+    });
     let inspected = String::from_utf8(node.egpu(&["inspect", "a"]).stdout).unwrap();
     assert!(inspected.contains("of every 100.0 ms, 25.0% of its time"), "{inspected}");
     for container in containers {
@@ -76,9 +85,12 @@ fn stalled(node: &Node) {
     let mediator = Process::read(i32::try_from(mediator).unwrap()).unwrap();
     kill(Pid::from_raw(mediator.pid), Signal::SIGSTOP).unwrap();
     assert_eq!(first.wait().unwrap(), 137);
-    assert!(node.containerd_log().contains("the mediator has stalled, its scheduler is late by"));
+    // The shim's log comes to containerd by a FIFO.
+    eventually("that is told in the log", || {
+        node.containerd_log().contains("the mediator has stalled, its scheduler is late by").then_some(())
+    });
     first.delete().unwrap();
-    assert!(!mediator.alive());
+    eventually("the mediator has ended", || (!mediator.alive()).then_some(()));
     assert_eq!(node.granted(), ["b"]);
     let turns = || line(node, "b")["edges"].as_u64().unwrap();
     let before = turns();
