@@ -1,5 +1,7 @@
 //! What a test is, and how it becomes trials: one on each containerd.
 
+use std::sync::{Mutex, PoisonError};
+
 use integration::{EGPU_RUNTIME, Flavour, Node, Setup, egpu::on_real_cards, is_egpu, node::shim_directory};
 use libtest_mimic::{Completion, Failed, Trial};
 
@@ -25,7 +27,12 @@ pub(crate) struct Case {
     pub(crate) once: bool,
     /// Whether it can run on the machine's own cards, or why not.
     pub(crate) real_cards: RealCards,
+    /// Whether none of those that say so runs beside it: they measure time.
+    pub(crate) one_at_a_time: bool,
 }
+
+/// Held by the one that runs.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Whether a test can run on the machine's own cards.
 #[derive(Clone, Copy)]
@@ -43,7 +50,17 @@ impl Case {
     pub(crate) fn plain(name: &'static str, run: fn(&Node)) -> Self {
         let needs: [fn() -> Skip; 2] = [|| Ok(()); 2];
         let (setup, real_cards) = (Setup::default, RealCards::Unsaid);
-        Self { name, setup, run, any_runtime: true, needs, versions: &[], once: false, real_cards }
+        Self {
+            name,
+            setup,
+            run,
+            any_runtime: true,
+            needs,
+            versions: &[],
+            once: false,
+            real_cards,
+            one_at_a_time: false,
+        }
     }
 
     /// A test of what only egpu does.
@@ -104,6 +121,11 @@ impl Case {
         Self { once: true, ..self }
     }
 
+    /// Never beside another one of which this is said.
+    pub(crate) fn one_at_a_time(self) -> Self {
+        Self { one_at_a_time: true, ..self }
+    }
+
     fn is_about(self, flavour: &Flavour) -> bool {
         self.versions.is_empty() || self.versions.iter().any(|version| flavour.version.starts_with(version))
     }
@@ -119,6 +141,7 @@ impl Case {
     }
 
     fn execute(self, flavour: &Flavour) {
+        let _alone = self.one_at_a_time.then(|| ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner));
         let node = Node::start(flavour, &(self.setup)());
         (self.run)(&node);
         node.finish();
@@ -128,6 +151,7 @@ impl Case {
 /// Every case on every containerd.
 pub(crate) fn trials(flavours: &[Flavour], cases: &[Case]) -> Vec<Trial> {
     let mut trials = Vec::new();
+    let mut runs = Vec::new();
     for major in ["1", "2"] {
         let of_major: Vec<&Flavour> = flavours.iter().filter(|flavour| flavour.major() == major).collect();
         if of_major.is_empty() && std::env::var_os("EGPU_TEST_CONTAINERD").is_none() {
@@ -136,10 +160,27 @@ pub(crate) fn trials(flavours: &[Flavour], cases: &[Case]) -> Vec<Trial> {
         for flavour in of_major {
             let is_newest = flavours.last().is_some_and(|newest| newest.version == flavour.version);
             let about = cases.iter().filter(|case| case.is_about(flavour) && (is_newest || !case.once));
-            trials.extend(about.map(|&case| trial(flavour.clone(), case)));
+            runs.extend(about.map(|&case| (flavour.clone(), case)));
         }
     }
+    trials.extend(spread(runs).into_iter().map(|(flavour, case)| trial(flavour, case)));
     trials
+}
+
+/// Those that run one at a time evenly among the others: in a row they would keep all threads but one waiting.
+fn spread(runs: Vec<(Flavour, Case)>) -> Vec<(Flavour, Case)> {
+    let (alone, others): (Vec<_>, Vec<_>) = runs.into_iter().partition(|(_, case)| case.one_at_a_time);
+    let every = (others.len() / (alone.len() + 1)).max(1);
+    let mut alone = alone.into_iter();
+    let mut all = Vec::new();
+    for (index, other) in others.into_iter().enumerate() {
+        if index % every == 0 {
+            all.extend(alone.next());
+        }
+        all.push(other);
+    }
+    all.extend(alone);
+    all
 }
 
 fn trial(flavour: Flavour, case: Case) -> Trial {

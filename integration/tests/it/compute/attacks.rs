@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use integration::Node;
 
-use super::{granted, share, spinning, until_shares};
+use super::{around, each_time, granted, share, spinning, until_shares};
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -17,8 +17,6 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// How often what goes by a few seconds is tried.
-const TIMES: u32 = 5;
 /// Of the attacker, in percent, and of whoever is beside it.
 const OWN: i64 = 20;
 const NEIGHBOURS: f64 = 60.0;
@@ -64,20 +62,14 @@ fn steal(node: &Node, names: &[&str]) {
             }
             // What was taken off would stay off.
             let left = share(&neighbour.stdio, 0, 0, Duration::from_secs(2));
-            let hurt = left.is_none_or(|share| share < NEIGHBOURS * 0.75);
-            hurt.then(|| format!("{name}: the neighbour has less than three quarters of its share: {left:?}"))
+            let hurt = left.is_none_or(|share| !around(NEIGHBOURS).contains(&share));
+            hurt.then(|| format!("{name}: the neighbour does not have its share: {left:?}"))
         });
         stolen.extend(outcome);
     }
     assert!(stolen.is_empty(), "{stolen:#?}");
     until_shares("the neighbour", &[(&neighbour.stdio, NEIGHBOURS)]);
     neighbour.end();
-}
-
-/// What an attack gained, if it gains every time. A busy machine may be late with an edge, or with all of a few seconds; a
-/// defence that is not there is missing each time.
-fn each_time(mut attack: impl FnMut() -> Option<String>) -> Option<String> {
-    (1..TIMES).try_fold(attack()?, |_, _| attack())
 }
 
 /// Defence: a window is all of its container's processes'.

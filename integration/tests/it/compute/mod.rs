@@ -3,7 +3,10 @@
 //! windows, steering.
 //!
 //! The machine may be slow and busy, so nothing is measured once: a program tells what it got until now, again and again, and a
-//! share is right when it has been near what was granted for some seconds. Where nobody schedules, that never happens.
+//! share is right when it has been what was granted for some seconds. Where nobody schedules, that never happens.
+//!
+//! A scheduler that comes too late misses a window, and does not make up for it: a busy machine takes shares away, and adds to
+//! none. So nobody may have more than a little above what it was granted, and may have much less.
 
 mod attacks;
 mod cards;
@@ -14,7 +17,10 @@ mod policies;
 mod shares;
 mod utilization;
 
-use std::time::{Duration, Instant};
+use std::{
+    ops::RangeInclusive,
+    time::{Duration, Instant},
+};
 
 use integration::{Container, ContainerBuilder, Exec, Node, stdio::Stdio};
 
@@ -33,15 +39,22 @@ pub(crate) fn cases() -> Vec<Case> {
         utilization::cases(),
     ];
     let work = "the work is engine time of simulated cards";
-    all.into_iter().flatten().map(|case| case.also_needing(rm_client).once().only_simulated(work)).collect()
+    all.into_iter()
+        .flatten()
+        .map(|case| case.also_needing(rm_client).once().only_simulated(work).one_at_a_time())
+        .collect()
 }
 
 /// For how long a share must have been right.
 const LONG_ENOUGH: Duration = Duration::from_secs(3);
 /// Until when it must have been. Other tests run beside this one.
 const AT_LAST: Duration = Duration::from_secs(120);
-/// How far off it may be, in points: of whatever a busy machine does to a scheduler, and far from what no scheduler gives.
+/// How far above it may be, in points.
 const POINTS: f64 = 5.0;
+/// What must be left of it on a machine that is too busy for its scheduler to be in time.
+const LEAST: f64 = 0.4;
+/// What must be left of a whole card. Nobody takes turns on it, so there is nothing to be late for.
+const LEAST_ALONE: f64 = 0.8;
 
 /// A container with memory of card 0.
 fn granted<'node>(node: &'node Node, id: &str, variables: &[(&str, &str)]) -> ContainerBuilder<'node> {
@@ -101,25 +114,28 @@ fn share(stdio: &Stdio, card: usize, from_us: u64, over: Duration) -> Option<f64
 /// What a program is to get: its streams, and percent of the first of its cards.
 type Expected<'a> = (&'a Stdio, f64);
 
+/// What is taken for a share of so many percent.
+fn around(percent: f64) -> RangeInclusive<f64> {
+    let least = if percent < 100.0 { LEAST } else { LEAST_ALONE };
+    percent * least..=percent + POINTS
+}
+
 /// Waits until all have had what they are to have for long enough, at the same time.
 #[track_caller]
 fn until_shares(what: &str, expected: &[Expected<'_>]) {
-    until_within(
-        what,
-        &expected.iter().map(|(stdio, percent)| (*stdio, percent - POINTS..=percent + POINTS)).collect::<Vec<_>>(),
-    );
+    until_within(what, &expected.iter().map(|(stdio, percent)| (*stdio, around(*percent))).collect::<Vec<_>>());
 }
 
 /// The same with a range for each.
 #[track_caller]
-fn until_within(what: &str, expected: &[(&Stdio, std::ops::RangeInclusive<f64>)]) {
+fn until_within(what: &str, expected: &[(&Stdio, RangeInclusive<f64>)]) {
     let from_us = now_us();
     let deadline = Instant::now() + AT_LAST;
     loop {
         let shares: Vec<Option<f64>> =
             expected.iter().map(|(stdio, _)| share(stdio, 0, from_us, LONG_ENOUGH)).collect();
-        let right = |(share, (_, range)): (&Option<f64>, &(&Stdio, _))| {
-            share.is_some_and(|share| std::ops::RangeInclusive::contains(range, &share))
+        let right = |(share, (_, range)): (&Option<f64>, &(&Stdio, RangeInclusive<f64>))| {
+            share.is_some_and(|share| range.contains(&share))
         };
         if shares.iter().zip(expected).all(right) {
             return;
@@ -128,6 +144,15 @@ fn until_within(what: &str, expected: &[(&Stdio, std::ops::RangeInclusive<f64>)]
         assert!(Instant::now() < deadline, "{what}: {shares:?} %, not {wanted:?}");
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// How often what goes by a few seconds is tried.
+const TIMES: u32 = 5;
+
+/// What is wrong, if it is wrong every time. A busy machine may be late with an edge, or with all of a few seconds; a defence that
+/// is not there is missing each time.
+fn each_time(mut wrong: impl FnMut() -> Option<String>) -> Option<String> {
+    (1..TIMES).try_fold(wrong()?, |_, _| wrong())
 }
 
 /// `CLOCK_MONOTONIC`, as the programs have it.

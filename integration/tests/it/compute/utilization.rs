@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use integration::{Node, stdio::Stdio};
 
-use super::{SPIN, end, exec, granted, spinning};
+use super::{AT_LAST, SPIN, end, exec, granted, spinning};
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -16,7 +16,6 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// Tells what it is told, for longer than any test.
 const WATCH: &[&str] = &["rm-client", "watch", "600"];
-const AT_LAST: Duration = Duration::from_secs(60);
 
 /// One look: on the page, by samples, and which processes there are.
 #[derive(Debug, Clone)]
@@ -59,12 +58,12 @@ fn until_told(what: &str, stdio: &Stdio, range: std::ops::RangeInclusive<u32>) {
 fn of_the_share(node: &Node) {
     let capped = spinning(node, "capped", &[("EGPU_COMPUTE", "25%")]);
     let inside = exec(&capped, "watch", WATCH);
-    // A busy machine leaves windows late, never twice as short.
-    until_told("a cap that is used up", &inside.stdio, 60..=100);
+    // A busy machine misses windows. Of the whole card it would be a quarter.
+    until_told("a cap that is used up", &inside.stdio, 40..=100);
     let deadline = Instant::now() + AT_LAST;
     loop {
         let told = node.grant("capped").and_then(|grant| grant.0["cards"][0]["utilization_percent"].as_u64());
-        if told.is_some_and(|percent| percent >= 60) {
+        if told.is_some_and(|percent| percent >= 40) {
             break;
         }
         assert!(Instant::now() < deadline, "egpu ps: {told:?}");
@@ -81,13 +80,13 @@ fn of_the_share(node: &Node) {
 fn neighbour(node: &Node) {
     let busy = spinning(node, "busy", &[("EGPU_COMPUTE", "70%")]);
     let watched = exec(&busy, "watch", WATCH);
-    until_told("the neighbour", &watched.stdio, 60..=100);
+    until_told("the neighbour", &watched.stdio, 40..=100);
     let idle = granted(node, "idle", &[("EGPU_COMPUTE", "25%")]).args(WATCH).start().unwrap();
     idle.stdio.value("working");
     until_told("who is idle", &idle.stdio, 0..=0);
     // Then it works, too, and is told of that alone.
     let works = exec(&idle, "spin", SPIN);
-    until_told("who works", &idle.stdio, 60..=100);
+    until_told("who works", &idle.stdio, 40..=100);
     works.end();
     until_told("who is idle again", &idle.stdio, 0..=0);
     let looks = looks(&idle.stdio);
