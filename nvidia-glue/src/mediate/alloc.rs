@@ -15,9 +15,9 @@ use crate::{
     driver::{DeviceFile, Holder},
     rm::{
         Handle, Status,
-        classes::{Class, ClassKind, EventKind, OS_EVENT},
+        classes::{Class, ClassKind, EventKind, OS_DESCRIPTOR, OS_EVENT},
         decode::{Alloc, AllocContextDma, AllocObject, Dup},
-        layout::{Direction, read_u32, read_u64},
+        layout::{Direction, read_u32, read_u64, write_u32},
         memory::{self, MemoryRequest},
     },
 };
@@ -47,6 +47,8 @@ pub(super) struct Prepared {
     pub(super) place: Option<(Card, Place)>,
     /// What it is to the card's gate.
     pub(super) gated: Option<Gated>,
+    /// The class that it has to turn out to have.
+    pub(super) must_be: Option<u32>,
 }
 
 /// What an object is to the gate of its card.
@@ -62,7 +64,7 @@ pub(super) enum Gated {
 
 impl From<Reservation> for Prepared {
     fn from(reservation: Reservation) -> Self {
-        Self { reservation, dependencies: Vec::new(), references: Vec::new(), place: None, gated: None }
+        Self { reservation, dependencies: Vec::new(), references: Vec::new(), place: None, gated: None, must_be: None }
     }
 }
 
@@ -180,7 +182,7 @@ impl Session {
             let Wanted { memory, place, dependencies, references, gated } = self.wanted(flight, alloc, class)?;
             let ask = Ask { client: alloc.client, kind: kind_of(class.kind, place), memory, process: pid };
             let reservation = lock(&self.accounts).reserve(ask)?;
-            Ok(Prepared { reservation, dependencies, references, place, gated })
+            Ok(Prepared { dependencies, references, place, gated, ..reservation.into() })
         };
         let making = Making {
             client: alloc.client,
@@ -370,7 +372,7 @@ impl Session {
     }
 
     fn make_locked(&self, flight: &mut Flight<'_>, making: &Making<'_>) -> Result<Option<Made>, Stop> {
-        let Prepared { reservation, dependencies, references, place, gated } = (making.prepare)(flight)?;
+        let Prepared { reservation, dependencies, references, place, gated, must_be } = (making.prepare)(flight)?;
         let holds = match self.hold_all(making.client, &references) {
             Ok(holds) => holds,
             Err(refusal) => {
@@ -378,7 +380,7 @@ impl Session {
                 return Err(refusal.into());
             }
         };
-        let made = self.execute_reserved(flight, making, reservation, &dependencies);
+        let made = self.execute_reserved(flight, making, reservation, &dependencies, must_be);
         let object = made.as_ref().ok().copied().flatten();
         self.attach_all(holds, object);
         if let Some(made) = object {
@@ -416,6 +418,7 @@ impl Session {
         making: &Making<'_>,
         reservation: Reservation,
         dependencies: &[Handle],
+        must_be: Option<u32>,
     ) -> Result<Option<Made>, Stop> {
         let &Making { client, parent, handle, size, .. } = making;
         match flight.execute(self.driver.as_ref()) {
@@ -426,6 +429,11 @@ impl Session {
             }
         }
         let object = Handle(flight.field(handle).and_then(|(bytes, at)| read_u32(bytes, at)).unwrap_or(0));
+        if must_be.is_some() && must_be != self.class_of(&flight.file, client, object) {
+            let _ = self.raw(&flight.file, client).free(object);
+            lock(&self.accounts).cancel(reservation);
+            return Err(Stop::End(End::Status(Status::INVALID_ARGUMENT)));
+        }
         let bytes = size.and_then(|size| flight.field(size)).and_then(|(bytes, at)| read_u64(bytes, at));
         // An allocation in pages of 4 KiB says less than it takes of the card.
         let bytes = bytes.map(|bytes| Bytes(bytes.checked_next_multiple_of(memory::GRANULE).unwrap_or(u64::MAX)));
@@ -485,10 +493,26 @@ impl Session {
         }
     }
 
+    /// The class of an object, as the driver has it (`NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO` {object, what is asked, answer}).
+    pub(super) fn class_of(&self, file: &DeviceFile, client: Handle, object: Handle) -> Option<u32> {
+        const GET_HANDLE_INFO: u32 = 0xd02;
+        const CLASS: u32 = 2;
+        let mut params = vec![0; 16];
+        let _ = write_u32(&mut params, 0, object.0) && write_u32(&mut params, 4, CLASS);
+        let (status, params) = self.raw(file, client).control(client, GET_HANDLE_INFO, params).ok()?;
+        read_u32(&params, 8).filter(|_| status.is_ok())
+    }
+
+    /// What the account does not know is pinned memory of the program's, or an object that the driver has made for another one's sake: the group
+    /// of a channel without one, the graphics context of a group. Those are no handles that anybody was given, but can be guessed, and a
+    /// duplicate would keep the buffers when all that is charged for them is gone.
     pub(super) fn dup(&self, flight: &mut Flight<'_>, dup: Dup) -> Result<Answer, End> {
         let source = ObjectName::new(dup.source_client, dup.source_object);
         let prepare = |_: &Flight<'_>| {
-            let reservation = lock(&self.accounts).reserve_duplicate(source, dup.client)?;
+            let mut accounts = lock(&self.accounts);
+            let must_be = accounts.object(source).is_none().then_some(OS_DESCRIPTOR);
+            let reservation = accounts.reserve_duplicate(source, dup.client)?;
+            drop(accounts);
             // A page that is not to be seen is not to be seen through a duplicate either.
             let topology = lock(&self.topology);
             let page = topology
@@ -498,7 +522,7 @@ impl Session {
             let group = topology.group_card(source.client, source.object);
             let group = group.map(|card| (card, Place::Group { is_measured: false }));
             let gated = group.map(|_| Gated::Duplicate(source));
-            Ok(Prepared { place: page.or(group), gated, ..reservation.into() })
+            Ok(Prepared { place: page.or(group), gated, must_be, ..reservation.into() })
         };
         let making = Making {
             client: dup.client,

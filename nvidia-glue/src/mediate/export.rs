@@ -23,6 +23,7 @@ use crate::{
     driver::{FileField, Holder},
     rm::{
         Handle, Node, Status,
+        classes::OS_DESCRIPTOR,
         decode::Control,
         layout::{Width, read_number, read_u32},
     },
@@ -110,12 +111,15 @@ impl Session {
             return Err(INVALID);
         }
         // The driver gives out whatever can be duplicated. Whoever took a channel group in would have one that nobody counts; the page about
-        // the card, as the driver tells it. Memory that is not known is pinned memory of a program's.
+        // the card, as the driver tells it. What is not known has to be pinned memory of a program's, as for a duplicate.
         let is_memory = |object: Handle| {
             let known = lock(&self.accounts).object(ObjectName::new(control.client, object));
-            known.is_none_or(|known| known.kind == Kind::Memory)
+            match known {
+                Some(known) => known.kind == Kind::Memory,
+                None => self.class_of(&flight.file, control.client, object) == Some(OS_DESCRIPTOR),
+            }
         };
-        if !objects.iter().all(|(_, object)| is_memory(*object)) {
+        if !objects.iter().all(|(_, object)| *object == Handle::NONE || is_memory(*object)) {
             return Err(End::Status(Status::NOT_SUPPORTED));
         }
         let mut held: Vec<(u32, Hold)> = Vec::new();

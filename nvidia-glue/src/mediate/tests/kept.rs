@@ -7,7 +7,7 @@ use super::{
 use crate::{
     account::Card,
     mediate::locks::lock,
-    rm::{Node, Status, layout::write_u32},
+    rm::{Handle, Node, Status, layout::write_u32},
 };
 
 /// A channel whose USERD is in that memory (`hUserdMemory[0]`).
@@ -192,6 +192,7 @@ fn a_loop_of_registered_channels_ends_at_the_limits() {
     assert!(write_u32(&mut params, 12, COPY));
     let mut made = 0;
     let refused = loop {
+        assert!(made < 100, "nothing ends it");
         let group = match context.object(0xa06c, &mut params) {
             Ok(group) => group,
             Err(status) => break status,
@@ -210,6 +211,13 @@ fn a_loop_of_registered_channels_ends_at_the_limits() {
     drop(hidden);
 }
 
+/// Gives an object out to a new file.
+fn export(context: &Context<'_, '_>, object: u32) -> Result<(), Status> {
+    let fd = context.program.open(Node::Control);
+    let mut params = words(&[1, context.device, context.device, object, fd.cast_unsigned(), 0]);
+    context.program.control(context.control, (context.client, context.client), 0x3d05, &mut params)
+}
+
 /// The driver would give out whatever can be duplicated: a group that others take in is one that nobody counts.
 #[test]
 fn only_memory_is_given_out_to_files() {
@@ -219,18 +227,13 @@ fn only_memory_is_given_out_to_files() {
     let program = container.program();
     let context = program.context(0);
     let (group, memory) = (context.group(GR), context.memory(MIB).unwrap());
-    let export = |object: u32| {
-        let fd = program.open(Node::Control);
-        let mut params = words(&[1, context.device, context.device, object, fd.cast_unsigned(), 0]);
-        program.control(context.control, (context.client, context.client), 0x3d05, &mut params)
-    };
     let channel = context.channel(group, GR).unwrap();
     let address_space = context.object(0x90f1, &mut [0; 56]).unwrap();
     for object in [group, channel, address_space, context.device] {
-        assert_eq!(export(object), Err(Status::NOT_SUPPORTED));
+        assert_eq!(export(&context, object), Err(Status::NOT_SUPPORTED));
     }
     assert_eq!(spy.count(0x3d05), 0);
-    export(memory).unwrap();
+    export(&context, memory).unwrap();
 }
 
 /// Each device is kept by the card's firmware, in a heap that all who use the card share.
@@ -244,6 +247,7 @@ fn devices_are_bounded_on_each_card() {
     let subdevice = |device: u32| program.alloc(context.control, (context.client, device, 0), 0x2080, &mut [0; 4]);
     let mut made = 2;
     let refused = loop {
+        assert!(made < 1100, "nothing ends it");
         match subdevice(context.device) {
             Ok(_) => made += 1,
             Err(status) => break status,
@@ -255,4 +259,47 @@ fn devices_are_bounded_on_each_card() {
     context.memory(MIB).unwrap();
     context.free(context.device).unwrap();
     program.context(0);
+}
+
+/// `NV_ESC_RM_ALLOC_MEMORY` of pinned memory of the program's, which is made in its place.
+fn pinned_memory(context: &Context<'_, '_>) -> u32 {
+    let program = context.program;
+    let card = program.open(Node::Card(program.container.inventory.cards[0].minor));
+    program.escape(card, 0xc9, &mut context.control.to_le_bytes());
+    let mut args = vec![0; 56];
+    for (at, value) in [(0, context.client), (4, context.device), (12, 0x71), (32, 0xffff), (48, u32::MAX)] {
+        assert!(write_u32(&mut args, at, value));
+    }
+    let answer = program.escape(card, 0x27, &mut args);
+    super::world::result(answer, &args, 40).unwrap();
+    crate::rm::layout::read_u32(&args, 8).unwrap()
+}
+
+/// The driver makes groups and graphics contexts for channels' sake, with handles that nobody was told; they can be duplicated, and keep the
+/// buffers of a context then.
+#[test]
+fn what_the_driver_has_made_for_itself_is_not_duplicated_nor_given_out() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let hidden = context.group(GR);
+    lock(&container.session.accounts).free(Handle(context.client), Handle(hidden)).unwrap();
+    lock(&container.session.topology).remove(Handle(context.client), Handle(hidden));
+    let other = program.context(0);
+    let objects = || lock(&container.session.accounts).counts().objects;
+    let before = objects();
+    for to in [&context, &other] {
+        let duplicate = program.dup(to.control, (to.client, to.device), (context.client, hidden));
+        assert_eq!(duplicate, Err(Status::INVALID_ARGUMENT));
+    }
+    assert_eq!((objects(), spy.duplicates()), (before, 0));
+    assert_eq!(export(&context, hidden), Err(Status::NOT_SUPPORTED));
+    // Pinned memory is not known either, and may be.
+    let pinned = pinned_memory(&context);
+    let duplicate = program.dup(other.control, (other.client, other.device), (context.client, pinned)).unwrap();
+    assert_eq!((objects(), spy.duplicates()), (before + 1, 1));
+    export(&context, pinned).unwrap();
+    export(&other, duplicate).unwrap();
 }
