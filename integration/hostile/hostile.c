@@ -454,9 +454,14 @@ static int unix_socket(const char *path, struct sockaddr_un *address) {
 struct passed {
     uint32_t client, device;
 };
-/* lend PATH|@NAME: gives its control file, and the numbers on it, to whoever connects. */
+/* lend PATH|@NAME [MIB]: takes so much memory, and gives its control file, and the numbers on it, to whoever connects. */
 static void attack_lend(char **a) {
     struct session s = begin();
+    if (a[0] && a[1]) {
+        uint64_t size = strtoull(a[1], NULL, 0) * MIB;
+        uint32_t taken = 0;
+        say("status", memory(&s, &size, &taken));
+    }
     struct sockaddr_un address;
     int listener = unix_socket(a[0], &address);
     if (bind(listener, (void *)&address, sizeof address) || (a[0][0] != '@' && chmod(a[0], 0777)) || listen(listener, 4)) die("listen");
@@ -476,6 +481,22 @@ static void attack_lend(char **a) {
         if (sendmsg(peer, &message, 0) < 0) die("sendmsg");
         close(peer);
     }
+}
+/* keep PATH: takes somebody else's files, and has them until it ends. */
+static void attack_keep(char **a) {
+    struct sockaddr_un address;
+    int peer = unix_socket(a[0], &address);
+    if (connect(peer, (void *)&address, sizeof address)) die("connect");
+    struct passed numbers;
+    struct iovec iov = {&numbers, sizeof numbers};
+    union {
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    if (recvmsg(peer, &message, MSG_CMSG_CLOEXEC) <= 0) die("recvmsg");
+    say("kept", 1);
+    for (;;) pause();
 }
 /* borrow PATH: takes memory through the file of somebody else, as him and as itself. */
 static void attack_borrow(char **a) {
@@ -897,7 +918,7 @@ static const struct {
 #endif
     {"race", attack_race}, {"race-class", attack_race_class}, {"close", attack_close}, {"together", attack_together},
     {"forks", attack_forks}, {"tiny", attack_tiny}, {"objects", attack_objects}, {"handles", attack_handles},
-    {"garbage", attack_garbage}, {"flood", attack_flood}, {"lend", attack_lend}, {"borrow", attack_borrow},
+    {"garbage", attack_garbage}, {"flood", attack_flood}, {"lend", attack_lend}, {"borrow", attack_borrow}, {"keep", attack_keep},
     {"own-table", attack_own_table}, {"mknod", attack_mknod}, {"user-namespace", attack_user_namespace},
     {"listener", attack_listener}, {"block", attack_block}, {"fuse", attack_fuse}, {"stopped", attack_stopped}, {"signals", attack_signals},
     {"recycled", attack_recycled}, {"managed", attack_managed}, {"grow", attack_grow},

@@ -110,6 +110,15 @@ pub fn die_with_parent(parent: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// Undoes [`die_with_parent`] for a process that hears of its parent's end by itself; ends at once if that has come already.
+pub fn outlive_parent(parent: i32) -> io::Result<()> {
+    nix::sys::prctl::set_pdeathsig(None)?;
+    if nix::unistd::getppid().as_raw() != parent {
+        exit_now(1);
+    }
+    Ok(())
+}
+
 /// Sets every signal back to its default action and unblocks all of them, as a freshly executed program expects.
 pub fn reset_signals() -> io::Result<()> {
     for number in 1..=libc::SIGRTMAX() {

@@ -1,5 +1,7 @@
 //! What the account says about itself.
 
+use std::collections::BTreeSet;
+
 use runtime_config::units::Bytes;
 
 use super::{Accounts, Card, CardUsage, ExportFile, Kind, ObjectName, Refusal, UvmFile};
@@ -139,12 +141,12 @@ impl Accounts {
         self.clients.iter().filter(|(_, client)| client.charged > 0).map(|(&handle, _)| handle).collect()
     }
 
-    /// UVM files that map memory or have channels: those to look for before an allocation is refused for good.
-    pub fn charged_uvm_files(&self) -> Vec<UvmFile> {
+    /// UVM files that map or keep memory or have channels, and those that may keep one: to be looked for before an allocation is refused for good.
+    pub fn charged_uvm_files(&self) -> BTreeSet<UvmFile> {
         let mut files = self.uvm.holders();
+        files.extend(self.managed.zombie_files());
+        files.extend(self.uvm.mm_files());
         files.extend(self.registrations.holders());
-        files.sort_unstable();
-        files.dedup();
         files
     }
 

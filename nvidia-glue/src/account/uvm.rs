@@ -55,11 +55,15 @@ impl UvmFiles {
         self.ranges.len() + self.maps.len() + self.pools.len()
     }
 
-    /// Every file that maps something.
-    pub(super) fn holders(&self) -> Vec<UvmFile> {
-        let mut files: Vec<_> = self.maps.owners(..).into_iter().map(|(file, _)| file).collect();
-        files.dedup();
-        files
+    /// Every file that maps something, or has a pool.
+    pub(super) fn holders(&self) -> BTreeSet<UvmFile> {
+        let maps = self.maps.owners(..).into_iter().map(|(file, _)| file);
+        maps.chain(self.pools.keys().map(|(file, _)| *file)).collect()
+    }
+
+    /// Every file of `UVM_MM_INITIALIZE`.
+    pub(super) fn mm_files(&self) -> impl Iterator<Item = UvmFile> {
+        self.mm_files.keys().copied()
     }
 
     pub(super) fn is_shared(&self, file: UvmFile) -> bool {
@@ -233,6 +237,32 @@ impl Accounts {
         ranges.map(|(&(_, base), &last)| (base, (last - base).saturating_add(1))).collect()
     }
 
+    /// The pools of semaphores of `file`: where each begins, and its bytes.
+    pub fn pools(&self, file: UvmFile) -> Vec<(u64, u64)> {
+        let pools = self.uvm.pools.range((file, 0)..=(file, u64::MAX));
+        pools.filter_map(|(&(_, base), pool)| Some((base, pool.span?.length().try_into().ok()?))).collect()
+    }
+
+    /// Whether something lives until `file` is given up: managed memory that is still mapped, or a file of `UVM_MM_INITIALIZE`. What is
+    /// left of those then is only to be ended through `file`.
+    pub fn is_uvm_file_kept(&self, file: UvmFile) -> bool {
+        self.managed.keeps(file) || self.uvm.files.get(&file).is_some_and(|file| file.keepers > 0)
+    }
+
+    /// Whether `file` was made by `UVM_MM_INITIALIZE`, and may keep another one.
+    pub fn is_uvm_mm_file(&self, file: UvmFile) -> bool {
+        self.uvm.mm_files.contains_key(&file)
+    }
+
+    /// Whether `file` has ranges, pools, channels, or managed memory that has outlived its process.
+    pub fn uvm_file_holds(&self, file: UvmFile) -> bool {
+        let all = (file, 0)..=(file, u64::MAX);
+        self.uvm.ranges.range(all.clone()).next().is_some()
+            || self.uvm.pools.range(all).next().is_some()
+            || self.managed.has_zombies(file)
+            || !self.registered_channels(file).is_empty()
+    }
+
     /// `file` no longer maps anything on `card`, and has no channels there (`UVM_UNREGISTER_GPU_VASPACE`, `UVM_UNREGISTER_GPU`). What
     /// that released.
     pub fn uvm_card_gone(&mut self, file: UvmFile, card: Card) -> Bytes {
@@ -256,9 +286,7 @@ impl Accounts {
         if self.uvm.closed.is_empty() {
             return Bytes(0);
         }
-        let is_kept =
-            |file: &UvmFile| self.managed.keeps(*file) || self.uvm.files.get(file).is_some_and(|file| file.keepers > 0);
-        let ended: Vec<_> = self.uvm.closed.iter().copied().filter(|file| !is_kept(file)).collect();
+        let ended: Vec<_> = self.uvm.closed.iter().copied().filter(|file| !self.is_uvm_file_kept(*file)).collect();
         let mut released = 0_u64;
         for file in ended {
             self.uvm.closed.remove(&file);

@@ -101,4 +101,10 @@ impl Ledger {
     pub fn record(&self, container: &ContainerKey) -> Result<Option<Record>, StoreError> {
         self.store.find_record(container)
     }
+
+    /// Whether the mediator of one container runs. Not so where there is no grant, or none that can be read.
+    pub fn is_mediated(&self, container: &ContainerKey) -> bool {
+        let record = self.record(container).ok().flatten();
+        record.and_then(|record| record.mediator).is_some_and(|mediator| self.node.is_alive(mediator))
+    }
 }

@@ -164,12 +164,18 @@ impl Ledger {
                 Population::Unknown => {}
             }
         }
-        // One that left its cgroup is a container's process all the same; what the driver gave, the mediator has.
-        for process in [record.init, record.mediator].into_iter().flatten() {
-            if self.node.is_alive(process) {
-                self.node.kill(process);
-                fate = Fate::Dying;
+        // One that left its cgroup is a container's process all the same.
+        if let Some(init) = record.init.filter(|init| self.node.is_alive(*init)) {
+            self.node.kill(init);
+            fate = Fate::Dying;
+        }
+        // What the driver gave, the mediator has, which frees it and ends when the shim is gone. Only one that does not is killed, once
+        // there is nobody else to wait for.
+        if let Some(mediator) = record.mediator.filter(|mediator| self.node.is_alive(*mediator)) {
+            if fate != Fate::Dying {
+                self.node.kill(mediator);
             }
+            fate = Fate::Dying;
         }
         fate
     }

@@ -21,7 +21,7 @@ use crate::{
 pub(super) struct OwnCard {
     pub(super) granted: GrantedCard,
     names: Names,
-    uuid: Option<[u8; 16]>,
+    pub(super) uuid: Option<[u8; 16]>,
     /// The mediator's own device and subdevice of it.
     pub(super) device: Handle,
     pub(super) subdevice: Handle,

@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use super::open_files::ControlFile;
 use crate::{
     account::{ExportFile, UvmFile},
     rm::Handle,
@@ -13,6 +14,8 @@ use crate::{
 /// What can be locked. Several are locked in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Name {
+    /// An open control file, and which clients are on it.
+    Control(ControlFile),
     /// A client, and all its objects.
     Client(Handle),
     /// An open UVM file, and all its ranges.

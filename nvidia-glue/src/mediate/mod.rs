@@ -14,6 +14,7 @@ mod export;
 mod gate;
 mod grant;
 mod heap;
+mod kept;
 mod locks;
 mod looks;
 mod maps;
@@ -41,6 +42,7 @@ use std::time::Duration;
 const TRANSIT: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(5)];
 
 pub use caller::{Caller, CallerError, Pid};
+pub use kept::StillHeld;
 pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, UnknownCall, UnknownKind};
 pub use processes::{Processes, UvmMapping};
 pub use refresh::Left;

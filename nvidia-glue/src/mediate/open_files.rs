@@ -1,15 +1,33 @@
-//! Open files of the container that stand for something by themselves: UVM address spaces, and files to which objects were exported.
+//! Open files of the container that stand for something by themselves: control files with clients, UVM address spaces, and files to which
+//! objects were exported.
 //!
-//! The driver ties both to the open file, whatever its descriptors' numbers are, and a process may have the same one under several numbers, or
-//! hand it to another process. So a duplicate of each is kept, by which it is known again, until no process has it any more.
+//! The driver ties all of them to the open file, whatever its descriptors' numbers are, and a process may have the same one under several
+//! numbers, or hand it to another process, also one of another container. So a duplicate of each is kept, by which it is known again and what
+//! hangs on it can be ended, until no process of the container has it any more.
 
-use std::{fs::File, io, sync::Arc, time::Instant};
+use std::{collections::BTreeSet, fs::File, io, sync::Arc, time::Instant};
 
 use super::Pid;
 use crate::{
     account::{ExportFile, UvmFile},
     driver::{DeviceFile, same_open_file},
+    rm::Handle,
 };
+
+/// A control file with clients, by number; none is used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct ControlFile(u64);
+
+/// A control file on which clients were made: the driver takes calls in them on this file alone, and frees them at its last close, which is
+/// not in the container's hands alone.
+#[derive(Debug, Clone)]
+pub(super) struct KeptControl {
+    pub(super) id: ControlFile,
+    pub(super) file: DeviceFile,
+    /// Who made the first client on it; most likely to have it still.
+    pub(super) opener: Pid,
+    pub(super) clients: BTreeSet<Handle>,
+}
 
 /// A UVM file.
 #[derive(Debug, Clone)]
@@ -32,6 +50,8 @@ pub(super) struct Token {
     pub(super) unheld_since: Option<Instant>,
 }
 
+/// Most control files with clients.
+const MOST_CONTROL: usize = if cfg!(test) { 64 } else { 1024 };
 /// Most UVM files: each keeps an address space of the kernel's, though no process may have it any more.
 pub(super) const MOST_UVM: usize = if cfg!(test) { 64 } else { 512 };
 /// Most exports; each takes two descriptors of the mediator's.
@@ -40,15 +60,81 @@ const MOST_TOKENS: usize = 4096;
 /// All of them.
 #[derive(Debug, Default)]
 pub(super) struct OpenFiles {
+    controls: Vec<KeptControl>,
     uvm: Vec<KeptUvm>,
     tokens: Vec<Token>,
     next: u64,
+    /// The container has ended: nothing is taken up any more.
+    is_over: bool,
 }
 
 impl OpenFiles {
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
+    }
+
+    /// From now on no file is taken up that is not known yet.
+    pub(super) fn end(&mut self) {
+        self.is_over = true;
+    }
+
+    /// The number of a control file on which a client is to be made; a new one if there is none on it. `EMFILE` when there are too many.
+    pub(super) fn control(&mut self, file: &DeviceFile, pid: Pid) -> io::Result<ControlFile> {
+        for kept in self.controls.iter().rev() {
+            if same_open_file(&kept.file.file, &file.file)? {
+                return Ok(kept.id);
+            }
+        }
+        if self.is_over {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        if self.controls.len() >= MOST_CONTROL {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
+        let id = ControlFile(self.number());
+        self.controls.push(KeptControl { id, file: file.clone(), opener: pid, clients: BTreeSet::new() });
+        Ok(id)
+    }
+
+    pub(super) fn knows_control(&self, id: ControlFile) -> bool {
+        self.controls.iter().any(|kept| kept.id == id)
+    }
+
+    pub(super) fn all_controls(&self) -> Vec<KeptControl> {
+        self.controls.clone()
+    }
+
+    pub(super) fn has_controls(&self) -> bool {
+        !self.controls.is_empty()
+    }
+
+    /// A client was made on a file. Whoever had the handle before is gone.
+    pub(super) fn add_client(&mut self, id: ControlFile, client: Handle) {
+        self.remove_client(client);
+        if let Some(kept) = self.controls.iter_mut().find(|kept| kept.id == id) {
+            kept.clients.insert(client);
+        }
+    }
+
+    /// A client is gone; its file is of no interest any more when it was the last.
+    pub(super) fn remove_client(&mut self, client: Handle) {
+        self.controls.retain_mut(|kept| !kept.clients.remove(&client) || !kept.clients.is_empty());
+    }
+
+    /// Forgets a file on which no client could be made.
+    pub(super) fn remove_unused_control(&mut self, id: ControlFile) {
+        self.controls.retain(|kept| kept.id != id || !kept.clients.is_empty());
+    }
+
+    pub(super) fn take_control(&mut self, id: ControlFile) -> Option<KeptControl> {
+        let at = self.controls.iter().position(|kept| kept.id == id)?;
+        Some(self.controls.swap_remove(at))
+    }
+
+    /// Keeps a file again of which something is left.
+    pub(super) fn put_back_control(&mut self, kept: KeptControl) {
+        self.controls.push(kept);
     }
 
     /// The number of a UVM file; a new one if it was never seen. `EMFILE` when there are too many.
@@ -62,6 +148,9 @@ impl OpenFiles {
                 self.uvm.swap(at, last);
                 return Ok(id);
             }
+        }
+        if self.is_over {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
         }
         if self.uvm.len() >= MOST_UVM {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));

@@ -45,12 +45,13 @@ impl Session {
     fn look_for_what_is_gone(&self) {
         self.end_processes();
         let charged = lock(&self.accounts).charged_clients();
+        self.drop_unheld_control_files(|clients| charged.iter().any(|client| clients.contains(client)));
         self.drop_dead_clients(&charged);
+        self.look_at_managed();
         let files = lock(&self.accounts).charged_uvm_files();
         self.drop_unheld_uvm_files(|file| files.contains(&file));
         // Somebody is about to be refused: memory that only exports hold, to files that no process has, does not wait for who may come for it.
         self.drop_unheld_tokens([super::TRANSIT[0], Duration::ZERO]);
-        self.look_at_managed();
     }
 
     /// Whether a client is charged whose process has ended: its file is perhaps being closed just now, by the kernel or by a thread of the
@@ -80,11 +81,13 @@ impl Session {
     /// Lets go of what processes have left, unless others have it. May have to wait for processes of the container.
     pub fn look_after(&self, left: &Left) {
         let clients: Vec<Handle> = left.clients.iter().copied().collect();
+        self.drop_unheld_control_files(|_| true);
         self.drop_dead_clients(&clients);
-        self.drop_unheld_uvm_files(|_| true);
+        // What a UVM file keeps of it is let go of with the file.
         if left.managed {
             self.look_at_managed();
         }
+        self.drop_unheld_uvm_files(|_| true);
     }
 
     /// The address space of a process, shared with whoever shares it now.
@@ -106,18 +109,24 @@ impl Session {
         }
     }
 
-    /// Clients end with the control file that they live on, of whose end nobody is told.
+    /// Clients that the driver has ended for reasons of its own.
     pub(super) fn drop_dead_clients(&self, clients: &[Handle]) {
         for &client in clients {
-            self.locks.with(&[Name::Client(client)], || {
-                // What cannot be said to be gone stays charged.
-                if matches!(self.driver.client_exists(&self.own, client), Ok(false)) {
-                    lock(&self.accounts).client_gone(client);
-                    lock(&self.topology).remove(client, client);
-                    self.client_leaves_gates(client);
-                }
-            });
+            self.locks.with(&[Name::Client(client)], || self.drop_if_dead(client));
         }
+    }
+
+    /// Lets go of a client that is gone; whether it is. For whoever has it locked.
+    pub(super) fn drop_if_dead(&self, client: Handle) -> bool {
+        // What cannot be said to be gone stays charged.
+        let is_gone = matches!(self.driver.client_exists(&self.own, client), Ok(false));
+        if is_gone {
+            lock(&self.accounts).client_gone(client);
+            lock(&self.files).remove_client(client);
+            lock(&self.topology).remove(client, client);
+            self.client_leaves_gates(client);
+        }
+        is_gone
     }
 
     /// Compares the accounts of managed memory with what is mapped. What was mapped without being charged is charged from then on, and
@@ -174,11 +183,12 @@ impl Session {
     /// differences.
     pub fn reconcile(&self) -> Vec<Drift> {
         self.end_processes();
+        self.drop_unheld_control_files(|_| true);
         let clients: Vec<Handle> = lock(&self.accounts).clients().map(|(client, _)| client).collect();
         self.drop_dead_clients(&clients);
+        self.look_at_managed();
         self.drop_unheld_uvm_files(|_| true);
         self.drop_unheld_tokens(super::TRANSIT);
-        self.look_at_managed();
         let found = std::mem::take(&mut *lock(&self.found));
         let mut drifts = Vec::new();
         if found.bytes > 0 {

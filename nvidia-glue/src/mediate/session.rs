@@ -390,7 +390,11 @@ impl Session {
 
     /// Whether something is held that only [`Session::reconcile`] can find gone: it is to be called, though no process makes calls.
     pub fn holds_anything(&self) -> bool {
-        !lock(&self.files).all_tokens().is_empty() || lock(&self.accounts).cards().any(|(_, usage)| usage.used.0 > 0)
+        let keeps_files = {
+            let files = lock(&self.files);
+            files.has_controls() || !files.all_tokens().is_empty()
+        };
+        keeps_files || lock(&self.accounts).cards().any(|(_, usage)| usage.used.0 > 0)
     }
 
     /// What the container uses now.

@@ -9,12 +9,12 @@ use super::{
 };
 use crate::{
     account::{Card, ObjectName, UvmFile},
-    driver::{DeviceFile, DriverCall, Holder},
+    driver::{DeviceFile, Holder},
     rm::{
         Handle, Node, Status,
         decode::{Range, UvmCall, UvmMemory, UvmObject},
         escapes::Action,
-        layout::{read_u64, write_u32, write_u64},
+        layout::read_u64,
     },
 };
 
@@ -364,73 +364,6 @@ impl Session {
         })?;
         lock(&self.accounts).commit_managed(reservation, memory, id, caller.thread(), offset);
         Ok(Answer::Continue)
-    }
-
-    /// Whether some process of the container has that open file; `likely` is asked first.
-    pub(super) fn is_held(&self, file: &std::fs::File, likely: Pid) -> bool {
-        let has = |pid: Pid| self.processes.has_open_file(pid, file);
-        if matches!(has(likely), Ok(true)) {
-            return true;
-        }
-        // When nobody can be asked, it is as if it were held: what is charged stays charged.
-        let Ok(pids) = self.processes.pids() else { return true };
-        pids.into_iter().filter(|pid| *pid != likely).any(|pid| matches!(has(pid), Ok(true)))
-    }
-
-    /// UVM files that no process has any more. Their mappings are ended here, so that it does not matter who may still have such a
-    /// file in a socket; then the file is closed.
-    pub(super) fn drop_unheld_uvm_files(&self, which: impl Fn(UvmFile) -> bool) {
-        let all = lock(&self.files).all_uvm();
-        for kept in all {
-            if !which(kept.id) || self.is_held(&kept.file.file, kept.opener) {
-                continue;
-            }
-            self.locks.with(&[Name::Uvm(kept.id)], || {
-                let ranges = lock(&self.accounts).external_ranges(kept.id);
-                for (base, length) in ranges {
-                    if self.free_uvm_range(&kept.file, base, length) {
-                        lock(&self.accounts).free_range(kept.id, base);
-                    }
-                }
-                self.unregister_channels(kept.id, &kept.file);
-                lock(&self.files).remove_uvm(kept.id);
-                lock(&self.accounts).uvm_file_gone(kept.id);
-            });
-        }
-    }
-
-    /// `UVM_UNREGISTER_CHANNEL` for all that a file of the container's has.
-    fn unregister_channels(&self, id: UvmFile, file: &DeviceFile) {
-        const UNREGISTER_CHANNEL: u32 = 28;
-        let Ok(row) = crate::rm::row(self.abi, Node::Uvm, UNREGISTER_CHANNEL) else { return };
-        let channels = lock(&self.accounts).registered_channels(id);
-        for channel in channels {
-            let mut args = vec![0; row.size()];
-            // Client, channel and status are the last fields; up to 585 the card's UUID comes first.
-            let at = row.size().saturating_sub(12);
-            let _ = write_u32(&mut args, at, channel.client.0);
-            let _ = write_u32(&mut args, at.saturating_add(4), channel.object.0);
-            let call = DriverCall { command: UNREGISTER_CHANNEL, args: &mut args, buffers: &mut [], files: &[] };
-            let called = self.driver.ioctl(file, call).is_ok();
-            if called && row.status(&args).is_none_or(Status::is_ok) {
-                lock(&self.accounts).unregister_channel(id, channel);
-            }
-        }
-    }
-
-    /// `UVM_FREE` on a file of the container's.
-    fn free_uvm_range(&self, file: &DeviceFile, base: u64, length: u64) -> bool {
-        const UVM_FREE: u32 = 34;
-        let Ok(row) = crate::rm::row(self.abi, Node::Uvm, UVM_FREE) else { return false };
-        let mut args = vec![0; row.size()];
-        let _ = write_u64(&mut args, 0, base);
-        // Up to 585 the length follows, and must be right.
-        if row.status_at().is_some_and(|at| at >= 16) {
-            let _ = write_u64(&mut args, 8, length);
-        }
-        let call = DriverCall { command: UVM_FREE, args: &mut args, buffers: &mut [], files: &[] };
-        let called = self.driver.ioctl(file, call).is_ok();
-        called && row.status(&args).is_none_or(Status::is_ok)
     }
 }
 

@@ -259,6 +259,11 @@ pub fn release(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Resu
         None => GrantNote::new(&configuration()?),
     };
     let (ledger, log) = note.open()?;
+    // The mediator of a shim that is gone frees what the container had, and ends. The ledger kills one that does not.
+    let begin = Instant::now();
+    while ledger.is_mediated(key) && begin.elapsed() < MEDIATOR_PATIENCE {
+        std::thread::sleep(MEDIATOR_PATIENCE / 500);
+    }
     let mut released = ledger.release(key, reason, &log);
     let begin = Instant::now();
     while matches!(released, Err(ReleaseError::StillMediated { .. })) && begin.elapsed() < MEDIATOR_PATIENCE {

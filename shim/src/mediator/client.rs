@@ -28,6 +28,10 @@ use crate::{
     sys,
 };
 
+/// For a mediator to free all that its container has. What a process with a context has is freed in about a tenth of a second.
+const FREE_LIMIT: Duration = Duration::from_secs(10);
+/// The same for one that has stalled, most likely for good: its container's work is on the card as long as that.
+const STALLED_LIMIT: Duration = Duration::from_secs(1);
 /// For a mediator that was killed to be gone: the driver takes back all that the container had meanwhile.
 const END_LIMIT: Duration = Duration::from_secs(10);
 /// For calls that are being handled to come to their end before a pause.
@@ -57,6 +61,16 @@ pub enum MediatorError {
         #[source]
         source: io::Error,
     },
+    /// The driver has memory of a container that has ended, and does not free it.
+    #[error(
+        "the mediator {pid} cannot free what its ended container has of its cards: {left}; end whoever has files of the driver from it"
+    )]
+    StillHeld {
+        /// Its pid.
+        pid: i32,
+        /// What is left.
+        left: String,
+    },
     /// It is stuck, most likely in the driver.
     #[error(
         "the mediator {pid} has not ended {seconds} s after SIGKILL; what the container had of its cards may still be held"
@@ -69,7 +83,7 @@ pub enum MediatorError {
     },
 }
 
-/// A container's mediator. It is killed when this is dropped.
+/// A container's mediator. It ends when this is dropped, as then its end of the socket closes.
 #[derive(Debug)]
 pub struct Mediator {
     process: ledger::Process,
@@ -84,6 +98,8 @@ pub struct Mediator {
     paused: watch::Sender<Option<bool>>,
     /// The last ping is not answered.
     is_silent: AtomicBool,
+    /// What it could not free at the last [`ToMediator::End`]; told by whoever reads the messages.
+    left: watch::Sender<Option<String>>,
 }
 
 impl Mediator {
@@ -115,6 +131,7 @@ impl Mediator {
             is_ending: AtomicBool::new(false),
             paused: watch::Sender::new(None),
             is_silent: AtomicBool::new(false),
+            left: watch::Sender::new(None),
         }))
     }
 
@@ -149,8 +166,39 @@ impl Mediator {
         self.exit.borrow().is_none()
     }
 
-    /// Ends it: the driver's clients go with it. Returns once they are gone.
+    /// Ends it, after all processes of its container: it frees what the driver has given them, whoever may have their files by now, and
+    /// returns once that is gone. One that does not answer is killed: then what hangs on files in other hands stays.
+    ///
+    /// # Errors
+    /// [`MediatorError::StillHeld`] where the driver does not free everything: it stays, keeps the files, and can be told again.
     pub async fn end(&self) -> Result<(), MediatorError> {
+        self.end_within(FREE_LIMIT).await
+    }
+
+    /// The same for one that has stalled, which is not waited for for long.
+    pub async fn end_stalled(&self) -> Result<(), MediatorError> {
+        self.end_within(STALLED_LIMIT).await
+    }
+
+    async fn end_within(&self, limit: Duration) -> Result<(), MediatorError> {
+        self.is_ending.store(true, Ordering::Relaxed);
+        self.left.send_replace(None);
+        let mut left = self.left.subscribe();
+        let asked = async {
+            // One that is gone takes nothing, and is found gone.
+            let _ = self.tell(ToMediator::End).await;
+            tokio::select! {
+                _ = self.wait() => None,
+                left = left.wait_for(Option::is_some) => left.ok().and_then(|left| left.clone()),
+            }
+        };
+        match timeout(limit, asked).await {
+            Ok(None) => {}
+            Ok(Some(left)) => return Err(MediatorError::StillHeld { pid: self.process.pid, left }),
+            Err(_) => {
+                tracing::warn!(mediator = self.process.pid, "it does not free what its container had, and is killed");
+            }
+        }
         self.kill();
         match timeout(END_LIMIT, self.wait()).await {
             Ok(_) => Ok(()),
@@ -165,13 +213,16 @@ impl Mediator {
     }
 
     /// The next message, and what came beside it; `None` when there are no more. For one reader, which must not stop:
-    /// [`Mediator::pause`] and [`Mediator::is_silent`] need it.
+    /// [`Mediator::pause`], [`Mediator::end`] and [`Mediator::is_silent`] need it.
     pub async fn next(&self) -> Option<(FromMediator, Option<OwnedFd>)> {
         loop {
             let received = self.control.async_io(Interest::READABLE, |socket| message::receive(socket.as_fd())).await;
             match received {
                 Ok(Some((FromMediator::Paused { all }, _))) => {
                     self.paused.send_replace(Some(all));
+                }
+                Ok(Some((FromMediator::StillHeld { text }, _))) => {
+                    self.left.send_replace(Some(text));
                 }
                 Ok(Some((FromMediator::Pong, _))) => self.is_silent.store(false, Ordering::Relaxed),
                 Ok(message) => return message,
@@ -212,12 +263,6 @@ impl Mediator {
         let talk = |source| MediatorError::Talk { pid: self.process.pid, source };
         let sent = self.control.async_io(Interest::WRITABLE, |socket| message::send(socket.as_fd(), &message, None));
         sent.await.map_err(talk)
-    }
-}
-
-impl Drop for Mediator {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

@@ -1,5 +1,6 @@
 //! The mediator's main thread: it takes up listeners, hears the shim, sees processes end, and watches over the threads that
-//! handle calls. It never looks into a caller, so nothing that a container does can hold it up.
+//! handle calls. It never looks into a caller, so nothing that a container does can hold it up; it frees what the container had when that has
+//! ended.
 
 use std::{
     io,
@@ -115,8 +116,17 @@ impl Events {
         })
     }
 
-    /// Until the shim closes its end.
-    pub(super) fn run(mut self) -> io::Result<()> {
+    /// Until the shim says so, or closes its end. Then all is freed that the container has, so that nothing is left in files that it may
+    /// have handed to others.
+    pub(super) fn run(self) -> io::Result<()> {
+        let mediation = Arc::clone(&self.mediation);
+        let ended = self.run_until_the_end();
+        // A shim that asked has been told what could not be freed; one that is gone would not hear of it.
+        let _ = mediation.session.end();
+        ended
+    }
+
+    fn run_until_the_end(mut self) -> io::Result<()> {
         if let Some(usage) = self.usage.take() {
             let (mediation, period) = (Arc::clone(&self.mediation), self.period);
             thread::Builder::new().name("accounts".into()).spawn(move || account(&mediation, &usage, period))?;
@@ -191,7 +201,7 @@ impl Events {
         Ok(())
     }
 
-    /// `false`: the shim has closed the socket.
+    /// `false`: the shim has closed the socket, or nothing is left to be done.
     fn hear(&mut self, events: EpollFlags) -> io::Result<bool> {
         if !events.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR) {
             return Ok(true);
@@ -208,6 +218,13 @@ impl Events {
                 self.pausing = None;
                 Ok(true)
             }
+            Ok(Some(ToMediator::End)) => match self.mediation.session.end() {
+                Ok(()) => Ok(false),
+                Err(left) => {
+                    self.mediation.outbox.put(FromMediator::StillHeld { text: left.to_string() }, None);
+                    Ok(true)
+                }
+            },
             Ok(Some(ToMediator::Ping)) => {
                 self.mediation.outbox.put(FromMediator::Pong, None);
                 Ok(true)

@@ -24,6 +24,8 @@ pub enum ToMediator {
     Resume,
     /// Say [`FromMediator::Pong`].
     Ping,
+    /// The container has ended: free all that the driver has given it, and end; or say [`FromMediator::StillHeld`], and stay.
+    End,
 }
 
 /// From the mediator.
@@ -52,6 +54,11 @@ pub enum FromMediator {
     },
     /// The answer to [`ToMediator::Ping`]: the main thread goes round.
     Pong,
+    /// The answer to [`ToMediator::End`] where the driver does not free everything.
+    StillHeld {
+        /// What is left.
+        text: String,
+    },
     /// The container's first process has made a driver call, or the last that had is gone.
     Presence {
         /// Whether any has.

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! It is a process of its own because it reads what hostile programs wrote, because the driver judges each call by the
-//! capabilities of whoever makes it, and because the driver's clients die with it. The zygote forks it before the container
+//! capabilities of whoever makes it, and because the driver's clients are its own to free. The zygote forks it before the container
 //! exists; it opens what it needs, gives up its rights for good ([`privileges`]), and only then starts threads. It lives in
 //! the shim's cgroup, not in the container's. Its end, however it comes, is seen by the shim, which then ends the container;
 //! and it ends when the shim does.

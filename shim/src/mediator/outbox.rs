@@ -54,6 +54,7 @@ impl Outbox {
                 message,
                 FromMediator::Kill { .. }
                     | FromMediator::Paused { .. }
+                    | FromMediator::StillHeld { .. }
                     | FromMediator::Presence { .. }
                     | FromMediator::WeightsOnly { .. }
             );

@@ -53,7 +53,7 @@ pub(crate) enum PrivilegeError {
 }
 
 /// Gives up everything that is not needed, for good, and looks whether it is gone. Only with one thread: the sets are each
-/// thread's own. `shim` is the parent, with which the process ends.
+/// thread's own. `shim` is the parent.
 pub(super) fn drop_for_good(shim: i32) -> Result<(), PrivilegeError> {
     let step = |step| move |source: Errno| PrivilegeError::Step { step, source: source.into() };
     nix::unistd::setgroups(&[])
@@ -76,9 +76,8 @@ pub(super) fn drop_for_good(shim: i32) -> Result<(), PrivilegeError> {
     let sets = CapabilitySets { effective: KEPT, permitted: KEPT, inheritable: CapabilitySet::empty() };
     set_capabilities(None, sets).map_err(step("give up capabilities"))?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(step("become undumpable"))?;
-    // A change of capabilities may have cleared it.
-    sys::die_with_parent(shim)
-        .map_err(|source| PrivilegeError::Step { step: "be bound to the shim's life", source })?;
+    // Its end of the control socket tells of the shim's end: then there is something to be freed first.
+    sys::outlive_parent(shim).map_err(|source| PrivilegeError::Step { step: "outlive the shim", source })?;
     confine().map_err(PrivilegeError::Filter)?;
     verify()
 }

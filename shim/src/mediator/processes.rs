@@ -245,11 +245,33 @@ impl Processes for ProcessTable {
     }
 }
 
+/// Each of its threads may have a table of descriptors of its own (`unshare(CLONE_FILES)`), and the first one, which alone `/proc/PID/fd`
+/// shows, may have ended before the others.
 fn has_open_file(pid: Pid, file: &File) -> io::Result<bool> {
+    if thread_has_open_file(pid.0, file)? {
+        return Ok(true);
+    }
+    let mut tables = vec![pid.0];
+    for entry in fs::read_dir(format!("/proc/{}/task", pid.0))?.filter_map(Result::ok) {
+        let Some(thread) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        let is_known = |table: &i32| matches!(sys::share_descriptors(*table, thread), Ok(true));
+        if thread == pid.0 || tables.iter().any(is_known) {
+            continue;
+        }
+        // One that has ended meanwhile has none.
+        if matches!(thread_has_open_file(thread, file), Ok(true)) {
+            return Ok(true);
+        }
+        tables.push(thread);
+    }
+    Ok(false)
+}
+
+fn thread_has_open_file(thread: i32, file: &File) -> io::Result<bool> {
     use std::os::fd::AsRawFd;
     let own = nix::unistd::getpid().as_raw();
-    for fd in descriptors(pid)? {
-        match sys::share_open_file((own, file.as_raw_fd()), (pid.0, fd)) {
+    for fd in descriptors(thread)? {
+        match sys::share_open_file((own, file.as_raw_fd()), (thread, fd)) {
             Ok(true) => return Ok(true),
             Ok(false) => {}
             // Closed meanwhile.
@@ -279,9 +301,10 @@ fn collect_pids(directory: &Path, pids: &mut Vec<i32>) -> io::Result<()> {
 }
 
 /// Descriptors that may be of the driver: links that name a file, not a socket or the like.
-fn descriptors(pid: Pid) -> io::Result<Vec<i32>> {
+fn descriptors(thread: i32) -> io::Result<Vec<i32>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(format!("/proc/{}/fd", pid.0))?.filter_map(Result::ok) {
+    // A thread that is not the first has such a directory too, though no list shows it.
+    for entry in fs::read_dir(format!("/proc/{thread}/fd"))?.filter_map(Result::ok) {
         let names_file = fs::read_link(entry.path()).is_ok_and(|target| target.is_absolute());
         if let Some(fd) = entry.file_name().to_str().and_then(|name| name.parse().ok()).filter(|_| names_file) {
             found.push(fd);
@@ -336,6 +359,31 @@ mod tests {
             assert!(processes.overdue.get().unwrap().is_some());
         });
         assert!(processes.overdue.get().unwrap().is_none(), "nothing runs while nobody is looked into");
+    }
+
+    #[test]
+    fn a_thread_may_have_files_that_the_first_one_has_not() {
+        use nix::sched::{CloneFlags, unshare};
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let own = nix::unistd::getpid().as_raw();
+        let copied = tempfile::tempfile().unwrap();
+        let thread = std::thread::spawn(move || {
+            let shared = sys::share_descriptors(own, nix::unistd::gettid().as_raw());
+            tell.send((nix::unistd::gettid().as_raw(), shared)).unwrap();
+            unshare(CloneFlags::CLONE_FILES).unwrap();
+            tell.send((0, Ok(false))).unwrap();
+            let _ = ended.recv();
+        });
+        let (tid, shared) = told.recv().unwrap();
+        assert_eq!(told.recv().unwrap().0, 0);
+        let later = tempfile::tempfile().unwrap();
+        let found = [&copied, &later].map(|file| thread_has_open_file(tid, file));
+        let shares = sys::share_descriptors(own, tid);
+        end.send(()).unwrap();
+        thread.join().unwrap();
+        assert_eq!((shared.unwrap(), shares.unwrap()), (true, false));
+        assert_eq!(found.map(Result::unwrap), [true, false], "what it had when its table became its own");
     }
 
     #[test]

@@ -85,7 +85,11 @@ impl Mediated {
 
     /// Ends the mediator: whatever the driver has given the container is given back.
     pub(super) async fn end(&self) -> Result<(), TaskError> {
-        self.mediator.end().await.map_err(TaskError::Mediator)
+        let ended = self.mediator.end().await;
+        if let Err(error) = &ended {
+            self.incidents.tell(Kind::Warning, None, 1, &format!("the grant is kept: {error}"));
+        }
+        ended.map_err(TaskError::Mediator)
     }
 
     /// OOM kills of init, for Stats.
@@ -211,8 +215,8 @@ impl Container {
                     "a container whose mediator has stalled lives on"
                 );
             }
-            // What the driver has given the container goes with it.
-            if let Err(error) = mediated.end().await {
+            // What the driver has given the container goes with it, unless others have its files.
+            if let Err(error) = mediator.end_stalled().await {
                 tracing::error!(container = id, error = chain(&error), "a mediator that has stalled lives on");
             }
         });
@@ -258,8 +262,8 @@ impl Container {
                 let (container, context) = (Arc::clone(self), Arc::clone(context));
                 tokio::spawn(async move { container.kill_for_excess(&context, pid, &pidfd).await });
             }
-            // Whoever asked for the pause is told by the mediator's own reader.
-            FromMediator::Paused { .. } | FromMediator::Pong => {}
+            // Whoever asked for the pause or the end is told by the mediator's own reader.
+            FromMediator::Paused { .. } | FromMediator::Pong | FromMediator::StillHeld { .. } => {}
             FromMediator::WeightsOnly { card } => {
                 tracing::warn!(
                     container = id,

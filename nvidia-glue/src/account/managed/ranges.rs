@@ -72,6 +72,16 @@ impl Managed {
             || self.overtaken.iter().any(|(_, _, range)| may_be(range.file))
     }
 
+    /// Whether `file` keeps some whose process is gone.
+    pub(in super::super) fn has_zombies(&self, file: UvmFile) -> bool {
+        self.zombies.contains_key(&Some(file))
+    }
+
+    /// Every file that does.
+    pub(in super::super) fn zombie_files(&self) -> impl Iterator<Item = UvmFile> {
+        self.zombies.keys().copied().flatten()
+    }
+
     pub(in super::super) fn has_ranges(&self, process: Pid) -> bool {
         self.by_process.contains_key(&process)
     }

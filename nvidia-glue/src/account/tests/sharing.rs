@@ -35,7 +35,7 @@ fn a_mapping_keeps_what_was_freed() {
         map(&mut accounts, 1, 1000, 100, &[CARD]);
         assert_eq!(free(&mut accounts, 1), Bytes(0));
         assert_eq!(accounts.client_gone(CLIENT).released, Bytes(0));
-        assert_eq!((used(&accounts), accounts.charged_uvm_files()), (mib(10), vec![FILE]));
+        assert_eq!((used(&accounts), accounts.charged_uvm_files()), (mib(10), [FILE].into()));
         assert_eq!(release(&mut accounts), mib(10));
         assert_eq!((used(&accounts), accounts.counts().charges), (Bytes(0), 0));
     }

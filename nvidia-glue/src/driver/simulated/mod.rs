@@ -119,6 +119,14 @@ impl SimulatedDriver {
         Ok(Self { nodes, state: Mutex::new(state) })
     }
 
+    /// Whether there is such a client.
+    #[cfg(test)]
+    pub(crate) fn has_client(&self, client: u32) -> bool {
+        let mut state = self.state();
+        state.free_closed();
+        state.clients.contains_key(&client)
+    }
+
     /// Bytes of the video memory that a handle stands for.
     #[cfg(test)]
     pub(crate) fn length_of(&self, client: u32, object: u32) -> Option<u64> {

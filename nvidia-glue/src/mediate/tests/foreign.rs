@@ -14,7 +14,7 @@ use runtime_config::request::OverMemory;
 use super::world::{Context, MIB, Machine, Program, memory_params, result, words};
 use crate::{
     account::ObjectName,
-    driver::{DeviceFile, Driver, DriverCall, OwnClient, SimulatedDriver},
+    driver::{DeviceFile, Driver, DriverCall, OwnClient, Raw, SimulatedDriver},
     mediate::{Answer, locks::lock, open_files::MOST_UVM},
     rm::{
         Handle, Node, Status,
@@ -134,7 +134,9 @@ impl Driver for Logging {
         let is_control = call.command & 0xff == 0x2a;
         let DriverCall { command, args, buffers, files } = call;
         let answer = self.driver.ioctl(file, DriverCall { command, args: &mut *args, buffers, files });
-        if is_control && read_u32(args, 28) == Some(Status::INVALID_CLIENT.0) {
+        let is_there = |client| self.driver.has_client(client);
+        let names_nobody = read_u32(args, 0).is_some_and(|client| !is_there(client));
+        if is_control && names_nobody && read_u32(args, 28) == Some(Status::INVALID_CLIENT.0) {
             self.lines.fetch_add(1, Ordering::SeqCst);
         }
         answer
@@ -162,14 +164,23 @@ fn the_kernels_log_is_not_filled_with_clients_that_are_gone() {
     let control = program.open(Node::Control);
     for _ in 0..5 {
         let context = program.context(0);
-        program.close(context.control);
+        // The driver has ended it for a reason of its own.
+        let file = DeviceFile { node: Node::Control, file: Arc::new(program.file_of(context.control)) };
+        let client = Handle(context.client);
+        let raw = Raw { driver: driver.as_ref(), abi: container.session.abi, file: &file, client };
+        assert_eq!(raw.free(client).unwrap(), Status::OK);
         for _ in 0..5 {
             let asked = program.control(control, (context.client, context.client), 0x201, &mut [0; 128]);
             assert_eq!(asked, Err(Status::INVALID_CLIENT));
         }
     }
     assert_eq!(driver.lines.load(Ordering::SeqCst), 1, "from then on clients are looked for first");
-    program.context(0).subdevice_control(0x2080_1303, &mut [0; 1028]).unwrap();
+    let context = program.context(0);
+    context.subdevice_control(0x2080_1303, &mut [0; 1028]).unwrap();
+    // Of one whose file the program has closed, the driver says only that it is another file's.
+    program.close(context.control);
+    let asked = program.control(control, (context.client, context.client), 0x201, &mut [0; 128]);
+    assert_eq!((asked, driver.lines.load(Ordering::SeqCst)), (Err(Status::INVALID_CLIENT), 1));
 }
 
 /// One thread duplicates a handle; another one makes the handle stand for something larger meanwhile.

@@ -6,6 +6,7 @@ mod exports;
 mod foreign;
 mod gates;
 mod kept;
+mod lent;
 mod managed;
 mod memory;
 mod monitor;

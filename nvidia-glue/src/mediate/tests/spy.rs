@@ -118,6 +118,9 @@ pub(super) struct Spy {
     during: Mutex<Option<(u32, During)>>,
     refused: Mutex<HashMap<u32, Status>>,
     answers: Mutex<HashMap<u32, Vec<u8>>>,
+    uvm_seen: Mutex<Vec<u32>>,
+    /// With where its status is.
+    uvm_refused: Mutex<HashMap<u32, (usize, Status)>>,
 }
 
 impl fmt::Debug for Spy {
@@ -136,6 +139,8 @@ impl Spy {
             during: Mutex::default(),
             refused: Mutex::default(),
             answers: Mutex::default(),
+            uvm_seen: Mutex::default(),
+            uvm_refused: Mutex::default(),
         })
     }
 
@@ -177,7 +182,18 @@ impl Spy {
         lock(&self.answers).insert(id, params);
     }
 
+    /// From now on the driver refuses this command of UVM's, whose status is there.
+    pub(super) fn refuse_uvm(&self, command: u32, status_at: usize, status: Status) {
+        lock(&self.uvm_refused).insert(command, (status_at, status));
+    }
+
+    /// The commands of UVM's that have come since it was last asked.
+    pub(super) fn uvm_seen(&self) -> Vec<u32> {
+        std::mem::take(&mut lock(&self.uvm_seen))
+    }
+
     pub(super) fn refuse_nothing(&self) {
+        lock(&self.uvm_refused).clear();
         lock(&self.refused).clear();
     }
 
@@ -226,6 +242,12 @@ impl Driver for Spy {
         let DriverCall { command, args, buffers, files } = call;
         if file.node != Node::Uvm {
             lock(&self.escapes).push((command.to_le_bytes()[0], args.to_vec()));
+        } else {
+            lock(&self.uvm_seen).push(command);
+            if let Some((at, status)) = lock(&self.uvm_refused).get(&command) {
+                assert!(write_u32(args, *at, status.0));
+                return Ok(0);
+            }
         }
         let word = |args: &[u8], at| read_u32(args, at).unwrap_or(0);
         let number = (command & 0xff, file.node == Node::Uvm);
