@@ -143,7 +143,8 @@ impl Session {
             if self.uvm_call(&kept.file, UVM_CLEAN_UP_ZOMBIES, |_, _| {}) {
                 lock(&self.accounts).drop_zombies(id);
             }
-            for channel in lock(&self.accounts).registered_channels(id) {
+            let channels = lock(&self.accounts).registered_channels(id);
+            for channel in channels {
                 let is_gone = self.uvm_call(&kept.file, UVM_UNREGISTER_CHANNEL, |args, _| {
                     // Client, channel and status are the last fields; up to 585 the card's UUID comes first.
                     let at = args.len().saturating_sub(12);
