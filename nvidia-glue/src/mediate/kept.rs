@@ -26,14 +26,10 @@ const UVM_CLEAN_UP_ZOMBIES: u32 = 69;
 
 /// The driver did not let go of everything that it has given the container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the driver still has {clients} clients and {uvm_files} address spaces of unified memory of the container, and does not free them"
-)]
+#[error("the driver still has {clients} clients of the container, and does not free them")]
 pub struct StillHeld {
     /// Clients that it does not say are gone.
     pub clients: usize,
-    /// UVM files with memory that could not be freed.
-    pub uvm_files: usize,
 }
 
 impl Session {
@@ -114,7 +110,7 @@ impl Session {
         for kept in self.uvm_files_in_order() {
             let is_kept = || lock(&self.accounts).is_uvm_file_kept(kept.id);
             if which(kept.id) && !self.is_held(&kept.file.file, kept.opener) && !is_kept() {
-                self.end_uvm_file(&kept);
+                self.end_uvm_file(&kept, false);
             }
         }
     }
@@ -127,8 +123,10 @@ impl Session {
         all
     }
 
-    /// Frees all memory of a file and closes it. Where the driver does not free it, the file is kept, and what is there stays charged.
-    fn end_uvm_file(&self, kept: &KeptUvm) {
+    /// Frees all memory of a file and closes it. Where the driver does not free it, the file is kept, and what is there stays charged; at
+    /// the container's end (`is_last`) it is closed all the same: unified memory refuses everything once it has met an error that it
+    /// takes for fatal (`uvm_global_get_status`), and what only the container had goes with the file then.
+    fn end_uvm_file(&self, kept: &KeptUvm, is_last: bool) {
         let id = kept.id;
         self.locks.with(&[Name::Uvm(id)], || {
             let (ranges, pools) = {
@@ -140,33 +138,42 @@ impl Session {
                     lock(&self.accounts).free_range(id, base);
                 }
             }
-            if self.uvm_call(&kept.file, UVM_CLEAN_UP_ZOMBIES, |_, _| {}) {
+            if self.uvm_call(&kept.file, UVM_CLEAN_UP_ZOMBIES, |_, _| {}).is_some_and(Status::is_ok) {
                 lock(&self.accounts).drop_zombies(id);
             }
             let channels = lock(&self.accounts).registered_channels(id);
             for channel in channels {
-                let is_gone = self.uvm_call(&kept.file, UVM_UNREGISTER_CHANNEL, |args, _| {
+                let status = self.uvm_call(&kept.file, UVM_UNREGISTER_CHANNEL, |args, _| {
                     // Client, channel and status are the last fields; up to 585 the card's UUID comes first.
                     let at = args.len().saturating_sub(12);
                     let _ = write_u32(args, at, channel.client.0);
                     let _ = write_u32(args, at.saturating_add(4), channel.object.0);
                 });
-                if is_gone {
+                if status.is_some_and(Status::is_ok) {
                     lock(&self.accounts).unregister_channel(id, channel);
                 }
             }
-            // Its page tables, and whatever is left. Cards that it does not have are refused.
+            // Its page tables, and whatever is left.
+            let mut is_off_cards = true;
             for (number, card) in self.grant.iter() {
-                let is_gone = self.uvm_call(&kept.file, UVM_UNREGISTER_GPU, |args, _| {
+                let status = self.uvm_call(&kept.file, UVM_UNREGISTER_GPU, |args, _| {
                     if let (Some(place), Some(uuid)) = (args.get_mut(..16), card.uuid) {
                         place.copy_from_slice(&uuid);
                     }
                 });
-                if is_gone {
+                // A card that it does not have: nothing of it can be there.
+                if status.is_some_and(|status| status.is_ok() || status == Status::INVALID_DEVICE) {
                     lock(&self.accounts).uvm_card_gone(id, number);
+                } else {
+                    is_off_cards = false;
                 }
             }
-            if !lock(&self.accounts).uvm_file_holds(id) {
+            if is_last && !is_off_cards {
+                tracing::warn!(
+                    "unified memory could not be taken off a card; it goes with the last descriptor of its file"
+                );
+            }
+            if !lock(&self.accounts).uvm_file_holds(id) || is_last {
                 lock(&self.files).remove_uvm(id);
                 lock(&self.accounts).uvm_file_gone(id);
             }
@@ -175,23 +182,25 @@ impl Session {
 
     /// `UVM_FREE` on a file of the container's.
     fn free_uvm_range(&self, file: &DeviceFile, base: u64, length: u64) -> bool {
-        self.uvm_call(file, UVM_FREE, |args, status_at| {
+        let status = self.uvm_call(file, UVM_FREE, |args, status_at| {
             let _ = write_u64(args, 0, base);
             // Up to 585 the length follows, and must be right.
             if status_at.is_some_and(|at| at >= 16) {
                 let _ = write_u64(args, 8, length);
             }
-        })
+        });
+        status.is_some_and(Status::is_ok)
     }
 
-    /// A call of the mediator's own on a file of the container's; whether the driver has done it. `fill` is told where the status is.
-    fn uvm_call(&self, file: &DeviceFile, command: u32, fill: impl FnOnce(&mut [u8], Option<usize>)) -> bool {
-        let Ok(row) = crate::rm::row(self.abi, Node::Uvm, command) else { return false };
+    /// A call of the mediator's own on a file of the container's; what the driver says, `None`: it took no such call. `fill` is told where the
+    /// status is.
+    fn uvm_call(&self, file: &DeviceFile, command: u32, fill: impl FnOnce(&mut [u8], Option<usize>)) -> Option<Status> {
+        let row = crate::rm::row(self.abi, Node::Uvm, command).ok()?;
         let mut args = vec![0; row.size()];
         fill(&mut args, row.status_at());
         let call = DriverCall { command, args: &mut args, buffers: &mut [], files: &[] };
-        let called = self.driver.ioctl(file, call).is_ok();
-        called && row.status(&args).is_none_or(Status::is_ok)
+        self.driver.ioctl(file, call).ok()?;
+        Some(row.status(&args).unwrap_or(Status::OK))
     }
 
     /// The container has ended: frees all that the driver has given it, whoever may have its files. No client can be made from then on.
@@ -204,10 +213,10 @@ impl Session {
         let controls = lock(&self.files).all_controls();
         controls.into_iter().for_each(|kept| self.end_control_file(kept.id));
         // Whatever is still mapped is moved off the cards; no process is looked into, as one that lives could make that wait.
-        self.uvm_files_in_order().iter().for_each(|kept| self.end_uvm_file(kept));
-        let files = lock(&self.files);
-        let clients = files.all_controls().iter().map(|kept| kept.clients.len()).sum();
-        let uvm_files = files.all_uvm().len();
-        if clients + uvm_files == 0 { Ok(()) } else { Err(StillHeld { clients, uvm_files }) }
+        self.uvm_files_in_order().iter().for_each(|kept| self.end_uvm_file(kept, true));
+        match lock(&self.files).all_controls().iter().map(|kept| kept.clients.len()).sum() {
+            0 => Ok(()),
+            clients => Err(StillHeld { clients }),
+        }
     }
 }

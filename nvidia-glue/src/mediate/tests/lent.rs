@@ -13,6 +13,7 @@ const AT: u64 = 0x7f00_0000_0000;
 const LIMIT: u64 = 64 * MIB;
 const NO_MEMORY: Result<u32, Status> = Err(Status::NO_MEMORY);
 const FREE: u32 = 34;
+const UNREGISTER_GPU: u32 = 38;
 const CLEAN_UP_ZOMBIES: u32 = 69;
 
 fn has_client(machine: &Machine, context: &Context<'_, '_>) -> bool {
@@ -112,11 +113,28 @@ fn a_driver_that_does_not_free_is_told_of_at_the_end() {
     let container = spy.container(&machine);
     let program = container.program();
     let context = program.context(0);
+    context.memory(MIB).unwrap();
+    spy.refuse_to_free(Status::INVALID_STATE);
+    assert_eq!(container.session.end(), Err(StillHeld { clients: 1 }));
+    assert_eq!(container.used(0), MIB, "it stays charged");
+    spy.refuse_nothing();
+    assert_eq!(container.session.end(), Ok(()));
+    container.assert_nothing_left();
+}
+
+/// As it does for good once it has met an error that it takes for fatal: containers must be deleted all the same.
+#[test]
+fn unified_memory_that_refuses_everything_keeps_no_container() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
     let uvm = program.uvm_file();
     pool(&context, uvm);
-    spy.refuse_uvm(FREE, 16, Status::INVALID_ARGUMENT);
-    assert_eq!(container.session.end(), Err(StillHeld { clients: 0, uvm_files: 1 }));
-    spy.refuse_nothing();
+    for (command, status_at) in [(FREE, 16), (UNREGISTER_GPU, 16), (CLEAN_UP_ZOMBIES, 0)] {
+        spy.refuse_uvm(command, status_at, Status::INVALID_STATE);
+    }
     assert_eq!(container.session.end(), Ok(()));
     container.assert_nothing_left();
 }

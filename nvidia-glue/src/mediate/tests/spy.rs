@@ -121,6 +121,7 @@ pub(super) struct Spy {
     uvm_seen: Mutex<Vec<u32>>,
     /// With where its status is.
     uvm_refused: Mutex<HashMap<u32, (usize, Status)>>,
+    free_refused: Mutex<Option<Status>>,
 }
 
 impl fmt::Debug for Spy {
@@ -141,6 +142,7 @@ impl Spy {
             answers: Mutex::default(),
             uvm_seen: Mutex::default(),
             uvm_refused: Mutex::default(),
+            free_refused: Mutex::default(),
         })
     }
 
@@ -187,6 +189,11 @@ impl Spy {
         lock(&self.uvm_refused).insert(command, (status_at, status));
     }
 
+    /// From now on the driver frees nothing.
+    pub(super) fn refuse_to_free(&self, status: Status) {
+        *lock(&self.free_refused) = Some(status);
+    }
+
     /// The commands of UVM's that have come since it was last asked.
     pub(super) fn uvm_seen(&self) -> Vec<u32> {
         std::mem::take(&mut lock(&self.uvm_seen))
@@ -195,6 +202,7 @@ impl Spy {
     pub(super) fn refuse_nothing(&self) {
         lock(&self.uvm_refused).clear();
         lock(&self.refused).clear();
+        *lock(&self.free_refused) = None;
     }
 
     /// What has come since it was last asked.
@@ -251,6 +259,10 @@ impl Driver for Spy {
         }
         let word = |args: &[u8], at| read_u32(args, at).unwrap_or(0);
         let number = (command & 0xff, file.node == Node::Uvm);
+        if let (Some(status), (0x29, false)) = (*lock(&self.free_refused), number) {
+            assert!(write_u32(args, 12, status.0));
+            return Ok(0);
+        }
         let control = (number == (0x2a, false)).then(|| Seen {
             client: word(args, 0),
             object: word(args, 4),
