@@ -300,7 +300,9 @@ fn rotate(directory: &Path, file: File) -> io::Result<()> {
     }
     let mut events_before = before(directory, &Tally::of(&fs::read(&current)?))?;
     remove(&next)?;
-    let mut fresh = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&next)?;
+    let fresh = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&next)?;
+    // Until its first line is there, nobody begins a file after this one: what that would take for the previous one is then ours.
+    let Ok(mut fresh) = Flock::lock(fresh, FlockArg::LockExclusiveNonblock) else { return Ok(()) };
     remove(&previous)?;
     fs::hard_link(&current, &previous)?;
     fs::rename(&next, &current)?;
