@@ -15,6 +15,7 @@ use crate::{
     driver::{FileField, Holder},
     rm::{
         Handle, Status,
+        classes::OS_DESCRIPTOR,
         decode::{AllocMemory, IdleChannels, MapDma, MapMemory, Share},
         layout::{Width, read_number, read_u32, read_u64, write_u32},
     },
@@ -24,8 +25,6 @@ use crate::{
 const IDLE_CLIENTS: usize = 16;
 /// Offset of `timeout` there.
 const IDLE_TIMEOUT: usize = 44;
-/// `NV01_MEMORY_SYSTEM_OS_DESCRIPTOR` (src/common/sdk/nvidia/inc/class/cl0071.h): pinned memory of the caller's.
-const OS_DESCRIPTOR: u32 = 0x71;
 /// Offset of the policy in `NVOS57_PARAMETERS`.
 const SHARE_POLICY: usize = 8;
 /// Offset of `length` in `NVOS46_PARAMETERS`; of `dmaOffset` and, since 550, `size` in `NVOS47_PARAMETERS`.
