@@ -260,20 +260,24 @@ pub fn release(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Resu
     };
     let (ledger, log) = note.open()?;
     // The mediator of a shim that is gone frees what the container had, and ends. The ledger kills one that does not.
-    let begin = Instant::now();
-    while ledger.is_mediated(key) && begin.elapsed() < MEDIATOR_PATIENCE {
-        std::thread::sleep(MEDIATOR_PATIENCE / 500);
-    }
-    let mut released = ledger.release(key, reason, &log);
-    let begin = Instant::now();
-    while matches!(released, Err(ReleaseError::StillMediated { .. })) && begin.elapsed() < MEDIATOR_PATIENCE {
-        std::thread::sleep(MEDIATOR_PATIENCE / 500);
+    wait_while(|| ledger.is_mediated(key));
+    let mut released = Ok(None);
+    wait_while(|| {
         released = ledger.release(key, reason, &log);
-    }
+        matches!(released, Err(ReleaseError::StillMediated { .. }))
+    });
     if let Some(record) = released.map_err(|source| GpuError::Release(Box::new(source)))? {
         inject::remove_files(&note.state_dir, &record.grant_id).map_err(|source| GpuError::Inject(Box::new(source)))?;
     }
     GrantNote::remove(bundle)
+}
+
+/// For as long as a mediator may take to end.
+fn wait_while(mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while holds() && begin.elapsed() < MEDIATOR_PATIENCE {
+        std::thread::sleep(MEDIATOR_PATIENCE / 500);
+    }
 }
 
 fn configuration() -> Result<Config, GpuError> {
