@@ -482,10 +482,10 @@ static void attack_lend(char **a) {
         close(peer);
     }
 }
-/* keep PATH: takes somebody else's files, and has them until it ends. */
-static void attack_keep(char **a) {
+/* Takes the files that somebody lends at PATH, and what he says of them. */
+static struct passed receive(const char *path, int fds[2]) {
     struct sockaddr_un address;
-    int peer = unix_socket(a[0], &address);
+    int peer = unix_socket(path, &address);
     if (connect(peer, (void *)&address, sizeof address)) die("connect");
     struct passed numbers;
     struct iovec iov = {&numbers, sizeof numbers};
@@ -495,24 +495,20 @@ static void attack_keep(char **a) {
     } control;
     struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
     if (recvmsg(peer, &message, MSG_CMSG_CLOEXEC) <= 0) die("recvmsg");
+    memcpy(fds, CMSG_DATA(CMSG_FIRSTHDR(&message)), 2 * sizeof *fds);
+    return numbers;
+}
+/* keep PATH: takes somebody else's files, and has them until it ends. */
+static void attack_keep(char **a) {
+    int fds[2];
+    receive(a[0], fds);
     say("kept", 1);
     for (;;) pause();
 }
 /* borrow PATH: takes memory through the file of somebody else, as him and as itself. */
 static void attack_borrow(char **a) {
-    struct sockaddr_un address;
-    int peer = unix_socket(a[0], &address);
-    if (connect(peer, (void *)&address, sizeof address)) die("connect");
-    struct passed numbers;
-    struct iovec iov = {&numbers, sizeof numbers};
-    union {
-        char bytes[CMSG_SPACE(2 * sizeof(int))];
-        struct cmsghdr align;
-    } control;
-    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
-    if (recvmsg(peer, &message, MSG_CMSG_CLOEXEC) <= 0) die("recvmsg");
     int fds[2];
-    memcpy(fds, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fds);
+    struct passed numbers = receive(a[0], fds);
     struct session theirs = {fds[0], fds[1], numbers.client, numbers.device, 0}, own;
     uint64_t size = 64 * MIB;
     uint32_t handle = 0;
