@@ -31,8 +31,8 @@ one() {
     elif [ "$status" != 0 ]; then
         fail "$name (exit $status, $took s), $kept"
         sed -n '/^---- /,/^failures:/p' "$kept" | head -n 12
-    elif grep -q '^skipped: ' "$kept"; then
-        skip "$(sed -n 's/^skipped: //p' "$kept" | head -n 1)"
+    elif grep -q 'skipped: ' "$kept"; then
+        skip "$(sed -n 's/.*skipped: //p' "$kept" | head -n 1)"
     elif grep -qE '1 passed' "$kept"; then
         pass "$name ($took s)"
     else

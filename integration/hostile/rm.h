@@ -83,7 +83,8 @@ static long rm_control(int fd, uint32_t client, uint32_t object, uint32_t comman
 
 /* Video memory; `size` becomes what the driver says that it takes. */
 static long memory(const struct session *s, uint64_t *size, uint32_t *handle) {
-    struct memory_params params = {.size = *size};
+    /* Anything but 0, which the driver refuses; libcuda puts its client there. */
+    struct memory_params params = {.owner = s->client, .size = *size};
     long status = rm_alloc(s->control, s->client, s->device, handle, 0x40, &params, sizeof params);
     if (status == 0) *size = params.size;
     return status;

@@ -7,7 +7,7 @@ use super::{
     card_memory::GRANULE,
     classes::{self, Below, Class, Makes},
     engines::Group,
-    objects::{Client, INVALID_OBJECT_PARENT, Kind, Object, VideoMemory},
+    objects::{Client, INVALID_OBJECT_PARENT, INVALID_OWNER, Kind, Object, VideoMemory},
     open_files::FileId,
     state::{SimulatedCard, State},
 };
@@ -19,6 +19,7 @@ pub(super) const GRAPHICS: u32 = 1;
 const INVALID_POINTER: Status = Status(0x3d);
 
 /// `NV_MEMORY_ALLOCATION_PARAMS` (src/common/sdk/nvidia/inc/nvos.h): offsets and bits.
+const OWNER: usize = 0;
 const FLAGS: usize = 8;
 const ATTR: usize = 24;
 const ATTR2: usize = 28;
@@ -162,8 +163,15 @@ fn device(state: &State, instance: u32) -> Result<usize, Status> {
     if state.files.has(Node::Card(place.card.minor)) { Ok(card) } else { Err(Status::INSUFFICIENT_PERMISSIONS) }
 }
 
+/// `stdmemValidateParams` (src/nvidia/src/kernel/mem_mgr/standard_mem.c): memory has an owner, which clients put themselves for; the
+/// driver's own have numbers that nobody else may use.
+fn check_owner(params: &[u8]) -> Result<(), Status> {
+    if matches!(get(params, OWNER), 0 | u32::MAX) { Err(INVALID_OWNER) } else { Ok(()) }
+}
+
 /// Class 0x40 (src/nvidia/src/kernel/mem_mgr/video_mem.c): always memory of the card, in whole pages.
 fn video_memory(state: &mut State, card: usize, params: &mut [u8]) -> Result<Arc<VideoMemory>, Status> {
+    check_owner(params)?;
     let (flags, attr, attr2) = (get(params, FLAGS), get(params, ATTR), get(params, ATTR2));
     // LOCATION: 0 is the card.
     if attr >> 25 & 3 != 0 || flags & FLAG_VIRTUAL != 0 {
@@ -212,6 +220,7 @@ const fn page_attribute(page: u64) -> u32 {
 
 /// Class 0x3e: the machine's memory, in pages of 4 KiB; never the card's.
 fn system_memory(params: &mut [u8]) -> Result<u64, Status> {
+    check_owner(params)?;
     let asked = get_u64(params, SIZE);
     if get(params, ATTR) >> 25 & 3 == 0 || asked == 0 {
         return Err(Status::INVALID_ARGUMENT);

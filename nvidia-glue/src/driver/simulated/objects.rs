@@ -16,6 +16,8 @@ use crate::rm::Status;
 pub(super) const INVALID_OBJECT_HANDLE: Status = Status(0x33);
 /// `NV_ERR_INVALID_OBJECT_PARENT`.
 pub(super) const INVALID_OBJECT_PARENT: Status = Status(0x36);
+/// `NV_ERR_INVALID_OWNER`.
+pub(super) const INVALID_OWNER: Status = Status(0x39);
 /// `NV_ERR_GENERIC`.
 pub(super) const GENERIC: Status = Status(0xffff);
 

@@ -61,6 +61,7 @@ fn allocate_by(state: &mut State, call: &mut Call<'_>, fields: &Fields) -> Resul
         _ => 0x3e,
     };
     let mut params = [0; 128];
+    put(&mut params, 0, get(args, 40));
     put(&mut params, 8, flags);
     put(&mut params, 24, attr);
     put(&mut params, 28, get(args, fields.attr2));

@@ -6,7 +6,7 @@ use runtime_config::{Bytes, request::OverMemory};
 
 use super::{
     spy::{COPY, Spy},
-    world::{Container, GIB, MIB, Machine, memory_params, result, words},
+    world::{Container, GIB, MIB, Machine, OWNER, memory_params, result, words},
 };
 use crate::{
     mediate::{Answer, Stopped, locks::lock, looks::Clock},
@@ -164,7 +164,7 @@ fn the_old_heap_call_is_charged_by_where_the_memory_is() {
     let alloc = |location: u32, size: u64| {
         // NVOS32_FUNCTION_ALLOC_SIZE.
         let mut args = vec![0; 184];
-        for (at, value) in [(0, context.client), (4, context.device), (8, 2), (56, location << 25)] {
+        for (at, value) in [(0, context.client), (4, context.device), (8, 2), (40, OWNER), (56, location << 25)] {
             assert!(write_u32(&mut args, at, value));
         }
         args[88..96].copy_from_slice(&size.to_le_bytes());

@@ -558,8 +558,12 @@ pub(super) fn device_params(instance: u32) -> Vec<u8> {
     params
 }
 
+/// Whoever the program says that the memory is of; the driver wants somebody.
+pub(super) const OWNER: u32 = 0xc1d0_0001;
+
 pub(super) fn memory_params(size: u64) -> Vec<u8> {
     let mut params = vec![0; 128];
+    assert!(write_u32(&mut params, 0, OWNER));
     params[64..72].copy_from_slice(&size.to_le_bytes());
     params
 }

@@ -283,6 +283,7 @@ impl Program<'_> {
 
 fn memory_params(size: u64) -> Vec<u8> {
     let mut params = vec![0; 128];
+    put(&mut params, 0, 0xc1d0_0001);
     put_u64(&mut params, 64, size);
     params
 }

@@ -181,6 +181,7 @@ fn the_older_way_to_memory_leads_to_the_same() {
     put(&mut args, 0, program.client);
     put(&mut args, 4, device);
     put(&mut args, 8, 2);
+    put(&mut args, 40, 0xc1d0_0001);
     put_u64(&mut args, 88, 3 * MIB);
     program.escape(0x4a, &mut args, 20).unwrap();
     assert_eq!((get_u64(&args, 88), get_u64(&args, 24), get_u64(&args, 32)), (4 * MIB, CARD, CARD - 4 * MIB));
