@@ -292,25 +292,47 @@ fn append(directory: &Path, entries: impl Iterator<Item = Entry>, long_enough: u
 
 /// Starts another file. There is a `current.jsonl` at every instant.
 fn rotate(directory: &Path, file: File) -> io::Result<()> {
+    begin(directory, file)?.map_or(Ok(()), |begun| begun.write_header(directory))
+}
+
+/// A file that was begun, and whose first line is not there yet. Until it is, nobody begins a file after this one, which is locked:
+/// what that would take for the previous one is then ours.
+#[derive(Debug)]
+struct Begun {
+    file: Flock<File>,
+    /// The file that was full, locked as long.
+    _full: Flock<File>,
+    /// What was told before that one.
+    before: Totals,
+}
+
+/// Puts another file in the place of `file`; `None`: somebody else does.
+fn begin(directory: &Path, file: File) -> io::Result<Option<Begun>> {
     let (current, previous, next) = (directory.join(CURRENT), directory.join(PREVIOUS), directory.join(NEXT));
-    // Somebody else does it.
-    let Ok(file) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return Ok(()) };
-    if fs::metadata(&current)?.ino() != file.metadata()?.ino() {
-        return Ok(());
+    let Ok(full) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return Ok(None) };
+    if fs::metadata(&current)?.ino() != full.metadata()?.ino() {
+        return Ok(None);
     }
-    let mut events_before = before(directory, &Tally::of(&fs::read(&current)?))?;
+    let before = before(directory, &Tally::of(&fs::read(&current)?))?;
     remove(&next)?;
     let fresh = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&next)?;
-    // Until its first line is there, nobody begins a file after this one: what that would take for the previous one is then ours.
-    let Ok(mut fresh) = Flock::lock(fresh, FlockArg::LockExclusiveNonblock) else { return Ok(()) };
+    let Ok(file) = Flock::lock(fresh, FlockArg::LockExclusiveNonblock) else { return Ok(None) };
     remove(&previous)?;
     fs::hard_link(&current, &previous)?;
     fs::rename(&next, &current)?;
-    // What others told meanwhile counts, too. Until the line is there, readers count for themselves.
-    add(&mut events_before, Tally::of(&fs::read(&previous)?).within);
-    let mut line = serde_json::to_vec(&Header { events_before })?;
-    line.push(b'\n');
-    fresh.write_all(&line)
+    Ok(Some(Begun { file, _full: full, before }))
+}
+
+impl Begun {
+    /// Its first line.
+    fn write_header(mut self, directory: &Path) -> io::Result<()> {
+        let mut events_before = self.before;
+        // What others told meanwhile counts, too. Until the line is there, readers count for themselves.
+        add(&mut events_before, Tally::of(&fs::read(directory.join(PREVIOUS))?).within);
+        let mut line = serde_json::to_vec(&Header { events_before })?;
+        line.push(b'\n');
+        self.file.write_all(&line)
+    }
 }
 
 fn remove(path: &Path) -> io::Result<()> {
@@ -481,6 +503,28 @@ mod tests {
         let all = totals(state.path()).unwrap()["denied"];
         // A file is begun no more than 20 times, and three others may be writing a line then.
         assert!((740..=800).contains(&all), "{all}");
+    }
+
+    /// Who begins a file may be off the processor before its first line stands.
+    #[test]
+    fn nobody_begins_a_file_after_one_whose_first_line_is_not_there_yet() {
+        let state = tempfile::tempdir().unwrap();
+        let directory = directory(state.path());
+        let log = EventLog::new(state.path());
+        let tell = |count| log.write([Entry::new(Kind::Refused, &container("a")).counting(count)]);
+        let begin =
+            || begin(&directory, OpenOptions::new().append(true).open(directory.join(CURRENT)).unwrap()).unwrap();
+        let told = || totals(state.path()).unwrap()["refused"];
+        tell(7);
+        let first = begin().unwrap();
+        tell(2);
+        assert_eq!(told(), 9);
+        let second = begin();
+        first.write_header(&directory).unwrap();
+        assert_eq!(told(), 9);
+        assert!(second.is_none());
+        begin().unwrap().write_header(&directory).unwrap();
+        assert_eq!((told(), lines(state.path(), CURRENT).len()), (9, 1));
     }
 
     #[test]
