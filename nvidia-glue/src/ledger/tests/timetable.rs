@@ -408,6 +408,25 @@ fn a_configuration_that_takes_from_who_runs_waits_until_they_have_ended() {
     assert_eq!((length(&running[2], 0), length(&other, 1)), (25_000, 25_000));
 }
 
+/// What was set before is kept for the sake of what it promises, and here that is not kept either.
+#[test]
+fn a_configuration_is_followed_where_the_one_before_cannot_be() {
+    let mut bench = Bench::new(2);
+    let slices = |card, count| with_policy(CardPolicy::Fixed, share(&[card], weight(count)));
+    bench.limits.max_inst = 24;
+    for id in ["first", "second"] {
+        bench.admit(id, &slices(0, 12)).unwrap();
+    }
+    // It is lost, and of the 16 slices that are the default the two have 24; of the 20 that are to be, too.
+    std::fs::remove_file(bench.directory.path().join("settings.json")).unwrap();
+    bench.limits.max_inst = 20;
+    bench.take_log();
+    let other = bench.admit("other", &slices(1, 10)).unwrap();
+    let log = bench.take_log();
+    assert!(!log.iter().any(|line| line.contains("the configuration is followed once")), "{log:#?}");
+    assert_eq!(at_last(&bench, &other, 1), windows(&[(0, 50)]));
+}
+
 #[test]
 fn what_a_card_turned_out_not_to_do_is_a_weight_and_stays_one() {
     let bench = Bench::new(1);
