@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     cgroup::Cgroup,
+    events::Events,
     gpu::ExecRules,
     helper::{ContainerProcess, protocol},
     io::{ChildEnds, Owner, ProcessIo},
@@ -393,7 +394,7 @@ impl Container {
         self.fixed.cgroup.signal_all(number).await.map_err(|source| TaskError::Cgroup { action: "kill", source })
     }
 
-    pub(super) async fn pause(&self, context: &Context) -> Result<(), TaskError> {
+    pub(super) async fn pause(&self, events: &Events) -> Result<(), TaskError> {
         let _operation = self.init.operation.lock().await;
         self.init.check(Change::Pause)?;
         if let Some(mediated) = &self.fixed.mediated {
@@ -404,17 +405,17 @@ impl Container {
             return Err(TaskError::Cgroup { action: "pause", source });
         }
         self.init.change(Change::Pause)?;
-        context.events.publish(&TaskPaused { container_id: self.fixed.id.clone(), ..Default::default() });
+        events.publish(&TaskPaused { container_id: self.fixed.id.clone(), ..Default::default() });
         self.thaw_killed().await
     }
 
-    pub(super) async fn resume(&self, context: &Context) -> Result<(), TaskError> {
+    pub(super) async fn resume(&self, events: &Events) -> Result<(), TaskError> {
         let _operation = self.init.operation.lock().await;
         self.init.check(Change::Resume)?;
         self.fixed.cgroup.thaw().await.map_err(|source| TaskError::Cgroup { action: "resume", source })?;
         self.resume_mediation().await;
         self.init.change(Change::Resume)?;
-        context.events.publish(&TaskResumed { container_id: self.fixed.id.clone(), ..Default::default() });
+        events.publish(&TaskResumed { container_id: self.fixed.id.clone(), ..Default::default() });
         Ok(())
     }
 
@@ -523,3 +524,6 @@ impl Drop for ExecSlot {
         self.0.exec_over.notify_waiters();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -186,13 +186,13 @@ impl Task for TaskService {
 
     async fn pause(&self, _: &TtrpcContext, request: PauseRequest) -> TtrpcResult<Empty> {
         let (container, context) = (self.0.container(&request.id).await?, Arc::clone(&self.0));
-        self.carry_out("pause", &request.id, async move { container.pause(&context).await }).await?;
+        self.carry_out("pause", &request.id, async move { container.pause(&context.events).await }).await?;
         Ok(Empty::new())
     }
 
     async fn resume(&self, _: &TtrpcContext, request: ResumeRequest) -> TtrpcResult<Empty> {
         let (container, context) = (self.0.container(&request.id).await?, Arc::clone(&self.0));
-        self.carry_out("resume", &request.id, async move { container.resume(&context).await }).await?;
+        self.carry_out("resume", &request.id, async move { container.resume(&context.events).await }).await?;
         Ok(Empty::new())
     }
 
