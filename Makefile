@@ -91,6 +91,7 @@ bench: build
 bench-calls: build rm-client
 	scripts/setup.sh containerd
 	EGPU_TEST_BIN=$(RELEASE) $(CARGO) bench --package integration --bench mediated_calls --profile dev --locked -- $(BENCH_ARGS)
+	$(CARGO) bench --package nvidia-glue --bench mediation --locked
 
 # Where there is no driver: the bundle only, to be unpacked on a machine that has one.
 gpu-test: build

@@ -1,7 +1,6 @@
 //! What is used of each card, by whom, and how much may be.
 
-use std::collections::HashMap;
-
+use foldhash::HashMap;
 use runtime_config::units::Bytes;
 
 use super::{Card, OverQuota, Refusal};
@@ -46,7 +45,7 @@ impl Cards {
         // More cards than an index can name cannot be asked for.
         let cards = limits.iter().take(usize::from(Card::HOST.0));
         let limited = |limit: &Bytes| State { limit: limit.floor_to_kib().0, ..State::default() };
-        Self { cards: cards.map(limited).collect(), host: limited(&host), by_process: HashMap::new() }
+        Self { cards: cards.map(limited).collect(), host: limited(&host), by_process: HashMap::default() }
     }
 
     /// Every card.

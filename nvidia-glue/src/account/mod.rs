@@ -44,11 +44,9 @@ pub use query::{Counts, ObjectView, ProcessEnd};
 pub use reserve::{Ask, ClientReservation, Hold, NotCommitted, Reservation, WhyNot};
 pub use types::{Card, Counted, ExportFile, Kind, Mm, ObjectLimits, ObjectName, OverQuota, Refusal, UvmFile};
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, atomic::AtomicU64},
-};
+use std::sync::{Arc, atomic::AtomicU64};
 
+use foldhash::HashMap;
 use runtime_config::units::Bytes;
 
 use crate::rm::Handle;
@@ -82,7 +80,7 @@ impl Accounts {
             cards: cards::Cards::new(limits, object_limits.host_memory),
             charges: charges::Charges::default(),
             tree: tree::Tree::default(),
-            clients: HashMap::new(),
+            clients: HashMap::default(),
             counts: objects::ObjectCounts::default(),
             attachments: objects::Attachments::default(),
             exports: exports::Exports::default(),
@@ -90,7 +88,7 @@ impl Accounts {
             managed: managed::Managed::default(),
             page_tables: page_tables::PageTables::default(),
             registrations: registrations::Registrations::default(),
-            os_events: HashMap::new(),
+            os_events: HashMap::default(),
             abandoned: Arc::default(),
             conflicts: 0,
         }

@@ -11,8 +11,9 @@
 
 mod stretches;
 
-use std::collections::{BTreeMap, HashMap, hash_map::Entry};
+use std::collections::{BTreeMap, hash_map::Entry};
 
+use foldhash::HashMap;
 use runtime_config::units::Bytes;
 
 use super::{Accounts, Card, Counted, ObjectName, Refusal, UvmFile, cards::saturated, intervals::Span, tree::Index};

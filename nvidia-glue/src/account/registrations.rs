@@ -5,8 +5,9 @@
 //! is unregistered, its card or the card's address space is, or the file is gone. So what the group (a channel without one: the channel)
 //! is charged for is held by the registration too, and group and channel go on being counted.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
+use foldhash::HashMap;
 use runtime_config::units::Bytes;
 
 use super::{Accounts, Card, Kind, ObjectName, Refusal, UvmFile, charges::ChargeId, tree::Index};

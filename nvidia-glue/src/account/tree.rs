@@ -3,7 +3,9 @@
 //! Freeing follows the driver (`serverFreeResourceTree` in src/nvidia/src/libraries/resserv/src/rs_server.c): with an object go its
 //! children and its dependants, and theirs. Nothing recurses: a container chooses how deep its trees are.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
+
+use foldhash::HashMap;
 
 use super::{Kind, ObjectName, charges::ChargeId};
 use crate::rm::Handle;

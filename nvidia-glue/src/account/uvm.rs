@@ -4,10 +4,11 @@
 //! It is per card, replaces what it overlaps on that card, and may be unmapped in part: each part that is left keeps the memory.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     ops::RangeInclusive,
 };
 
+use foldhash::HashMap;
 use runtime_config::units::Bytes;
 
 use super::{

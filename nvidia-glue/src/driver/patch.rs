@@ -17,9 +17,17 @@ const LEAST_BUFFER: usize = 4096;
 const LEAST_UVM_ARGS: usize = 16384;
 
 thread_local! {
-    /// Where the argument of a call to UVM is made longer. Kept: taking so much from the allocator and giving it back at every call costs more
-    /// than the call's other copies together.
+    /// Where the argument of a call to UVM is made longer. Kept, and all zeroes between calls: to take so much from the allocator and to fill it
+    /// at every call costs more than the call's other copies together. (What UVM writes back is as long as what it reads; should that be
+    /// more than the tables know, later calls of the same container may find it there.)
     static PADDED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// So many zeroes, with room for what the driver takes them to be.
+pub(crate) fn zeroes(length: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(length.max(LEAST_BUFFER));
+    bytes.resize(length, 0);
+    bytes
 }
 
 /// `NV_ESC_RM_CONTROL` (src/nvidia/arch/nvalloc/unix/include/nv_escape.h): says itself how long its buffer is.
@@ -48,11 +56,14 @@ pub(super) fn execute(file: &DeviceFile, call: DriverCall<'_>) -> io::Result<i32
             return sys::ioctl(file.file.as_fd(), command, args);
         }
         PADDED.with_borrow_mut(|padded| {
-            padded.clear();
-            padded.extend_from_slice(args);
             padded.resize(args.len().max(LEAST_UVM_ARGS), 0);
+            let Some((said, _)) = padded.split_at_mut_checked(args.len()) else { return Err(outside()) };
+            said.copy_from_slice(args);
             let answer = sys::ioctl(file.file.as_fd(), command, padded);
-            args.copy_from_slice(padded.get(..args.len()).unwrap_or_default());
+            if let Some(said) = padded.get_mut(..args.len()) {
+                args.copy_from_slice(said);
+                said.fill(0);
+            }
             answer
         })
     });
@@ -84,38 +95,46 @@ fn with_fields(
     files: &[super::FileField],
     execute: impl FnOnce(&mut [u8]) -> io::Result<i32>,
 ) -> io::Result<i32> {
-    let mut old: Vec<(Holder, usize, Vec<u8>)> = Vec::with_capacity(buffers.len() + files.len());
-    let fields: Vec<(Holder, usize, Vec<u8>)> = buffers
-        .iter_mut()
-        .map(|buffer| {
-            let address = buffer.bytes.as_mut_ptr().expose_provenance() as u64;
-            (buffer.holder, buffer.offset, address.to_ne_bytes().to_vec())
-        })
-        .chain(
-            files.iter().map(|field| (field.holder, field.offset, field.file.file.as_raw_fd().to_ne_bytes().to_vec())),
-        )
-        .collect();
-    let mut result = Ok(0);
-    for (holder, offset, value) in fields {
-        match field(args, buffers, holder, offset, value.len()) {
-            Some(place) => {
-                old.push((holder, offset, place.to_vec()));
-                place.copy_from_slice(&value);
-            }
-            None => {
-                result = Err(outside());
-                break;
-            }
-        }
-    }
-    let result = result.and_then(|_| execute(args));
+    let pointers = buffers.iter_mut().map(|buffer| {
+        let address = buffer.bytes.as_mut_ptr().expose_provenance() as u64;
+        Field { holder: buffer.holder, offset: buffer.offset, length: 8, value: address.to_ne_bytes() }
+    });
+    let numbers = files.iter().map(|field| {
+        let [a, b, c, d] = field.file.file.as_raw_fd().to_ne_bytes();
+        Field { holder: field.holder, offset: field.offset, length: 4, value: [a, b, c, d, 0, 0, 0, 0] }
+    });
+    let mut fields: Vec<Field> = pointers.chain(numbers).collect();
+    let are_set = fields.iter_mut().map_while(|field| field.swap(args, buffers).then_some(())).count();
+    let result = if are_set == fields.len() { execute(args) } else { Err(outside()) };
     // Backwards, so that of two fields at one place the first one's old value is what remains.
-    for (holder, offset, value) in old.into_iter().rev() {
-        if let Some(place) = field(args, buffers, holder, offset, value.len()) {
-            place.copy_from_slice(&value);
-        }
+    for field in fields.iter_mut().take(are_set).rev() {
+        field.swap(args, buffers);
     }
     result
+}
+
+/// A pointer or descriptor.
+struct Field {
+    holder: Holder,
+    offset: usize,
+    /// How many bytes of `value` it is.
+    length: usize,
+    /// What it is to have, or had.
+    value: [u8; 8],
+}
+
+impl Field {
+    /// Exchanges the value for that which the call has there; `false`: it lies outside its holder.
+    fn swap(&mut self, args: &mut [u8], buffers: &mut [Buffer]) -> bool {
+        let place = field(args, buffers, self.holder, self.offset, self.length);
+        match (place, self.value.get_mut(..self.length)) {
+            (Some(place), Some(value)) => {
+                place.swap_with_slice(value);
+                true
+            }
+            _ => false,
+        }
+    }
 }
 
 fn field<'a>(
@@ -201,7 +220,7 @@ mod tests {
             assert_eq!(args, vec![7; length]);
             PADDED.with_borrow(|padded| {
                 assert_eq!(padded.len(), length.max(LEAST_UVM_ARGS));
-                assert!(padded[length..].iter().all(|byte| *byte == 0), "{length}: not what was there before");
+                assert!(padded.iter().all(|byte| *byte == 0), "{length}: not what was there before");
             });
         }
     }

@@ -4,7 +4,7 @@ use std::{io, sync::Arc};
 
 use super::{Answer, Caller, CallerError, Pid, alloc::Made};
 use crate::{
-    driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder},
+    driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder, zeroes},
     rm::{
         Call, Status,
         decode::Row,
@@ -123,7 +123,7 @@ impl<'a> Flight<'a> {
         length: usize,
         direction: Direction,
     ) -> Result<(), End> {
-        let mut bytes = vec![0; length];
+        let mut bytes = zeroes(length);
         if length > 0 {
             self.is_confirmed = false;
             self.caller.read(address, &mut bytes)?;
@@ -134,7 +134,7 @@ impl<'a> Flight<'a> {
 
     /// Copies what is there of parameters that are at most `most` bytes long; nobody says how long they are.
     pub(super) fn copy_unsized(&mut self, offset: usize, address: u64, most: usize) -> Result<(), End> {
-        let mut bytes = vec![0; most];
+        let mut bytes = zeroes(most);
         self.is_confirmed = false;
         let present = self.caller.read_up_to(address, &mut bytes)?;
         if present == 0 && most > 0 {

@@ -1,9 +1,6 @@
 //! Locks by name, so that what is done to one thing is done in one order, by the driver and in the accounts.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::open_files::ControlFile;
 use crate::{
@@ -26,10 +23,10 @@ pub(super) enum Name {
     Managed,
 }
 
-/// Locks by name. One exists for as long as somebody holds or wants it.
+/// Locks by name. One exists for as long as somebody holds or wants it: there are a few for each thread that is in a call, and no more.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
-    wanted: Mutex<HashMap<Name, Arc<Mutex<()>>>>,
+    wanted: Mutex<Vec<(Name, Arc<Mutex<()>>)>>,
 }
 
 /// The lock, also where a thread has panicked with it: what it guards is whole after each step.
@@ -40,23 +37,29 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Locks {
     /// Does `work` while `names` are locked. Must not be used within itself, nor while a caller's memory is touched.
     pub(super) fn with<T>(&self, names: &[Name], work: impl FnOnce() -> T) -> T {
-        let names: BTreeSet<Name> = names.iter().copied().collect();
+        let mut names = names.to_vec();
+        names.sort_unstable();
+        names.dedup();
         let locks: Vec<Arc<Mutex<()>>> = {
             let mut wanted = lock(&self.wanted);
-            names.iter().map(|name| Arc::clone(wanted.entry(*name).or_default())).collect()
+            names.iter().map(|name| wanted_lock(&mut wanted, *name)).collect()
         };
         let guards: Vec<MutexGuard<'_, ()>> = locks.iter().map(|mutex| lock(mutex)).collect();
         let result = work();
         drop(guards);
         drop(locks);
-        let mut wanted = lock(&self.wanted);
-        for name in names {
-            if wanted.get(&name).is_some_and(|mutex| Arc::strong_count(mutex) == 1) {
-                wanted.remove(&name);
-            }
-        }
+        lock(&self.wanted).retain(|(name, mutex)| !names.contains(name) || Arc::strong_count(mutex) > 1);
         result
     }
+}
+
+fn wanted_lock(wanted: &mut Vec<(Name, Arc<Mutex<()>>)>, name: Name) -> Arc<Mutex<()>> {
+    if let Some((_, mutex)) = wanted.iter().find(|(other, _)| *other == name) {
+        return Arc::clone(mutex);
+    }
+    let mutex = Arc::default();
+    wanted.push((name, Arc::clone(&mutex)));
+    mutex
 }
 
 #[cfg(test)]

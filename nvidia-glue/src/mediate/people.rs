@@ -1,6 +1,6 @@
 //! The container's processes that have made driver calls.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use super::Pid;
 use crate::account::Mm;

@@ -3,7 +3,9 @@
 //! Only what matters to later calls is remembered: devices, subdevices, channels and their groups, and the driver's page about a card. What is remembered of an object
 //! that went with another one does no harm: the driver refuses whatever names it, and a handle that is used again is written anew.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
+
+use foldhash::HashMap;
 
 use crate::{account::Card, rm::Handle};
 

@@ -1,6 +1,8 @@
 //! The ranges themselves, and what is counted of them.
 
-use std::{collections::HashMap, hash::Hash};
+use std::hash::Hash;
+
+use foldhash::HashMap;
 
 use super::super::{
     Mm, UvmFile,

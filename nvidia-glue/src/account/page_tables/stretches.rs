@@ -17,8 +17,16 @@ const MOST_STRETCHES: u64 = 1 << 18;
 pub(super) enum Stretch {
     /// All of it, once.
     Whole,
-    /// So many bytes in what each table of the lowest level maps.
-    Parts(Box<[u32; LOWEST]>),
+    /// Parts of it.
+    Parts(Box<Parts>),
+}
+
+/// So many bytes in what each table of the lowest level maps.
+#[derive(Debug)]
+pub(super) struct Parts {
+    bytes: [u32; LOWEST],
+    /// How many of them are not 0.
+    tables: usize,
 }
 
 /// The stretches that a mapping touches, and what of each.
@@ -37,7 +45,7 @@ impl Stretch {
         if part.length() == 1 << STRETCH_BITS {
             return Self::Whole;
         }
-        let mut stretch = Self::Parts(Box::new([0; LOWEST]));
+        let mut stretch = Self::Parts(Box::new(Parts { bytes: [0; LOWEST], tables: 0 }));
         stretch.add(part);
         stretch
     }
@@ -52,17 +60,28 @@ impl Stretch {
         self.change(part, u32::saturating_sub);
     }
 
+    /// Looks at the tables that `part` touches, and at no others: most mappings are a few of the many that are in a stretch.
     fn change(&mut self, part: Span, change: impl Fn(u32, u32) -> u32) {
         if let Self::Whole = self {
-            *self = Self::Parts(Box::new([WHOLE; LOWEST]));
+            *self = Self::Parts(Box::new(Parts { bytes: [WHOLE; LOWEST], tables: LOWEST }));
         }
         let Self::Parts(parts) = self else { return };
         let begin = part.first >> STRETCH_BITS << STRETCH_BITS;
-        for (at, bytes) in (0_u64..).zip(parts.iter_mut()) {
-            let first = begin | at << LOWEST_BITS;
+        let index = |address: u64| usize::try_from((address - begin) >> LOWEST_BITS).unwrap_or(LOWEST);
+        let (from, to) = (index(part.first), index(part.last));
+        let touched = parts.bytes.iter_mut().enumerate().take(to.saturating_add(1)).skip(from);
+        for (at, bytes) in touched {
+            let first = begin | (at as u64) << LOWEST_BITS;
             let table = Span { first, last: first | u64::from(WHOLE - 1) };
-            let touched = table.common(part).and_then(|common| u32::try_from(common.length()).ok());
-            *bytes = touched.map_or(*bytes, |touched| change(*bytes, touched));
+            let Some(length) = table.common(part).and_then(|common| u32::try_from(common.length()).ok()) else {
+                continue;
+            };
+            let before = std::mem::replace(bytes, change(*bytes, length));
+            match (before, *bytes) {
+                (0, 1..) => parts.tables += 1,
+                (1.., 0) => parts.tables -= 1,
+                _ => {}
+            }
         }
     }
 
@@ -70,7 +89,7 @@ impl Stretch {
     pub(super) fn lowest(&self) -> u128 {
         match self {
             Self::Whole => LOWEST as u128,
-            Self::Parts(parts) => parts.iter().filter(|bytes| **bytes > 0).count() as u128,
+            Self::Parts(parts) => parts.tables as u128,
         }
     }
 }
