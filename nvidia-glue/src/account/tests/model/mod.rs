@@ -7,6 +7,7 @@ mod objects;
 mod pools;
 mod processes;
 mod program;
+mod registrations;
 mod sharing;
 mod virtual_memory;
 mod world;

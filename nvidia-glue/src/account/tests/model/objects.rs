@@ -90,7 +90,7 @@ impl Program<'_> {
             }
         }
         self.world.memory.push(Memory { card, bytes: bytes + larger });
-        self.add_object(client, handle, vec![parent], Some(self.world.memory.len() - 1), false);
+        self.add_object(client, handle, vec![parent], Some(self.world.memory.len() - 1), Kind::Memory);
         Some(())
     }
 
@@ -107,15 +107,33 @@ impl Program<'_> {
         handle: u32,
         goes_with: Vec<u32>,
         memory: Option<usize>,
-        is_group: bool,
+        kind: Kind,
     ) {
-        self.world.objects.push(Object { client, handle, goes_with, memory, attached: Vec::new(), is_group });
+        let number = self.world.objects_ever;
+        self.world.objects_ever += 1;
+        let mut object =
+            Object { number, kind, client, handle, goes_with, memory, attached: Vec::new(), takes_context: false };
+        // A channel in a group has its group's.
+        object.takes_context =
+            kind == Kind::ChannelGroup || kind == Kind::Channel && self.world.group_of(&object).is_none();
+        self.world.objects.push(object);
     }
 
     pub(super) fn make(&mut self) -> Option<()> {
         let (client, process) = (self.client()?, self.process()?);
         let kind = [Kind::Other, Kind::ChannelGroup, Kind::Channel, Kind::AddressSpace][self.below(4)];
         let (handle, parent, on) = (self.handle(), self.parent(client), self.parent(client));
+        self.make_of(kind, (client, handle), process, [parent, on])
+    }
+
+    /// An object that goes with two others, the first of which is its parent.
+    pub(super) fn make_of(
+        &mut self,
+        kind: Kind,
+        (client, handle): (u32, u32),
+        process: i32,
+        [parent, on]: [u32; 2],
+    ) -> Option<()> {
         let ask = Ask { client: Handle(client), kind, memory: None, process: Pid(process) };
         let reservation = match self.accounts.reserve(ask) {
             Ok(reservation) => reservation,
@@ -132,7 +150,7 @@ impl Program<'_> {
         let placement = Placement::under(Handle(parent), Handle(handle)).going_with(&dependencies);
         let committed = self.accounts.commit(reservation, placement, None).unwrap();
         assert!(!committed.conflict || self.stale);
-        self.add_object(client, handle, vec![parent, on], None, kind == Kind::ChannelGroup);
+        self.add_object(client, handle, vec![parent, on], None, kind);
         Some(())
     }
 
@@ -177,16 +195,23 @@ impl Program<'_> {
         let committed = self.accounts.commit(reservation, placement, None).unwrap();
         assert!(!committed.conflict || self.stale);
         let source = self.world.find(source.0, source.1).cloned().unwrap();
+        self.add_object(client, handle, vec![parent], source.memory, source.kind);
+        let duplicate = self.world.find_mut(client, handle)?;
         // A group without context buffers yet would get its own later; a duplicate of one is not asked for them.
-        let is_group = source.is_group && source.memory.is_some();
-        self.add_object(client, handle, vec![parent], source.memory, is_group);
-        self.world.find_mut(client, handle)?.attached = source.attached;
+        duplicate.takes_context = source.takes_context && source.memory.is_some();
+        duplicate.attached = source.attached;
         Some(())
     }
 
-    pub(super) fn context(&mut self) -> Option<()> {
-        let groups: Vec<_> = self.world.objects.iter().filter(|object| object.is_group).cloned().collect();
+    /// Context buffers of a group, or of a channel that is in none.
+    pub(super) fn context(&mut self, kind: Kind) -> Option<()> {
+        let of_kind = self.world.objects.iter().filter(|object| object.kind == kind && object.takes_context);
+        let groups: Vec<_> = of_kind.cloned().collect();
         let group = self.pick(groups)?;
+        // They are made with a channel, which is registered later.
+        if group.memory.is_none() && self.world.is_retained(group.number) {
+            return None;
+        }
         let bytes = u64::from(self.byte() % 8) * PAGE;
         let card = group.memory.map_or(self.byte() % CARDS, |memory| self.world.memory[memory].card);
         let name = ObjectName::new(Handle(group.client), Handle(group.handle));

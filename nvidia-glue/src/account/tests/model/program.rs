@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    api::{Accounts, Bytes, Card, Hold, ManagedSync, Mapping, ObjectLimits, PageTableReservation, Reservation},
+    api::{
+        Accounts, Bytes, Card, Hold, Kind, ManagedSync, Mapping, ObjectLimits, PageTableReservation, Reservation,
+        UvmFile,
+    },
     world::{Dma, File, PAGE, World},
 };
 
@@ -168,7 +171,7 @@ impl Program<'_> {
 
     pub(super) fn step(&mut self, operation: u8) -> Option<()> {
         // Programs that were written before are to stay what they were.
-        match operation % 48 {
+        match if operation < 244 { operation % 48 } else { operation } {
             0 | 1 => self.new_client(),
             2 | 3 => self.reserve(),
             4 | 5 => self.execute(),
@@ -192,7 +195,7 @@ impl Program<'_> {
             29 => self.mmap(),
             30 | 31 => self.execute_mmap(),
             32 => self.munmap(),
-            33 => self.context(),
+            33 => self.context(Kind::ChannelGroup),
             34 => self.set_limit(),
             35 => self.look(),
             36 => self.tell_look(),
@@ -206,6 +209,11 @@ impl Program<'_> {
             44 => self.unmap_dma(),
             45 => self.os_event(),
             46 => self.os_event_gone(),
+            244..=247 => self.make_channel(),
+            248..=250 => self.register_channel(),
+            251 | 252 => self.make_channel().and_then(|()| self.register_channel()),
+            253 => self.unregister_channel(),
+            254 | 255 => self.context(Kind::Channel),
             _ => self.map_nothing(),
         }
     }
@@ -240,10 +248,27 @@ impl Program<'_> {
         assert!(counts.channel_groups <= LIMITS.channel_groups && counts.channels <= LIMITS.channels);
         let events = self.world.events.values().sum();
         assert!(counts.os_events >= events && (self.events_lost || counts.os_events <= LIMITS.os_events));
-        if !self.behind && !self.stale {
+        let is_exact = !self.behind && !self.stale;
+        if is_exact {
             assert!(counts.os_events == events || self.events_lost);
-            assert_eq!(counts.objects as usize, self.world.objects.len() + self.flying.len());
             assert_eq!(counts.clients as usize, self.world.clients.len());
+        }
+        let files = 0..self.world.uvm.len() as u64;
+        let registered: usize = files.map(|file| self.accounts.registered_channels(UvmFile(file)).len()).sum();
+        assert!(registered >= self.world.registrations.len());
+        // A file that is kept for longer keeps its channels for longer.
+        let is_exact = is_exact && (!self.mixed || registered == self.world.registrations.len());
+        assert!(!is_exact || registered == self.world.registrations.len());
+        for (said, kind) in [
+            (counts.objects, None),
+            (counts.channel_groups, Some(Kind::ChannelGroup)),
+            (counts.channels, Some(Kind::Channel)),
+            (counts.address_spaces, Some(Kind::AddressSpace)),
+        ] {
+            let flying = if kind.is_none() { self.flying.len() } else { 0 };
+            let (said, there) = (said as usize, self.world.count(kind) + flying);
+            assert!(said >= there, "{kind:?}: {said} said, {there} there");
+            assert!(!is_exact || said == there, "{kind:?}: {said} said, {there} there");
         }
     }
 

@@ -53,7 +53,7 @@ impl Program<'_> {
         }
         let committed = self.accounts.commit(reservation, Placement::under(Handle(parent), Handle(handle)), None);
         assert!(!committed.unwrap().conflict || self.stale);
-        self.add_object(client, handle, vec![parent], memory, false);
+        self.add_object(client, handle, vec![parent], memory, Kind::Memory);
         Some(())
     }
 
@@ -198,6 +198,7 @@ impl Program<'_> {
         let file = self.uvm()?;
         let card = self.byte() % CARDS;
         self.world.maps.retain(|&(of, on, _), _| !(of == file && on == card));
+        self.world.registrations.retain(|&(of, ..), registration| !(of == file && registration.card == card));
         self.accounts.uvm_card_gone(UvmFile(file as u64), Card(card));
         Some(())
     }

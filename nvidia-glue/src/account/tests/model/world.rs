@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::program::CARDS;
+use super::{api::Kind, program::CARDS};
 
 /// Bytes of a page of the model.
 pub(super) const PAGE: u64 = 1 << 16;
@@ -16,12 +16,26 @@ pub(super) struct Memory {
 
 #[derive(Debug, Clone)]
 pub(super) struct Object {
+    /// No other object ever has it.
+    pub(super) number: usize,
+    pub(super) kind: Kind,
     pub(super) client: u32,
     pub(super) handle: u32,
     pub(super) goes_with: Vec<u32>,
     pub(super) memory: Option<usize>,
     pub(super) attached: Vec<usize>,
-    pub(super) is_group: bool,
+    /// Context buffers may be made for it.
+    pub(super) takes_context: bool,
+}
+
+/// A channel that UVM has retained.
+#[derive(Debug, Clone)]
+pub(super) struct Registration {
+    pub(super) card: u8,
+    /// Context buffers that it keeps.
+    pub(super) memory: Option<usize>,
+    /// The channel, and its group if it has one: their numbers, and what they are.
+    pub(super) retained: Vec<(usize, Kind)>,
 }
 
 /// A mapping in virtual memory of the resource manager's.
@@ -74,6 +88,8 @@ pub(super) struct Mmap {
 pub(super) struct World {
     pub(super) memory: Vec<Memory>,
     pub(super) objects: Vec<Object>,
+    /// How many objects there ever were.
+    pub(super) objects_ever: usize,
     /// Client handle -> control file.
     pub(super) clients: BTreeMap<u32, usize>,
     pub(super) control: Vec<File>,
@@ -83,6 +99,8 @@ pub(super) struct World {
     pub(super) maps: BTreeMap<(usize, u8, u64), Option<usize>>,
     /// Pools of semaphores: (file, first page) -> pages.
     pub(super) pools: BTreeMap<(usize, u64), u64>,
+    /// (file, client, channel).
+    pub(super) registrations: BTreeMap<(usize, u32, u32), Registration>,
     pub(super) dma: Vec<Dma>,
     /// Client -> events that wake files.
     pub(super) events: BTreeMap<u32, u32>,
@@ -107,6 +125,18 @@ impl World {
         self.objects.iter_mut().find(|object| object.client == client && object.handle == handle)
     }
 
+    /// Whether a registration keeps that object.
+    pub(super) fn is_retained(&self, number: usize) -> bool {
+        let mut retained = self.registrations.values().flat_map(|registration| &registration.retained);
+        retained.any(|(other, _)| *other == number)
+    }
+
+    /// The group that a channel is in.
+    pub(super) fn group_of(&self, channel: &Object) -> Option<&Object> {
+        let parent = channel.goes_with.first().and_then(|parent| self.find(channel.client, *parent));
+        parent.filter(|parent| parent.kind == Kind::ChannelGroup)
+    }
+
     /// Frees an object (a client by its own handle) and what goes with it.
     pub(super) fn free(&mut self, client: u32, handle: u32) {
         let mut doomed = BTreeSet::from([handle]);
@@ -128,10 +158,19 @@ impl World {
         }
     }
 
-    /// Bytes of `card` that objects, mappings and exports hold.
+    /// Objects, of a kind or of all, that are there or that a registration keeps.
+    pub(super) fn count(&self, kind: Option<Kind>) -> usize {
+        let retained = self.registrations.values().flat_map(|registration| &registration.retained).copied();
+        let all = self.objects.iter().map(|object| (object.number, object.kind)).chain(retained);
+        let counted: BTreeSet<_> = all.filter(|(_, of)| kind.is_none_or(|kind| kind == *of)).collect();
+        counted.len()
+    }
+
+    /// Bytes of `card` that objects, mappings, registrations and exports hold.
     pub(super) fn allocated(&self, card: u8) -> u64 {
         let mut held: BTreeSet<usize> = self.maps.values().copied().flatten().collect();
         held.extend(self.exports.values().flatten());
+        held.extend(self.registrations.values().filter_map(|registration| registration.memory));
         for object in &self.objects {
             held.extend(object.memory);
             held.extend(&object.attached);
@@ -200,6 +239,7 @@ impl World {
                 self.uvm[index].alive = false;
                 self.maps.retain(|&(file, ..), _| file != index);
                 self.pools.retain(|&(file, _), _| file != index);
+                self.registrations.retain(|&(file, ..), _| file != index);
                 self.ranges.retain(|&(file, _), _| file != index);
                 self.zombies.remove(&index);
             }
