@@ -1,9 +1,9 @@
 # Compute quotas on a real card, as tables; sourced by run.sh, whose functions it uses. Each table has its baseline in the same run.
-# EGPU_GPU_COMPUTE: which parts (caps together case3 weights priority edges utilization errors two); default: all that the machine has cards for.
+# EGPU_GPU_COMPUTE: which parts (caps together case3 weights priority edges flood utilization errors two); default: all that the machine has cards for.
 # EGPU_GPU_LOADS: which loads the caps are tried with (short long graph cooperative training).
 # Rows for the picture are added to RESULT.tsv.
 
-parts=${EGPU_GPU_COMPUTE:-caps together weights priority edges utilization errors case3 two}
+parts=${EGPU_GPU_COMPUTE:-caps together weights priority edges flood utilization errors case3 two}
 loads_of_caps=${EGPU_GPU_LOADS:-short long graph cooperative training}
 has_torch=$(python3 -c 'import torch; print("yes")' 2>/dev/null)
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:/usr/local/nvidia/lib64:/usr/local/nvidia/lib
@@ -179,6 +179,34 @@ case3() {
         row "vendor case 3" training one $weight "$achieved"
         check "case 3 at $weight percent is within 1 point" within "$achieved" $weight 1
     done
+}
+
+# Seven neighbours in a flood of driver calls: the driver's locks and the firmware are shared, and an edge waits there for its turn.
+flood() {
+    [ -x "$bin/hostile" ] || { skip "a flood: no $bin/hostile"; return; }
+    title "compute: a busy container beside seven that flood the driver with calls"
+    cp "$bin/hostile" "$work/tools/"
+    local index names=() quiet beside
+    alone short
+    share v --env EGPU_COMPUTE=50%
+    for index in $(seq 7); do
+        share "f$index" --env EGPU_COMPUTE=5% --env EGPU_MEMORY=2GiB
+        names+=("f$index")
+    done
+    begin v v $(load short v 90)
+    begun v
+    sleep 1
+    quiet=$(percent "$(measured 4 v)" "${solo_of[short]}")
+    for index in $(seq 7); do begin "f$index" "f$index" /tmp/hostile flood 30 4; done
+    sleep 2
+    beside=$(percent "$(measured 6 v)" "${solo_of[short]}")
+    edges_ "in the flood"
+    for index in $(seq 7); do echo "f$index: $(tr '\n' ' ' <"$work/told/f$index")"; done
+    row "in a flood" short v 50 "$beside"
+    echo "50 percent: $quiet beside idle neighbours, $beside in the flood"
+    check "its share holds within 1 point in a flood" within "$beside" 50 1
+    stop v "${names[@]}"
+    settle
 }
 
 # What each of two trainings does for each batch: weights POLICY FIRST SECOND.

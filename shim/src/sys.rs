@@ -173,10 +173,18 @@ pub fn set_name(name: &std::ffi::CStr) {
     let _ = nix::sys::prctl::set_name(name);
 }
 
-/// Gives the calling thread the lowest real-time priority; what it starts does not inherit it. Needs `RLIMIT_RTPRIO` of at least 1.
+/// Gives the calling thread the lowest real-time priority, and all that it starts. Needs CAP_SYS_NICE.
 pub(crate) fn become_real_time() -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: 1 };
-    let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
+    schedule(libc::SCHED_RR, 1)
+}
+
+/// Takes a real-time priority back, if there is one.
+pub(crate) fn become_ordinary() -> io::Result<()> {
+    schedule(libc::SCHED_OTHER, 0)
+}
+
+fn schedule(policy: libc::c_int, sched_priority: libc::c_int) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority };
     // SAFETY: the kernel reads `parameters` only. Not libc's function, which does not exist in every libc.
     let answer = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const parameters) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

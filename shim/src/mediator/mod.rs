@@ -121,9 +121,10 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     let driver = open_driver(&setup.driver)?;
     let cards = open_cards(&*driver, &setup)?;
     let processes = Arc::new(ProcessTable::new(setup.cgroups.clone()).map_err(BeginError::Events)?);
-    let mut scheduler = Scheduler::new(&setup).map_err(BeginError::Scheduler)?;
+    let prepared = Scheduler::prepare(&setup).map_err(BeginError::Scheduler)?;
 
     privileges::drop_for_good(shim).map_err(BeginError::Privileges)?;
+    let mut scheduler = Scheduler::new(prepared).map_err(BeginError::Scheduler)?;
     sys::let_signal_interrupt(listener::INTERRUPT).map_err(BeginError::Events)?;
 
     let reporter = Arc::new(Reporter::new(Arc::clone(&outbox), Arc::clone(&processes), scheduler.wakers()));

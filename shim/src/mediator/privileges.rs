@@ -60,7 +60,7 @@ pub(super) fn drop_for_good(shim: i32) -> Result<(), PrivilegeError> {
         .map_err(|error| PrivilegeError::Step { step: "leave supplementary groups", source: error.into() })?;
     let files = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files }).map_err(step("raise the limit of files"))?;
-    allow_real_time();
+    bound_real_time().map_err(step("bound real-time priorities"))?;
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     setrlimit(Resource::Core, none).map_err(step("forbid core dumps"))?;
     set_no_new_privs(true).map_err(step("set no_new_privs"))?;
@@ -82,15 +82,13 @@ pub(super) fn drop_for_good(shim: i32) -> Result<(), PrivilegeError> {
     verify()
 }
 
-/// Lets the threads that schedule take the lowest real-time priority, or the highest of the others, without a capability. One that computes for a second
-/// without waiting for anything has lost its way: the kernel ends the process before it takes a core from the host.
-/// Where this is not to be had, they say so when they ask for their priority.
-fn allow_real_time() {
+/// A thread of real-time priority that computes for a second without waiting for anything has lost its way: the kernel ends the process before it
+/// takes a core from the host. Nor can anybody take such a priority who has none yet.
+fn bound_real_time() -> Result<(), Errno> {
     let only = |value| Rlimit { current: Some(value), maximum: Some(value) };
-    let _ = setrlimit(Resource::Rtprio, only(1));
-    // Nice values from 20 to 1: this one stands for -20.
-    let _ = setrlimit(Resource::Nice, only(40));
-    let _ = setrlimit(Resource::Rttime, only(1_000_000));
+    setrlimit(Resource::Rtprio, only(0))?;
+    setrlimit(Resource::Nice, only(0))?;
+    setrlimit(Resource::Rttime, only(1_000_000))
 }
 
 /// Every capability by itself.
@@ -251,9 +249,9 @@ fn confine() -> Result<(), SeccompError> {
     let own = u64::from(std::process::id());
     let equals = |argument, value| ScmpArgCompare::new(argument, ScmpCompareOp::Equal, value);
     filter.add_rule_conditional(ScmpAction::Allow, ScmpSyscall::from_name("tgkill")?, &[equals(0, own)])?;
-    // A thread's own priority.
+    // A thread may give its own priority back.
     let priority = ScmpSyscall::from_name("sched_setscheduler")?;
-    filter.add_rule_conditional(ScmpAction::Allow, priority, &[equals(0, 0)])?;
+    filter.add_rule_conditional(ScmpAction::Allow, priority, &[equals(0, 0), equals(1, mask(libc::SCHED_OTHER))])?;
     let nice = ScmpSyscall::from_name("setpriority")?;
     filter.add_rule_conditional(
         ScmpAction::Allow,

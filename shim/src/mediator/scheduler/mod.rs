@@ -12,20 +12,13 @@ mod alarm;
 mod board;
 mod card;
 mod clock;
+mod priority;
 mod sight;
 mod tally;
 mod terms;
 mod trouble;
 
-use std::{
-    io,
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-};
+use std::{io, path::PathBuf, sync::Arc};
 
 use nix::sys::{
     inotify::{AddWatchFlags, InitFlags, Inotify},
@@ -43,10 +36,10 @@ use self::{
     board::Board,
     card::{CardScheduler, Place, Post},
     clock::Monotonic,
+    priority::{Starter, Taken},
     sight::Sight,
 };
 use super::{listener::Mediation, setup::Setup};
-use crate::sys;
 
 /// A card's thread needs little: the pacer, one status, one call to the driver at a time.
 const STACK: usize = 128 << 10;
@@ -60,6 +53,7 @@ pub(super) struct Scheduler {
     /// Goes off when the next epoch begins.
     epoch: Alarm,
     cards: Vec<Scheduled>,
+    starter: Starter,
     board: Arc<Board>,
     /// Limits of memory as they were set last.
     limits: Vec<(String, Bytes)>,
@@ -79,6 +73,19 @@ struct Scheduled {
     waiting: Option<Box<CardScheduler<Monotonic>>>,
 }
 
+/// What takes rights that the mediator gives up.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    grant_id: String,
+    state_dir: PathBuf,
+    watch: Inotify,
+    epoch: Alarm,
+    board: Arc<Board>,
+    /// Each card's, and whether its time is capped.
+    posts: Vec<(Arc<Post>, bool)>,
+    priority: Taken,
+}
+
 /// The threads of all cards, for who sees that there is something to do.
 #[derive(Debug)]
 pub(super) struct Wakers(Vec<Arc<Post>>);
@@ -91,27 +98,35 @@ impl Wakers {
 }
 
 impl Scheduler {
-    /// To be made before rights are given up.
-    pub(super) fn new(setup: &Setup) -> io::Result<Self> {
+    /// To be called while the mediator has its rights.
+    pub(super) fn prepare(setup: &Setup) -> io::Result<Prepared> {
         // Watched before it is read for the first time, so that no change is missed.
         let watch = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         watch.add_watch(&timetable_dir(&setup.state_dir), AddWatchFlags::IN_MOVED_TO)?;
-        let scheduled = |card: &super::MediatedCard| {
-            let post = Arc::new(Post::new(card.uuid.clone())?);
-            let (is_capped, is_without_windows) = (card.is_capped, false);
-            Ok(Scheduled { post, is_capped, is_without_windows, table: None, is_troubled: false, waiting: None })
-        };
-        let cards = setup.cards.iter().map(scheduled).collect::<io::Result<Vec<_>>>()?;
+        let posts = setup.cards.iter().map(|card| Ok((Arc::new(Post::new(card.uuid.clone())?), card.is_capped)));
+        let posts = posts.collect::<io::Result<Vec<_>>>()?;
         let file = StatusFile::create(&setup.status_file)?;
-        Ok(Self {
+        Ok(Prepared {
             grant_id: setup.grant_id.clone(),
             state_dir: setup.state_dir.clone(),
             watch,
             epoch: Alarm::new()?,
             board: Arc::new(Board::new(file, setup.cards.iter().map(|card| card.uuid.clone()))),
-            cards,
-            limits: Vec::new(),
+            posts,
+            priority: priority::take(),
         })
+    }
+
+    /// Once they are given up.
+    pub(super) fn new(prepared: Prepared) -> io::Result<Self> {
+        let Prepared { grant_id, state_dir, watch, epoch, board, posts, priority } = prepared;
+        let scheduled = |(post, is_capped)| {
+            let is_without_windows = false;
+            Scheduled { post, is_capped, is_without_windows, table: None, is_troubled: false, waiting: None }
+        };
+        let cards = posts.into_iter().map(scheduled).collect();
+        let starter = priority.leave()?;
+        Ok(Self { grant_id, state_dir, watch, epoch, cards, starter, board, limits: Vec::new() })
     }
 
     pub(super) fn wakers(&self) -> Wakers {
@@ -203,7 +218,7 @@ impl Scheduler {
             let needs_thread = card.is_capped
                 || card.table.as_ref().is_some_and(|table| schedules(table, &self.grant_id, &card.post.uuid));
             if needs_thread && let Some(scheduler) = card.waiting.take() {
-                start(*scheduler)?;
+                self.starter.start(scheduler)?;
             }
             card.post.tell(card.table.clone());
         }
@@ -239,29 +254,6 @@ fn schedules(table: &Timetable, grant_id: &str, uuid: &str) -> bool {
         // Others may want to know whether it has work.
         Some(card) => card.pass != Pass::Free || !card.neighbours.is_empty(),
     })
-}
-
-fn start(scheduler: CardScheduler<Monotonic>) -> io::Result<()> {
-    let run = move || {
-        prioritise();
-        let error = scheduler.run();
-        // The shim sees the exit; a message might not get there.
-        tracing::error!(%error, "a card cannot be scheduled any more");
-        sys::exit_now(1)
-    };
-    thread::Builder::new().name("scheduler".into()).stack_size(STACK).spawn(run).map(drop)
-}
-
-/// A real-time priority for this thread, or else the highest of the others: some kernels give none to a cgroup that has no budget
-/// for it (`CONFIG_RT_GROUP_SCHED`).
-fn prioritise() {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    let Err(error) = sys::become_real_time() else { return };
-    // 0: this thread.
-    let is_preferred = rustix::process::setpriority_process(None, -20).is_ok();
-    if !TOLD.swap(true, Ordering::Relaxed) {
-        tracing::warn!(%error, is_preferred, "no real-time priority can be had: on a busy host, turns may begin and end late");
-    }
 }
 
 #[cfg(test)]
