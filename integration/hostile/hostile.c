@@ -340,6 +340,45 @@ static void attack_tiny(char **a) {
     say("status", status);
     for (;;) pause();
 }
+/* pin PIECE_MIB MOST_MIB: memory of the host's, which is freed while it is mapped; then all of it is let go of, and there must be some again. */
+static void attack_pin(char **a) {
+    struct session s = begin();
+    uint64_t piece = number(a, 0, 64) * MIB, most = number(a, 1, 1 << 15) * MIB, count = 0;
+    struct {
+        void *at;
+        int fd;
+    } kept[1024];
+    long status = 0, mapped = 0;
+    for (; count < 1024 && count * piece < most; count++) {
+        uint32_t handle = 0;
+        if ((status = host_memory(&s, piece, &handle))) break;
+        int fd = xopen("/dev/nvidiactl");
+        if ((mapped = rm_map(&s, handle, piece, fd))) break;
+        void *at = mmap(NULL, piece, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (at == MAP_FAILED) {
+            mapped = -errno;
+            break;
+        }
+        rm_free(s.control, s.client, handle);
+        /* The mapping keeps the file and the pages; so does the file alone, of what was freed before the mapping's end. */
+        if (count % 2) munmap(at, piece), at = NULL;
+        else close(fd), fd = -1;
+        kept[count].at = at;
+        kept[count].fd = fd;
+    }
+    say("mapped", mapped);
+    say("status", status);
+    say("pinned", count * piece);
+    char line[8];
+    if (!fgets(line, sizeof line, stdin)) return;
+    for (uint64_t i = 0; i < count; i++) {
+        if (kept[i].at) munmap(kept[i].at, piece);
+        else close(kept[i].fd);
+    }
+    uint32_t handle = 0;
+    say("again", host_memory(&s, piece, &handle));
+    for (;;) pause();
+}
 /* objects CLASS: as many as there are of what has hidden memory. */
 static void attack_objects(char **a) {
     struct session s = begin();
@@ -918,7 +957,7 @@ static const struct {
     {"garbage", attack_garbage}, {"flood", attack_flood}, {"lend", attack_lend}, {"borrow", attack_borrow}, {"keep", attack_keep},
     {"own-table", attack_own_table}, {"mknod", attack_mknod}, {"user-namespace", attack_user_namespace},
     {"listener", attack_listener}, {"block", attack_block}, {"fuse", attack_fuse}, {"stopped", attack_stopped}, {"signals", attack_signals},
-    {"recycled", attack_recycled}, {"managed", attack_managed}, {"grow", attack_grow},
+    {"recycled", attack_recycled}, {"pin", attack_pin}, {"managed", attack_managed}, {"grow", attack_grow},
 };
 
 int main(int count, char **arguments) {

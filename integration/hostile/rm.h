@@ -32,6 +32,13 @@ struct rm_control { /* NVOS54 */
 struct rm_dup { /* NVOS55 */
     uint32_t client, parent, handle, source_client, source, flags, status;
 };
+struct rm_map { /* NVOS33, and the file that the mapping is prepared on */
+    uint32_t client, device, memory, unused;
+    uint64_t offset, length, address;
+    uint32_t status, flags;
+    int32_t fd;
+    uint32_t rest;
+};
 struct rm_xfer {
     uint32_t command, size;
     uint64_t pointer;
@@ -44,7 +51,7 @@ struct memory_params { /* NV_MEMORY_ALLOCATION_PARAMS */
     uint32_t rest[6];
 };
 _Static_assert(sizeof(struct memory_params) == 128, "as the driver has it");
-_Static_assert(sizeof(struct rm_alloc) == 48 && sizeof(struct rm_dup) == 28, "as the driver has it");
+_Static_assert(sizeof(struct rm_alloc) == 48 && sizeof(struct rm_dup) == 28 && sizeof(struct rm_map) == 56, "as the driver has it");
 
 /* One program's way to one card. */
 struct session {
@@ -88,6 +95,19 @@ static long memory(const struct session *s, uint64_t *size, uint32_t *handle) {
     long status = rm_alloc(s->control, s->client, s->device, handle, 0x40, &params, sizeof params);
     if (status == 0) *size = params.size;
     return status;
+}
+
+/* Memory of the host's that the driver makes: NVOS32_ATTR_LOCATION_PCI, in scattered pages that the processor caches. */
+static long host_memory(const struct session *s, uint64_t size, uint32_t *handle) {
+    struct memory_params params = {.owner = s->client, .attr = 1u << 25 | 1u << 27 | 1u << 29, .size = size};
+    return rm_alloc(s->control, s->client, s->device, handle, 0x3e, &params, sizeof params);
+}
+
+/* Prepares a mapping of all of it on a file. */
+static long rm_map(const struct session *s, uint32_t handle, uint64_t length, int fd) {
+    struct rm_map call = {.client = s->client, .device = s->device, .memory = handle, .length = length, .fd = fd};
+    if (ioctl(s->control, RM(0x4e, struct rm_map), &call) < 0) return -errno;
+    return call.status;
 }
 
 static long begin_on(struct session *s, int control, int card) {

@@ -153,11 +153,23 @@ impl Node {
             let now = real_cards_used().into_iter().find(|(known, _)| *known == uuid);
             return now.expect("the card in nvidia-smi's list").1.saturating_sub(before.map_or(0, |(_, used)| *used));
         }
-        let path = self.directory().join("egpu/simulated").join(format!("{uuid}.used"));
+        self.simulated_memory_used(&uuid)
+    }
+
+    /// What all processes of the machine have the simulated driver keep of the host's memory.
+    #[track_caller]
+    pub fn host_memory_used(&self) -> u64 {
+        self.simulated_memory_used("host")
+    }
+
+    /// The simulated driver's account of a card, or of the host.
+    #[track_caller]
+    fn simulated_memory_used(&self, name: &str) -> u64 {
+        let path = self.directory().join("egpu/simulated").join(format!("{name}.used"));
         let Ok(file) = File::open(&path) else { return 0 };
-        let mut file = Flock::lock(file, FlockArg::LockShared).expect("lock the card's account");
+        let mut file = Flock::lock(file, FlockArg::LockShared).expect("lock the account");
         let mut text = String::new();
-        file.read_to_string(&mut text).expect("read the card's account");
+        file.read_to_string(&mut text).expect("read the account");
         // Who is gone holds nothing; whoever changes the file next takes its line out.
         let lines = text.lines().take_while(|line| *line != "end").map(|line| line.split(' ').collect::<Vec<_>>());
         let lives = |pid: &str| Process::read(pid.parse().expect("a pid")).is_some_and(|found| found.state != 'Z');

@@ -17,6 +17,8 @@ struct Charge {
     references: u32,
     /// How many of the references are exports.
     exports: u32,
+    /// How many of them are files through which it was mapped for the processor.
+    mappings: u32,
     card: Card,
 }
 
@@ -30,7 +32,7 @@ pub(super) struct Charges {
 impl Charges {
     /// A charge with one reference; whether it fits is the caller's business.
     pub(super) fn add(&mut self, cards: &mut Cards, process: Pid, card: Card, bytes: Bytes) -> Option<ChargeId> {
-        let charge = Charge { bytes: bytes.0, process, references: 1, exports: 0, card };
+        let charge = Charge { bytes: bytes.0, process, references: 1, exports: 0, mappings: 0, card };
         let id = match self.free.pop() {
             Some(index) => {
                 *self.slots.get_mut(index as usize)? = charge;
@@ -55,9 +57,30 @@ impl Charges {
         self.get(id).map(|charge| (charge.card, Bytes(charge.bytes)))
     }
 
-    /// Its bytes, if exports are all that holds it.
+    /// Its bytes, if exports (and files through which it was mapped) are all that holds it.
     pub(super) fn held_by_exports(&self, id: ChargeId) -> Bytes {
-        self.get(id).filter(|charge| charge.references == charge.exports).map_or(Bytes(0), |charge| Bytes(charge.bytes))
+        let is_alone = |charge: &&Charge| charge.references == charge.exports.saturating_add(charge.mappings);
+        self.get(id).filter(is_alone).map_or(Bytes(0), |charge| Bytes(charge.bytes))
+    }
+
+    /// Whether files through which it was mapped are all that holds it.
+    pub(super) fn is_held_by_mappings(&self, id: ChargeId) -> bool {
+        self.get(id).is_some_and(|charge| charge.references == charge.mappings)
+    }
+
+    /// One of the references has become a file through which it was mapped.
+    pub(super) fn mapped(&mut self, id: ChargeId) {
+        if let Some(charge) = self.slots.get_mut(id.0 as usize) {
+            charge.mappings = charge.mappings.saturating_add(1);
+        }
+    }
+
+    /// One reference less, which was such a file; what that released.
+    pub(super) fn release_mapping(&mut self, cards: &mut Cards, id: ChargeId) -> Bytes {
+        if let Some(charge) = self.slots.get_mut(id.0 as usize) {
+            charge.mappings = charge.mappings.saturating_sub(1);
+        }
+        self.release(cards, id)
     }
 
     /// One of the references has become an export.

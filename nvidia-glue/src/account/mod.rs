@@ -12,8 +12,8 @@
 //!
 //! # Charges and references
 //! A charge is one physical allocation. It is held by references: RM objects (the first one, and each duplicate in any client of
-//! the container), external mappings of UVM files and channels registered with them, exports, attachments to other objects, and calls
-//! that are being executed ([`Hold`]). It is released with the last of them, and it is never charged twice.
+//! the container), external mappings of UVM files and channels registered with them, exports, files through which memory of the host's was
+//! mapped, attachments to other objects, and calls that are being executed ([`Hold`]). It is released with the last of them, and it is never charged twice.
 //!
 //! # What the caller must keep in order
 //! An operation here and the driver call that it stands for must be one step to whoever else uses the same name: hold a lock of
@@ -23,6 +23,7 @@
 mod cards;
 mod charges;
 mod exports;
+mod host_mappings;
 mod intervals;
 mod managed;
 mod objects;
@@ -42,7 +43,9 @@ pub use objects::{Committed, Freed, Placement};
 pub use page_tables::PageTableReservation;
 pub use query::{Counts, ObjectView, ProcessEnd};
 pub use reserve::{Ask, ClientReservation, Hold, NotCommitted, Reservation, WhyNot};
-pub use types::{Card, Counted, ExportFile, Kind, Mm, ObjectLimits, ObjectName, OverQuota, Refusal, UvmFile};
+pub use types::{
+    Card, Counted, ExportFile, Kind, MappedFile, Mm, ObjectLimits, ObjectName, OverQuota, Refusal, UvmFile,
+};
 
 use std::sync::{Arc, atomic::AtomicU64};
 
@@ -62,6 +65,7 @@ pub struct Accounts {
     counts: objects::ObjectCounts,
     attachments: objects::Attachments,
     exports: exports::Exports,
+    host_mappings: host_mappings::HostMappings,
     uvm: uvm::UvmFiles,
     managed: managed::Managed,
     page_tables: page_tables::PageTables,
@@ -84,6 +88,7 @@ impl Accounts {
             counts: objects::ObjectCounts::default(),
             attachments: objects::Attachments::default(),
             exports: exports::Exports::default(),
+            host_mappings: host_mappings::HostMappings::default(),
             uvm: uvm::UvmFiles::default(),
             managed: managed::Managed::default(),
             page_tables: page_tables::PageTables::default(),

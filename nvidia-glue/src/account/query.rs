@@ -30,6 +30,8 @@ pub struct Counts {
     pub conflicts: u64,
     /// Events that wake files.
     pub os_events: u32,
+    /// Files through which memory of the host's was mapped, and that were not found gone yet.
+    pub host_mappings: usize,
     /// See [`Accounts::abandoned`].
     pub abandoned: u64,
 }
@@ -104,6 +106,7 @@ impl Accounts {
             managed_ranges: self.managed.len(),
             conflicts: self.conflicts,
             os_events: self.os_events.values().fold(0, |sum, count| sum.saturating_add(*count)),
+            host_mappings: self.host_mappings.len(),
             abandoned: self.abandoned(),
         }
     }

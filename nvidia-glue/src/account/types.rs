@@ -22,6 +22,11 @@ pub struct UvmFile(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExportFile(pub u64);
 
+/// An open file through which memory of the host's was mapped for the processor, as the caller numbers them, once for each mapping. A number
+/// is never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MappedFile(pub u64);
+
 /// The address space of one or more processes (`mm_struct`), as the caller numbers them. A number is never used again.
 ///
 /// Processes that share one (`CLONE_VM`) must get the same number (`kcmp` with `KCMP_VM` tells); one that executes a program
@@ -90,6 +95,8 @@ pub struct ObjectLimits {
     pub os_events: u32,
     /// Memory of the host's that the driver has made for the container (class 0x3e, pools of semaphores): no cgroup counts it.
     pub host_memory: Bytes,
+    /// Open files through which such memory was mapped for the processor: each is watched by the kernel until it is gone.
+    pub host_mappings: u32,
 }
 
 impl Default for ObjectLimits {
@@ -99,6 +106,7 @@ impl Default for ObjectLimits {
         Self {
             os_events: 1 << 16,
             host_memory: Bytes(16 * Bytes::GIB),
+            host_mappings: 1 << 14,
             clients: 4096,
             channel_groups: 64,
             channels: 512,
@@ -143,6 +151,8 @@ pub enum Counted {
     ManagedRanges,
     /// Events that wake files.
     OsEvents,
+    /// Mappings of the host's memory for the processor.
+    HostMappings,
     /// KiB of page tables ([`Accounts::reserve_page_tables`](super::Accounts::reserve_page_tables)).
     PageTableKib,
 }
@@ -160,6 +170,7 @@ impl std::fmt::Display for Counted {
             Self::References => "mappings and exports",
             Self::ManagedRanges => "ranges of managed memory",
             Self::OsEvents => "events",
+            Self::HostMappings => "mappings of the host's memory",
             Self::PageTableKib => "KiB of page tables",
         })
     }

@@ -2,6 +2,7 @@
 //!
 //! Everything above (decoding, accounting, the view) is the same for both; only [`Driver`] differs.
 
+mod file_watch;
 mod nvidia;
 mod own_client;
 mod patch;
@@ -12,6 +13,7 @@ mod switches;
 
 use std::{fmt, fs::File, io, os::fd::AsFd, sync::Arc};
 
+pub use file_watch::{FileWatch, Watched};
 pub use nvidia::NvidiaDriver;
 pub use own_client::{OpenClientError, open_own_client};
 pub(crate) use patch::zeroes;
@@ -117,6 +119,12 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// # Errors
     /// When the driver answers something that means neither.
     fn client_exists(&self, probe: &OwnClient, client: Handle) -> io::Result<bool>;
+
+    /// Tells of files on the driver's nodes whether they still exist.
+    ///
+    /// # Errors
+    /// When the kernel has no means to.
+    fn file_watch(&self) -> io::Result<Box<dyn FileWatch>>;
 
     /// The log of a card's context switches, through a client of the mediator's own and its subdevice of the card. `None`: this
     /// driver keeps none. One for each subdevice.

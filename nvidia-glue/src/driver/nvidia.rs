@@ -11,8 +11,8 @@ use std::{
 use rustix::fs::{FileType, major, minor};
 
 use super::{
-    DeviceFile, Driver, DriverCall, OwnClient, SwitchLog, SwitchLogError, own_client::read_write, patch, patch::u32_at,
-    switch_log::NvidiaSwitchLog,
+    DeviceFile, Driver, DriverCall, FileWatch, OwnClient, SwitchLog, SwitchLogError, file_watch::EpollWatch,
+    own_client::read_write, patch, patch::u32_at, switch_log::NvidiaSwitchLog,
 };
 use crate::{
     cards::Roots,
@@ -144,6 +144,10 @@ impl Driver for NvidiaDriver {
                 client.0
             ))),
         }
+    }
+
+    fn file_watch(&self) -> io::Result<Box<dyn FileWatch>> {
+        Ok(Box::new(EpollWatch::new()?))
     }
 
     fn switch_log(

@@ -3,7 +3,7 @@
 use runtime_config::Bytes;
 
 use super::{
-    Answer, Session, UnknownKind,
+    Answer, Pid, Session, UnknownKind,
     call::{End, Flight},
     context,
     locks::{Name, lock},
@@ -397,13 +397,18 @@ impl Session {
             self.refresh();
             made = self.locks.with(&names, || self.make_locked(flight, making));
         }
-        made.map_err(|stop| match stop {
+        made.map_err(|stop| self.stopped(pid, stop))
+    }
+
+    /// How a call ends that was stopped for good.
+    pub(super) fn stopped(&self, pid: Pid, stop: Stop) -> End {
+        match stop {
             Stop::End(end) => end,
             Stop::Refused(refusal) => self.refused(pid, refusal),
             // It was more than the driver had been expected to give.
             Stop::NotTaken(WhyNot::OverQuota(over)) => self.refused(pid, over.into()),
             Stop::NotTaken(WhyNot::ClientGone) => End::Status(Status::INVALID_CLIENT),
-        })
+        }
     }
 
     fn make_locked(&self, flight: &mut Flight<'_>, making: &Making<'_>) -> Result<Option<Made>, Stop> {

@@ -214,6 +214,7 @@ impl Session {
         controls.into_iter().for_each(|kept| self.end_control_file(kept.id));
         // Whatever is still mapped is moved off the cards; no process is looked into, as one that lives could make that wait.
         self.uvm_files_in_order().iter().for_each(|kept| self.end_uvm_file(kept, true));
+        self.tell_left_host_mappings();
         match lock(&self.files).all_controls().iter().map(|kept| kept.clients.len()).sum() {
             0 => Ok(()),
             clients => Err(StillHeld { clients }),

@@ -4,6 +4,7 @@ use std::{fs::File, io, sync::Arc};
 
 use super::{
     Answer, CallerError, Session,
+    alloc::Stop,
     call::{End, Flight, errno},
     locks::{Name, lock},
     scheduling::MOST_IDLE_US,
@@ -38,14 +39,25 @@ impl Session {
             return self.map_own_page(flight, map, card);
         }
         flight.duplicate_files(self.driver.as_ref(), Holder::Args, flight.row.descriptors())?;
-        self.locks.with(&[Name::Client(map.client)], || {
-            // Another thread may have made a page of the handle meanwhile.
-            if self.hidden_page(map).is_some() {
-                Err(End::Status(Status::INVALID_ARGUMENT))
-            } else {
-                flight.execute(self.driver.as_ref())
-            }
-        })?;
+        flight.confirm()?;
+        let pid = flight.pid;
+        let mut map_locked = || {
+            self.locks.with(&[Name::Client(map.client)], || {
+                // Another thread may have made a page of the handle meanwhile.
+                if self.hidden_page(map).is_some() {
+                    return Err(Stop::End(End::Status(Status::INVALID_ARGUMENT)));
+                }
+                self.map_for_processor(flight, ObjectName::new(map.client, map.memory))
+            })
+        };
+        let mut mapped = map_locked();
+        if let Err(Stop::Refused(refusal)) = mapped
+            && refusal.may_pass()
+        {
+            self.refresh();
+            mapped = map_locked();
+        }
+        mapped.map_err(|stop| self.stopped(pid, stop))?;
         flight.finish()
     }
 

@@ -14,6 +14,7 @@ mod export;
 mod gate;
 mod grant;
 mod heap;
+mod host_mappings;
 mod kept;
 mod locks;
 mod looks;

@@ -52,6 +52,7 @@ impl Session {
         self.drop_unheld_uvm_files(|file| files.contains(&file));
         // Somebody is about to be refused: memory that only exports hold, to files that no process has, does not wait for who may come for it.
         self.drop_unheld_tokens([super::TRANSIT[0], Duration::ZERO]);
+        self.drop_gone_host_mappings();
     }
 
     /// Whether a client is charged whose process has ended: its file is perhaps being closed just now, by the kernel or by a thread of the
@@ -189,6 +190,9 @@ impl Session {
         self.look_at_managed();
         self.drop_unheld_uvm_files(|_| true);
         self.drop_unheld_tokens(super::TRANSIT);
+        if lock(&self.accounts).has_freed_while_mapped() {
+            self.drop_gone_host_mappings();
+        }
         let found = std::mem::take(&mut *lock(&self.found));
         let mut drifts = Vec::new();
         if found.bytes > 0 {

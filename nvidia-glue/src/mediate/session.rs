@@ -19,6 +19,7 @@ use super::{
     call::{End, Flight, driver_file},
     gate::CardGate,
     grant::{Grant, OwnCard},
+    host_mappings::HostMappings,
     locks::{Locks, lock},
     looks::Looks,
     open_files::OpenFiles,
@@ -57,6 +58,7 @@ pub struct Session {
     /// Managed memory that was found and is not told yet.
     pub(super) found: Mutex<Found>,
     pub(super) files: Mutex<OpenFiles>,
+    pub(super) host_mappings: HostMappings,
     pub(super) locks: Locks,
     /// Looks at what may be gone.
     pub(super) looks: Looks,
@@ -114,6 +116,7 @@ impl Session {
         let only_looks = cards.iter().all(|card| card.monitored);
         let object_limits = if only_looks { ObjectLimits::of_a_monitor() } else { ObjectLimits::default() };
         let object_limits = ObjectLimits { host_memory: host_memory_limit(), ..object_limits };
+        let host_mappings = HostMappings::new(driver.as_ref()).map_err(SessionError::Watch)?;
         let grant = Grant::find(driver.as_ref(), abi, &own, cards)?;
         let gate = |card: &OwnCard| Arc::new(CardGate::new(card, throttle, &driver, abi, &own));
         let gates = grant.cards.iter().map(gate).collect();
@@ -134,6 +137,7 @@ impl Session {
             address_spaces: Mutex::default(),
             found: Mutex::default(),
             files: Mutex::default(),
+            host_mappings,
             locks: Locks::default(),
             looks: Looks::default(),
             is_careful: AtomicBool::new(false),
@@ -394,7 +398,8 @@ impl Session {
             let files = lock(&self.files);
             files.has_controls() || !files.all_tokens().is_empty()
         };
-        keeps_files || lock(&self.accounts).cards().any(|(_, usage)| usage.used.0 > 0)
+        let accounts = lock(&self.accounts);
+        keeps_files || accounts.cards().any(|(_, usage)| usage.used.0 > 0) || accounts.has_freed_while_mapped()
     }
 
     /// What the container uses now.

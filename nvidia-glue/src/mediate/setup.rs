@@ -68,6 +68,9 @@ pub enum SessionError {
     /// The mediator gets no client of its own.
     #[error("the mediator gets no driver client of its own")]
     Client(#[source] OpenClientError),
+    /// Files cannot be watched.
+    #[error("the mediator cannot watch files of the driver's, to which memory of the host's may be mapped")]
+    Watch(#[source] io::Error),
     /// A card's node cannot be opened.
     #[error("/dev/nvidia{minor} cannot be opened; check that the driver is loaded and that the mediator may open it")]
     Open {

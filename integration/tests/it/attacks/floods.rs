@@ -1,6 +1,10 @@
 //! Too much of everything.
 
-use integration::{Node, hostile::MIB};
+use integration::{
+    Node,
+    egpu::on_real_cards,
+    hostile::{MIB, OUT_OF_MEMORY},
+};
 
 use super::{Neighbour, QUOTA, attacker, run, whole_quota};
 use crate::{case::Case, memory::until_used};
@@ -10,6 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("attacks::fork_and_exec_storms", forks),
         Case::egpu("attacks::many_tiny_allocations", tiny),
         Case::egpu("attacks::objects_with_hidden_memory", objects),
+        Case::egpu("attacks::memory_of_the_hosts_freed_while_it_is_mapped", pinned),
         Case::egpu("attacks::a_flooded_mediator", flood),
         Case::egpu("attacks::a_storm_of_signals", signals),
         Case::egpu("attacks::recycled_process_ids", recycled),
@@ -44,6 +49,36 @@ fn objects(node: &Node) {
         neighbour.and_quota_holds();
         neighbour.end(container);
     }
+}
+
+/// Defence: memory that the driver makes on the host, which no cgroup counts, stays charged until the file of its mapping is gone
+/// (`nvidia-glue/src/mediate/host_mappings.rs`): the driver keeps it so long, freed or not.
+fn pinned(node: &Node) {
+    let neighbour = Neighbour::new(node);
+    let bound = host_memory_bound();
+    let most = (2 * bound / MIB).to_string();
+    let mut container = attacker(node, &["pin", "64", &most]).stdin().start().unwrap();
+    let pinned = container.stdio.value("pinned").cast_unsigned();
+    assert_eq!((container.stdio.value("mapped"), container.stdio.value("status")), (0, OUT_OF_MEMORY));
+    assert!(pinned <= bound && pinned + 64 * MIB > bound, "{} MiB of {}", pinned / MIB, bound / MIB);
+    if !on_real_cards() {
+        assert_eq!(node.host_memory_used(), pinned, "what the driver itself says");
+    }
+    neighbour.and_quota_holds();
+    container.stdio.write(b"go on\n");
+    assert_eq!(container.stdio.value("again"), 0, "what was let go of is to be had again");
+    neighbour.end(container);
+    if !on_real_cards() {
+        assert_eq!(node.host_memory_used(), 0);
+    }
+}
+
+/// What the driver may make on the host for one container: a quarter of the machine's memory, and 16 GiB at the most.
+fn host_memory_bound() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
+    let total: u64 = total.expect("how much memory there is");
+    (total / 4 * 1024).min(16 << 30)
 }
 
 /// Defence: each container has a mediator of its own.

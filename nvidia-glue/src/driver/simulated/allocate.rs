@@ -7,7 +7,7 @@ use super::{
     card_memory::GRANULE,
     classes::{self, Below, Class, Makes},
     engines::Group,
-    objects::{Client, INVALID_OBJECT_PARENT, INVALID_OWNER, Kind, Object, VideoMemory},
+    objects::{Client, HostMemory, INVALID_OBJECT_PARENT, INVALID_OWNER, Kind, Memory, Object, VideoMemory},
     open_files::FileId,
     state::{SimulatedCard, State},
 };
@@ -93,7 +93,7 @@ fn make(state: &mut State, class: Class, place: Place, params: &mut [u8]) -> Res
         Makes::Subdevice if get(params, 0) != 0 => return Err(Status::INVALID_ARGUMENT),
         Makes::Subdevice => Kind::Subdevice { card: on_card? },
         Makes::VideoMemory => Kind::VideoMemory(video_memory(state, on_card?, params)?),
-        Makes::SystemMemory => Kind::SystemMemory { length: system_memory(params)? },
+        Makes::SystemMemory => Kind::SystemMemory(system_memory(state, params)?),
         Makes::VirtualMemory => Kind::VirtualMemory,
         Makes::AddressSpace => Kind::AddressSpace,
         Makes::ChannelGroup => Kind::ChannelGroup { engine: get(params, 12), group: Group::new(), buffers: None },
@@ -112,11 +112,7 @@ fn channel(state: &State, place: Place, params: &[u8]) -> Result<Kind, Status> {
     // hUserdMemory[0]; without one, the driver has memory of its own for it.
     let userd = match get(params, 32) {
         0 => None,
-        memory => match &client.object(memory)?.kind {
-            Kind::VideoMemory(memory) => Some(Arc::clone(memory)),
-            Kind::SystemMemory { .. } => None,
-            _ => return Err(Status::OBJECT_NOT_FOUND),
-        },
+        memory => Some(Memory::of(&client.object(memory)?.kind).ok_or(Status::OBJECT_NOT_FOUND)?),
     };
     let card = place.card.and_then(|card| state.cards.get(card)).ok_or(INVALID_OBJECT_PARENT)?;
     let seat = card.engines.join((place.client, place.handle), &group, engine);
@@ -219,14 +215,15 @@ const fn page_attribute(page: u64) -> u32 {
 }
 
 /// Class 0x3e: the machine's memory, in pages of 4 KiB; never the card's.
-fn system_memory(params: &mut [u8]) -> Result<u64, Status> {
+fn system_memory(state: &State, params: &mut [u8]) -> Result<Arc<HostMemory>, Status> {
     check_owner(params)?;
     let asked = get_u64(params, SIZE);
     if get(params, ATTR) >> 25 & 3 == 0 || asked == 0 {
         return Err(Status::INVALID_ARGUMENT);
     }
     let length = asked.checked_next_multiple_of(4096).ok_or(Status::NO_MEMORY)?;
+    let memory = state.take_of_host(length)?;
     put_u64(params, SIZE, length);
     put_u64(params, LIMIT, length - 1);
-    Ok(length)
+    Ok(memory)
 }

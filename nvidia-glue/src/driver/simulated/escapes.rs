@@ -4,7 +4,7 @@
 //! not looked at, the size must be exactly that of the struct, and each number belongs to one kind of node. Sizes and offsets
 //! are those of 580; the structs are in src/common/sdk/nvidia/inc/nvos.h and src/nvidia/arch/nvalloc/unix/include/nv-ioctl.h.
 
-use std::io;
+use std::{collections::btree_map::Entry, io, sync::Arc};
 
 use nix::errno::Errno;
 
@@ -13,7 +13,7 @@ use super::{
     bytes::{get, get_u64, put, put_bytes, put_u64},
     call::Call,
     controls, duplicate,
-    objects::Kind,
+    objects::{HostMemory, Kind},
     state::State,
     vid_heap,
 };
@@ -167,7 +167,9 @@ fn alloc_memory(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     let card = client.card_of(parent).ok_or(super::objects::INVALID_OBJECT_PARENT)?;
     let handle = client.new_handle(own, get(args, 8))?;
     let kind = match class {
-        0x3e | OS_DESCRIPTOR => Kind::SystemMemory { length: limit.saturating_add(1) },
+        0x3e | OS_DESCRIPTOR => {
+            Kind::SystemMemory(Arc::new(HostMemory { length: limit.saturating_add(1), _piece: None }))
+        }
         0x40 => Kind::VirtualMemory,
         _ => return Err(Status::INVALID_CLASS),
     };
@@ -206,23 +208,36 @@ fn of_an_object_at_8(state: &mut State, call: &mut Call<'_>) -> Result<(), Statu
     state.client(call.file, get(call.args, 0))?.object(get(call.args, 8)).map(|_| ())
 }
 
-/// `NVOS33`: the address that the caller maps afterwards is the mapping's number; the file must be one of the driver's.
+/// `NVOS33`: the address that the caller maps afterwards is the mapping's number; the file must be one of the driver's, and nothing may have
+/// been mapped through it yet. Memory of the host's is mapped through control files, and a card's through the card's (`nv_get_file_private`).
 fn map_memory(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     let object = state.client(call.file, get(call.args, 0))?.object(get(call.args, 8))?;
     let (offset, length) = (get_u64(call.args, 16), get_u64(call.args, 24));
     let end = offset.checked_add(length).ok_or(Status::INVALID_ARGUMENT)?;
     let whole = match &object.kind {
         Kind::VideoMemory(memory) => memory.length,
-        Kind::SystemMemory { length } => *length,
+        Kind::SystemMemory(memory) => memory.length,
         Kind::Plain | Kind::Channel { .. } => u64::MAX,
         _ => return Err(Status::INVALID_ARGUMENT),
     };
     if length == 0 || end > whole {
         return Err(Status::INVALID_ARGUMENT);
     }
-    match call.file_in_args(48) {
-        Some(file) if file.node != Node::Uvm => Ok(()),
-        _ => Err(Status::INVALID_ARGUMENT),
+    let memory = match &object.kind {
+        Kind::SystemMemory(memory) => Some(Arc::clone(memory)),
+        _ => None,
+    };
+    let file = call.file_in_args(48).filter(|file| file.node != Node::Uvm).ok_or(Status::INVALID_ARGUMENT)?;
+    if memory.is_some() && file.node != Node::Control {
+        return Err(Status::INVALID_ARGUMENT);
+    }
+    let file = state.files.identify(file).map_err(|_| Status::INVALID_ARGUMENT)?;
+    match state.mapped.entry(file) {
+        Entry::Occupied(_) => Err(Status::STATE_IN_USE),
+        Entry::Vacant(place) => {
+            place.insert(memory);
+            Ok(())
+        }
     }
 }
 

@@ -25,6 +25,7 @@ mod controls;
 mod duplicate;
 mod engines;
 mod escapes;
+mod file_watch;
 mod objects;
 mod open_files;
 mod state;
@@ -47,10 +48,11 @@ use self::{
     card_memory::CardMemory,
     client_handles::ClientHandles,
     engines::{Clock, Engines},
+    file_watch::LockWatch,
     open_files::OpenFiles,
     state::{SimulatedCard, State},
 };
-use super::{DeviceFile, Driver, DriverCall, OwnClient, SwitchLog, SwitchLogError};
+use super::{DeviceFile, Driver, DriverCall, FileWatch, OwnClient, SwitchLog, SwitchLogError};
 use crate::{
     cards::{Card, Inventory, SimulatedNodesError, make_simulated_nodes},
     rm::{Abi, Handle, Node},
@@ -72,6 +74,9 @@ pub enum SimulatedDriverError {
         source: io::Error,
     },
 }
+
+/// What the account of the host's memory is called, where those of cards have a UUID.
+const HOST_MEMORY: &str = "host";
 
 /// The driver of simulated cards.
 #[derive(Debug)]
@@ -114,8 +119,10 @@ impl SimulatedDriver {
         let cards = inventory.cards.iter().map(simulated).collect::<Result<_, SimulatedDriverError>>()?;
         let handles = ClientHandles::new(&directory)
             .map_err(|source| SimulatedDriverError::File { path: directory.clone(), source })?;
-        let state =
-            State::new(cards, OpenFiles::new(own), handles, inventory.driver_version.clone(), state_dir.to_owned());
+        let host = CardMemory::new(&directory, HOST_MEMORY, u64::MAX)
+            .map_err(|source| SimulatedDriverError::File { path: directory.join(HOST_MEMORY), source })?;
+        let version = inventory.driver_version.clone();
+        let state = State::new(cards, OpenFiles::new(own), handles, host, version, state_dir.to_owned());
         Ok(Self { nodes, state: Mutex::new(state) })
     }
 
@@ -134,6 +141,14 @@ impl SimulatedDriver {
             objects::Kind::VideoMemory(memory) => Some(memory.length),
             _ => None,
         }
+    }
+
+    /// Bytes of the host's memory that it has taken.
+    #[cfg(test)]
+    pub(crate) fn host_memory_used(&self) -> u64 {
+        let mut state = self.state();
+        state.free_closed();
+        state.host_memory_used()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -176,6 +191,11 @@ impl Driver for SimulatedDriver {
         let mut state = self.state();
         state.free_closed();
         Ok(state.clients.contains_key(&client.0))
+    }
+
+    fn file_watch(&self) -> io::Result<Box<dyn FileWatch>> {
+        let own = self.nodes.values().map(|(node, path)| Ok((*node, open(path)?)));
+        Ok(Box::new(LockWatch::new(OpenFiles::new(own.collect::<io::Result<_>>()?))))
     }
 
     fn switch_log(

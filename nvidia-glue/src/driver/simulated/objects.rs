@@ -37,6 +37,50 @@ pub(super) struct VideoMemory {
     pub(super) address: u64,
 }
 
+/// Memory of the host's that the driver made or pinned: every handle of it, channel in it, and file that it may be mapped through holds one
+/// `Arc`.
+#[derive(Debug)]
+pub(super) struct HostMemory {
+    /// Bytes.
+    pub(super) length: u64,
+    /// `None`: it is the program's own.
+    pub(super) _piece: Option<Piece>,
+}
+
+/// Memory of either sort, held by what outlives its handle.
+#[derive(Debug, Clone)]
+pub(super) enum Memory {
+    Video(Arc<VideoMemory>),
+    Host(Arc<HostMemory>),
+}
+
+impl Memory {
+    /// What an object is made of, if that is memory.
+    pub(super) fn of(kind: &Kind) -> Option<Self> {
+        match kind {
+            Kind::VideoMemory(memory) => Some(Self::Video(Arc::clone(memory))),
+            Kind::SystemMemory(memory) => Some(Self::Host(Arc::clone(memory))),
+            _ => None,
+        }
+    }
+
+    pub(super) fn length(&self) -> u64 {
+        match self {
+            Self::Video(memory) => memory.length,
+            Self::Host(memory) => memory.length,
+        }
+    }
+
+    /// If it is a card's.
+    #[cfg(test)]
+    pub(super) fn video(&self) -> Option<Arc<VideoMemory>> {
+        match self {
+            Self::Video(memory) => Some(Arc::clone(memory)),
+            Self::Host(_) => None,
+        }
+    }
+}
+
 /// What an object is.
 #[derive(Debug, Clone)]
 pub(super) enum Kind {
@@ -47,9 +91,7 @@ pub(super) enum Kind {
         card: usize,
     },
     VideoMemory(Arc<VideoMemory>),
-    SystemMemory {
-        length: u64,
-    },
+    SystemMemory(Arc<HostMemory>),
     /// Addresses only.
     VirtualMemory,
     AddressSpace,
@@ -66,7 +108,7 @@ pub(super) enum Kind {
         /// As a group's, of a channel without one.
         buffers: Option<Arc<VideoMemory>>,
         /// What its USERD is in, which it keeps (`memdescCreateSubMem` in the driver).
-        _userd: Option<Arc<VideoMemory>>,
+        _userd: Option<Memory>,
     },
     /// Everything else: engines on a channel, events, information pages.
     Plain,

@@ -6,7 +6,7 @@ use super::{
     card_memory::{CardMemory, GRANULE},
     client_handles::ClientHandles,
     engines::Engines,
-    objects::{Client, GENERIC, INVALID_OBJECT_HANDLE, Kind, VideoMemory},
+    objects::{Client, GENERIC, HostMemory, INVALID_OBJECT_HANDLE, Kind, VideoMemory},
     open_files::{FileId, OpenFiles},
     uvm::UvmFile,
 };
@@ -82,6 +82,12 @@ pub(super) struct State {
     pub(super) registered: BTreeMap<FileId, FileId>,
     pub(super) exports: BTreeMap<FileId, Export>,
     pub(super) uvm: BTreeMap<FileId, UvmFile>,
+    /// What a mapping for the processor was prepared of on each file, if that is the host's memory (`mmap_context`, and the list of what was
+    /// freed while it was mapped). Who maps it, and until when, is not seen here: as if it were mapped, and freed meanwhile, the memory is
+    /// there until the file is closed.
+    pub(super) mapped: BTreeMap<FileId, Option<Arc<HostMemory>>>,
+    /// The machine's own, as the driver takes it.
+    host_memory: Arc<CardMemory>,
     /// What the driver calls its version.
     pub(super) version: String,
     client_handles: ClientHandles,
@@ -94,6 +100,7 @@ impl State {
         cards: Vec<SimulatedCard>,
         files: OpenFiles,
         client_handles: ClientHandles,
+        host_memory: CardMemory,
         version: String,
         state_dir: PathBuf,
     ) -> Self {
@@ -104,6 +111,8 @@ impl State {
             registered: BTreeMap::new(),
             exports: BTreeMap::new(),
             uvm: BTreeMap::new(),
+            mapped: BTreeMap::new(),
+            host_memory: Arc::new(host_memory),
             version,
             client_handles,
             state_dir,
@@ -169,6 +178,7 @@ impl State {
             self.exports.remove(&closed);
             self.uvm.remove(&closed);
             self.registered.remove(&closed);
+            self.mapped.remove(&closed);
         }
         let (files, registered) = (&self.files, &self.registered);
         let held = |file: &FileId| files.is_known(*file) || registered.values().any(|control| control == file);
@@ -200,6 +210,21 @@ impl State {
             }
         }
         Err(Status::INSUFFICIENT_RESOURCES)
+    }
+
+    /// Takes memory of the host's.
+    pub(super) fn take_of_host(&self, length: u64) -> Result<Arc<HostMemory>, Status> {
+        let piece = self.host_memory.take(length).map_err(|error| {
+            tracing::warn!(%error, "the account of the host's memory cannot be kept");
+            GENERIC
+        })?;
+        let piece = Some(piece.ok_or(Status::NO_MEMORY)?);
+        Ok(Arc::new(HostMemory { length, _piece: piece }))
+    }
+
+    #[cfg(test)]
+    pub(super) fn host_memory_used(&self) -> u64 {
+        self.host_memory.used().unwrap()
     }
 
     /// Takes memory of a card: `length` is what the caller is told, and pieces of it are `consumed` whole.

@@ -16,7 +16,7 @@ use super::{
     bytes::{get, get_u64, put, put_u64},
     call::Call,
     controls::uuid_bytes,
-    objects::{INVALID_OBJECT_HANDLE, Kind, VideoMemory},
+    objects::{INVALID_OBJECT_HANDLE, Kind, Memory, VideoMemory},
     state::State,
 };
 use crate::rm::Status;
@@ -77,7 +77,7 @@ struct Mapping {
     start: u64,
     /// The last byte's address.
     last: u64,
-    _memory: Option<Arc<VideoMemory>>,
+    _memory: Memory,
 }
 
 type Act = fn(&mut State, &mut Call<'_>) -> Result<(), Status>;
@@ -348,12 +348,9 @@ fn map_external(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
         }
         cards.push(card);
     }
-    let (memory, whole) = match kind_of(state, get(call.args, 9252), get(call.args, 9256))? {
-        Kind::VideoMemory(memory) => (Some(Arc::clone(memory)), memory.length),
-        Kind::SystemMemory { length } => (None, *length),
-        _ => return Err(Status::INVALID_ARGUMENT),
-    };
-    if offset.checked_add(last - start).is_none_or(|last| last >= whole) {
+    let memory = Memory::of(kind_of(state, get(call.args, 9252), get(call.args, 9256))?);
+    let memory = memory.ok_or(Status::INVALID_ARGUMENT)?;
+    if offset.checked_add(last - start).is_none_or(|last| last >= memory.length()) {
         return Err(INVALID_OFFSET);
     }
     let range = external_with(file(state, call), start, last)?;
@@ -409,7 +406,7 @@ impl UvmFile {
     #[cfg(test)]
     pub(super) fn pieces(&self) -> impl Iterator<Item = Arc<VideoMemory>> {
         let mapped =
-            self.ranges.values().flat_map(|range| range.mappings.iter().filter_map(|mapping| mapping._memory.clone()));
+            self.ranges.values().flat_map(|range| range.mappings.iter().filter_map(|mapping| mapping._memory.video()));
         mapped.chain(self.channels.values().filter_map(|channel| channel._buffers.clone()))
     }
 }

@@ -14,7 +14,7 @@ use runtime_config::request::OverMemory;
 use super::world::{Context, MIB, Machine, Program, memory_params, result, words};
 use crate::{
     account::ObjectName,
-    driver::{DeviceFile, Driver, DriverCall, OwnClient, Raw, SimulatedDriver},
+    driver::{DeviceFile, Driver, DriverCall, FileWatch, OwnClient, Raw, SimulatedDriver},
     mediate::{Answer, locks::lock, open_files::MOST_UVM},
     rm::{
         Handle, Node, Status,
@@ -152,6 +152,9 @@ impl Driver for Logging {
     }
     fn client_exists(&self, probe: &OwnClient, client: Handle) -> io::Result<bool> {
         self.driver.client_exists(probe, client)
+    }
+    fn file_watch(&self) -> io::Result<Box<dyn FileWatch>> {
+        self.driver.file_watch()
     }
 }
 

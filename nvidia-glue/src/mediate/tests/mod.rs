@@ -5,6 +5,7 @@ mod debugger;
 mod exports;
 mod foreign;
 mod gates;
+mod host_mappings;
 mod kept;
 mod lent;
 mod managed;

@@ -13,7 +13,7 @@ use std::{
 
 use super::world::{Container, Context, GIB, Machine};
 use crate::{
-    driver::{DeviceFile, Driver, DriverCall, OwnClient, SimulatedDriver},
+    driver::{DeviceFile, Driver, DriverCall, FileWatch, OwnClient, SimulatedDriver},
     mediate::locks::lock,
     rm::{
         Handle, Node, Status,
@@ -327,6 +327,9 @@ impl Driver for Spy {
     }
     fn client_exists(&self, probe: &OwnClient, client: Handle) -> io::Result<bool> {
         self.driver.client_exists(probe, client)
+    }
+    fn file_watch(&self) -> io::Result<Box<dyn FileWatch>> {
+        self.driver.file_watch()
     }
 }
 

@@ -16,7 +16,7 @@ use runtime_config::request::OverMemory;
 
 use super::world::{Container, Context, GIB, MIB, Machine, Program, result};
 use crate::{
-    driver::{DeviceFile, Driver, DriverCall, OwnClient, SimulatedDriver},
+    driver::{DeviceFile, Driver, DriverCall, FileWatch, OwnClient, SimulatedDriver},
     rm::{
         Handle, Node,
         layout::{read_u32, read_u64, write_u32, write_u64},
@@ -99,6 +99,9 @@ impl Driver for Sampling {
     }
     fn client_exists(&self, probe: &OwnClient, client: Handle) -> io::Result<bool> {
         self.driver.client_exists(probe, client)
+    }
+    fn file_watch(&self) -> io::Result<Box<dyn FileWatch>> {
+        self.driver.file_watch()
     }
 }
 

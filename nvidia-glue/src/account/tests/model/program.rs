@@ -25,6 +25,7 @@ pub(super) const LIMITS: ObjectLimits = ObjectLimits {
     managed_ranges: 12,
     os_events: 4,
     host_memory: Bytes(35 * PAGE),
+    host_mappings: 6,
 };
 /// The host's memory is charged like a card's.
 pub(super) const CHARGED: [u8; 3] = [0, 1, Card::HOST.0];

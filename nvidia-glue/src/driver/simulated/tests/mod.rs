@@ -21,7 +21,7 @@ use super::{
     SimulatedDriver,
     bytes::{get, get_u64, put, put_u64},
     engines::Clock,
-    objects::{Kind, VideoMemory},
+    objects::{Kind, Memory, VideoMemory},
     state::State,
 };
 use crate::{
@@ -99,7 +99,9 @@ fn live(state: &State) -> u64 {
     let of_kind = |kind: &Kind| match kind {
         Kind::VideoMemory(memory) => vec![Arc::clone(memory)],
         Kind::ChannelGroup { buffers, .. } => buffers.iter().cloned().collect(),
-        Kind::Channel { buffers, _userd: userd, .. } => buffers.iter().chain(userd).cloned().collect(),
+        Kind::Channel { buffers, _userd: userd, .. } => {
+            buffers.iter().cloned().chain(userd.iter().filter_map(Memory::video)).collect()
+        }
         _ => Vec::new(),
     };
     let objects = state.clients.values().flat_map(|client| client.objects.values().map(|object| &object.kind));
