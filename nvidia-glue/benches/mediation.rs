@@ -24,7 +24,7 @@ use std::{
 
 use nvidia_glue::{
     cards::{Inventory, Roots, discover},
-    driver::{DeviceFile, Driver, DriverCall, NvidiaDriver, OwnClient, SimulatedDriver},
+    driver::{DeviceFile, Driver, DriverCall, FileWatch, NvidiaDriver, OwnClient, SimulatedDriver},
     mediate::{
         Answer, Caller, CallerError, Drift, GrantedCard, Observer, OverMemoryEvent, Pid, Processes, Session,
         SessionSetup, Stopped, UnknownCall, UvmMapping,
@@ -159,6 +159,10 @@ impl Driver for Silent {
 
     fn client_exists(&self, probe: &OwnClient, client: Handle) -> io::Result<bool> {
         self.simulated.client_exists(probe, client)
+    }
+
+    fn file_watch(&self) -> io::Result<Box<dyn FileWatch>> {
+        self.simulated.file_watch()
     }
 }
 
