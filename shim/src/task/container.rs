@@ -1,15 +1,15 @@
 //! A container: its init, its execs, and the order in which they may begin and end.
 
+mod exec;
+
 use std::{
     collections::HashMap,
     path::PathBuf,
     sync::{Arc, Mutex},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
-use containerd_shim::protos::events::task::{
-    TaskDelete, TaskExecAdded, TaskExecStarted, TaskExit, TaskOOM, TaskPaused, TaskResumed, TaskStart,
-};
+use containerd_shim::protos::events::task::{TaskDelete, TaskExit, TaskOOM, TaskPaused, TaskResumed, TaskStart};
 use nvidia_glue::ledger::ReleaseReason;
 use protobuf::MessageField;
 use tokio::{
@@ -21,27 +21,17 @@ use tokio::{
 use super::{
     Context,
     error::TaskError,
-    mediated::{self, Mediated},
+    mediated::Mediated,
     process::Process,
     state::{Change, State, Use},
 };
-use crate::{
-    cgroup::Cgroup,
-    events::Events,
-    gpu::ExecRules,
-    helper::{ContainerProcess, protocol},
-    io::{ChildEnds, Owner, ProcessIo},
-    reaper::Exit,
-    sync::lock,
-};
+use crate::{cgroup::Cgroup, events::Events, gpu::ExecRules, helper::protocol, reaper::Exit, sync::lock};
 
 /// How long an exit waits for the ledger before it is told.
 const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// For a process that was sent SIGKILL to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
-/// Exit status of an exec that never ran.
-const START_FAILED: u32 = 255;
 const SIGKILL: u32 = libc::SIGKILL.unsigned_abs();
 
 /// What about a container stays as it was created.
@@ -177,23 +167,6 @@ impl Container {
         }
     }
 
-    fn watch_exec(
-        self: &Arc<Self>,
-        context: &Arc<Context>,
-        exec: Arc<Process>,
-        exit: oneshot::Receiver<Exit>,
-        slot: ExecSlot,
-    ) {
-        let (container, context) = (Arc::clone(self), Arc::clone(context));
-        tokio::spawn(async move {
-            let Ok(exit) = exit.await else { return };
-            drop(exec.operation.lock().await);
-            exec.set_exited(exit);
-            container.tell_exit(&context, &exec, exit);
-            drop(slot);
-        });
-    }
-
     fn tell_exit(&self, context: &Context, process: &Process, exit: Exit) {
         // containerd names init by the container's id.
         let id = if process.exec_id.is_empty() { &self.fixed.id } else { &process.exec_id };
@@ -244,103 +217,6 @@ impl Container {
             ..Default::default()
         });
         Ok(pid)
-    }
-
-    /// Adds an exec, to be started later.
-    pub(super) fn add_exec(&self, context: &Context, exec: Process) -> Result<(), TaskError> {
-        self.init.check_use(Use::Exec)?;
-        let exec_id = exec.exec_id.clone();
-        {
-            let mut execs = lock(&self.execs);
-            if execs.contains_key(&exec_id) {
-                return Err(TaskError::ProcessExists { id: self.fixed.id.clone(), exec_id });
-            }
-            execs.insert(exec_id.clone(), Arc::new(exec));
-        }
-        context.events.publish(&TaskExecAdded { container_id: self.fixed.id.clone(), exec_id, ..Default::default() });
-        Ok(())
-    }
-
-    /// Start of an exec. One that could not be started has ended, for who waits for it; that is not told.
-    pub(super) async fn start_exec(
-        self: &Arc<Self>,
-        context: &Arc<Context>,
-        exec: &Arc<Process>,
-    ) -> Result<i32, TaskError> {
-        let _operation = exec.operation.lock().await;
-        exec.check(Change::Start)?;
-        let started = self.run_exec(context, exec).await;
-        if started.is_err() && exec.pid() == 0 {
-            exec.set_exited(Exit { status: START_FAILED, at: SystemTime::now() });
-        }
-        started
-    }
-
-    async fn run_exec(self: &Arc<Self>, context: &Arc<Context>, exec: &Arc<Process>) -> Result<i32, TaskError> {
-        let slot = self.exec_slot()?;
-        self.init.check_use(Use::Exec)?;
-        let spec = self.fixed.exec_rules.apply(&exec.spec).map_err(TaskError::Gpu)?;
-        let owner = Owner { id: &self.fixed.id, namespace: &context.namespace, reaper: &context.reaper };
-        let (mut io, ends) = ProcessIo::open(&exec.stdio, &owner).await.map_err(TaskError::Io)?;
-        let (child, exit) = self.make_exec(context, spec, ends).await?;
-        let pid = child.pid;
-        for warning in &child.warnings {
-            tracing::warn!(container = self.fixed.id, exec = exec.exec_id, "{warning}");
-        }
-        let terminal = io.take_terminal(exec.console_size).await;
-        exec.attach(child, io);
-        if let Err(error) = terminal {
-            // It runs, but nobody can talk to it. It ends like any other.
-            let _ = exec.signal(SIGKILL);
-            self.watch_exec(context, Arc::clone(exec), exit, slot);
-            return Err(TaskError::Io(error));
-        }
-        exec.change(Change::Start)?;
-        context.events.publish(&TaskExecStarted {
-            container_id: self.fixed.id.clone(),
-            exec_id: exec.exec_id.clone(),
-            pid: pid.unsigned_abs(),
-            ..Default::default()
-        });
-        self.watch_exec(context, Arc::clone(exec), exit, slot);
-        Ok(pid)
-    }
-
-    /// Has the helper make a process in the container; it and its end.
-    pub(super) async fn make_exec(
-        &self,
-        context: &Context,
-        process: serde_json::Value,
-        mut ends: ChildEnds,
-    ) -> Result<(ContainerProcess, oneshot::Receiver<Exit>), TaskError> {
-        let request = protocol::Exec {
-            id: self.fixed.id.clone(),
-            runtime_root: self.fixed.runtime_root.clone(),
-            cgroup: self.fixed.cgroup.clone(),
-            process,
-            stdio: ends.kind,
-            mediated: mediated::beside(self.fixed.mediated.as_deref(), &mut ends.descriptors)?,
-            io_owner: self.fixed.io_owner,
-            fence: self.fixed.fence,
-        };
-        let expectation = context.reaper.expect();
-        let child = context
-            .helper
-            .exec(request, ends.descriptors)
-            .await
-            .map_err(|source| TaskError::Helper { operation: "exec", source })?;
-        let exit = expectation.claim(child.pid);
-        Ok((child, exit))
-    }
-
-    /// From the check that init lives until the exec's end was told, init's end is not told.
-    pub(super) fn exec_slot(self: &Arc<Self>) -> Result<ExecSlot, TaskError> {
-        let mut lifecycle = lock(&self.lifecycle);
-        if lifecycle.init_ended {
-            return Err(TaskError::InitEnded { id: self.fixed.id.clone() });
-        }
-        lifecycle.active_execs += 1;
-        Ok(ExecSlot(Arc::clone(self)))
     }
 
     /// Sends a signal to one process, or to all of the container.
@@ -437,20 +313,6 @@ impl Container {
         Ok(pids.into_iter().map(|pid| (pid, execs.get(&pid).cloned())).collect())
     }
 
-    /// Delete of an exec: its output is delivered, and its id is free.
-    pub(super) async fn delete_exec(&self, exec: &Process) -> Result<Exit, TaskError> {
-        let _operation = exec.operation.lock().await;
-        if exec.state() == State::Created {
-            exec.set_exited(Exit { status: 0, at: SystemTime::now() });
-        }
-        exec.check(Change::Delete)?;
-        let exit = exec.wait().await?;
-        exec.finish_io().await;
-        exec.change(Change::Delete)?;
-        lock(&self.execs).remove(&exec.exec_id);
-        Ok(exit)
-    }
-
     /// Delete of the container. When it fails, the container is still there, and can be deleted again.
     pub(super) async fn delete(&self, context: &Context) -> Result<Exit, TaskError> {
         self.end_created().await?;
@@ -511,17 +373,6 @@ impl Container {
             .map(|process| async move { process.finish_io().await })
             .collect();
         while drains.join_next().await.is_some() {}
-    }
-}
-
-/// One exec that runs or is being started.
-#[derive(Debug)]
-pub(super) struct ExecSlot(Arc<Container>);
-
-impl Drop for ExecSlot {
-    fn drop(&mut self) {
-        lock(&self.0.lifecycle).active_execs -= 1;
-        self.0.exec_over.notify_waiters();
     }
 }
 

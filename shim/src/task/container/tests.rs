@@ -6,7 +6,8 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::{
-    io::{Owner, Stdio},
+    helper::ContainerProcess,
+    io::{Owner, ProcessIo, Stdio},
     reaper::Reaper,
     sys,
 };
