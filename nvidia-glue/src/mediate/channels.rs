@@ -76,17 +76,18 @@ struct Channel {
     is_scheduled: bool,
     /// The program has taken it off the card itself. Only what is scheduled can be.
     is_unwanted: bool,
-    /// It was named to the driver as off, and not as on since. The card's firmware counts (580.159.04): a channel that is taken off twice
-    /// has to be put back twice.
+    /// A schedule call of it, or of its group, was executed since it came to be.
+    is_told: bool,
+    /// How often it was named to the driver as off, at the most, and not as on since. The card's firmware counts (580.159.04): a channel that
+    /// is taken off twice has to be put back twice; to put back one that is on has no effect.
+    offs: u32,
+    /// It is off for certain: nothing since it was last named so can have put it back, or have made it count from 0.
     is_off: bool,
 }
 
-/// What is to be told the driver of channels.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Moves {
-    pub(super) on: Vec<ObjectName>,
-    pub(super) off: Vec<ObjectName>,
-}
+/// How often a channel is taken off because of calls of the program's that may have put it back, before such calls are refused until it has
+/// been put on: each time costs one call more then.
+pub(super) const MOST_OFFS: u32 = 4;
 
 /// See the module.
 #[derive(Debug)]
@@ -132,7 +133,9 @@ impl Channels {
         let above = group.and_then(|id| self.groups.get(&id));
         let engine = above.map_or_else(|| Engine::of_type(engine), |group| group.engine);
         let is_scheduled = above.is_some_and(|group| group.is_scheduled);
-        self.channels.insert(name, Channel { group, engine, is_scheduled, is_unwanted: false, is_off: false });
+        let channel =
+            Channel { group, engine, is_scheduled, is_unwanted: false, is_told: false, offs: 0, is_off: false };
+        self.channels.insert(name, channel);
         !had_any && self.throttled() > 0
     }
 
@@ -186,8 +189,29 @@ impl Channels {
         for name in self.below(name).unwrap_or_default() {
             if let Some(channel) = self.channels.get_mut(&name) {
                 channel.is_scheduled = true;
+                // Taken off before its first one, it is on now. Another one changes nothing on the card (580.159.04), so one that has
+                // been doubted so often is believed that.
+                if !channel.is_told || channel.offs < MOST_OFFS {
+                    channel.is_off = false;
+                }
+                channel.is_told = true;
             }
         }
+    }
+
+    /// A call of the program's may have put these back, or may have made them count from 0.
+    pub(super) fn doubt(&mut self, names: &[ObjectName]) {
+        for name in names {
+            if let Some(channel) = self.channels.get_mut(name) {
+                channel.is_off = false;
+            }
+        }
+    }
+
+    /// Whether one of them has been doubted too often since it was last on.
+    pub(super) fn any_doubted(&self, names: &[ObjectName]) -> bool {
+        let mut channels = names.iter().filter_map(|name| self.channels.get(name));
+        channels.any(|channel| channel.offs >= MOST_OFFS)
     }
 
     /// The program wants these on the card, or off, which has no effect on what is not scheduled.
@@ -205,21 +229,24 @@ impl Channels {
         wanted.map(|(name, _)| *name).collect()
     }
 
-    /// What brings them to where they are to be. `in_doubt`: those that should be off already are put on and taken off again, as
-    /// a call of the program's may have put them back, or may have made them count from 0.
-    pub(super) fn moves(&self, names: &[ObjectName], is_closed: bool, in_doubt: bool) -> Moves {
-        let mut moves = Moves::default();
-        for name in names {
-            let Some(channel) = self.channels.get(name) else { continue };
-            let to_be_off = channel.is_unwanted || is_closed && self.is_gated(channel);
-            if channel.is_off && (in_doubt || !to_be_off) {
-                moves.on.push(*name);
-            }
-            if to_be_off && (in_doubt || !channel.is_off) {
-                moves.off.push(*name);
-            }
-        }
-        moves
+    /// Whether a channel is to be named as on, and how often; 0: not. Where it is not known whether it is off, it is named as off once more,
+    /// and so often as on when it is to be on: nothing that is to be off is ever put on. But one that the program has taken off itself is, in
+    /// the container's own time, to be sure of it.
+    pub(super) fn ons(&self, name: ObjectName, is_closed: bool) -> u32 {
+        let Some(channel) = self.channels.get(&name) else { return 0 };
+        let to_be_off = self.is_to_be_off(channel, is_closed);
+        let is_made_sure_of = !channel.is_off && !(is_closed && self.is_gated(channel));
+        if !to_be_off || is_made_sure_of { channel.offs } else { 0 }
+    }
+
+    /// Whether a channel is to be named as off.
+    pub(super) fn lacks_off(&self, name: ObjectName, is_closed: bool) -> bool {
+        let channel = self.channels.get(&name);
+        channel.is_some_and(|channel| self.is_to_be_off(channel, is_closed) && !channel.is_off)
+    }
+
+    const fn is_to_be_off(&self, channel: &Channel, is_closed: bool) -> bool {
+        channel.is_unwanted || is_closed && self.is_gated(channel)
     }
 
     /// The driver has been told.
@@ -227,14 +254,27 @@ impl Channels {
         for name in names {
             if let Some(channel) = self.channels.get_mut(name) {
                 channel.is_off = off;
+                channel.offs = if off { channel.offs.saturating_add(1) } else { channel.offs.saturating_sub(1) };
             }
         }
     }
 
-    /// Those that it matters to name when the gate opens or closes. Compute comes first: where it takes several calls, the first ones
-    /// matter most to others.
+    /// The driver was told that they are to be off, and what it made of that is not known.
+    pub(super) fn may_be_off(&mut self, names: &[ObjectName]) {
+        for name in names {
+            if let Some(channel) = self.channels.get_mut(name) {
+                channel.is_off = false;
+                channel.offs = channel.offs.saturating_add(1);
+            }
+        }
+    }
+
+    /// Those that it matters to name when the gate opens or closes, and any that an earlier failure left where they are not to be.
+    /// Compute comes first: where it takes several calls, the first ones matter most to others.
     pub(super) fn at_the_gate(&self) -> Vec<ObjectName> {
-        let mut named: Vec<_> = self.channels.iter().filter(|(_, channel)| self.is_gated(channel)).collect();
+        let is_left = |channel: &Channel| channel.offs > 0 && !(channel.is_unwanted && channel.is_off);
+        let is_named = |channel: &Channel| self.is_gated(channel) || is_left(channel);
+        let mut named: Vec<_> = self.channels.iter().filter(|(_, channel)| is_named(channel)).collect();
         named.sort_by_key(|(_, channel)| Reverse(channel.engine));
         named.into_iter().map(|(name, _)| *name).collect()
     }
@@ -248,6 +288,11 @@ impl Channels {
         let names = self.below(name).unwrap_or_default();
         let mut channels = names.iter().filter_map(|name| self.channels.get(name));
         channels.any(|channel| channel.engine.is_throttled(self.throttle))
+    }
+
+    /// Whether one of them is throttled and can do work.
+    pub(super) fn any_at_work(&self, names: &[ObjectName]) -> bool {
+        names.iter().filter_map(|name| self.channels.get(name)).any(|channel| self.is_gated(channel))
     }
 
     /// Whether it is a throttled group that can do work.
@@ -390,13 +435,20 @@ mod tests {
         channels.want(&[one], false);
         channels.moved(&[one, two], true);
         let all = channels.at_the_gate();
-        assert_eq!(channels.moves(&all, true, false), Moves::default(), "both are off");
-        assert_eq!(
-            channels.moves(&all, false, false),
-            Moves { on: vec![two], off: vec![] },
-            "the program has taken it off itself"
-        );
-        assert_eq!(channels.moves(&all, true, true), Moves { on: vec![one, two], off: vec![one, two] });
+        let moves = |channels: &Channels, is_closed| {
+            [one, two].map(|name| (channels.ons(name, is_closed), channels.lacks_off(name, is_closed)))
+        };
+        assert_eq!(moves(&channels, true), [(0, false); 2], "both are off");
+        assert_eq!(moves(&channels, false), [(0, false), (1, false)], "the program has taken it off itself");
+        channels.doubt(&all);
+        assert_eq!(moves(&channels, true), [(0, true); 2], "off once more, and not on before");
+        assert_eq!(moves(&channels, false), [(1, true), (1, false)], "in the window, it is made sure of");
+        channels.moved(&all, true);
+        assert_eq!(moves(&channels, true), [(0, false); 2]);
+        assert_eq!(moves(&channels, false), [(0, false), (2, false)], "on as often as off");
+        channels.moved(&all, false);
+        channels.moved(&all, false);
+        assert_eq!(moves(&channels, false), [(0, true), (0, false)]);
         channels.want(&[one], true);
         channels.remove(one);
         assert_eq!(channels.at_the_gate(), [two]);

@@ -16,13 +16,7 @@ use std::{
 
 use runtime_config::config::Throttle;
 
-use super::{
-    Caller, CallerError,
-    channels::{Channels, Moves},
-    grant::OwnCard,
-    locks::lock,
-    raw::Raw,
-};
+use super::{Caller, CallerError, channels::Channels, grant::OwnCard, locks::lock, raw::Raw};
 use crate::{
     account::ObjectName,
     driver::{Driver, OwnClient},
@@ -155,7 +149,7 @@ impl CardGate {
         state.has_first |= state.channels.add_channel(name, parent, engine);
         drop(state);
         // What is refused here is found by the next edge.
-        let _ = self.bring(&[name], false);
+        let _ = self.bring(&[name]);
     }
 
     /// Whether there is a first throttled channel, of which nobody was told.
@@ -186,15 +180,26 @@ impl CardGate {
         }
     }
 
-    /// Brings channels to where they are to be; see [`Channels::moves`] for `in_doubt`. What the driver refuses is found by the next edge,
-    /// which names them again.
-    pub(super) fn bring(&self, names: &[ObjectName], in_doubt: bool) -> Result<(), EdgeError> {
-        self.act(|_| names.to_vec(), in_doubt).map(drop)
+    /// Brings channels to where they are to be. What the driver refuses is found by the next edge, which names them again.
+    pub(super) fn bring(&self, names: &[ObjectName]) -> Result<(), EdgeError> {
+        self.act(|_| names.to_vec()).map(drop)
+    }
+
+    /// The same after a call of the program's that may have put them back, or may have made them count from 0.
+    pub(super) fn bring_doubted(&self, names: &[ObjectName]) {
+        self.with(|channels| channels.doubt(names));
+        let _ = self.bring(names);
+    }
+
+    /// Whether the program has made so many calls since they were last on that another one has to wait until they are.
+    pub(super) fn is_overdone(&self, names: &[ObjectName]) -> bool {
+        let state = lock(&self.state);
+        state.is_closed && state.channels.any_doubted(names)
     }
 
     fn turn(&self, is_closed: bool) -> Result<Edge, EdgeError> {
         lock(&self.state).is_closed = is_closed;
-        let result = self.act(Channels::at_the_gate, false);
+        let result = self.act(Channels::at_the_gate);
         if !is_closed {
             self.opened.notify_all();
         }
@@ -202,51 +207,82 @@ impl CardGate {
     }
 
     /// Who is named is looked up only once nobody else tells the driver anything.
-    fn act(&self, names: impl FnOnce(&Channels) -> Vec<ObjectName>, in_doubt: bool) -> Result<Edge, EdgeError> {
+    fn act(&self, names: impl FnOnce(&Channels) -> Vec<ObjectName>) -> Result<Edge, EdgeError> {
         let _acting = lock(&self.acting);
-        let Moves { on, off } = {
+        let (names, ons) = {
             let State { channels, is_closed, .. } = &*lock(&self.state);
-            channels.moves(&names(channels), *is_closed, in_doubt)
+            let names = names(channels);
+            let ons = names.iter().map(|name| (*name, channels.ons(*name, *is_closed)));
+            let ons: Vec<_> = ons.filter(|(_, times)| *times > 0).collect();
+            (names, ons)
         };
-        let mut edge = Edge { channels: on.len() + off.len(), calls: 0 };
-        let put_back = self.name_all(false, &on, &mut edge);
+        let mut edge = Edge { channels: ons.len(), calls: 0 };
+        let mut put_back = Ok(());
+        for round in 0..ons.iter().map(|(_, times)| *times).max().unwrap_or(0) {
+            let on: Vec<_> = ons.iter().filter(|(_, times)| *times > round).map(|(name, _)| *name).collect();
+            put_back = self.name_all(false, &on, &mut edge);
+            if put_back.is_err() {
+                break;
+            }
+        }
+        let off: Vec<_> = {
+            let State { channels, is_closed, .. } = &*lock(&self.state);
+            names.into_iter().filter(|name| channels.lacks_off(*name, *is_closed)).collect()
+        };
+        edge.channels += off.len();
         self.name_all(true, &off, &mut edge).and(put_back).map(|()| edge)
     }
 
     /// Names channels to the driver, as many at a time as it takes. A channel that has gone makes it refuse the whole call, though it
-    /// does the others of it all the same (580.159.04): to be sure of that, they are named again without it, after whatever was done has
-    /// been undone. The first refusal that is about one that is still there is what is told.
+    /// does the others of it all the same (580.159.04): to be sure of that, they are named again without it. One that has been taken off twice
+    /// so is put back twice. The first refusal that is about one that is still there is what is told.
     fn name_all(&self, disable: bool, names: &[ObjectName], edge: &mut Edge) -> Result<(), EdgeError> {
         let mut result = Ok(());
         let mut todo: Vec<Vec<ObjectName>> = names.chunks(MOST).rev().map(<[_]>::to_vec).collect();
         while let Some(mut chunk) = todo.pop() {
+            if !disable {
+                // The gate may be about to close.
+                let State { channels, is_closed, .. } = &*lock(&self.state);
+                chunk.retain(|name| channels.ons(*name, *is_closed) > 0);
+            }
+            if chunk.is_empty() {
+                continue;
+            }
             edge.calls += 1;
             let Err(failure) = self.name_channels(disable, &chunk) else {
                 self.with(|channels| channels.moved(&chunk, disable));
                 continue;
             };
             if !failure.is_about_channels() {
+                self.failed(disable, &chunk, &failure);
                 return Err(self.error(DISABLE_CHANNELS_NAME, failure));
             }
             let named = chunk.len();
             self.retain_living(&mut chunk);
-            if disable && !chunk.is_empty() {
-                edge.calls += 1;
-                // What is on the card already stays there; one that is not known refuses that, too.
-                let _ = self.name_channels(false, &chunk);
-            }
-            match chunk.len() {
-                0 => {}
-                living if living < named => todo.push(chunk),
-                1 if matches!(failure, Failure::Refused(Status::INVALID_CHANNEL)) => {}
-                1 => result = result.and(Err(self.error(DISABLE_CHANNELS_NAME, failure))),
-                living => {
-                    todo.push(chunk.split_off(living / 2));
-                    todo.push(chunk);
+            match chunk.as_slice() {
+                [] => {}
+                // The driver knows no such channel.
+                [_] if named == 1 && matches!(failure, Failure::Refused(Status::INVALID_CHANNEL)) => {}
+                [_] if named == 1 => {
+                    self.failed(disable, &chunk, &failure);
+                    result = result.and(Err(self.error(DISABLE_CHANNELS_NAME, failure)));
+                }
+                _ => {
+                    self.failed(disable, &chunk, &failure);
+                    let rest = if chunk.len() == named { chunk.split_off(named / 2) } else { Vec::new() };
+                    todo.extend([rest, chunk]);
                 }
             }
         }
         result
+    }
+
+    /// A call that names channels did not succeed as a whole, and may have been done all the same.
+    fn failed(&self, disable: bool, names: &[ObjectName], failure: &Failure) {
+        if matches!(failure, Failure::Refused(Status::NOT_SUPPORTED)) {
+            return;
+        }
+        self.with(|channels| if disable { channels.may_be_off(names) } else { channels.doubt(names) });
     }
 
     /// Leaves out those that have gone since they were looked up, or whose client has.

@@ -98,7 +98,7 @@ impl Session {
     pub(super) fn works_on(&self, channel: ObjectName, class: u32) {
         if let (Some(engine), Some(gate)) = (Engine::of_class(class), self.gate_of(channel)) {
             gate.with(|channels| channels.works_on(channel, engine));
-            let _ = gate.bring(&[channel], false);
+            let _ = gate.bring(&[channel]);
         }
     }
 
@@ -145,7 +145,7 @@ impl Session {
             channels.schedule(name);
             channels.below(name).unwrap_or_default()
         });
-        let _ = gate.bring(&names, true);
+        let _ = gate.bring(&names);
         if let Some(group) = gate.with(|channels| channels.group_handle(name)).filter(|_| gate.sets_slices()) {
             gate.bring_slice(group);
         }
@@ -162,7 +162,7 @@ impl Session {
         }
         let disables = flight.params().first().is_some_and(|flag| *flag != 0);
         gate.with(|channels| channels.want(&names, !disables));
-        let status = match gate.bring(&names, false) {
+        let status = match gate.bring(&names) {
             Ok(()) => return answer(flight, Status::OK),
             Err(EdgeError::Refused { status, .. }) => status,
             Err(EdgeError::Call { .. }) => Status::INVALID_STATE,
@@ -236,8 +236,11 @@ impl Session {
             below.iter().for_each(|channel| channels.works_on(*channel, engine));
             below
         });
-        flight.execute(self.driver.as_ref())?;
-        let _ = gate.bring(&below, true);
+        gate.wait(flight.caller, |channels| channels.any_at_work(&below))?;
+        may_be_doubted(gate, &below)?;
+        if flight.execute(self.driver.as_ref())?.is_ok() {
+            gate.bring_doubted(&below);
+        }
         flight.finish()
     }
 
@@ -262,8 +265,9 @@ impl Session {
     fn execute_and_bring(&self, flight: &mut Flight<'_>, name: ObjectName) -> Result<(), End> {
         let gate = self.gate_of(name).ok_or(NOT_FOUND)?;
         gate.wait(flight.caller, |channels| channels.any_throttled(name))?;
+        may_be_doubted(gate, &[name])?;
         flight.execute(self.driver.as_ref())?;
-        let _ = gate.bring(&[name], true);
+        gate.bring_doubted(&[name]);
         Ok(())
     }
 
@@ -283,7 +287,7 @@ impl Session {
         let want = |wanted| {
             let bring = |(gate, names): &(&Arc<CardGate>, Vec<ObjectName>)| {
                 gate.with(|channels| channels.want(names, wanted));
-                gate.bring(names, false)
+                gate.bring(names)
             };
             // Each, whatever becomes of the others.
             off.iter().map(bring).fold(Ok(()), Result::and)
@@ -328,9 +332,12 @@ impl Session {
         for gate in &self.gates {
             gate.wait(flight.caller, |channels| channels.throttled() > 0)?;
         }
+        for gate in &self.gates {
+            may_be_doubted(gate, &gate.with(|channels| channels.at_the_gate()))?;
+        }
         flight.execute(self.driver.as_ref())?;
         for gate in &self.gates {
-            let _ = gate.bring(&gate.with(|channels| channels.at_the_gate()), true);
+            gate.bring_doubted(&gate.with(|channels| channels.at_the_gate()));
         }
         flight.finish()
     }
@@ -363,6 +370,12 @@ impl Session {
         let _ = write_u32(flight.params_mut(), cilp_at, asked);
         flight.finish()
     }
+}
+
+/// Refuses a call that may put channels back, of which there have been too many since they were last on the card. Only who has waited as
+/// long as calls do comes so far.
+fn may_be_doubted(gate: &CardGate, names: &[ObjectName]) -> Result<(), End> {
+    if gate.is_overdone(names) { Err(End::Status(Status::INVALID_STATE)) } else { Ok(()) }
 }
 
 /// Answers in the driver's place.

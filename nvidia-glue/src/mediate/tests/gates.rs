@@ -8,14 +8,21 @@ use std::{
 use proptest::{collection::vec, prelude::*, sample::Index};
 
 use super::{
-    spy::{COPY, DISABLE, GR, NVDEC, SCHEDULE_CHANNEL, SCHEDULE_GROUP, SET_TIMESLICE, Spy},
+    spy::{COPY, DISABLE, GR, NVDEC, SCHEDULE_CHANNEL, SCHEDULE_GROUP, SET_TIMESLICE, Seen, Spy},
     world::{Container, Context, Machine, Program},
 };
 use crate::{
     mediate::{Answer, Stopped, gate::MOST_WAIT, locks::lock},
-    rm::Status,
+    rm::{Status, layout::read_u32},
     schedule::{Edge, EdgeError},
 };
+
+const BIND_GROUP: u32 = 0xa06c_0102;
+const BIND_CHANNEL: u32 = 0xa06f_0104;
+const STOP: u32 = 0xa06f_0112;
+const RESET: u32 = 0x906f_0102;
+const SUSPEND: u32 = 0x83de_0317;
+const RESUME: u32 = 0x83de_0318;
 
 #[test]
 fn a_closed_gate_has_every_throttled_channel_of_every_process_off() {
@@ -204,14 +211,15 @@ fn impatient(context: &Context<'_, '_>, (object, id): (u32, u32)) -> Answer {
 
 #[test]
 fn what_could_put_a_channel_on_the_card_waits_for_the_window() {
-    const STOP: u32 = 0xa06f_0112;
-    const RESET: u32 = 0x906f_0102;
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
     let container = spy.container(&machine);
     let program = container.program();
     let context = program.context(0);
     let (channel, video) = (context.scheduled(GR, 1)[0], context.scheduled(NVDEC, 1)[0]);
+    let bound = context.group(GR);
+    context.channel(bound, 0).unwrap();
+    context.schedule(bound, SCHEDULE_GROUP).unwrap();
     let object = program.alloc(context.control, (context.client, channel, 0), 0xcbc0, &mut [0; 8]).unwrap();
     let mut session = super::world::words(&[0, context.client, object]);
     let place = (context.client, context.device, 0);
@@ -223,9 +231,12 @@ fn what_could_put_a_channel_on_the_card_waits_for_the_window() {
         (channel, SCHEDULE_CHANNEL),
         (channel, STOP),
         (channel, RESET),
-        (debugger, 0x83de_0318),
+        (channel, BIND_CHANNEL),
+        (bound, BIND_GROUP),
+        (debugger, RESUME),
     ];
-    let others = [(video, SCHEDULE_CHANNEL), (video, STOP), (video, RESET)];
+    // One that cannot do work yet may be bound.
+    let others = [(video, SCHEDULE_CHANNEL), (video, STOP), (video, RESET), (group, BIND_GROUP)];
     let gate = container.gate();
     gate.close().unwrap();
     for call in waiting {
@@ -554,17 +565,128 @@ fn a_gate_keeps_no_file_and_nobody_alive() {
     assert_eq!(spy.duplicates(), 0);
 }
 
+#[test]
+fn a_loop_of_bind_stop_or_reset_in_the_off_time_puts_nothing_on_the_card() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    // More than one call names.
+    let channels: Vec<u32> = (0..2).flat_map(|_| context.scheduled(GR, 65)).collect();
+    let gate = container.gate();
+    for id in [BIND_CHANNEL, STOP, RESET, SCHEDULE_CHANNEL] {
+        gate.close().unwrap();
+        // As if each had waited as long as calls do.
+        container.session.hurry(true);
+        spy.seen();
+        for channel in channels.iter().cycle().take(10 * channels.len()) {
+            let mut params = GR.to_le_bytes().to_vec();
+            params.resize(
+                if id == SCHEDULE_CHANNEL {
+                    3
+                } else if id == BIND_CHANNEL {
+                    4
+                } else {
+                    16
+                },
+                0,
+            );
+            let _ = context.control(*channel, id, &mut params);
+            assert!(!spy.works(&context, *channel));
+        }
+        assert_eq!(put_on(&spy.seen()), [], "{id:#x}");
+        container.session.hurry(false);
+        // However often: the calls that it takes to open are bounded.
+        assert!(gate.open().unwrap().calls <= 3 * 4, "{id:#x}");
+        assert!(channels.iter().all(|channel| spy.works(&context, *channel)), "{id:#x}");
+    }
+}
+
+#[test]
+fn a_channel_that_has_gone_has_nobody_put_on_while_the_gate_closes() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let (staying, leaving) = (container.program(), container.program());
+    let context = staying.context(0);
+    let gone = leaving.context(0);
+    let mut channels = context.scheduled(GR, 40);
+    gone.scheduled(GR, 3);
+    channels.extend(context.scheduled(GR, 10));
+    leaving.close(gone.control);
+    let gate = container.gate();
+    for _ in 0..3 {
+        spy.seen();
+        gate.close().unwrap();
+        assert_eq!(put_on(&spy.seen()), []);
+        assert!(channels.iter().all(|channel| !spy.works(&context, *channel)));
+        gate.open().unwrap();
+        assert!(channels.iter().all(|channel| spy.works(&context, *channel)));
+    }
+}
+
+#[test]
+fn what_a_call_that_failed_may_have_done_is_undone() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let channels = context.scheduled(GR, 2);
+    let gate = container.gate();
+    // NV_ERR_TIMEOUT: the card did it all the same, and nobody knows.
+    spy.refuse_what_is_done(DISABLE, Status(0x65));
+    for _ in 0..3 {
+        assert!(gate.close().is_err());
+    }
+    spy.refuse_nothing();
+    gate.close().unwrap();
+    assert!(channels.iter().all(|channel| !spy.works(&context, *channel)));
+    gate.open().unwrap();
+    assert!(channels.iter().all(|channel| spy.works(&context, *channel)));
+}
+
+/// Channels that controls name to be put on the card.
+fn put_on(seen: &[Seen]) -> Vec<(u32, u32)> {
+    let ons = seen.iter().filter(|seen| seen.id == DISABLE && seen.params[0] == 0);
+    let names = |seen: &Seen| {
+        let count = read_u32(&seen.params, 4).unwrap() as usize;
+        let word = |at| read_u32(&seen.params, at).unwrap();
+        (0..count).map(|at| (word(24 + 4 * at), word(280 + 4 * at))).collect::<Vec<_>>()
+    };
+    ons.flat_map(names).collect()
+}
+
 /// What programs and the scheduler do, in any order.
 #[derive(Debug, Clone)]
 enum Deed {
     Group(u32),
-    Channel { below: Option<Index>, engine: u32 },
+    Channel {
+        below: Option<Index>,
+        engine: u32,
+    },
     Duplicate(Index),
     Schedule(Index),
-    Disable { channel: Index, disable: bool },
-    Bind { channel: Index, engine: u32 },
+    Disable {
+        channel: Index,
+        disable: bool,
+    },
+    Bind {
+        channel: Index,
+        engine: u32,
+    },
     Object(Index),
+    Stop(Index),
+    Reset(Index),
+    Suspend,
+    Resume,
     Free(Index),
+    /// The driver refuses to take channels off or to put them on for as long as the next deed takes; or says so, and does it.
+    Refuse {
+        is_done: bool,
+        status: u32,
+    },
     Open,
     Close,
 }
@@ -579,9 +701,16 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
         1 => index.clone().prop_map(Deed::Duplicate),
         4 => index.clone().prop_map(Deed::Schedule),
         3 => (index.clone(), any::<bool>()).prop_map(|(channel, disable)| Deed::Disable { channel, disable }),
-        1 => (index.clone(), engine).prop_map(|(channel, engine)| Deed::Bind { channel, engine }),
+        3 => (index.clone(), engine).prop_map(|(channel, engine)| Deed::Bind { channel, engine }),
         1 => index.clone().prop_map(Deed::Object),
+        1 => index.clone().prop_map(Deed::Stop),
+        1 => index.clone().prop_map(Deed::Reset),
+        1 => Just(Deed::Suspend),
+        1 => Just(Deed::Resume),
         1 => index.prop_map(Deed::Free),
+        // NV_ERR_TIMEOUT, NV_ERR_INVALID_STATE, NV_ERR_INVALID_CHANNEL.
+        1 => prop::sample::select(vec![(true, 0x65), (true, 0x40), (false, 0x65), (false, 0x40), (false, 0x21)])
+            .prop_map(|(is_done, status)| Deed::Refuse { is_done, status }),
         2 => Just(Deed::Open),
         2 => Just(Deed::Close),
     ];
@@ -599,13 +728,18 @@ struct Known {
 }
 
 struct Play<'p, 'a> {
+    spy: &'a Spy,
     container: &'a Container,
     program: &'p Program<'a>,
     context: Context<'p, 'a>,
     /// Handles of groups: which group each is, and whether that is throttled.
     groups: Vec<(u32, u32, bool)>,
     channels: Vec<Known>,
+    debugger: u32,
     closed: bool,
+    /// The driver refused something, and there was no edge since.
+    is_troubled: bool,
+    refuses: bool,
 }
 
 impl Play<'_, '_> {
@@ -640,8 +774,10 @@ impl Play<'_, '_> {
             }
             Deed::Disable { channel, disable } if !self.channels.is_empty() => {
                 let at = channel.index(self.channels.len());
-                context.disable(*disable, &[(context.client, self.channels[at].channel)]).unwrap();
-                self.channels[at].wanted = !disable;
+                let done = context.disable(*disable, &[(context.client, self.channels[at].channel)]);
+                assert!(done.is_ok() || self.refuses);
+                // What is refused is not remembered.
+                self.channels[at].wanted = !disable || done.is_err();
             }
             Deed::Bind { channel, engine } if !self.channels.is_empty() => {
                 let at = channel.index(self.channels.len());
@@ -655,20 +791,41 @@ impl Play<'_, '_> {
                     self.channels[at].throttled = true;
                 }
             }
+            Deed::Stop(at) | Deed::Reset(at) if !self.channels.is_empty() => {
+                let id = if matches!(deed, Deed::Stop(_)) { STOP } else { RESET };
+                let _ = context.control(at.get(&self.channels).channel, id, &mut [0; 16]);
+            }
+            Deed::Suspend | Deed::Resume => {
+                let id = if matches!(deed, Deed::Suspend) { SUSPEND } else { RESUME };
+                let _ = context.control(self.debugger, id, &mut [0; 16]);
+            }
+            Deed::Refuse { is_done, status } => {
+                let refuse = if *is_done { Spy::refuse_what_is_done } else { Spy::refuse };
+                refuse(self.spy, DISABLE, Status(*status));
+                (self.refuses, self.is_troubled) = (true, true);
+            }
             Deed::Free(at) if !self.channels.is_empty() => {
                 let known = self.channels.swap_remove(at.index(self.channels.len()));
                 context.free(known.channel).unwrap();
             }
-            Deed::Open => {
-                self.container.gate().open().unwrap();
-                self.closed = false;
-            }
-            Deed::Close => {
-                self.container.gate().close().unwrap();
-                self.closed = true;
+            Deed::Open | Deed::Close => {
+                let (gate, closes) = (self.container.gate(), matches!(deed, Deed::Close));
+                let edge = if closes { gate.close() } else { gate.open() };
+                assert!(edge.is_ok() || self.refuses, "{edge:?}");
+                self.closed = closes;
+                self.is_troubled = edge.is_err();
             }
             _ => {}
         }
+        if self.refuses && !matches!(deed, Deed::Refuse { .. }) {
+            self.spy.refuse_nothing();
+            (self.refuses, self.is_troubled) = (false, true);
+        }
+    }
+
+    /// Channels that are to be off outside the window.
+    fn throttled(&self) -> impl Iterator<Item = &Known> {
+        self.channels.iter().filter(|known| known.throttled)
     }
 }
 
@@ -676,24 +833,36 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_done_no_throttled_channel_works_while_the_gate_is_closed(deeds in deeds()) {
+    fn whatever_is_done_no_throttled_channel_works_or_is_put_on_while_the_gate_is_closed(deeds in deeds()) {
         let machine = Machine::new(1);
         let spy = Spy::new(&machine);
         let container = spy.container(&machine);
         container.session.hurry(true);
         let program = container.program();
         let context = program.context(0);
+        let mut session = super::world::words(&[0, context.client, context.device]);
+        let debugger = program.alloc(context.control, (context.client, context.device, 0), 0x83de, &mut session).unwrap();
         let mut play = Play {
+            spy: &spy,
             container: &container,
             program: &program,
             context,
             groups: Vec::new(),
             channels: Vec::new(),
+            debugger,
             closed: false,
+            is_troubled: false,
+            refuses: false,
         };
         for deed in &deeds {
+            spy.seen();
             play.does(deed);
-            for known in &play.channels {
+            let put_on = put_on(&spy.seen());
+            for known in play.throttled().filter(|_| play.closed) {
+                let name = (play.context.client, known.channel);
+                prop_assert!(!put_on.contains(&name), "{known:?} is put on by {deed:?}");
+            }
+            for known in play.channels.iter().filter(|_| !play.is_troubled) {
                 if play.closed && known.throttled {
                     prop_assert!(!spy.works(&play.context, known.channel), "{known:?} works after {deed:?}");
                 }
@@ -702,8 +871,7 @@ proptest! {
                     prop_assert!(spy.works(&play.context, known.channel), "{known:?} is off after {deed:?}");
                 }
             }
-            let throttled = play.channels.iter().filter(|known| known.throttled).count();
-            prop_assert_eq!(container.gate().channels(), throttled);
+            prop_assert_eq!(container.gate().channels(), play.throttled().count());
         }
     }
 }

@@ -374,25 +374,26 @@ fn a_channel_that_is_stopped_or_reset_obeys_afterwards() {
     let container = spy.container(&machine);
     let program = container.program();
     let context = program.context(0);
-    let channel = context.scheduled(GR, 1)[0];
-    container.gate().close().unwrap();
-    // As if each had waited as long as calls do.
-    container.session.hurry(true);
     // Nor does one that is scheduled or bound again.
     let again = [(SCHEDULE_CHANNEL, 3), (0xa06f_0104, 4)];
     let stopped = [0xa06f_0112, 0x906f_0102, 0xa06f_0102, 0xc36f_0102].map(|id| (id, 16));
     for (id, size) in again.into_iter().chain(stopped) {
+        let channel = context.scheduled(GR, 1)[0];
+        container.gate().close().unwrap();
+        // As if it had waited as long as calls do.
+        container.session.hurry(true);
         let mut params = vec![0; size];
         params[0] = 1;
         spy.seen();
         let _ = context.control(channel, id, &mut params);
-        let seen: Vec<u32> = spy.seen().iter().map(|seen| seen.id).collect();
-        // Put on and taken off: whatever it was before, it is off once.
-        assert_eq!(seen, [id, DISABLE, DISABLE]);
+        let seen: Vec<_> = spy.seen().iter().map(|seen| (seen.id, seen.params[0])).collect();
+        // Whatever it was before, it is off: taken off once more, and never put on to do so.
+        assert_eq!(seen, [(id, 1), (DISABLE, 1)]);
         assert!(!spy.works(&context, channel));
+        container.session.hurry(false);
+        container.gate().open().unwrap();
+        assert!(spy.works(&context, channel));
     }
-    container.gate().open().unwrap();
-    assert!(spy.works(&context, channel));
 }
 
 #[test]

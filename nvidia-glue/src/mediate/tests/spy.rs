@@ -117,6 +117,7 @@ pub(super) struct Spy {
     card: Mutex<Card>,
     during: Mutex<Option<(u32, During)>>,
     refused: Mutex<HashMap<u32, Status>>,
+    refused_though_done: Mutex<HashMap<u32, Status>>,
     answers: Mutex<HashMap<u32, Vec<u8>>>,
     uvm_seen: Mutex<Vec<u32>>,
     /// With where its status is.
@@ -139,6 +140,7 @@ impl Spy {
             card: Mutex::default(),
             during: Mutex::default(),
             refused: Mutex::default(),
+            refused_though_done: Mutex::default(),
             answers: Mutex::default(),
             uvm_seen: Mutex::default(),
             uvm_refused: Mutex::default(),
@@ -179,6 +181,11 @@ impl Spy {
         lock(&self.refused).insert(id, status);
     }
 
+    /// The same, but it is done all the same.
+    pub(super) fn refuse_what_is_done(&self, id: u32, status: Status) {
+        lock(&self.refused_though_done).insert(id, status);
+    }
+
     /// From now on the driver answers this control so.
     pub(super) fn answer(&self, id: u32, params: Vec<u8>) {
         lock(&self.answers).insert(id, params);
@@ -202,6 +209,7 @@ impl Spy {
     pub(super) fn refuse_nothing(&self) {
         lock(&self.uvm_refused).clear();
         lock(&self.refused).clear();
+        lock(&self.refused_though_done).clear();
         *lock(&self.free_refused) = None;
     }
 
@@ -288,7 +296,12 @@ impl Driver for Spy {
         let answer = self.driver.ioctl(file, DriverCall { command, args: &mut *args, buffers, files })?;
         let mut card = lock(&self.card);
         match (number, control) {
-            ((0x2a, false), Some(seen)) if word(args, 28) == 0 => card.control(&seen),
+            ((0x2a, false), Some(seen)) if word(args, 28) == 0 => {
+                card.control(&seen);
+                if let Some(status) = lock(&self.refused_though_done).get(&seen.id) {
+                    assert!(write_u32(args, 28, status.0));
+                }
+            }
             // It names channels that have gone; the others are done.
             ((0x2a, false), Some(seen)) if seen.id == DISABLE && word(args, 28) == Status::INVALID_CHANNEL.0 => {
                 card.control(&seen);
