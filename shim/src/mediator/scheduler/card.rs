@@ -3,6 +3,8 @@
 //! Each step brings the card to where it should be now and says until when nothing is to be done. While the container has no
 //! channels there, nothing is: the gate stands as the first one is to find it.
 
+mod standing;
+
 use std::{
     io,
     path::PathBuf,
@@ -10,8 +12,7 @@ use std::{
 };
 
 use nvidia_glue::schedule::{
-    CardStatus, Course, EdgeError, Gate, Running, Timetable,
-    meter::Measured,
+    Course, EdgeError, Gate, Timetable,
     pacer::{Move, Next, Pacer},
     priority::LOW_SLICE_US,
 };
@@ -27,8 +28,6 @@ use super::{
 };
 use crate::sync::lock;
 
-/// How often something is told at least while there are channels.
-const TELLING_US: u64 = 250_000;
 /// How often it is looked who has the card, where that matters.
 const LOOKING_US: u64 = 100_000;
 /// How often the driver is asked at once for the same edge, and what lies between.
@@ -448,83 +447,6 @@ impl<C: Clock> CardScheduler<C> {
                 self.set_course(now_us);
             }
             Err(error) => self.degrade(error, now_us),
-        }
-    }
-
-    /// Tells how it stands, if it is time. When to tell again.
-    fn tell(&mut self) -> u64 {
-        let now_us = self.clock.now_us();
-        if now_us >= self.tell_us {
-            self.tell_us = now_us + TELLING_US;
-            self.tally.add_up(now_us);
-            if self.terms.sharing != Sharing::Windows && !self.terms.others.is_empty() {
-                self.sight.take();
-            }
-            let used_us = self.used_us(now_us).unwrap_or(self.tally.open_us);
-            let achieved = self.tally.achieved_ppm(now_us, used_us);
-            let mut status = self.status(now_us, achieved);
-            status.utilization_ppm = self.board.measured(&status, self.measured(now_us));
-            self.board.tell(self.place.index, status, Some(self.tell_us));
-        }
-        self.tell_us
-    }
-
-    /// What it used of a card that others use at the same time.
-    fn used_us(&self, now_us: u64) -> Option<u64> {
-        let is_shared = self.terms.sharing != Sharing::Windows || self.trouble.is_degraded();
-        if is_shared && !self.terms.others.is_empty() { self.sight.used_us(now_us) } else { None }
-    }
-
-    /// What it used of the card, whoever else uses it.
-    fn measured(&self, now_us: u64) -> Measured {
-        // Where only its own windows are, the time in them is the most that it can have been; where there is no log, and others are on the
-        // card at the same time, nobody can tell.
-        let is_alone = self.terms.sharing == Sharing::Windows && !self.trouble.is_degraded();
-        let used_us = self.sight.used_us(now_us).or_else(|| is_alone.then_some(self.tally.open_us));
-        Measured { at_us: now_us, used_us, share_ppm: self.terms.share_ppm, rests: !self.is_awake }
-    }
-
-    fn status(&self, now_us: u64, [achieved_1s_ppm, achieved_60s_ppm]: [Option<u32>; 2]) -> CardStatus {
-        let busy = match self.terms.sharing {
-            _ if !self.is_awake => Some(false),
-            Sharing::Windows => self.ran,
-            Sharing::Free | Sharing::Weights => self.sight.is_busy(now_us),
-        };
-        CardStatus {
-            uuid: self.gate.uuid().to_owned(),
-            running: self.running(now_us),
-            channels: self.gate.channels(),
-            groups: self.gate.groups(),
-            busy,
-            open_us: self.tally.open_us,
-            throttled_us: self.tally.throttled_us,
-            used_us: self.used_us(now_us),
-            share_ppm: self.terms.share_ppm,
-            utilization_ppm: None,
-            achieved_1s_ppm,
-            achieved_60s_ppm,
-            window_loss_us: self.pacer.window_loss_us(),
-            edges: self.edges.all,
-            late_edges: self.edges.late,
-            latest_edge_us: self.edges.latest_us,
-            failures: self.trouble.failures,
-            refused: self.trouble.refused(),
-        }
-    }
-
-    fn running(&self, now_us: u64) -> Running {
-        if self.trouble.is_degraded() {
-            Running::Degraded
-        } else if self.is_held {
-            Running::Waiting
-        } else if self.terms.sharing == Sharing::Weights {
-            Running::Slices
-        } else if self.pacer.course().is_unlimited(now_us) {
-            Running::Free
-        } else if self.pacer.is_open() {
-            Running::Open
-        } else {
-            Running::Closed
         }
     }
 }

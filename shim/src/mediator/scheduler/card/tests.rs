@@ -12,7 +12,7 @@ use nvidia_glue::{
     driver::{Presence, Switch, SwitchLog, SwitchLogError, Taken},
     inject::status_file,
     rm::Status as RmStatus,
-    schedule::{CardTurn, Edge, Epoch, Neighbour, Pass, Status, StatusFile, Turn, Window, now_us},
+    schedule::{CardTurn, Edge, Epoch, Neighbour, Pass, Running, Status, StatusFile, Turn, Window, now_us},
 };
 use runtime_config::{Bytes, request::Priority};
 
