@@ -235,8 +235,8 @@ impl Channels {
     pub(super) fn ons(&self, name: ObjectName, is_closed: bool) -> u32 {
         let Some(channel) = self.channels.get(&name) else { return 0 };
         let to_be_off = self.is_to_be_off(channel, is_closed);
-        let is_made_sure_of = !channel.is_off && !(is_closed && self.is_gated(channel));
-        if !to_be_off || is_made_sure_of { channel.offs } else { 0 }
+        let is_kept_off = channel.is_off || is_closed && self.is_gated(channel);
+        if to_be_off && is_kept_off { 0 } else { channel.offs }
     }
 
     /// Whether a channel is to be named as off.
