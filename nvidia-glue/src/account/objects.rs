@@ -23,18 +23,35 @@ pub struct Placement<'a> {
     /// in every release (a channel: its address space and context share). Those that are not known are left out. Not among them is
     /// the memory of a channel's USERD: the channel outlives its handle ([`Accounts::attach`]).
     pub dependencies: &'a [Handle],
+    /// Objects of the same client that the driver goes on using for it by an address of its own, without holding them: those that are to be told
+    /// of a channel's errors. Those that are not known are left out.
+    pub notifiers: &'a [Handle],
+    /// How long the memory is that it is; 0: none of its own, or nobody has said.
+    pub length: Bytes,
 }
 
 impl<'a> Placement<'a> {
     /// `object` under `parent`, going with nothing else.
     pub const fn under(parent: Handle, object: Handle) -> Self {
-        Self { parent, object, dependencies: &[] }
+        Self { parent, object, dependencies: &[], notifiers: &[], length: Bytes(0) }
     }
 
     /// The same, and it goes with `dependencies` too.
     #[must_use]
     pub const fn going_with(self, dependencies: &'a [Handle]) -> Self {
         Self { dependencies, ..self }
+    }
+
+    /// The same, and `notifiers` are told of its errors.
+    #[must_use]
+    pub const fn telling(self, notifiers: &'a [Handle]) -> Self {
+        Self { notifiers, ..self }
+    }
+
+    /// The same, and it is so much memory.
+    #[must_use]
+    pub const fn long(self, length: Bytes) -> Self {
+        Self { length, ..self }
     }
 }
 
@@ -217,6 +234,12 @@ impl Accounts {
                 self.tree.depend(index, on);
             }
         }
+        for &notifier in placement.notifiers {
+            if let Some(notifier) = self.tree.find(name(notifier)) {
+                self.tree.notify(notifier, index);
+            }
+        }
+        self.tree.set_length(index, placement.length);
         for charge in reservation.attached {
             self.attachments.add(index, charge);
         }

@@ -43,6 +43,10 @@ pub struct ObjectView {
     pub kind: Kind,
     /// What it is charged for, alone or with others.
     pub charge: Option<(Card, Bytes)>,
+    /// How much memory it is; 0: none of its own, or nobody has said.
+    pub length: Bytes,
+    /// It goes with another object, besides its parent.
+    pub has_dependencies: bool,
 }
 
 /// What a process leaves behind, to be looked at: each may live on in another process.
@@ -129,9 +133,16 @@ impl Accounts {
 
     /// An object, if it is known.
     pub fn object(&self, name: ObjectName) -> Option<ObjectView> {
-        let object = self.tree.get(self.tree.find(name)?)?;
+        let index = self.tree.find(name)?;
+        let object = self.tree.get(index)?;
         let charge = object.charge.and_then(|charge| self.charges.amount(charge));
-        Some(ObjectView { kind: object.kind, charge })
+        let has_dependencies = self.tree.has_dependencies(index);
+        Some(ObjectView { kind: object.kind, charge, length: object.length, has_dependencies })
+    }
+
+    /// Whether freeing an object would leave something that tells it, or what goes with it, of its errors. A client's own handle leaves nothing.
+    pub fn is_told_by_others(&self, name: ObjectName) -> bool {
+        name.object != name.client && self.tree.find(name).is_some_and(|index| self.tree.is_told_by_others(index))
     }
 
     /// Every client, in no order.

@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 
 use foldhash::HashMap;
 
+use runtime_config::units::Bytes;
+
 use super::{Kind, ObjectName, charges::ChargeId};
 use crate::rm::Handle;
 
@@ -22,6 +24,8 @@ pub(super) struct Object {
     next: Option<Index>,
     previous: Option<Index>,
     pub(super) kind: Kind,
+    /// Bytes of memory that it is; 0: none, or nobody has said.
+    pub(super) length: Bytes,
     alive: bool,
 }
 
@@ -35,6 +39,29 @@ pub(super) struct Tree {
     dependants: BTreeSet<(Index, Index)>,
     /// The same the other way round.
     dependencies: BTreeSet<(Index, Index)>,
+    /// (who is told, of whose errors).
+    notifiers: BTreeSet<(Index, Index)>,
+    /// The same the other way round.
+    notified: BTreeSet<(Index, Index)>,
+}
+
+/// The second ones of the pairs whose first one is `index`.
+fn of(pairs: &BTreeSet<(Index, Index)>, index: Index) -> impl Iterator<Item = Index> + '_ {
+    pairs.range((index, 0)..=(index, Index::MAX)).map(|(_, second)| *second)
+}
+
+/// Takes a pair out of both sets for each that `index` is the first one of in `pairs`.
+fn take_pairs(
+    pairs: &mut BTreeSet<(Index, Index)>,
+    reversed: &mut BTreeSet<(Index, Index)>,
+    index: Index,
+) -> Vec<Index> {
+    let seconds: Vec<Index> = of(pairs, index).collect();
+    for &second in &seconds {
+        pairs.remove(&(index, second));
+        reversed.remove(&(second, index));
+    }
+    seconds
 }
 
 impl Tree {
@@ -70,7 +97,17 @@ impl Tree {
         charge: Option<ChargeId>,
     ) -> Option<Index> {
         let next = parent.and_then(|parent| self.get(parent)).and_then(|parent| parent.first_child);
-        let object = Object { name, charge, parent, first_child: None, next, previous: None, kind, alive: true };
+        let object = Object {
+            name,
+            charge,
+            parent,
+            first_child: None,
+            next,
+            previous: None,
+            kind,
+            length: Bytes(0),
+            alive: true,
+        };
         let index = match self.free.pop() {
             Some(index) => {
                 *self.slots.get_mut(index as usize)? = object;
@@ -100,6 +137,41 @@ impl Tree {
         }
     }
 
+    /// Whether an object goes with another one, besides its parent.
+    pub(super) fn has_dependencies(&self, index: Index) -> bool {
+        of(&self.dependencies, index).next().is_some()
+    }
+
+    pub(super) fn set_length(&mut self, index: Index, length: Bytes) {
+        if let Some(object) = self.get_mut(index) {
+            object.length = length;
+        }
+    }
+
+    /// `notifier` is told of the errors of `user`.
+    pub(super) fn notify(&mut self, notifier: Index, user: Index) {
+        self.notifiers.insert((notifier, user));
+        self.notified.insert((user, notifier));
+    }
+
+    /// Whether something that would go with an object is told of the errors of something that would not.
+    pub(super) fn is_told_by_others(&self, index: Index) -> bool {
+        if self.notifiers.is_empty() {
+            return false;
+        }
+        let (mut doomed, mut next) = (BTreeSet::from([index]), vec![index]);
+        while let Some(index) = next.pop() {
+            let mut child = self.get(index).and_then(|object| object.first_child);
+            let mut found: Vec<Index> = of(&self.dependants, index).collect();
+            while let Some(index) = child {
+                found.push(index);
+                child = self.get(index).and_then(|object| object.next);
+            }
+            next.extend(found.into_iter().filter(|index| doomed.insert(*index)));
+        }
+        doomed.iter().any(|index| of(&self.notifiers, *index).any(|user| !doomed.contains(&user)))
+    }
+
     /// Takes out an object and all that goes with it; calls `gone` for each.
     pub(super) fn remove(&mut self, index: Index, mut gone: impl FnMut(Index, &Object)) {
         let mut doomed = vec![index];
@@ -113,15 +185,10 @@ impl Tree {
                 child = object.next.take();
                 (object.parent, object.previous) = (None, None);
             }
-            while let Some(&edge) = self.dependants.range((index, 0)..=(index, Index::MAX)).next() {
-                self.dependants.remove(&edge);
-                self.dependencies.remove(&(edge.1, edge.0));
-                doomed.push(edge.1);
-            }
-            while let Some(&edge) = self.dependencies.range((index, 0)..=(index, Index::MAX)).next() {
-                self.dependencies.remove(&edge);
-                self.dependants.remove(&(edge.1, edge.0));
-            }
+            doomed.extend(take_pairs(&mut self.dependants, &mut self.dependencies, index));
+            take_pairs(&mut self.dependencies, &mut self.dependants, index);
+            take_pairs(&mut self.notifiers, &mut self.notified, index);
+            take_pairs(&mut self.notified, &mut self.notifiers, index);
             if self.by_name.get(&object.name) == Some(&index) {
                 self.by_name.remove(&object.name);
             }

@@ -43,6 +43,8 @@ pub(super) struct Prepared {
     pub(super) dependencies: Vec<Handle>,
     /// Memory to which it is a reference.
     pub(super) references: Vec<Handle>,
+    /// What is told of its errors.
+    pub(super) notifiers: Vec<Handle>,
     /// What matters of it to later calls.
     pub(super) place: Option<(Card, Place)>,
     /// What it is to the card's gate.
@@ -64,7 +66,15 @@ pub(super) enum Gated {
 
 impl From<Reservation> for Prepared {
     fn from(reservation: Reservation) -> Self {
-        Self { reservation, dependencies: Vec::new(), references: Vec::new(), place: None, gated: None, must_be: None }
+        Self {
+            reservation,
+            dependencies: Vec::new(),
+            references: Vec::new(),
+            notifiers: Vec::new(),
+            place: None,
+            gated: None,
+            must_be: None,
+        }
     }
 }
 
@@ -106,6 +116,8 @@ struct Wanted {
     dependencies: Vec<Handle>,
     /// Memory to which it is a reference.
     references: Vec<Handle>,
+    /// What is told of its errors.
+    notifiers: Vec<Handle>,
     gated: Option<Gated>,
 }
 
@@ -214,10 +226,11 @@ impl Session {
     fn alloc_object(&self, flight: &mut Flight<'_>, alloc: Alloc, class: &Class) -> Result<Answer, End> {
         let pid = flight.pid;
         let prepare = |flight: &Flight<'_>| {
-            let Wanted { memory, place, dependencies, references, gated } = self.wanted(flight, alloc, class)?;
+            let Wanted { memory, place, dependencies, references, notifiers, gated } =
+                self.wanted(flight, alloc, class)?;
             let ask = Ask { client: alloc.client, kind: kind_of(class.kind, place), memory, process: pid };
             let reservation = lock(&self.accounts).reserve(ask)?;
-            Ok(Prepared { dependencies, references, place, gated, ..reservation.into() })
+            Ok(Prepared { dependencies, references, notifiers, place, gated, ..reservation.into() })
         };
         let making = Making {
             client: alloc.client,
@@ -304,13 +317,17 @@ impl Session {
                 wanted.place = Some((card, Place::Group { is_measured: false }));
                 wanted.gated = Some(Gated::Group(engine));
                 wanted.dependencies = handles(params, GROUP_DEPENDENCIES);
+                wanted.notifiers = handles(params, GROUP_NOTIFIERS);
+                self.notifiers_are_known(alloc.client, &wanted.notifiers)?;
             }
             ClassKind::Channel => {
                 // One on a card that is not known would run whenever it likes.
                 let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
                 wanted.dependencies = handles(params, CHANNEL_DEPENDENCIES);
                 wanted.references = handles(params, USERD_MEMORY);
-                self.userd_is_known(alloc.client, &wanted.references)?;
+                self.userd_is_known(alloc.client, params)?;
+                wanted.notifiers = handles(params, CHANNEL_NOTIFIERS);
+                self.notifiers_are_known(alloc.client, &wanted.notifiers)?;
                 // One that is not in a group gets buffers of its own.
                 let is_grouped = lock(&self.topology).group(alloc.client, alloc.parent).is_some();
                 let engine = memory::channel_engine(params).unwrap_or(0);
@@ -329,13 +346,47 @@ impl Session {
     /// A channel keeps the memory that its USERD is in, but goes with it (570 to 595) where that is pinned memory of the program's
     /// (`NV01_MEMORY_SYSTEM_OS_DESCRIPTOR`). That is made without the mediator, so its end would not be seen, and whoever opens
     /// and closes the gate would go on naming a channel that is not there. No program that was recorded has it there.
-    fn userd_is_known(&self, client: Handle, memories: &[Handle]) -> Result<(), End> {
+    ///
+    /// The driver adds the offset to the memory's first physical address and asks no further (`kchannelCreateUserdMemDesc_GV100`,
+    /// src/nvidia/src/kernel/gpu/fifo/arch/volta/kernel_channel_gv100.c, 525 to 595): beyond the memory's end the card would write into
+    /// whatever lies there. A range of addresses (0x50a0) is none that it could be in.
+    fn userd_is_known(&self, client: Handle, params: &[u8]) -> Result<(), End> {
+        let pairs = params.get(USERD_HANDLES).unwrap_or_default().chunks_exact(4);
+        let offsets = params.get(USERD_OFFSETS).unwrap_or_default().chunks_exact(8);
+        let pairs = pairs.zip(offsets).map(|(handle, offset)| (read_u32(handle, 0), read_u64(offset, 0)));
+        for (index, pair) in pairs.enumerate() {
+            let (handle, offset) = (pair.0.unwrap_or(0), pair.1.unwrap_or(0));
+            if handle == 0 && (index == 0 || offset == 0) {
+                continue;
+            }
+            // Only a card's first subdevice has one; programs leave the others out.
+            if index > 0 {
+                return Err(End::Status(Status::INVALID_ARGUMENT));
+            }
+            let memory = lock(&self.accounts).object(ObjectName::new(client, Handle(handle)));
+            let memory = memory.filter(|memory| memory.kind == Kind::Memory && memory.length.0 > 0);
+            let length = memory.ok_or(End::Status(Status::OBJECT_NOT_FOUND))?.length.0;
+            if offset.checked_add(USERD_SIZE).is_none_or(|end| end > length) {
+                return Err(End::Status(Status::INVALID_OFFSET));
+            }
+        }
+        Ok(())
+    }
+
+    /// The driver goes on writing a channel's errors to where it found that memory when the channel was made, and holds it by nothing
+    /// (`pErrContextMemDesc`, src/nvidia/src/kernel/gpu/fifo/kernel_channel.c): only what is seen to be freed may be told.
+    fn notifiers_are_known(&self, client: Handle, notifiers: &[Handle]) -> Result<(), End> {
         let accounts = lock(&self.accounts);
-        let is_charged = |memory: &Handle| {
-            let object = accounts.object(ObjectName::new(client, *memory));
-            object.is_some_and(|object| object.kind == Kind::Memory && object.charge.is_some())
+        let is_known = |notifier: &Handle| {
+            let object = accounts.object(ObjectName::new(client, *notifier));
+            // Memory, or a context DMA, which goes with the memory that it is of.
+            object.is_some_and(|object| match object.kind {
+                Kind::Memory => object.length.0 > 0,
+                Kind::Other => object.has_dependencies,
+                _ => false,
+            })
         };
-        if memories.iter().all(is_charged) { Ok(()) } else { Err(End::Status(Status::OBJECT_NOT_FOUND)) }
+        if notifiers.iter().all(is_known) { Ok(()) } else { Err(End::Status(Status::OBJECT_NOT_FOUND)) }
     }
 
     /// An event watches an object of the container's, and wakes a file.
@@ -412,7 +463,8 @@ impl Session {
     }
 
     fn make_locked(&self, flight: &mut Flight<'_>, making: &Making<'_>) -> Result<Option<Made>, Stop> {
-        let Prepared { reservation, dependencies, references, place, gated, must_be } = (making.prepare)(flight)?;
+        let Prepared { reservation, dependencies, references, notifiers, place, gated, must_be } =
+            (making.prepare)(flight)?;
         let holds = match self.hold_all(making.client, &references) {
             Ok(holds) => holds,
             Err(refusal) => {
@@ -420,7 +472,7 @@ impl Session {
                 return Err(refusal.into());
             }
         };
-        let made = self.execute_reserved(flight, making, reservation, &dependencies, must_be);
+        let made = self.execute_reserved(flight, making, reservation, (&dependencies, &notifiers), must_be);
         let object = made.as_ref().ok().copied().flatten();
         self.attach_all(holds, object);
         if let Some(made) = object {
@@ -457,7 +509,7 @@ impl Session {
         flight: &mut Flight<'_>,
         making: &Making<'_>,
         reservation: Reservation,
-        dependencies: &[Handle],
+        (dependencies, notifiers): (&[Handle], &[Handle]),
         must_be: Option<u32>,
     ) -> Result<Option<Made>, Stop> {
         let &Making { client, parent, handle, size, .. } = making;
@@ -475,9 +527,10 @@ impl Session {
             return Err(Stop::End(End::Status(Status::INVALID_ARGUMENT)));
         }
         let bytes = size.and_then(|size| flight.field(size)).and_then(|(bytes, at)| read_u64(bytes, at));
+        let length = Bytes(bytes.unwrap_or(0));
         // An allocation in pages of 4 KiB says less than it takes of the card.
         let bytes = bytes.map(|bytes| Bytes(bytes.checked_next_multiple_of(memory::GRANULE).unwrap_or(u64::MAX)));
-        let placement = Placement::under(parent, object).going_with(dependencies);
+        let placement = Placement::under(parent, object).going_with(dependencies).telling(notifiers).long(length);
         let committed = lock(&self.accounts).commit(reservation, placement, bytes);
         let Err(not) = committed else { return Ok(Some(Made { client, object })) };
         let freed = self.raw(&flight.file, client).free(object);
@@ -603,6 +656,10 @@ impl Session {
     pub(super) fn free(&self, flight: &mut Flight<'_>, client: Handle, object: Handle) -> Result<Answer, End> {
         self.own_client(client)?;
         self.locks.with(&[Name::Client(client)], || -> Result<(), End> {
+            // The driver would go on writing a channel's errors to where that was. No program that was recorded does it.
+            if lock(&self.accounts).is_told_by_others(ObjectName::new(client, object)) {
+                return Err(End::Status(Status::STATE_IN_USE));
+            }
             if flight.execute(self.driver.as_ref())?.is_ok() {
                 self.forget(client, object);
             }
@@ -634,6 +691,15 @@ const GROUP_DEPENDENCIES: &[usize] = &[8];
 const CHANNEL_DEPENDENCIES: &[usize] = &[24, 28];
 /// `hUserdMemory[0]` of a channel's parameters. The channel outlives its handle, and keeps the memory.
 const USERD_MEMORY: &[usize] = &[32];
+
+/// `hUserdMemory` and `userdOffset` of a channel's parameters: of eight subdevices each.
+const USERD_HANDLES: std::ops::Range<usize> = 32..64;
+const USERD_OFFSETS: std::ops::Range<usize> = 64..128;
+/// Bytes of a USERD (`NV_RAMUSERD_CHAN_SIZE`, Volta and later).
+const USERD_SIZE: u64 = 512;
+/// `hObjectError` and `hObjectEccError` of a channel's parameters, and of a group's.
+const CHANNEL_NOTIFIERS: &[usize] = &[0, 140];
+const GROUP_NOTIFIERS: &[usize] = &[0, 4];
 
 /// The handles at these offsets, without those that are null.
 fn handles(params: &[u8], at: &[usize]) -> Vec<Handle> {

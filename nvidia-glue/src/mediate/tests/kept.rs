@@ -2,12 +2,17 @@
 
 use super::{
     spy::{COPY, GR, SCHEDULE_GROUP, Spy},
-    world::{Container, Context, MIB, Machine, host_memory_params, range, uuid_bytes, words},
+    world::{
+        Container, Context, MIB, Machine, device_params, host_memory_params, memory_params, range, uuid_bytes, words,
+    },
 };
 use crate::{
     account::Card,
     mediate::locks::lock,
-    rm::{Handle, Node, Status, layout::write_u32},
+    rm::{
+        Handle, Node, Status,
+        layout::{write_u32, write_u64},
+    },
 };
 
 /// A channel whose USERD is in that memory (`hUserdMemory[0]`).
@@ -86,6 +91,107 @@ fn a_userd_in_memory_that_nobody_knows_is_refused() {
     assert_eq!(spy.escapes(0x2b), Vec::<Vec<u8>>::new());
     let counts = lock(&container.session.accounts).counts();
     assert_eq!((counts.channels, counts.abandoned, container.gate().channels()), (0, 0, 0));
+}
+
+/// The card writes into it, wherever that is: the driver does not ask whether it is in the memory.
+#[test]
+fn a_userd_lies_in_its_memory() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    // One page, though more is charged for it.
+    let host = context.object(0x3e, &mut host_memory_params(4096)).unwrap();
+    let video = context.memory(2 * MIB).unwrap();
+    let channel = |memory: u32, offset: u64, others: (usize, u32, u64)| {
+        let mut params = [0; 368];
+        assert!(write_u32(&mut params, 32, memory) && write_u32(&mut params, 128, GR));
+        assert!(write_u64(&mut params, 64, offset));
+        let (index, handle, offset) = others;
+        if index > 0 {
+            assert!(write_u32(&mut params, 32 + 4 * index, handle) && write_u64(&mut params, 64 + 8 * index, offset));
+        }
+        program.alloc(context.control, (context.client, context.device, 0), 0xc86f, &mut params)
+    };
+    for (memory, length) in [(host, 4096), (video, 2 * MIB)] {
+        for offset in [0, length - 512] {
+            let made = channel(memory, offset, (0, 0, 0)).unwrap();
+            context.free(made).unwrap();
+        }
+        spy.escapes(0);
+        for offset in [length - 511, length, 65536 * 1024, u64::MAX, u64::MAX - 511] {
+            assert_eq!(channel(memory, offset, (0, 0, 0)), Err(Status::INVALID_OFFSET), "{offset:#x}");
+        }
+        for index in 1..8 {
+            assert_eq!(channel(memory, 0, (index, memory, 0)), Err(Status::INVALID_ARGUMENT));
+            assert_eq!(channel(memory, 0, (index, 0, 512)), Err(Status::INVALID_ARGUMENT));
+        }
+        assert_eq!(spy.escapes(0x2b), Vec::<Vec<u8>>::new());
+    }
+    // Addresses are no memory, though the tables for them are charged.
+    let mut addresses = memory_params(2 * MIB);
+    assert!(write_u32(&mut addresses, 8, 0x0008_0000));
+    let addresses = context.object(0x50a0, &mut addresses).unwrap();
+    assert_eq!(channel(addresses, 0, (0, 0, 0)), Err(Status::OBJECT_NOT_FOUND));
+}
+
+/// The driver writes a channel's errors to where it found the memory, and asks nobody whether it is still there.
+#[test]
+fn what_is_told_of_a_channels_errors_outlives_it() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let notifier = || context.object(0x3e, &mut host_memory_params(4096)).unwrap();
+    let channel_telling = |parent: u32, (at, notifier): (usize, u32)| {
+        let mut params = [0; 368];
+        assert!(write_u32(&mut params, at, notifier) && write_u32(&mut params, 128, GR));
+        program.alloc(context.control, (context.client, parent, 0), 0xc86f, &mut params)
+    };
+    for at in [0, 140] {
+        let memory = notifier();
+        let channel = channel_telling(context.device, (at, memory)).unwrap();
+        spy.escapes(0);
+        assert_eq!(context.free(memory), Err(Status::STATE_IN_USE));
+        // A duplicate is another handle of the same memory, which the channel does not know.
+        let duplicate =
+            program.dup(context.control, (context.client, context.device), (context.client, memory)).unwrap();
+        context.free(duplicate).unwrap();
+        assert_eq!(spy.escapes(0x29).len(), 1, "the driver was asked for the duplicate alone");
+        context.free(channel).unwrap();
+        context.free(memory).unwrap();
+    }
+    for at in [0, 4] {
+        let memory = notifier();
+        let mut params = [0; 32];
+        assert!(write_u32(&mut params, at, memory) && write_u32(&mut params, 12, GR));
+        let group = context.object(0xa06c, &mut params).unwrap();
+        assert_eq!(context.free(memory), Err(Status::STATE_IN_USE));
+        context.free(group).unwrap();
+        context.free(memory).unwrap();
+    }
+    // With a device go memory and channel below it, and nothing is left to be told; another device's channel would be.
+    let other =
+        program.alloc(context.control, (context.client, context.client, 0), 0x80, &mut device_params(0)).unwrap();
+    let memory =
+        program.alloc(context.control, (context.client, other, 0), 0x3e, &mut host_memory_params(4096)).unwrap();
+    let channel = channel_telling(context.device, (0, memory)).unwrap();
+    assert_eq!(context.free(other), Err(Status::STATE_IN_USE));
+    context.free(channel).unwrap();
+    channel_telling(other, (0, memory)).unwrap();
+    context.free(other).unwrap();
+    // What nobody sees freed may not be told.
+    let unknown = 0x77;
+    let address_space = context.object(0x90f1, &mut [0; 56]).unwrap();
+    for notifier in [unknown, address_space, context.device] {
+        assert_eq!(channel_telling(context.device, (0, notifier)), Err(Status::OBJECT_NOT_FOUND));
+    }
+    let memory = notifier();
+    channel_telling(context.device, (0, memory)).unwrap();
+    program.free(context.control, context.client, context.client).unwrap();
+    assert_eq!(lock(&container.session.accounts).counts().objects, 0);
 }
 
 impl Context<'_, '_> {
