@@ -25,7 +25,7 @@ impl Session {
         if control.row().is_none() {
             self.count_unknown(UnknownKind::Control(control.id), !matches!(rule, ControlRule::Refuse(..)));
         }
-        if let ControlRule::Refuse(status, _) = rule {
+        if let ControlRule::Answered(status, _) | ControlRule::Refuse(status, _) = rule {
             return Err(End::Status(status));
         }
         if control.params_size > Control::PARAMS_MOST {
@@ -67,7 +67,7 @@ impl Session {
             ControlRule::Export => self.export(flight, control),
             ControlRule::Import => self.import(flight, control),
             ControlRule::Share => self.share_control(flight, control),
-            ControlRule::Refuse(status, _) => Err(End::Status(status)),
+            ControlRule::Answered(status, _) | ControlRule::Refuse(status, _) => Err(End::Status(status)),
         }
     }
 

@@ -235,6 +235,10 @@ fn control_tables(text: &mut String) {
             ControlRule::Export => "gives an object out to a file: a reference",
             ControlRule::Import => "takes an object in from a file",
             ControlRule::Share => "lets other clients duplicate objects; the container's own only",
+            ControlRule::Answered(_, reason) => {
+                grouped.add(format!("answered without the driver: {reason}"), name_of(&row));
+                continue;
+            }
             ControlRule::Pass | ControlRule::Refuse(..) => continue,
         };
         grouped.add(done.to_owned(), name_of(&row));

@@ -88,6 +88,55 @@ fn a_question_about_a_channel_without_context_does_not_reach_the_driver() {
     assert_eq!(spy.count(CONTEXT_SIZE), 1);
 }
 
+/// The driver would let a program say where a page of its lies; keep a bare pointer to memory, and write through it when that is freed;
+/// signal the events of others; flush the whole card's cache; make a profiler's buffers for a group that was measured before.
+#[test]
+fn page_tables_notifiers_and_profilers_do_not_reach_the_driver() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let subdevice = context.subdevice;
+    let calls: [(u32, u32); 12] = [
+        (context.device, 0x0080_1801),
+        (context.device, 0x0080_1805),
+        (context.device, 0x0080_1809),
+        (context.device, 0x0080_180a),
+        (subdevice, 0x2080_0302),
+        (subdevice, 0x2080_0303),
+        (subdevice, 0x2080_0304),
+        (subdevice, 0x2080_0306),
+        (subdevice, 0x2080_0308),
+        (subdevice, 0x2080_1207),
+        (subdevice, 0x2080_120e),
+        (subdevice, 0x2080_1212),
+    ];
+    spy.seen();
+    for (object, id) in calls {
+        assert_eq!(context.control(object, id, &mut [0; 200]), Err(Status::NOT_SUPPORTED), "{id:#010x}");
+    }
+    assert_eq!(spy.seen(), []);
+}
+
+/// In an exclusive compute mode, who asked the driver first would keep the card from all others.
+#[test]
+fn a_reservation_of_the_card_is_answered_without_the_driver() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let containers = [spy.container(&machine), spy.container(&machine)];
+    let programs = containers.each_ref().map(Container::program);
+    let contexts = programs.each_ref().map(|program| program.context(0));
+    spy.seen();
+    for id in [0x2080_0145, 0x2080_0146] {
+        spy.refuse(id, Status::STATE_IN_USE);
+        for context in &contexts {
+            assert_eq!(context.subdevice_control(id, &mut []), Ok(()), "{id:#010x}");
+        }
+    }
+    assert_eq!(spy.seen(), []);
+}
+
 #[test]
 fn clients_of_other_containers_do_not_exist() {
     let machine = Machine::new(1);

@@ -1,9 +1,9 @@
 //! The controls of a device (class 0x0080).
 
 use super::{
-    ControlRow,
+    CACHE, ControlRow,
     ControlRule::{Pass, Refuse, Schedule},
-    INTERNAL, POINTERS, PRIVILEGED, SCHEDULING, SHARED, ScheduleKind, counted, row,
+    INTERNAL, PAGE_TABLES, POINTERS, PRIVILEGED, SCHEDULING, SHARED, ScheduleKind, counted, row,
 };
 use crate::rm::{
     Status,
@@ -56,12 +56,12 @@ pub(super) const DEVICE: &[ControlRow] = &[
     row(0x00801712, "NV0080_CTRL_CMD_FIFO_START_RUNLIST", Refuse(Status::INSUFFICIENT_PERMISSIONS, PRIVILEGED), "ctrl0080/ctrl0080fifo.h"),
     row(0x00801713, "NV0080_CTRL_CMD_FIFO_GET_CAPS_V2", Pass, "ctrl0080/ctrl0080fifo.h"),
     row(0x00801714, "NV0080_CTRL_CMD_FIFO_IDLE_CHANNELS", Schedule(ScheduleKind::Idle), "ctrl0080/ctrl0080fifo.h"),
-    row(0x00801801, "NV0080_CTRL_CMD_DMA_GET_PTE_INFO", Pass, "ctrl0080/ctrl0080dma.h"),
+    row(0x00801801, "NV0080_CTRL_CMD_DMA_GET_PTE_INFO", Refuse(Status::NOT_SUPPORTED, PAGE_TABLES), "ctrl0080/ctrl0080dma.h"),
     row(0x00801802, "NV0080_CTRL_CMD_DMA_FILL_PTE_MEM", Refuse(Status::NOT_SUPPORTED, POINTERS), "ctrl0080/ctrl0080dma.h"),
-    row(0x00801805, "NV0080_CTRL_CMD_DMA_FLUSH", Pass, "ctrl0080/ctrl0080dma.h"),
+    row(0x00801805, "NV0080_CTRL_CMD_DMA_FLUSH", Refuse(Status::NOT_SUPPORTED, CACHE), "ctrl0080/ctrl0080dma.h"),
     row(0x00801806, "NV0080_CTRL_CMD_DMA_ADV_SCHED_GET_VA_CAPS", Pass, "ctrl0080/ctrl0080dma.h"),
-    row(0x00801809, "NV0080_CTRL_CMD_DMA_GET_PDE_INFO", Pass, "ctrl0080/ctrl0080dma.h"),
-    row(0x0080180a, "NV0080_CTRL_CMD_DMA_SET_PTE_INFO", Pass, "ctrl0080/ctrl0080dma.h"),
+    row(0x00801809, "NV0080_CTRL_CMD_DMA_GET_PDE_INFO", Refuse(Status::NOT_SUPPORTED, PAGE_TABLES), "ctrl0080/ctrl0080dma.h"),
+    row(0x0080180a, "NV0080_CTRL_CMD_DMA_SET_PTE_INFO", Refuse(Status::NOT_SUPPORTED, PAGE_TABLES), "ctrl0080/ctrl0080dma.h"),
     row(0x0080180c, "NV0080_CTRL_CMD_DMA_INVALIDATE_TLB", Pass, "ctrl0080/ctrl0080dma.h"),
     row(0x0080180d, "NV0080_CTRL_CMD_DMA_GET_CAPS", Pass, "ctrl0080/ctrl0080dma.h"),
     row(0x0080180e, "NV0080_CTRL_CMD_DMA_SET_VA_SPACE_SIZE", Pass, "ctrl0080/ctrl0080dma.h"),

@@ -66,6 +66,8 @@ pub enum ControlRule {
     Import,
     /// Lets other clients duplicate an object.
     Share,
+    /// Answered with this status; the driver is not asked.
+    Answered(Status, &'static str),
     /// Refused.
     Refuse(Status, &'static str),
 }
@@ -212,9 +214,16 @@ const HANDLES: &str = "makes handles of memory that nobody would count";
 const INTERNAL: &str = "internal to the kernel";
 const MEMORY: &str = "tells of the whole card's memory";
 const OTHERS: &str = "tells of other containers";
+const PAGE_TABLES: &str =
+    "reads page tables, or rewrites what lies where in them: physical addresses are the driver's alone to choose";
 const POINTERS: &str = "its parameters point to memory in ways that are not described here";
 const PRIVILEGED: &str = "for administrators or the kernel: the driver would refuse it, and log that";
+const PROFILER: &str = "for profilers: makes buffers on the card that nobody counts, or samples whatever runs there";
+const RAW_MEMORY: &str =
+    "the driver keeps a bare pointer to memory that may be freed, or writes into it what the card's interrupts say";
+const RESERVATION: &str = "in an exclusive compute mode the first container would lock out all others; who uses a card is decided by the grant";
 const SCHEDULING: &str = "scheduling is by the grant";
+const SIGNALS: &str = "signals the events of all clients of the card";
 const SHARED: &str = "changes the card, or the host, for all who use it";
 const VGPU: &str = "virtual GPUs, of the host";
 const WAITERS: &str = "puts as many waiters as are asked for into a list that the kernel walks with interrupts off";

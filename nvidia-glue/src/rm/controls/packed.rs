@@ -194,7 +194,8 @@ const fn is(one: &ControlRule, other: &ControlRule) -> bool {
         | (ControlRule::Share, ControlRule::Share) => true,
         (ControlRule::View(one), ControlRule::View(other)) => *one as u8 == *other as u8,
         (ControlRule::Schedule(one), ControlRule::Schedule(other)) => *one as u8 == *other as u8,
-        (ControlRule::Refuse(one, why), ControlRule::Refuse(other, reason)) => one.0 == other.0 && same(why, reason),
+        (ControlRule::Answered(one, why), ControlRule::Answered(other, reason))
+        | (ControlRule::Refuse(one, why), ControlRule::Refuse(other, reason)) => one.0 == other.0 && same(why, reason),
         _ => false,
     }
 }

@@ -147,6 +147,18 @@ fn what_reveals_or_schedules_never_just_passes() {
         0x00da_0001,
         0x00da_0003,
         0x5080_0103,
+        0x0080_1801,
+        0x0080_1805,
+        0x0080_1809,
+        0x0080_180a,
+        0x2080_0302,
+        0x2080_0303,
+        0x2080_0304,
+        0x2080_0306,
+        0x2080_0308,
+        0x2080_1207,
+        0x2080_120e,
+        0x2080_1212,
     ] {
         assert!(matches!(rule_of(id), ControlRule::Refuse(..)), "{id:#010x}");
     }
