@@ -16,7 +16,7 @@ use std::{fmt, fs::File, io, os::fd::AsFd, sync::Arc};
 pub use file_watch::{FileWatch, Watched};
 pub use nvidia::NvidiaDriver;
 pub use own_client::{OpenClientError, open_own_client};
-pub(crate) use patch::zeroes;
+pub(crate) use patch::LEAST_BUFFER;
 pub(crate) use raw::Raw;
 pub use simulated::{SimulatedDriver, SimulatedDriverError};
 pub use switches::{Presence, Switch, SwitchLog, SwitchLogError, Taken};

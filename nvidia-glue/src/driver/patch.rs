@@ -11,7 +11,7 @@ use crate::sys;
 
 /// The driver takes a buffer to be as long as the struct that it expects there, which most calls do not say. The longest
 /// parameters of an allocation are well below this.
-const LEAST_BUFFER: usize = 4096;
+pub(crate) const LEAST_BUFFER: usize = 4096;
 /// The same for the argument of UVM's calls, whose numbers do not say its length either: 9264 bytes is the longest
 /// (`UVM_MAP_EXTERNAL_ALLOCATION_PARAMS` since 550.54.14, kernel-open/nvidia-uvm/uvm_ioctl.h).
 const LEAST_UVM_ARGS: usize = 16384;
@@ -21,13 +21,6 @@ thread_local! {
     /// at every call costs more than the call's other copies together. (What UVM writes back is as long as what it reads; should that be
     /// more than the tables know, later calls of the same container may find it there.)
     static PADDED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// So many zeroes, with room for what the driver takes them to be.
-pub(crate) fn zeroes(length: usize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(length.max(LEAST_BUFFER));
-    bytes.resize(length, 0);
-    bytes
 }
 
 /// `NV_ESC_RM_CONTROL` (src/nvidia/arch/nvalloc/unix/include/nv_escape.h): says itself how long its buffer is.

@@ -1,10 +1,10 @@
 //! One ioctl on its way: private copies of all that it consists of, and where each came from.
 
-use std::{io, sync::Arc};
+use std::{cell::RefCell, fs::File, io, sync::Arc};
 
 use super::{Answer, Caller, CallerError, Pid, alloc::Made};
 use crate::{
-    driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder, zeroes},
+    driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder, LEAST_BUFFER},
     rm::{
         Call, Status,
         decode::Row,
@@ -32,6 +32,53 @@ impl From<CallerError> for End {
             CallerError::BadDescriptor { .. } => libc::EBADF,
             CallerError::Other(_) => libc::EIO,
         })
+    }
+}
+
+thread_local! {
+    /// Memory of calls that are done, for the next: the longest argument is beyond what the allocator has at hand.
+    static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+/// What a call with parameters has.
+const MOST_SPARE: usize = 4;
+/// Twice the longest argument.
+const LONGEST_SPARE: usize = 18 << 10;
+
+/// So many zeroes, with room for what the driver takes them to be.
+pub(super) fn zeroes(length: usize) -> Vec<u8> {
+    let mut bytes = spare();
+    bytes.reserve(length.max(LEAST_BUFFER));
+    bytes.resize(length, 0);
+    bytes
+}
+
+fn copy_of(bytes: &[u8]) -> Vec<u8> {
+    let mut copy = spare();
+    copy.extend_from_slice(bytes);
+    copy
+}
+
+fn spare() -> Vec<u8> {
+    SPARE.with_borrow_mut(Vec::pop).unwrap_or_default()
+}
+
+fn give_back(mut bytes: Vec<u8>) {
+    bytes.clear();
+    if bytes.capacity() <= LONGEST_SPARE {
+        SPARE.with_borrow_mut(|spare| {
+            if spare.len() < MOST_SPARE {
+                spare.push(bytes);
+            }
+        });
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        let Self { args, original, buffers, origins, .. } = self;
+        let of_buffers =
+            buffers.drain(..).map(|buffer| buffer.bytes).chain(origins.drain(..).map(|origin| origin.original));
+        of_buffers.chain([std::mem::take(args), std::mem::take(original)]).for_each(give_back);
     }
 }
 
@@ -87,7 +134,7 @@ impl<'a> Flight<'a> {
             address,
             row,
             call,
-            original: args.clone(),
+            original: copy_of(&args),
             args,
             buffers: Vec::new(),
             origins: Vec::new(),
@@ -148,7 +195,7 @@ impl<'a> Flight<'a> {
     }
 
     fn push(&mut self, holder: Holder, offset: usize, bytes: Vec<u8>, mut origin: Origin) {
-        origin.original.clone_from(&bytes);
+        origin.original = copy_of(&bytes);
         self.buffers.push(Buffer { holder, offset, bytes });
         self.origins.push(origin);
     }
@@ -287,7 +334,11 @@ impl<'a> Flight<'a> {
 
 /// The caller's file of that number, if it is one of the driver's.
 pub(super) fn driver_file(driver: &dyn Driver, caller: &dyn Caller, fd: i32) -> Result<Option<DeviceFile>, End> {
-    let file = caller.file(fd)?;
+    device_file(driver, caller.file(fd)?)
+}
+
+/// The file, if it is one of the driver's.
+pub(super) fn device_file(driver: &dyn Driver, file: File) -> Result<Option<DeviceFile>, End> {
     let node = driver.node_of(&file).map_err(errno)?;
     Ok(node.map(|node| DeviceFile { node, file: Arc::new(file) }))
 }

@@ -137,12 +137,20 @@ impl OpenFiles {
         self.controls.push(kept);
     }
 
+    /// A file that the next call of a process is likely to be made on: the one that it used last for such calls, as far as that is known, or
+    /// one that it has made a client on.
+    pub(super) fn likely(&self, pid: Pid, is_escape: bool) -> Option<DeviceFile> {
+        let control = || self.controls.iter().rev().find(|kept| kept.opener == pid).map(|kept| &kept.file);
+        let uvm = || self.uvm.iter().rev().find(|kept| kept.opener == pid).map(|kept| &kept.file);
+        if is_escape { control() } else { uvm() }.cloned()
+    }
+
     /// The number of a UVM file; a new one if it was never seen. `EMFILE` when there are too many.
     pub(super) fn uvm(&mut self, file: &DeviceFile, pid: Pid) -> io::Result<UvmFile> {
         // The last used is the last, and looked at first: each of the others costs a system call.
         for at in (0..self.uvm.len()).rev() {
             let Some(kept) = self.uvm.get(at) else { continue };
-            if same_open_file(&kept.file.file, &file.file)? {
+            if Arc::ptr_eq(&kept.file.file, &file.file) || same_open_file(&kept.file.file, &file.file)? {
                 let id = kept.id;
                 let last = self.uvm.len() - 1;
                 self.uvm.swap(at, last);
@@ -242,5 +250,20 @@ mod tests {
         assert_eq!(files.token(&one).unwrap().map(|token| token.id), Some(token.id));
         files.remove_token(token.id);
         assert!(files.token(&one).unwrap().is_none());
+    }
+
+    #[test]
+    fn the_likely_file_is_the_process_s_own_which_it_used_last() {
+        let mut files = OpenFiles::default();
+        let open = || device(tempfile::tempfile().unwrap());
+        let [own, other, later, control] = [open(), open(), open(), open()];
+        for (file, pid) in [(&own, Pid(1)), (&later, Pid(1)), (&other, Pid(2)), (&own, Pid(1))] {
+            files.uvm(file, pid).unwrap();
+        }
+        files.control(&control, Pid(1)).unwrap();
+        let is = |found: Option<DeviceFile>, file: &DeviceFile| Arc::ptr_eq(&found.unwrap().file, &file.file);
+        assert!(is(files.likely(Pid(1), false), &own) && is(files.likely(Pid(2), false), &other));
+        assert!(is(files.likely(Pid(1), true), &control));
+        assert!(files.likely(Pid(2), true).is_none() && files.likely(Pid(3), false).is_none());
     }
 }

@@ -16,7 +16,7 @@ use super::{
     Answer, Caller, Drift, Observer, OverMemoryEvent, Pid, Processes, SessionError, SessionSetup, Stopped, UnknownCall,
     UnknownKind,
     alloc::Made,
-    call::{End, Flight, driver_file},
+    call::{End, Flight, device_file, zeroes},
     gate::CardGate,
     grant::{Grant, OwnCard},
     host_mappings::HostMappings,
@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     account::{Accounts, Card, ObjectLimits, OverQuota, Refusal},
-    driver::{DeviceFile, Driver, OwnClient, open_own_client},
+    driver::{DeviceFile, Driver, OwnClient, open_own_client, same_open_file},
     rm::{Abi, Call, Handle, Node, Status, Undecodable, decode, decode::Decoded, escapes::Action, row},
     schedule::Gate,
     usage::{CardUsage, ProcessUsage, Usage},
@@ -91,6 +91,11 @@ impl fmt::Debug for Session {
 pub struct Undo {
     file: DeviceFile,
     made: Vec<Made>,
+}
+
+/// Whether a command is one of those that a control file or a card's takes (`NV_IOCTL_MAGIC`), by its bare number; else UVM's.
+const fn is_escape(command: u32) -> bool {
+    command >> 8 & 0xff == b'F' as u32
 }
 
 /// A card that a change of limits names is none of the container's.
@@ -219,10 +224,10 @@ impl Session {
     ) -> Result<Answer, End> {
         // Not the driver's file, says a look that another thread of the caller may make wrong by the time that the kernel looks:
         // so it is never continued.
-        let file = driver_file(self.driver.as_ref(), caller, fd)?.ok_or(End::Errno(libc::ENOTTY))?;
+        let file = self.file_called(caller, fd, command)?.ok_or(End::Errno(libc::ENOTTY))?;
         let pid = self.known_caller(caller)?;
         let row = row(self.abi, file.node, command).map_err(|error| self.undecodable(file.node, error))?;
-        let mut args = vec![0; row.size()];
+        let mut args = zeroes(row.size());
         if !args.is_empty() {
             caller.read(argument, &mut args)?;
         }
@@ -236,6 +241,20 @@ impl Session {
         let made = std::mem::take(&mut flight.made);
         *undo = (!made.is_empty()).then(|| Undo { file: flight.file.clone(), made });
         Ok(result.unwrap_or_else(|end| flight.end(end)))
+    }
+
+    /// The file that a call is made on, if it is one of the driver's. Most are made on the file that the process used before, of which a
+    /// duplicate is kept: to ask whether it is that costs less than to ask which node it is, and it is known again by the duplicate.
+    fn file_called(&self, caller: &dyn Caller, fd: i32, command: u32) -> Result<Option<DeviceFile>, End> {
+        let file = caller.file(fd)?;
+        let pid = caller.pid()?;
+        let likely = lock(&self.files).likely(pid, is_escape(command));
+        if let Some(likely) = likely
+            && same_open_file(&likely.file, &file).unwrap_or(false)
+        {
+            return Ok(Some(likely));
+        }
+        device_file(self.driver.as_ref(), file)
     }
 
     fn act(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {

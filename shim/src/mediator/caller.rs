@@ -17,6 +17,7 @@ use std::{
     collections::HashMap,
     fs::{self, File, OpenOptions},
     io,
+    ops::Range,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::FileExt,
@@ -43,6 +44,8 @@ struct Thread {
     memory: File,
     /// Of the thread itself; `None` on kernels before 6.9.
     pidfd: Option<OwnedFd>,
+    /// What its last call pointed to lay right behind the argument.
+    is_read_ahead: AtomicBool,
 }
 
 impl Thread {
@@ -94,7 +97,8 @@ impl Threads {
             None => (self.open(listener, id, tid, gone)?, true),
         };
         let (thread, is_there) = (RefCell::new(thread), Cell::new(is_there));
-        Ok(Calling { threads: self, listener, id, tid, thread, is_there, gone })
+        let ahead = RefCell::default();
+        Ok(Calling { threads: self, listener, id, tid, thread, is_there, ahead, gone })
     }
 
     fn open(&self, listener: BorrowedFd<'_>, id: u64, tid: i32, gone: Gone<'_>) -> Result<Arc<Thread>, CallerError> {
@@ -125,7 +129,7 @@ impl Threads {
             numbers(&status).ok_or_else(|| io::Error::other("/proc/TID/status is not understood"))?;
         let pidfd = self.thread_pidfd(tid)?;
         let process = self.processes.enter(pid, pid_in_container, gone)?;
-        Ok(Thread { tid, process, memory, pidfd })
+        Ok(Thread { tid, process, memory, pidfd, is_read_ahead: AtomicBool::new(false) })
     }
 
     fn thread_pidfd(&self, tid: i32) -> io::Result<Option<OwnedFd>> {
@@ -166,7 +170,38 @@ pub(super) struct Calling<'a> {
     thread: RefCell<Arc<Thread>>,
     /// What is kept is of the thread that waits.
     is_there: Cell<bool>,
+    ahead: RefCell<Ahead>,
     gone: Gone<'a>,
+}
+
+/// A call's argument and what lies right behind it, where the parameters that it points to are with programs that have both on their stack:
+/// they are read together, for that takes no longer than one of them.
+#[derive(Default)]
+struct Ahead {
+    /// Where the call's argument is; `None` until it is read.
+    argument: Option<u64>,
+    /// What was read from there on.
+    bytes: Vec<u8>,
+}
+
+/// The most that is read for one call before it is asked for.
+const MOST_AHEAD: u64 = 1024;
+/// What lies in one page can be read as one, or not at all. Pages are larger on some machines.
+const PAGE: u64 = 4096;
+
+impl Ahead {
+    /// How much may be read at once from there on.
+    fn room(argument: u64) -> u64 {
+        MOST_AHEAD.min(PAGE - argument % PAGE)
+    }
+
+    /// Where these bytes are in what may be read at once.
+    fn place(&self, address: u64, length: usize) -> Option<Range<usize>> {
+        let argument = self.argument?;
+        let begin = address.checked_sub(argument)?;
+        let end = begin.checked_add(u64::try_from(length).ok()?).filter(|end| *end <= Self::room(argument))?;
+        Some(usize::try_from(begin).ok()?..usize::try_from(end).ok()?)
+    }
 }
 
 impl Calling<'_> {
@@ -225,6 +260,13 @@ impl Calling<'_> {
         found.map_err(|error| no_file(fd, error))
     }
 
+    fn read_now(&self, address: u64, bytes: &mut [u8]) -> Result<usize, CallerError> {
+        self.transfer(bytes.len(), |memory, done| {
+            let rest = bytes.get_mut(done..).unwrap_or_default();
+            memory.read_at(rest, at(address, done))
+        })
+    }
+
     fn require_waiting<T>(&self, result: T) -> Result<T, CallerError> {
         if self.is_waiting() { Ok(result) } else { Err(CallerError::Gone) }
     }
@@ -263,14 +305,31 @@ impl Caller for Calling<'_> {
     }
 
     fn read_up_to(&self, address: u64, bytes: &mut [u8]) -> Result<usize, CallerError> {
-        self.transfer(bytes.len(), |memory, done| {
-            let rest = bytes.get_mut(done..).unwrap_or_default();
-            memory.read_at(rest, at(address, done))
-        })
+        let mut ahead = self.ahead.borrow_mut();
+        if ahead.argument.is_none() {
+            ahead.argument = Some(address);
+            if self.thread.borrow().is_read_ahead.load(Ordering::Relaxed)
+                && let Some(whole) = usize::try_from(Ahead::room(address)).ok().filter(|whole| bytes.len() < *whole)
+            {
+                ahead.bytes.resize(whole, 0);
+                let present = self.read_now(address, &mut ahead.bytes)?;
+                ahead.bytes.truncate(present);
+            }
+        } else {
+            let is_near = ahead.place(address, bytes.len()).is_some();
+            self.thread.borrow().is_read_ahead.store(is_near, Ordering::Relaxed);
+        }
+        if let Some(read) = ahead.place(address, bytes.len()).and_then(|place| ahead.bytes.get(place)) {
+            bytes.copy_from_slice(read);
+            return Ok(bytes.len());
+        }
+        drop(ahead);
+        self.read_now(address, bytes)
     }
 
     // Whether the caller still waits then, the answer to it tells: what it never hears of is undone.
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), CallerError> {
+        self.ahead.borrow_mut().bytes.clear();
         let written = self.transfer(bytes.len(), |memory, done| {
             memory.write_at(bytes.get(done..).unwrap_or_default(), at(address, done))
         })?;
@@ -328,6 +387,88 @@ fn gone_or_other(error: io::Error) -> CallerError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Calls of this thread's, of which nobody waits for an answer.
+    fn with_calls(test: impl for<'a> FnOnce(&'a (dyn Fn() -> Calling<'a> + 'a))) {
+        let tid = nix::unistd::gettid().as_raw();
+        let listener = File::open("/dev/null").unwrap();
+        let threads = Threads::new(Arc::new(ProcessTable::new(Vec::new()).unwrap()));
+        let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{tid}/mem")).unwrap();
+        let process = Process::of_nobody(nix::unistd::getpid().as_raw());
+        let thread = Arc::new(Thread { tid, process, memory, pidfd: None, is_read_ahead: AtomicBool::new(false) });
+        let gone = |_: &Arc<Process>| {};
+        test(&|| Calling {
+            threads: &threads,
+            listener: listener.as_fd(),
+            id: 0,
+            tid,
+            thread: RefCell::new(Arc::clone(&thread)),
+            is_there: Cell::new(true),
+            ahead: RefCell::default(),
+            gone: &gone,
+        });
+    }
+
+    /// Bytes at the beginning of a page, and where they are.
+    fn page() -> (Vec<u8>, usize, u64) {
+        let memory = vec![1_u8; 16384];
+        let address = memory.as_ptr().expose_provenance() as u64;
+        let offset = address.next_multiple_of(PAGE) - address;
+        (memory, usize::try_from(offset).unwrap(), address + offset)
+    }
+
+    #[test]
+    fn parameters_behind_the_argument_are_read_with_it_once_that_was_seen() {
+        let (mut memory, offset, base) = page();
+        with_calls(|call| {
+            let mut bytes = [0; 48];
+            let first = call();
+            first.read(base, &mut bytes).unwrap();
+            memory[offset + 200] = 2;
+            first.read(base + 200, &mut bytes).unwrap();
+            assert_eq!(bytes[..2], [2, 1], "they were not read before they were asked for");
+
+            let second = call();
+            second.read(base, &mut bytes).unwrap();
+            memory[offset + 200] = 3;
+            second.read(base + 200, &mut bytes).unwrap();
+            assert_eq!(bytes[..2], [2, 1], "as they were when the argument was read");
+            second.write(base + 300, &[9]).unwrap();
+            second.read(base + 200, &mut bytes).unwrap();
+            assert_eq!(bytes[..2], [3, 1], "nothing from before a write is used");
+            // Elsewhere: what comes next is read alone.
+            second.read(base + 5000, &mut bytes).unwrap();
+            let third = call();
+            third.read(base, &mut bytes).unwrap();
+            memory[offset + 200] = 4;
+            third.read(base + 200, &mut bytes).unwrap();
+            assert_eq!(bytes[..2], [4, 1]);
+        });
+    }
+
+    #[test]
+    fn what_is_read_ahead_ends_with_the_page_and_is_never_more_than_is_there() {
+        let (memory, offset, base) = page();
+        let end = base + PAGE;
+        let near = |argument, address, length| {
+            Ahead { argument: Some(argument), bytes: Vec::new() }.place(address, length).is_some()
+        };
+        assert!(near(base, base + 1000, 24) && !near(base, base + 1000, 25));
+        assert!(near(end - 48, end - 8, 8) && !near(end - 48, end - 8, 9));
+        assert!(!near(base, base - 1, 1) && !near(base, u64::MAX, 2) && !near(u64::MAX, 0, 1));
+        with_calls(|call| {
+            let mut bytes = [0; 48];
+            for _ in 0..2 {
+                let call = call();
+                call.read(end - 100, &mut bytes).unwrap();
+                assert_eq!(call.read_up_to(end - 50, &mut bytes).unwrap(), 48);
+                assert_eq!(bytes[..], memory[offset..offset + 48]);
+            }
+            let unmapped = call();
+            assert!(matches!(unmapped.read(64, &mut bytes), Err(CallerError::Fault { address: 64 })));
+            assert_eq!(unmapped.read_up_to(80, &mut bytes).unwrap(), 0);
+        });
+    }
 
     #[test]
     fn numbers_come_from_the_innermost_namespace() {
