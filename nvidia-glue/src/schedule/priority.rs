@@ -12,7 +12,7 @@
 pub const LOW_SLICE_US: u64 = 1_000;
 
 /// How long after it was let in a container looks for the first time: a slice of the others, and its own.
-const FIRST_LOOK_US: u64 = 4_000;
+pub const FIRST_LOOK_US: u64 = 4_000;
 /// How often it looks then. Less than the period of any timetable.
 const LOOK_US: u64 = 10_000;
 /// How many periods it waits at most before it is let in again.

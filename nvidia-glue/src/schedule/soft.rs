@@ -48,13 +48,14 @@ pub struct Steering {
     /// What the slice is multiplied by.
     factor: f64,
     looked_us: u64,
+    closed_us: u64,
     before: Vec<Member>,
     slice_us: Option<u64>,
 }
 
 impl Default for Steering {
     fn default() -> Self {
-        Self { factor: 1.0, looked_us: 0, before: Vec::new(), slice_us: None }
+        Self { factor: 1.0, looked_us: 0, closed_us: 0, before: Vec::new(), slice_us: None }
     }
 }
 
@@ -62,8 +63,16 @@ impl Steering {
     /// The slice of each of its channel groups; `None`: as before. To be asked as often as is convenient.
     ///
     /// `groups`: those of its groups that work. `others`: always in the same order; when they are others or other weights,
-    /// comparing begins anew. Without a log of switches, all `used_us` are 0 and slices follow the weights alone.
-    pub fn slice_us(&mut self, now_us: u64, own: Member, groups: usize, others: &[Member]) -> Option<u64> {
+    /// comparing begins anew. Without a log of switches, all `used_us` are 0 and slices follow the weights alone. `closed_us`: for how
+    /// long all of them were off the card together, in all (what is left beside windows is shared like this).
+    pub fn slice_us(
+        &mut self,
+        now_us: u64,
+        own: Member,
+        groups: usize,
+        others: &[Member],
+        closed_us: u64,
+    ) -> Option<u64> {
         let members: Vec<Member> = std::iter::once(own).chain(others.iter().copied()).collect();
         let is_same = self.before.len() == members.len()
             && self.before.iter().zip(&members).all(|(before, now)| before.weight == now.weight);
@@ -72,11 +81,11 @@ impl Steering {
             self.factor = 1.0;
         } else if passed_us < INTERVAL_US {
             return None;
-        } else if let Some(error) = error(&self.before, &members, passed_us) {
+        } else if let Some(error) = error(&self.before, &members, passed_us, closed_us.saturating_sub(self.closed_us)) {
             let step = (GAIN * error.clamp(-MOST_ERROR, MOST_ERROR)).exp();
             self.factor = (self.factor * step).clamp(MOST_FACTOR.recip(), MOST_FACTOR);
         }
-        self.looked_us = now_us;
+        (self.looked_us, self.closed_us) = (now_us, closed_us);
         self.before = members;
         let wanted = slice(&self.before, self.factor, groups);
         let is_worth = |slice_us: u64| (as_f64(slice_us) - wanted).abs() > WORTH * wanted;
@@ -92,11 +101,12 @@ impl Steering {
 }
 
 /// By how much the first member had less than its weight (positive) or more, as a logarithm; `None`: nobody to compare with.
-fn error(before: &[Member], now: &[Member], passed_us: u64) -> Option<f64> {
+fn error(before: &[Member], now: &[Member], passed_us: u64, closed_us: u64) -> Option<f64> {
+    let open_us = as_f64(passed_us.saturating_sub(closed_us));
     let hungry = before.iter().zip(now).map(|(before, now)| {
         let used = as_f64(now.used_us.saturating_sub(before.used_us));
-        let idle = as_f64(now.idle_us.saturating_sub(before.idle_us));
-        let is_hungry = used > 0.0 && now.weight > 0 && idle <= (1.0 - HUNGRY) * as_f64(passed_us);
+        let idle = as_f64(now.idle_us.saturating_sub(before.idle_us).saturating_sub(closed_us));
+        let is_hungry = used > 0.0 && now.weight > 0 && idle <= (1.0 - HUNGRY) * open_us;
         is_hungry.then(|| (f64::from(now.weight), used))
     });
     let hungry: Vec<Option<(f64, f64)>> = hungry.collect();

@@ -123,7 +123,7 @@ fn run(weights: &[u32], loads: &[Vec<Load>], run_us: u64, measured_us: u64) -> (
                 let groups = active.clamp(1, loads[own].len());
                 let mut others = members.clone();
                 let member = others.remove(own);
-                if let Some(slice_us) = steering.slice_us(card.now_us, member, groups, &others) {
+                if let Some(slice_us) = steering.slice_us(card.now_us, member, groups, &others, 0) {
                     card.slices_us[own] = slice_us;
                 }
             }
@@ -209,7 +209,7 @@ fn steered_us(members: &[(u32, UsedUs)]) -> u64 {
     let slice = |look: u64| {
         let at = members.iter().map(|(weight, used_us)| Member { weight: *weight, used_us: used_us(look), idle_us: 0 });
         let at: Vec<Member> = at.collect();
-        steering.slice_us(look * INTERVAL_US, at[0], 1, &at[1..])
+        steering.slice_us(look * INTERVAL_US, at[0], 1, &at[1..], 0)
     };
     (1..=200).filter_map(slice).last().unwrap()
 }
@@ -239,12 +239,12 @@ fn what_goes_up_and_down_does_not_steer() {
 fn without_a_log_slices_follow_the_weights() {
     let mut steering = Steering::default();
     let member = |weight| Member { weight, used_us: 0, idle_us: 0 };
-    assert_eq!(steering.slice_us(0, member(2), 1, &[member(1)]), Some(6_000));
-    assert_eq!(steering.slice_us(SECONDS, member(2), 1, &[member(1)]), None, "nothing new");
-    assert_eq!(steering.slice_us(2 * SECONDS, member(2), 2, &[member(1)]), Some(3_000), "two groups");
-    assert_eq!(steering.slice_us(2 * SECONDS + 1, member(2), 2, &[member(1), member(1)]), None, "as before");
+    assert_eq!(steering.slice_us(0, member(2), 1, &[member(1)], 0), Some(6_000));
+    assert_eq!(steering.slice_us(SECONDS, member(2), 1, &[member(1)], 0), None, "nothing new");
+    assert_eq!(steering.slice_us(2 * SECONDS, member(2), 2, &[member(1)], 0), Some(3_000), "two groups");
+    assert_eq!(steering.slice_us(2 * SECONDS + 1, member(2), 2, &[member(1), member(1)], 0), None, "as before");
     assert_eq!(
-        steering.slice_us(2 * SECONDS + 2, member(9), 2, &[member(1), member(1)]),
+        steering.slice_us(2 * SECONDS + 2, member(9), 2, &[member(1), member(1)], 0),
         Some(13_500),
         "other weights"
     );
@@ -287,7 +287,7 @@ proptest! {
             let member = |(weight, (used_us, idle_us)): (&u32, &(u64, u64))| Member { weight: *weight, used_us: *used_us, idle_us: *idle_us };
             let members: Vec<Member> = weights.iter().zip(&sums).map(member).collect();
             let (own, others) = members.split_first().unwrap();
-            let slice_us = steering.slice_us(round as u64 * SECONDS, *own, groups, others);
+            let slice_us = steering.slice_us(round as u64 * SECONDS, *own, groups, others, 0);
             prop_assert!(slice_us.is_none_or(|slice_us| (250..=45_000).contains(&slice_us)), "{:?}", slice_us);
         }
     }

@@ -14,7 +14,7 @@ use std::{
 use nvidia_glue::schedule::{
     Course, EdgeError, Gate, Timetable,
     pacer::{Move, Next, Pacer},
-    priority::LOW_SLICE_US,
+    priority::{FIRST_LOOK_US, LOW_SLICE_US},
 };
 
 use super::{
@@ -230,11 +230,16 @@ impl<C: Clock> CardScheduler<C> {
 
     /// Another timetable, or another epoch of it.
     fn follow(&mut self, now_us: u64) {
-        let terms = |table: &Timetable| Terms::at(table, &self.place.grant_id, self.gate.uuid(), now_us);
-        self.terms = self.table.as_deref().map_or(Terms::none(None), terms);
-        self.sight.follow();
+        self.read_terms(now_us);
         self.look_us = 0;
         self.set_course(now_us);
+    }
+
+    fn read_terms(&mut self, now_us: u64) {
+        let has_windows = !self.trouble.is_degraded();
+        let terms = |table: &Timetable| Terms::at(table, &self.place.grant_id, self.gate.uuid(), now_us, has_windows);
+        self.terms = self.table.as_deref().map_or(Terms::none(None), terms);
+        self.sight.follow();
     }
 
     fn set_course(&mut self, now_us: u64) {
@@ -261,6 +266,7 @@ impl<C: Clock> CardScheduler<C> {
             self.is_awake = false;
             self.is_held = false;
             self.tally.turn(now_us, None);
+            self.count();
             self.set_course(now_us);
         }
         self.pacer.rest(now_us);
@@ -303,15 +309,17 @@ impl<C: Clock> CardScheduler<C> {
         if is_wanted { self.look_us } else { u64::MAX }
     }
 
-    /// Its share is one of time slices.
+    /// Its share is one of time slices: by weight, or of windows that others have, too.
     fn steers(&self) -> bool {
-        // What is left of windows that cannot be had is a weight.
-        (self.terms.sharing == Sharing::Weights || self.trouble.is_degraded()) && !self.terms.others.is_empty()
+        self.terms.sharing != Sharing::Free && !self.terms.others.is_empty()
     }
 
     fn set_slices(&mut self, now_us: u64) {
         if self.steers() {
-            let slice_us = self.sight.slice_us(now_us, &self.terms, self.gate.groups());
+            self.tally.add_up(now_us);
+            // All who share windows are off the card at the same time.
+            let closed_us = if self.terms.sharing == Sharing::Windows { self.tally.throttled_us } else { 0 };
+            let slice_us = self.sight.slice_us(now_us, &self.terms, self.gate.groups(), closed_us);
             self.wanted_slice_us = slice_us.or(self.wanted_slice_us);
         } else {
             self.wanted_slice_us = self.terms.gives_way().then_some(LOW_SLICE_US);
@@ -368,6 +376,10 @@ impl<C: Clock> CardScheduler<C> {
         self.sight.opened();
         self.pacer.moved(Move::Open, planned_us, call.1);
         self.tally.turn(self.pacer.on_since_us().unwrap_or(call.1), Some(true));
+        if self.terms.gives_way() {
+            // Who goes before it comes now, or has no work.
+            self.look_us = self.look_us.min(call.1 + FIRST_LOOK_US);
+        }
     }
 
     fn closed(&mut self, planned_us: u64, call: (u64, u64)) {
@@ -379,6 +391,7 @@ impl<C: Clock> CardScheduler<C> {
         self.pacer.moved(Move::Close, planned_us, closed_us);
         self.tally.turn(closed_us, Some(false));
         self.ran = effects.ran;
+        self.count();
         // A period is complete.
         self.tell_us = 0;
     }
@@ -421,6 +434,7 @@ impl<C: Clock> CardScheduler<C> {
                 tracing::warn!(error, card, "the card does not put the container back; it is tried again each second");
             }
         }
+        self.read_terms(now_us);
         self.set_course(now_us);
         self.pacer.rest(now_us);
         self.pacer.moved(Move::Open, now_us, now_us);
@@ -444,6 +458,7 @@ impl<C: Clock> CardScheduler<C> {
                         "the card takes the container off again: its share of time is exact"
                     );
                 }
+                self.read_terms(now_us);
                 self.set_course(now_us);
             }
             Err(error) => self.degrade(error, now_us),

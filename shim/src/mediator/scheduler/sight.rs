@@ -141,8 +141,9 @@ impl Sight {
         }
     }
 
-    /// The slice of each of the container's groups; `None`: as it was set before.
-    pub(super) fn slice_us(&mut self, now_us: u64, terms: &Terms, groups: usize) -> Option<u64> {
+    /// The slice of each of the container's groups; `None`: as it was set before. `closed_us`: for how long, in all, it was off the card, and
+    /// all others with it.
+    pub(super) fn slice_us(&mut self, now_us: u64, terms: &Terms, groups: usize, closed_us: u64) -> Option<u64> {
         let now_ns = now_us.saturating_mul(1_000);
         let member = |weight, process| Member {
             weight,
@@ -155,7 +156,7 @@ impl Sight {
         let working = self.residency.contexts(self.own, now_ns.saturating_sub(WORKING_US * 1_000));
         // Without a log, all work.
         let groups = if working == 0 { groups.max(1) } else { working.min(groups.max(1)) };
-        let slice_us = self.steering.slice_us(now_us, own, groups, &others)?;
+        let slice_us = self.steering.slice_us(now_us, own, groups, &others, closed_us)?;
         Some(if terms.gives_way() { slice_us.min(LOW_SLICE_US) } else { slice_us })
     }
 
@@ -174,6 +175,11 @@ impl Sight {
         self.ask_us = now_us + ASKING_US;
         self.others = others.iter().map(|other| mediator(state_dir, &other.grant_id).unwrap_or(0)).collect();
         self.residency.forget(now_us.saturating_mul(1_000));
+    }
+
+    /// Whether the card's switches are logged.
+    pub(super) fn has_log(&self) -> bool {
+        self.log.is_some()
     }
 
     /// Time on the card, as far as that is known.

@@ -12,13 +12,46 @@ const SECOND_US: u64 = 1_000_000;
 pub(super) struct Tally {
     pub(super) open_us: u64,
     pub(super) throttled_us: u64,
+    /// Card time that it used, as well as it is known: see [`Tally::count`].
+    pub(super) used_us: u64,
+    /// What was counted of each source.
+    counted: Counted,
     since_us: Option<u64>,
     is_open: bool,
     fine: VecDeque<(u64, u64)>,
     coarse: VecDeque<(u64, u64)>,
 }
 
+#[derive(Debug, Default)]
+struct Counted {
+    open_us: u64,
+    log_us: u64,
+}
+
+/// What tells how much a container used of its card since it was counted last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// Nobody else was there: the time on the card.
+    OnCard,
+    /// Others were, too: the card's log.
+    Log,
+    /// It had no work, or nobody can tell.
+    Nothing,
+}
+
 impl Tally {
+    /// Counts what was used since this was asked last. `log_us`: what the card's log says in all, where there is one.
+    pub(super) fn count(&mut self, source: Source, log_us: Option<u64>) {
+        let before =
+            std::mem::replace(&mut self.counted, Counted { open_us: self.open_us, log_us: log_us.unwrap_or_default() });
+        let used_us = match source {
+            Source::OnCard => self.open_us.saturating_sub(before.open_us),
+            Source::Log => self.counted.log_us.saturating_sub(before.log_us),
+            Source::Nothing => 0,
+        };
+        self.used_us = self.used_us.saturating_add(used_us);
+    }
+
     /// From now on: no channels (`None`), or whether they are on the card.
     pub(super) fn turn(&mut self, now_us: u64, is_open: Option<bool>) {
         self.add_up(now_us);
@@ -78,6 +111,28 @@ mod tests {
         tally.add_up(510);
         tally.add_up(520);
         assert_eq!((tally.open_us, tally.throttled_us), (40, 50));
+    }
+
+    #[test]
+    fn what_was_used_has_one_source_at_a_time() {
+        let mut tally = Tally::default();
+        tally.turn(0, Some(true));
+        tally.turn(100, Some(false));
+        tally.count(Source::OnCard, Some(70));
+        assert_eq!(tally.used_us, 100);
+        tally.turn(200, Some(true));
+        tally.turn(300, Some(false));
+        tally.count(Source::Nothing, Some(70));
+        assert_eq!(tally.used_us, 100, "nothing ran");
+        tally.turn(400, Some(true));
+        tally.add_up(500);
+        tally.count(Source::Log, Some(110));
+        assert_eq!(tally.used_us, 140, "somebody else was there");
+        tally.add_up(600);
+        tally.count(Source::OnCard, Some(110));
+        assert_eq!(tally.used_us, 240);
+        tally.count(Source::Log, Some(20));
+        assert_eq!(tally.used_us, 240, "a log that was begun anew takes nothing back");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use nvidia_glue::schedule::{CardStatus, Running, meter::Measured};
 
 use super::CardScheduler;
-use crate::mediator::scheduler::{clock::Clock, terms::Sharing};
+use crate::mediator::scheduler::{clock::Clock, tally::Source, terms::Sharing};
 
 /// How often something is told at least while there are channels.
 const TELLING_US: u64 = 250_000;
@@ -15,11 +15,17 @@ impl<C: Clock> CardScheduler<C> {
         if now_us >= self.tell_us {
             self.tell_us = now_us + TELLING_US;
             self.tally.add_up(now_us);
-            if self.terms.sharing != Sharing::Windows && !self.terms.others.is_empty() {
+            if self.has_company() {
                 self.sight.take();
             }
-            let used_us = self.used_us(now_us).unwrap_or(self.tally.open_us);
-            let achieved = self.tally.achieved_ppm(now_us, used_us);
+            // A window is counted when it is over: only then is known whether anything ran.
+            if self.has_company() || self.terms.sharing != Sharing::Windows {
+                self.count();
+            }
+            let achieved = match self.used_us() {
+                Some(used_us) => self.tally.achieved_ppm(now_us, used_us),
+                None => [None; 2],
+            };
             let mut status = self.status(now_us, achieved);
             status.utilization_ppm = self.board.measured(&status, self.measured(now_us));
             self.board.tell(self.place.index, status, Some(self.tell_us));
@@ -27,17 +33,32 @@ impl<C: Clock> CardScheduler<C> {
         self.tell_us
     }
 
-    /// What it used of a card that others use at the same time.
-    fn used_us(&self, now_us: u64) -> Option<u64> {
-        let is_shared = self.terms.sharing != Sharing::Windows || self.trouble.is_degraded();
-        if is_shared && !self.terms.others.is_empty() { self.sight.used_us(now_us) } else { None }
+    /// Others may be on the card at the same time.
+    fn has_company(&self) -> bool {
+        !self.terms.others.is_empty()
+    }
+
+    /// Counts what it used of the card.
+    pub(super) fn count(&mut self) {
+        let log_us = self.sight.used_us(self.clock.now_us());
+        let source = match self.terms.sharing {
+            _ if self.has_company() => Source::Log,
+            Sharing::Windows if self.ran == Some(false) => Source::Nothing,
+            Sharing::Free | Sharing::Windows | Sharing::Weights => Source::OnCard,
+        };
+        self.tally.count(source, log_us);
+    }
+
+    /// What it used of the card; `None`: others use it at the same time, and nobody can tell.
+    fn used_us(&self) -> Option<u64> {
+        (!self.has_company() || self.sight.has_log()).then_some(self.tally.used_us)
     }
 
     /// What it used of the card, whoever else uses it.
     pub(super) fn measured(&self, now_us: u64) -> Measured {
         // Where only its own windows are, the time in them is the most that it can have been; where there is no log, and others are on the
         // card at the same time, nobody can tell.
-        let is_alone = self.terms.sharing == Sharing::Windows && !self.trouble.is_degraded();
+        let is_alone = self.terms.sharing == Sharing::Windows && !self.has_company();
         let used_us = self.sight.used_us(now_us).or_else(|| is_alone.then_some(self.tally.open_us));
         Measured { at_us: now_us, used_us, share_ppm: self.terms.share_ppm, rests: !self.is_awake }
     }
@@ -56,7 +77,7 @@ impl<C: Clock> CardScheduler<C> {
             busy,
             open_us: self.tally.open_us,
             throttled_us: self.tally.throttled_us,
-            used_us: self.used_us(now_us),
+            used_us: self.used_us(),
             share_ppm: self.terms.share_ppm,
             utilization_ppm: None,
             achieved_1s_ppm,

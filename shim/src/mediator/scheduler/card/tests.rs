@@ -434,6 +434,106 @@ fn low_priority_leaves_when_others_come_and_comes_back_when_they_do_not() {
     assert_eq!(world.running(), Running::Free);
 }
 
+/// What is left beside somebody's first 30 ms, which two share.
+fn remainder(priority: Priority) -> Epoch {
+    let mut epoch = epoch(0, windows(30_000, PERIOD), priority, vec![neighbour(Priority::High)]);
+    let mut other = epoch.turns[0].clone();
+    (other.grant_id, other.priority) = ("other".into(), Priority::High);
+    epoch.turns.push(other);
+    epoch
+}
+
+/// Both come in turns of some length in each of some windows.
+fn both_work(world: &mut World, periods: std::ops::Range<u64>, (own_us, other_us): (u64, u64)) {
+    for start in periods.map(|period| period * PERIOD) {
+        world.run_until(start + 31_000);
+        for at in (start + 31_000..start + PERIOD - 2_000 - own_us - other_us).step_by((own_us + other_us) as usize) {
+            world.log.add(at, OWN, Presence::On);
+            world.log.add(at + own_us, OTHER, Presence::On);
+            world.run_until(at + own_us + other_us);
+        }
+        world.log.add(world.clock.now_us(), OTHER, Presence::Off);
+        world.run_until(start + PERIOD + 1_000);
+    }
+}
+
+#[test]
+fn who_shares_windows_is_told_what_it_used_of_them() {
+    let mut world = World::with(false, true);
+    world.channels(3);
+    world.neighbour_is(OTHER);
+    world.tell(vec![remainder(Priority::High)]);
+    both_work(&mut world, 0..20, (3_000, 6_000));
+    let card = world.status().cards[0].clone();
+    assert!(card.open_us.abs_diff(20 * 70_000) < 20_000, "{card:?}");
+    assert!(card.achieved_1s_ppm.unwrap().abs_diff(700_000 / 3) < 30_000, "{card:?}");
+    assert!(card.used_us.unwrap().abs_diff(20 * 70_000 / 3) < 50_000, "{card:?}");
+}
+
+#[test]
+fn without_a_log_nobody_says_who_used_a_window_of_two() {
+    let mut world = World::new(false);
+    world.channels(3);
+    world.tell(vec![remainder(Priority::High)]);
+    world.run_until(20 * PERIOD);
+    let card = world.status().cards[0].clone();
+    assert_eq!((card.achieved_1s_ppm, card.used_us), (None, None), "{card:?}");
+}
+
+#[test]
+fn who_shares_windows_has_time_slices_in_them_that_are_steered() {
+    let mut world = World::with(false, true);
+    world.channels(3);
+    world.state().groups = 64;
+    world.neighbour_is(OTHER);
+    world.tell(vec![remainder(Priority::High)]);
+    both_work(&mut world, 0..30, (6_000, 3_000));
+    let slices: Vec<u64> = world.state().slices.iter().flatten().copied().collect();
+    assert!(slices.len() > 3 && slices[slices.len() - 1] < slices[1] * 3 / 4, "{slices:?}");
+}
+
+#[test]
+fn low_priority_gives_way_in_windows_that_others_share() {
+    let mut world = World::with(false, true);
+    world.channels(3);
+    world.neighbour_is(OTHER);
+    world.tell(vec![remainder(Priority::Low)]);
+    both_work(&mut world, 0..20, (1_000, 3_000));
+    let before = world.status().cards[0].open_us;
+    both_work(&mut world, 20..60, (1_000, 3_000));
+    let opened_us = world.status().cards[0].open_us - before;
+    // In each fifth period it is let in to see.
+    assert!(opened_us < 40 * 70_000 / 10, "{opened_us}");
+    world.run_until(75 * PERIOD + 50_000);
+    let before = world.status().cards[0].open_us;
+    world.run_until(85 * PERIOD + 50_000);
+    let opened_us = world.status().cards[0].open_us - before;
+    assert!(opened_us > 9 * 70_000, "the other one has no work: {opened_us}");
+}
+
+#[test]
+fn windows_in_which_nothing_ran_are_not_used() {
+    let mut world = World::with(true, true);
+    world.channels(3);
+    world.tell(vec![window_epoch(0, 10_000, 35_000)]);
+    let periods = |world: &mut World, periods: std::ops::Range<u64>, runs: bool| {
+        for period in periods {
+            world.run_until(period * PERIOD + 20_000);
+            if runs {
+                world.log.add(world.clock.now_us(), OWN, Presence::On);
+            }
+            world.run_until(period * PERIOD + 60_000);
+        }
+    };
+    periods(&mut world, 0..20, true);
+    let busy = world.status().cards[0].clone();
+    assert!(busy.achieved_1s_ppm.unwrap().abs_diff(250_000) < 5_000, "{busy:?}");
+    periods(&mut world, 20..40, false);
+    let idle = world.status().cards[0].clone();
+    assert_eq!((idle.achieved_1s_ppm, idle.used_us), (Some(0), busy.used_us), "{idle:?}");
+    assert!(idle.open_us > busy.open_us, "they were its own all the same");
+}
+
 #[test]
 fn edges_count_from_when_work_began_and_ended() {
     let mut world = World::with(true, true);
