@@ -68,7 +68,8 @@ pub struct CardStatus {
     pub open_us: u64,
     /// Time during which it had channels, and they were off the card.
     pub throttled_us: u64,
-    /// Card time that it used, if that is known better than from `open_us` (on cards shared by time slices).
+    /// Card time that it used: its windows in which anything ran, or what the card's log says where others are on the card at the same
+    /// time. `None`: these are, and there is no log.
     pub used_us: Option<u64>,
     /// What it was granted of the card's time, in millionths.
     pub share_ppm: u32,

@@ -85,6 +85,7 @@ fn schedules(record: &Record) -> Schedules {
         busy: Some(true),
         open_us: 1_000_000,
         throttled_us: 9_000_000,
+        used_us: Some(1_000_000),
         utilization_ppm: Some(987_000),
         achieved_1s_ppm: Some(98_700),
         achieved_60s_ppm: Some(100_100),

@@ -270,21 +270,17 @@ fn time(text: &mut Exposition, parts: &[Part<'_>]) {
     });
     let help = "The part of the card's time that the container achieved.";
     text.family(("egpu_container_compute_achieved_ratio", Gauge), help, achieved);
-    let mut seconds = |name: &str, help: &str, us: fn(&CardGrant, &CardStatus) -> Option<u64>| {
-        let samples = samples(parts, |part| us(part.grant, part.status?).map(Value::seconds));
+    let mut seconds = |name: &str, help: &str, us: fn(&CardStatus) -> Option<u64>| {
+        let samples = samples(parts, |part| us(part.status?).map(Value::seconds));
         text.family((name, Counter), help, samples);
     };
     let help = "Time during which the container had channels, and they were kept off the card.";
-    seconds("egpu_container_throttled_seconds_total", help, |_, status| Some(status.throttled_us));
+    seconds("egpu_container_throttled_seconds_total", help, |status| Some(status.throttled_us));
     let help = "Time during which the container's channels were on the card, alone or beside others'.";
-    seconds("egpu_container_on_card_seconds_total", help, |_, status| Some(status.open_us));
-    let help =
-        "Card time that the container used: its windows, or what the card's log of switches says of time slices.";
-    // One source for each grant: a counter that falls counts as begun anew.
-    seconds("egpu_container_busy_seconds_total", help, |grant, status| match grant.compute_by {
-        ComputeEnforcement::Windows => Some(status.open_us),
-        ComputeEnforcement::None | ComputeEnforcement::Slices | ComputeEnforcement::WeightsOnly => status.used_us,
-    });
+    seconds("egpu_container_on_card_seconds_total", help, |status| Some(status.open_us));
+    let help = "Card time that the container used: its windows in which anything ran, or, where others are on the card at the same \
+                time, what the card's log of switches says.";
+    seconds("egpu_container_busy_seconds_total", help, |status| status.used_us);
 }
 
 fn schedule(text: &mut Exposition, parts: &[Part<'_>]) {
