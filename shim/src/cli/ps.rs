@@ -66,6 +66,9 @@ pub(super) struct GrantListing {
     utilization_percent: Option<u8>,
     #[serde(flatten)]
     time: Time,
+    /// The card cannot take it off: its cap is only a weight.
+    #[serde(skip)]
+    is_weight_only: bool,
 }
 
 pub(super) fn list(node: &Node, usage: &Usage) -> Vec<ContainerListing> {
@@ -85,7 +88,10 @@ fn container(record: &Record, usage: &Usage, schedules: &Schedules) -> Container
         cards: record
             .cards
             .iter()
-            .map(|grant| card(grant, usage.of(record, &grant.uuid), schedules.time(record, &grant.uuid)))
+            .map(|grant| {
+                let is_weight_only = schedules.is_weight_only(record, grant);
+                card(grant, usage.of(record, &grant.uuid), schedules.time(record, &grant.uuid), is_weight_only)
+            })
             .collect(),
         exclusive: record.exclusive,
         monitor: record.cards.iter().all(|grant| grant.enforcement == Enforcement::Monitor),
@@ -102,7 +108,7 @@ fn process(process: &ProcessUsage) -> ProcessListing {
     ProcessListing { pid, pid_in_container, memory_used_bytes: Bytes(used) }
 }
 
-fn card(grant: &CardGrant, used: Option<Bytes>, time: Time) -> GrantListing {
+fn card(grant: &CardGrant, used: Option<Bytes>, time: Time, is_weight_only: bool) -> GrantListing {
     GrantListing {
         index: grant.index,
         uuid: grant.uuid.clone(),
@@ -114,6 +120,7 @@ fn card(grant: &CardGrant, used: Option<Bytes>, time: Time) -> GrantListing {
         policy: grant.policy.name(),
         utilization_percent: time.utilization_percent.map(rounded),
         time,
+        is_weight_only,
     }
 }
 
@@ -155,12 +162,16 @@ fn row(container: &ContainerListing, position: usize, card: &GrantListing) -> Ve
         (None, Some(weight)) => format!("weight {weight} / {achieved}"),
         (None, None) => format!("no limit / {achieved}"),
     };
-    let policy = if container.exclusive || container.monitor { "-" } else { card.policy };
+    let policy = match (container.exclusive || container.monitor, card.is_weight_only) {
+        (true, _) => "-".to_owned(),
+        (false, false) => card.policy.to_owned(),
+        (false, true) => format!("{} (as a weight only)", card.policy),
+    };
     let index = match &card.mig_uuid {
         Some(mig) => format!("{} {mig}", card.index),
         None => card.index.to_string(),
     };
-    vec![namespace, id, pid, index, memory, compute, policy.to_owned()]
+    vec![namespace, id, pid, index, memory, compute, policy]
 }
 
 #[cfg(test)]
@@ -258,6 +269,20 @@ mod tests {
         let process = serde_json::json!({ "pid": 4720, "pid_in_container": 7, "memory_used_bytes": 100 });
         assert_eq!(value[0]["processes"], serde_json::json!([process]));
         assert_eq!(value[1]["processes"], serde_json::json!([]));
+    }
+
+    #[test]
+    fn a_cap_that_is_only_a_weight_is_shown_as_one() {
+        let mut node = test_support::node();
+        let text = |node: &Node| table(&list(node, &Usage::nothing_runs()));
+        assert!(!text(&node).contains("weight only"));
+        node.records[0].cards[0].compute_by = nvidia_glue::ledger::ComputeEnforcement::WeightsOnly;
+        assert!(text(&node).contains("10% / 9.9%  fixed (as a weight only)"), "{}", text(&node));
+        let mut node = test_support::node();
+        for status in node.schedules.status.values_mut() {
+            status.cards[0].running = nvidia_glue::schedule::Running::Degraded;
+        }
+        assert!(text(&node).contains("fixed (as a weight only)"), "{}", text(&node));
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::{collections::HashMap, io, path::Path};
 use nvidia_glue::{
     block_file::ReadBlockError,
     inject,
-    ledger::{Ledger, Record, TimetableError},
-    schedule::{CardStatus, Status, StatusFile, Timetable, Turn, now_us},
+    ledger::{CardGrant, ComputeEnforcement, Ledger, Record, TimetableError},
+    schedule::{CardStatus, Running, Status, StatusFile, Timetable, Turn, now_us},
 };
 use serde::Serialize;
 
@@ -90,6 +90,12 @@ impl Schedules {
     pub(super) fn throttled_us(&self, record: &Record) -> u64 {
         let cards = self.status(record).into_iter().flat_map(|status| &status.cards);
         cards.map(|card| card.throttled_us).max().unwrap_or(0)
+    }
+
+    /// Whether the card cannot take the container off, so that its part of the time is only a weight: known at admission, or found since.
+    pub(super) fn is_weight_only(&self, record: &Record, grant: &CardGrant) -> bool {
+        grant.compute_by == ComputeEnforcement::WeightsOnly
+            || self.card(record, &grant.uuid).is_some_and(|card| card.running == Running::Degraded)
     }
 
     pub(super) fn time(&self, record: &Record, uuid: &str) -> Time {

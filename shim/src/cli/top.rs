@@ -120,6 +120,9 @@ struct Line {
     edges: u64,
     late_edges: u64,
     failures: u64,
+    /// The card cannot take it off: its part of the time is only a weight.
+    #[serde(skip)]
+    is_weight_only: bool,
 }
 
 impl Frame {
@@ -167,6 +170,7 @@ fn container(node: &Node, record: &Record, usage: &Usage, before: Option<&Schedu
             edges: count(|told| told.edges),
             late_edges: count(|told| told.late_edges),
             failures: count(|told| told.failures),
+            is_weight_only: node.schedules.is_weight_only(record, grant),
         }
     };
     ContainerLines {
@@ -239,9 +243,15 @@ impl Line {
             (_, None) => "?",
         };
         let granted = if self.exclusive { "whole".to_owned() } else { schedules::shown(self.time.granted_percent) };
+        let how = match (container.priority, self.is_weight_only) {
+            (Priority::High, false) => "",
+            (Priority::High, true) => "weight only",
+            (Priority::Low, false) => "low",
+            (Priority::Low, true) => "low, weight only",
+        };
         vec![
             String::new(),
-            if container.priority == Priority::Low { "low".to_owned() } else { String::new() },
+            how.to_owned(),
             granted,
             schedules::shown(self.time.achieved_1s_percent),
             schedules::shown(self.time.achieved_60s_percent),
@@ -311,6 +321,17 @@ mod tests {
         assert!(lines[2].contains("90.0%") && lines[2].ends_with("yes   default/training"), "{text}");
         assert!(lines[4].contains("whole") && lines[4].ends_with("default/whole"), "{text}");
         assert_eq!(lines.len(), 6);
+    }
+
+    #[test]
+    fn a_cap_that_is_only_a_weight_is_shown_as_one() {
+        assert!(!frame(None).table().contains("weight only"));
+        let mut node = test_support::node();
+        for status in node.schedules.status.values_mut() {
+            status.cards[0].running = Running::Degraded;
+        }
+        let text = Frame::new(&node, &Usage::nothing_runs(), None).table();
+        assert!(text.contains("weight only"), "{text}");
     }
 
     #[test]
