@@ -2,7 +2,7 @@
 
 use runtime_config::{
     Config,
-    request::{NvidiaHook, Source},
+    request::{ContainerRequest, NvidiaHook, Source, parse},
 };
 
 use crate::golden::{check, check_source, config, source};
@@ -42,6 +42,22 @@ fn variables() {
             (&["EGPU_MEMORY=6GiB", "EGPU_OOM=deny"], "any 1 mem 6GiB time free"),
         ],
     );
+}
+
+#[test]
+fn a_priority_without_effect_is_told_of() {
+    let warned = |variables: &[&str]| {
+        let variables = [&["EGPU_MEMORY=6GiB"], variables].concat();
+        match parse(&source(&variables), &Config::default()) {
+            Ok(ContainerRequest::Gpu(request)) => request.warnings.len(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(warned(&["EGPU_PRIORITY=low", "EGPU_COMPUTE=30%"]), 1);
+    assert_eq!(warned(&["EGPU_PRIORITY=low", "EGPU_POLICY=fair"]), 1);
+    for heeded in [&["EGPU_PRIORITY=low"][..], &["EGPU_PRIORITY=low", "EGPU_WEIGHT=2"], &["EGPU_COMPUTE=30%"]] {
+        assert_eq!(warned(heeded), 0, "{heeded:?}");
+    }
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 use nvidia_glue::{
     decision_log::DecisionLog,
-    ledger::{CardGrant, Change, Limits, Record},
+    ledger::{CardGrant, Change, ComputeEnforcement, Limits, Record},
 };
 use runtime_config::{
     Bytes, Percent, Weight,
-    request::{ComputeShare, MemoryLimit, PerCard, Priority},
+    request::{CardPolicy, ComputeShare, MemoryLimit, PerCard, Priority},
 };
 use serde::Serialize;
 
@@ -35,7 +35,8 @@ pub(super) struct Arguments {
     /// Its weight among the containers of each card: 1 to 1000, or a list
     #[arg(long, value_name = "N", value_parser = values::weight)]
     weight: Option<PerCard<ComputeShare>>,
-    /// Who runs first: high, or low (only in time that others do not use)
+    /// Who runs first: high, or low (only in time that others do not use). Has no effect where a container has a part of the card's
+    /// time to itself: a percent, or a share of the policies fair, preemptive and weighted
     #[arg(long, value_name = "PRIORITY", value_parser = values::priority)]
     priority: Option<Priority>,
     /// Wait for the instant from which the change holds
@@ -121,6 +122,15 @@ struct CardChange {
     weight: BeforeAfter<Option<u16>>,
     /// Of the card's time, once it is in force; null where nothing divides it.
     granted_percent: Option<f64>,
+    /// It has a part of the card's time to itself, whatever its priority.
+    #[serde(skip)]
+    is_promised: bool,
+}
+
+/// Whether others never run in the time that the grant has: what is left of a `fixed` card is everybody's who has no cap.
+fn is_promised(grant: &CardGrant) -> bool {
+    let is_shared = grant.policy == CardPolicy::Fixed && grant.compute == ComputeShare::Unlimited;
+    grant.compute_by == ComputeEnforcement::Windows && !is_shared
 }
 
 impl Changed {
@@ -137,6 +147,7 @@ impl Changed {
             granted_percent: turn
                 .and_then(|turn| turn.card(&after.uuid))
                 .map(|card| super::schedules::percent(card.share_ppm)),
+            is_promised: is_promised(after),
         };
         Self {
             id: after.container.id.clone(),
@@ -177,6 +188,14 @@ impl Changed {
         if before != after {
             is_changed = true;
             text.push_str(&format!("priority {before:?} -> {after:?}\n").to_lowercase());
+        }
+        if is_changed && *after == Priority::Low {
+            for card in self.cards.iter().filter(|card| card.is_promised) {
+                let index = card.index;
+                text.push_str(&format!(
+                    "card {index}: the low priority has no effect: its part of the time is its own\n"
+                ));
+            }
         }
         match is_changed {
             true => text.push_str(&format!("{}\n", self.in_force)),
@@ -231,6 +250,26 @@ mod tests {
     }
 
     #[test]
+    fn a_priority_without_effect_is_told_of() {
+        let node = test_support::node();
+        let before = &node.records[0];
+        let mut after = before.clone();
+        after.priority = Some(Priority::Low);
+        let text = |policy, compute, by| {
+            let mut after = after.clone();
+            (after.cards[0].policy, after.cards[0].compute, after.cards[0].compute_by) = (policy, compute, by);
+            Changed::new(before, &after, &node.schedules, InForce { from_us: None, in_us: 0 }).text()
+        };
+        let cap = before.cards[0].compute;
+        let (windows, slices) = (ComputeEnforcement::Windows, ComputeEnforcement::Slices);
+        let told = "card 0: the low priority has no effect: its part of the time is its own\n";
+        assert!(text(CardPolicy::Fixed, cap, windows).contains(told));
+        assert!(text(CardPolicy::Fair, ComputeShare::Unlimited, windows).contains(told));
+        assert!(!text(CardPolicy::Fixed, ComputeShare::Unlimited, windows).contains(told), "what is left is shared");
+        assert!(!text(CardPolicy::Soft, ComputeShare::Unlimited, slices).contains(told));
+    }
+
+    #[test]
     fn what_changed_is_shown_and_from_when_on() {
         let node = test_support::node();
         let before = &node.records[0];
@@ -245,7 +284,7 @@ mod tests {
         assert_eq!(
             changed.text(),
             "default/training\ncard 0: memory 3276MiB -> 6GiB, compute 10% -> weight 2 (10.0% of its time)\n\
-             priority high -> low\nin force in 150 ms\n"
+             priority high -> low\ncard 0: the low priority has no effect: its part of the time is its own\nin force in 150 ms\n"
         );
         let value = serde_json::to_value(&changed).unwrap();
         let card = &value["cards"][0];

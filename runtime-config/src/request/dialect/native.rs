@@ -260,6 +260,12 @@ fn read_wishes(source: &Source<'_, '_>, terms: &mut Terms) -> Result<(), Request
     let priorities = [("high", Priority::High), ("low", Priority::Low)];
     let priority = source.joined("priority", |statement| statement.word(&priorities), lower_priority)?;
     terms.priority = priority.unwrap_or_default();
+    let exclusive = [CardPolicy::Fair, CardPolicy::Preemptive, CardPolicy::Weighted];
+    let is_promised = terms.policy.as_ref().is_some_and(|(policy, _)| exclusive.contains(policy));
+    if terms.priority == Priority::Low && (is_promised || source.any(COMPUTE).is_some()) {
+        let warning = "a low priority has no effect where a container has a part of the card's time to itself: it keeps that, and gets no more";
+        terms.warnings.push(warning.to_owned());
+    }
     let oom = [("deny", OverMemory::Deny), ("kill", OverMemory::Kill)];
     let over_memory = source.joined("oom", |statement| statement.word(&oom), stricter_over_memory)?;
     terms.over_memory = over_memory.unwrap_or_default();

@@ -447,7 +447,9 @@ fn remainder(priority: Priority) -> Epoch {
 fn both_work(world: &mut World, periods: std::ops::Range<u64>, (own_us, other_us): (u64, u64)) {
     for start in periods.map(|period| period * PERIOD) {
         world.run_until(start + 31_000);
-        for at in (start + 31_000..start + PERIOD - 2_000 - own_us - other_us).step_by((own_us + other_us) as usize) {
+        for at in (start + 31_000..start + PERIOD - 2_000 - own_us - other_us)
+            .step_by(usize::try_from(own_us + other_us).unwrap())
+        {
             world.log.add(at, OWN, Presence::On);
             world.log.add(at + own_us, OTHER, Presence::On);
             world.run_until(at + own_us + other_us);
