@@ -54,7 +54,8 @@ fn run(pacer: &mut Pacer, from_us: u64, until_us: u64, jitter: &Jitter) -> Vec<(
                 let span = pacer.course().span(now);
                 opened = span.filter(|span| span.takes_over).map_or(now, |span| span.start_us.max(now));
             }
-            Move::Close => on.push((opened, now)),
+            // It may be taken off before the other one has left.
+            Move::Close => on.push((opened.min(now), now)),
         }
     }
     if pacer.is_open() {
