@@ -254,6 +254,9 @@ impl Session {
         if class.kind == ClassKind::Engine && context::brings_context(alloc.class) {
             self.charge_context(flight, alloc.parent, made)?;
         }
+        if class.kind == ClassKind::Engine && context::computes(alloc.class) {
+            self.make_preemptible(flight, alloc.parent, made);
+        }
         self.finish_made(flight, made)
     }
 

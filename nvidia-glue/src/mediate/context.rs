@@ -49,6 +49,11 @@ pub(super) fn brings_context(class: u32) -> bool {
     matches!(class & 0xff, 0x97 | 0xc0)
 }
 
+/// Whether objects of a class compute.
+pub(super) fn computes(class: u32) -> bool {
+    class & 0xff == 0xc0
+}
+
 impl Session {
     /// A channel has got an object of the graphics engine. With the first one of a group, the driver is asked what the group takes; a
     /// channel without one is a group by itself.
@@ -90,26 +95,33 @@ impl Session {
 
     /// Bytes of the context buffers of a channel's group; `None`: the driver does not tell.
     fn context_size(&self, file: &DeviceFile, client: Handle, card: Card, channel: Handle) -> Option<Bytes> {
+        let mut params = vec![0; 16];
+        let _ = write_u32(&mut params, 0, channel.0);
+        let (status, params) = self.ask_subdevice(file, client, card, (GET_CONTEXT_SIZE, params))?;
+        read_u64(&params, 8).filter(|_| status.is_ok()).map(Bytes)
+    }
+
+    /// A control of the mediator's own on a card's subdevice in a client of the container's; `None`: it took no such call.
+    pub(super) fn ask_subdevice(
+        &self,
+        file: &DeviceFile,
+        client: Handle,
+        card: Card,
+        (command, params): (u32, Vec<u8>),
+    ) -> Option<(Status, Vec<u8>)> {
         let (subdevice, device) = {
             let topology = lock(&self.topology);
             (topology.subdevice(client, card), topology.device(client, card))
         };
+        let raw = self.raw(file, client);
         if let Some(subdevice) = subdevice {
-            return self.ask_context_size(file, client, subdevice, channel);
+            return raw.control(subdevice, command, params).ok();
         }
         // A client that has none: one for the question. It goes with the client at the latest.
-        let raw = self.raw(file, client);
         let made = raw.alloc(device?, Handle::NONE, SUBDEVICE, vec![0; 4]).ok();
         let (_, subdevice) = made.filter(|(status, _)| status.is_ok())?;
-        let bytes = self.ask_context_size(file, client, subdevice, channel);
+        let answer = raw.control(subdevice, command, params).ok();
         let _ = raw.free(subdevice);
-        bytes
-    }
-
-    fn ask_context_size(&self, file: &DeviceFile, client: Handle, subdevice: Handle, channel: Handle) -> Option<Bytes> {
-        let mut params = vec![0; 16];
-        let _ = write_u32(&mut params, 0, channel.0);
-        let (status, params) = self.raw(file, client).control(subdevice, GET_CONTEXT_SIZE, params).ok()?;
-        read_u64(&params, 8).filter(|_| Status::is_ok(status)).map(Bytes)
+        answer
     }
 }

@@ -25,6 +25,10 @@ use crate::{
 /// `NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_FLAGS_CILP`, and the only mode in which any kernel can be preempted.
 const FLAG_CILP: u32 = 1;
 const CILP: u32 = 2;
+/// `NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE`: how long its parameters are, and where the channel or group is.
+const SET_PREEMPTION_MODE: u32 = 0x2080_1210;
+const SET_CILP_LENGTH: usize = 32;
+const SET_CILP_CHANNEL: usize = 4;
 /// Offset of `cilpPreemptMode` in `NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS`; and in
 /// `NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS` from its end, as the list before it grows with releases.
 const SET_CILP: usize = 12;
@@ -325,6 +329,27 @@ impl Session {
         let raw = self.raw(&flight.file, made.client);
         // A card whose driver does not know it has nothing to put off.
         let _ = raw.control(made.object, SET_EXCEPTION_MASK, (ALL_EXCEPTIONS & !FATAL).to_ne_bytes().to_vec());
+    }
+
+    /// A program has come to be able to compute in a channel: what it runs there can leave the card at any instruction, whether or not it asks for
+    /// that itself, as CUDA does. A kernel that could not would hold the card beyond its time, and whoever waits for it to leave.
+    pub(super) fn make_preemptible(&self, flight: &Flight<'_>, channel: Handle, made: Made) {
+        let (group, card) = {
+            let topology = lock(&self.topology);
+            let parent = topology.parent(made.client, channel);
+            let group = parent.filter(|parent| topology.group(made.client, *parent).is_some());
+            (group.unwrap_or(channel), topology.card_of(made.client, channel))
+        };
+        let Some(card) = card else { return };
+        let mut params = vec![0; SET_CILP_LENGTH];
+        for (at, value) in [(0, FLAG_CILP), (SET_CILP_CHANNEL, group.0), (SET_CILP, CILP)] {
+            let _ = write_u32(&mut params, at, value);
+        }
+        let answer = self.ask_subdevice(&flight.file, made.client, card, (SET_PREEMPTION_MODE, params));
+        if !answer.as_ref().is_some_and(|(status, _)| status.is_ok()) {
+            let status = answer.map(|(status, _)| format!("{:#x}", status.0));
+            tracing::warn!(status, "kernels of a channel may not be preemptible: its time may end late");
+        }
     }
 
     /// What a debugger's object puts back obeys at once.

@@ -95,6 +95,11 @@ impl Topology {
         }
     }
 
+    /// What an object that was added is below.
+    pub(super) fn parent(&self, client: Handle, object: Handle) -> Option<Handle> {
+        Some(self.clients.get(&client)?.get(&object)?.parent)
+    }
+
     /// A channel has got its context buffers: what it is in, if it is one that was added.
     pub(super) fn context_came(&mut self, client: Handle, channel: Handle) -> Option<Handle> {
         let placed = self.clients.get_mut(&client)?.get_mut(&channel)?;

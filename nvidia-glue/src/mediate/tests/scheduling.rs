@@ -295,6 +295,35 @@ fn kernels_can_always_be_preempted() {
 }
 
 #[test]
+fn kernels_of_who_does_not_ask_can_be_preempted_too() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let channel_in = |parent: u32, engine: u32| {
+        let mut params = [0; 368];
+        assert!(write_u32(&mut params, 128, engine));
+        program.alloc(context.control, (context.client, parent, 0), 0xc86f, &mut params).unwrap()
+    };
+    let modes_set = |channel: u32, class: u32| -> Vec<(u32, u32, u32)> {
+        spy.seen();
+        program.alloc(context.control, (context.client, channel, 0), class, &mut [0; 16]).unwrap();
+        let field = |params: &[u8], at| read_u32(params, at).unwrap();
+        let seen = spy.seen();
+        let set = seen.iter().filter(|seen| seen.id == PREEMPTION_MODE);
+        set.map(|seen| (field(&seen.params, 0), field(&seen.params, 4), field(&seen.params, 12))).collect()
+    };
+    let group = context.group(GR);
+    let grouped = channel_in(group, 0);
+    assert_eq!(modes_set(grouped, 0xcbc0), [(1, group, 2)], "of all the group");
+    let alone = channel_in(context.device, GR);
+    assert_eq!(modes_set(alone, 0xcbc0), [(1, alone, 2)]);
+    let copies = channel_in(context.group(COPY), 0);
+    assert_eq!(modes_set(copies, 0xc8b5), []);
+}
+
+#[test]
 fn nobody_says_how_long_the_driver_waits_for_a_preemption() {
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
