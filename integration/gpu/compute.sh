@@ -1,9 +1,9 @@
 # Compute quotas on a real card, as tables; sourced by run.sh, whose functions it uses. Each table has its baseline in the same run.
-# EGPU_GPU_COMPUTE: which parts (caps together case3 weights priority edges flood utilization errors two); default: all that the machine has cards for.
+# EGPU_GPU_COMPUTE: which parts (caps together case3 weights priority edges flood preemption utilization errors two); default: all that the machine has cards for.
 # EGPU_GPU_LOADS: which loads the caps are tried with (short long graph cooperative training).
 # Rows for the picture are added to RESULT.tsv.
 
-parts=${EGPU_GPU_COMPUTE:-caps together weights priority edges flood utilization errors case3 two}
+parts=${EGPU_GPU_COMPUTE:-caps together weights priority edges flood preemption utilization errors case3 two}
 loads_of_caps=${EGPU_GPU_LOADS:-short long graph cooperative training}
 has_torch=$(python3 -c 'import torch; print("yes")' 2>/dev/null)
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:/usr/local/nvidia/lib64:/usr/local/nvidia/lib
@@ -207,6 +207,32 @@ flood() {
     check "its share holds within 1 point in a flood" within "$beside" 50 1
     stop v "${names[@]}"
     settle
+}
+
+# Kernels of 300 ms of a program that does not ask for preemption at any instruction, which CUDA does (no_preemption.c).
+preemption() {
+    [ -f "$bin/no-preemption.so" ] || { skip "preemption: no $bin/no-preemption.so"; return; }
+    title "compute: kernels of 300 ms that do not ask to be preemptible, beside short ones"
+    cp "$bin/no-preemption.so" "$work/tools/"
+    alone long 4
+    alone short
+    share p1 --env EGPU_COMPUTE=25%
+    share p2 --env EGPU_COMPUTE=50%
+    begin p1 p1 env LD_PRELOAD=/tmp/no-preemption.so TELL=1 $(load long p1 20)
+    begin p2 p2 $(load short p2 20)
+    begun p2
+    sleep 3
+    mapfile -t both < <(measured 8 p1 p2)
+    local long short
+    long=$(percent "${both[0]}" "${solo_of[long]}") short=$(percent "${both[1]}" "${solo_of[short]}")
+    echo "25 percent: $long; beside it 50 percent: $short"
+    check "the long ones keep to their share" within "$long" 25 1.5
+    check "the short ones have theirs" within "$short" 50 1
+    egpu top -n 1 2>&1
+    settle
+    grep 'held back' "$work/told/p1"
+    check "the program has not asked" grep -qE 'held back: [1-9]' "$work/told/p1"
+    stop p1 p2
 }
 
 # What each of two trainings does for each batch: weights POLICY FIRST SECOND.
