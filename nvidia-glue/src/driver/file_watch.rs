@@ -105,7 +105,7 @@ fn duplicate(file: &DeviceFile, turn: u64) -> io::Result<OwnedFd> {
     Ok(rustix::io::fcntl_dupfd_cloexec(file.file.as_fd(), i32::try_from(place).unwrap_or(FIRST))?)
 }
 
-/// What an epoll set's `fdinfo` has: after some lines of any file's, `tfd: 5 events: 0 data: 1f ...` for each entry, the data in hexadecimal digits.
+/// What an epoll set's `fdinfo` has: after some lines of any file's, `tfd: 5 events: 18 data: 1f ...` for each entry, the data in hexadecimal digits.
 fn numbers(text: &str) -> io::Result<HashSet<u64>> {
     let number = |line: &str| {
         let mut words = line.split_ascii_whitespace().skip_while(|word| *word != "data:");
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_no_empty_set() {
         let text =
-            "pos:\t0\nflags:\t02000002\ntfd:        5 events:        0 data:               1f  pos:0 ino:6 sdev:9\n";
+            "pos:\t0\nflags:\t02000002\ntfd:        5 events:       18 data:               1f  pos:0 ino:6 sdev:9\n";
         assert_eq!(numbers(text).unwrap(), HashSet::from([0x1f]));
         assert_eq!(numbers("pos:\t0\n").unwrap(), HashSet::new());
         for text in ["tfd: 5 events: 0\n", "tfd: 5 events: 0 data: x\n", "tfd: 5 events: 0 data:\n"] {

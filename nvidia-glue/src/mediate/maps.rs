@@ -174,7 +174,7 @@ impl Session {
     }
 
     /// `NV_ESC_RM_ALLOC_MEMORY`: only the kernel can execute it, and so only what programs use it for is let through. A thread that
-    /// rewrites it meanwhile may get another class, none of which gives out memory (docs/driver-calls.md).
+    /// rewrites it meanwhile may get another class, none of which gives out a card's memory (docs/driver-calls.md).
     pub(super) fn alloc_memory(&self, flight: &mut Flight<'_>, alloc: AllocMemory) -> Result<Answer, End> {
         self.own_client(alloc.client)?;
         if alloc.class != OS_DESCRIPTOR {

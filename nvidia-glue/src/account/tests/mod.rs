@@ -18,8 +18,8 @@ mod api {
 use runtime_config::units::Bytes;
 
 use super::{
-    Accounts, Ask, Card, Counted, ExportFile, Freed, Kind, ManagedDrift, Mapping, Mm, ObjectLimits, ObjectName,
-    OverQuota, Placement, ProcessEnd, Refusal, UvmFile, WhyNot,
+    Accounts, Ask, Card, Counted, ExportFile, Freed, Kind, ManagedDrift, MappedFile, Mapping, Mm, ObjectLimits,
+    ObjectName, OverQuota, Placement, ProcessEnd, Refusal, UvmFile, WhyNot,
 };
 use crate::{
     mediate::Pid,

@@ -146,6 +146,38 @@ fn an_export_replaces_what_was_there() {
 }
 
 #[test]
+fn a_file_that_maps_the_hosts_memory_keeps_it_beside_whatever_else_does() {
+    let mut accounts = accounts_with(ObjectLimits { host_mappings: 2, ..ObjectLimits::default() });
+    let (file, export) = ([MappedFile(1), MappedFile(2)], ExportFile(5));
+    let host = |accounts: &Accounts| accounts.card(Card::HOST).unwrap().used;
+    allocate(&mut accounts, 1, mib(1)).unwrap();
+    assert!(accounts.hold_host_memory(name(1)).unwrap().is_none(), "a card's");
+    assert!(accounts.hold_host_memory(name(9)).unwrap().is_none(), "nobody's");
+    let reservation = accounts.reserve(Ask { memory: Some((Card::HOST, mib(10))), ..memory(mib(10)) }).unwrap();
+    accounts.commit(reservation, Placement::under(CLIENT, Handle(2)), None).unwrap();
+    let refused = accounts.hold_host_memory(name(2)).unwrap().unwrap();
+    accounts.release(refused);
+    for file in file {
+        let hold = accounts.hold_host_memory(name(2)).unwrap().unwrap();
+        accounts.host_memory_mapped(hold, file);
+    }
+    let full = Refusal::TooMany { counted: Counted::HostMappings, limit: 2 };
+    assert_eq!(accounts.hold_host_memory(name(2)).unwrap_err(), full);
+    assert_eq!((full.status(), full.may_pass()), (Status::INSUFFICIENT_RESOURCES, true));
+    let hold = accounts.hold(name(2)).unwrap();
+    accounts.export(hold, export, 0);
+    assert_eq!(accounts.held_by_exports_alone(export), Bytes(0), "the handle has it, too");
+    assert_eq!(accounts.mapped_file_gone(file[0]), Bytes(0));
+    assert_eq!(free(&mut accounts, 2), Bytes(0));
+    assert_eq!((accounts.held_by_exports_alone(export), accounts.has_freed_while_mapped()), (mib(10), false));
+    assert_eq!(accounts.export_file_gone(export), Bytes(0));
+    assert_eq!((accounts.has_freed_while_mapped(), host(&accounts)), (true, mib(10)));
+    assert_eq!(accounts.mapped_files(), [file[1]]);
+    assert_eq!((accounts.mapped_file_gone(file[1]), accounts.mapped_file_gone(file[1])), (mib(10), Bytes(0)));
+    assert_eq!((host(&accounts), accounts.counts().host_mappings, accounts.abandoned()), (Bytes(0), 0, 0));
+}
+
+#[test]
 fn an_attachment_goes_with_its_holder() {
     let mut accounts = with_range();
     make(&mut accounts, CLIENT, 7, Kind::Other);
