@@ -30,6 +30,10 @@ const LEAST_GRACE: Duration = Duration::from_millis(300);
 const MOST_GRACE: Duration = Duration::from_secs(1);
 /// While one of its threads would run if it had a processor, it is the host that is late: for so long that is believed.
 const STARVED_LIMIT: Duration = Duration::from_secs(5);
+/// While one of them is in the driver, it waits for a lock that somebody else's call holds, or for the card: nobody's calls get through then, those
+/// of another mediator as little. To end a container for that helps no neighbour. Longer than the driver waits for a card's firmware, and
+/// than it takes to free all that a mediator that was killed has left.
+const DRIVER_LIMIT: Duration = Duration::from_secs(30);
 
 /// Why a mediator counts as stalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +63,7 @@ pub(super) async fn until_stalled(
 ) -> Stall {
     let mut watch = Watch::default();
     let mut degraded = BTreeSet::new();
+    let mut is_excused = false;
     loop {
         let (begin, wait) = (Instant::now(), watch.wait(*has_processes.borrow_and_update()));
         tokio::select! {
@@ -74,11 +79,18 @@ pub(super) async fn until_stalled(
         // Half a status, of a mediator that was stopped in the middle, is none: the last one before it stands.
         let status = blocking(path, |path| StatusFile::read(&path).ok()).await.flatten();
         status.iter().for_each(|status| tell_degraded(&mut degraded, status, &on_degraded));
-        if let Some(stall) = watch.look(passed, now_us, status.as_ref(), mediator.is_silent())
-            && (watch.is_over(stall) || !blocking(Some(mediator.process().pid), has_work).await.unwrap_or(false))
-        {
-            return stall;
+        let stall = watch.look(passed, now_us, status.as_ref(), mediator.is_silent());
+        if let Some(stall) = stall {
+            let excuse = blocking(Some(mediator.process().pid), Excuse::of).await.flatten();
+            if watch.is_over(stall, excuse) {
+                return stall;
+            }
+            if let Some(excuse) = excuse.filter(|_| !std::mem::replace(&mut is_excused, true)) {
+                let pid = mediator.process().pid;
+                tracing::warn!(mediator = pid, "the mediator is late, {stall}, as {excuse}; it is given longer");
+            }
         }
+        is_excused &= stall.is_some();
         if watch.ping_is_due(*has_processes.borrow()) {
             // A socket that takes nothing more is silence, too.
             let _ = timeout(LOOK, mediator.ping()).await;
@@ -107,10 +119,49 @@ async fn blocking<I: Send + 'static, T: Send + 'static>(input: Option<I>, work: 
     tokio::task::spawn_blocking(move || work(input)).await.ok()
 }
 
-/// Whether any thread of a process runs, or waits for a processor.
-fn has_work(pid: i32) -> bool {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    tasks.filter_map(|task| Stat::from_file(task.path().join("stat")).ok()).any(|stat| stat.state == 'R')
+/// Why one that is late may not be to blame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Excuse {
+    /// A thread runs, or waits for a processor.
+    Processor,
+    /// One cannot be interrupted: it is in the driver.
+    Driver,
+}
+
+impl fmt::Display for Excuse {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Processor => "it waits for a processor",
+            Self::Driver => "it waits in the driver",
+        })
+    }
+}
+
+impl Excuse {
+    /// Of a process, by the states of its threads.
+    fn of(pid: i32) -> Option<Self> {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let states = tasks.filter_map(|task| Some(Stat::from_file(task.path().join("stat")).ok()?.state));
+        Self::of_states(states)
+    }
+
+    fn of_states(states: impl IntoIterator<Item = char>) -> Option<Self> {
+        // One in the driver excuses for longer: that another thread runs does not take that away.
+        let excuses = states.into_iter().filter_map(|state| match state {
+            'D' => Some(Self::Driver),
+            'R' => Some(Self::Processor),
+            _ => None,
+        });
+        excuses.max_by_key(|excuse| excuse.limit())
+    }
+
+    /// For so long it is believed.
+    const fn limit(self) -> Duration {
+        match self {
+            Self::Processor => STARVED_LIMIT,
+            Self::Driver => DRIVER_LIMIT,
+        }
+    }
 }
 
 /// What was seen so far.
@@ -131,11 +182,11 @@ impl Watch {
         self.status.as_ref().is_some_and(|status| status.next_by_us.is_some())
     }
 
-    /// Whether it is a stall however busy the host is.
-    fn is_over(&self, stall: Stall) -> bool {
-        match stall {
-            Stall::Late(_) => self.late.is_some_and(|seen| seen >= STARVED_LIMIT),
-            Stall::Silent(_) => true,
+    /// Whether it is a stall, with that excuse.
+    fn is_over(&self, stall: Stall, excuse: Option<Excuse>) -> bool {
+        match (stall, excuse) {
+            (Stall::Late(_), Some(excuse)) => self.late.is_some_and(|seen| seen >= excuse.limit()),
+            (Stall::Late(_), None) | (Stall::Silent(_), _) => true,
         }
     }
 
@@ -262,17 +313,41 @@ mod tests {
         assert_eq!(watch(1_000 * MS, 1000, late), None);
     }
 
-    #[test]
-    fn who_only_lacks_a_processor_is_given_longer() {
+    /// Of so many looks, every 250 ms, at one that says nothing any more: the first by which it is over.
+    fn over_at(excuse: Option<Excuse>) -> u64 {
         let mut watch = Watch::default();
         let told = status(0, Some(100 * MS));
-        let stalls = (0..40)
-            .filter_map(|look| watch.look(LOOK, look * 250 * MS, Some(&told), false).map(|stall| watch.is_over(stall)));
-        let over: Vec<bool> = stalls.collect();
+        let mut over = Vec::new();
+        for look in 0..200 {
+            let stall = watch.look(LOOK, look * 250 * MS, Some(&told), false);
+            over.push(stall.is_some_and(|stall| watch.is_over(stall, excuse)));
+        }
         let first = over.iter().position(|over| *over).unwrap();
-        assert!((15..25).contains(&first) && over[first..].iter().all(|over| *over), "{over:?}");
-        assert!(has_work(nix::unistd::getpid().as_raw()), "this thread runs");
-        assert!(!has_work(0));
+        assert!(over[first..].iter().all(|over| *over), "{over:?}");
+        first as u64
+    }
+
+    #[test]
+    fn who_only_lacks_a_processor_is_given_longer() {
+        assert!((2..=5).contains(&over_at(None)));
+        assert!((18..25).contains(&over_at(Some(Excuse::Processor))));
+        assert_eq!(
+            Excuse::of(nix::unistd::getpid().as_raw()).map(|excuse| excuse.limit() >= STARVED_LIMIT),
+            Some(true)
+        );
+        assert_eq!(Excuse::of(0), None);
+    }
+
+    /// Where another container's call holds the driver's lock, every mediator waits in the kernel, and cannot be interrupted.
+    #[test]
+    fn who_waits_in_the_driver_is_given_longer_still() {
+        assert!((118..126).contains(&over_at(Some(Excuse::Driver))));
+        assert_eq!(Excuse::of_states("SSDS".chars()), Some(Excuse::Driver));
+        assert_eq!(Excuse::of_states("RDRS".chars()), Some(Excuse::Driver));
+        assert_eq!(Excuse::of_states("SRSS".chars()), Some(Excuse::Processor));
+        assert_eq!(Excuse::of_states("STZt".chars()), None);
+        // Whether its main thread answers has nothing to do with the driver.
+        assert!(Watch::default().is_over(Stall::Silent(ANSWER_LIMIT), Some(Excuse::Driver)));
     }
 
     #[test]
