@@ -28,6 +28,7 @@ mod intervals;
 mod managed;
 mod objects;
 mod page_tables;
+mod pieces;
 mod query;
 mod registrations;
 mod reserve;

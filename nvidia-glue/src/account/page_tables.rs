@@ -215,8 +215,12 @@ impl Accounts {
     /// Whether one more mapping may be made in virtual memory, or one be cut in two; ask before the driver is asked.
     ///
     /// # Errors
-    /// When there are too many references.
+    /// When there are too many references, or such mappings.
     pub fn dma_fits(&self) -> Result<(), Refusal> {
+        let limit = self.limits.virtual_mappings;
+        if self.page_tables.references() >= limit as usize {
+            return Err(Refusal::TooMany { counted: Counted::VirtualMappings, limit });
+        }
         self.references_fit(1)
     }
 

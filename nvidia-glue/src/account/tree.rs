@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 
 use runtime_config::units::Bytes;
 
@@ -170,6 +170,37 @@ impl Tree {
             next.extend(found.into_iter().filter(|index| doomed.insert(*index)));
         }
         doomed.iter().any(|index| of(&self.notifiers, *index).any(|user| !doomed.contains(&user)))
+    }
+
+    /// An object and all that goes with it, those first that go before others; each with what it goes with, but the
+    /// last, which is the object itself.
+    pub(super) fn goes_with(&self, index: Index) -> Vec<(Index, Option<Index>)> {
+        let (mut seen, mut order) = (HashSet::default(), Vec::new());
+        // An object comes again once all that goes with it is listed.
+        let mut stack = vec![(index, None, false)];
+        while let Some((index, with, is_listed)) = stack.pop() {
+            if is_listed {
+                order.push((index, with));
+                continue;
+            }
+            if !seen.insert(index) {
+                continue;
+            }
+            stack.push((index, with, true));
+            let mut child = self.get(index).and_then(|object| object.first_child);
+            while let Some(at) = child {
+                stack.push((at, Some(index), false));
+                child = self.get(at).and_then(|object| object.next);
+            }
+            stack.extend(of(&self.dependants, index).map(|dependant| (dependant, Some(index), false)));
+        }
+        order
+    }
+
+    /// Whether nothing goes with it.
+    pub(super) fn is_alone(&self, index: Index) -> bool {
+        self.get(index).is_none_or(|object| object.first_child.is_none())
+            && of(&self.dependants, index).next().is_none()
     }
 
     /// Takes out an object and all that goes with it; calls `gone` for each.

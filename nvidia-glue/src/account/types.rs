@@ -84,11 +84,14 @@ pub struct ObjectLimits {
     /// Objects that have no limit of their own and are not memory either (engines' objects, events, shares of groups ...): the firmware
     /// keeps most of them, too.
     pub others: u32,
-    /// Objects in total. Memory never is the firmware's: a program may have a hundred thousand small pieces.
+    /// Objects in total.
     pub objects: u32,
     /// References besides objects, in total: external ranges, pools, mappings and channels of UVM files, exports, attachments, and
     /// mappings in virtual memory.
     pub references: u32,
+    /// Mappings in virtual memory of the resource manager's (`NV_ESC_RM_MAP_MEMORY_DMA`). They hang from one object, and the driver ends all of
+    /// them when that goes, under the lock that every call of every container needs; nor does it find one but by looking through all.
+    pub virtual_mappings: u32,
     /// Ranges of managed memory.
     pub managed_ranges: u32,
     /// Events that wake files (`NV_ESC_ALLOC_OS_EVENT`).
@@ -113,14 +116,26 @@ impl Default for ObjectLimits {
             address_spaces: 64,
             devices: 1024,
             others: 1 << 14,
-            objects: 1 << 20,
-            references: 1 << 20,
+            // 256 GiB in pieces of 2 MiB, the smallest that CUDA asks for, each mapped where it has reserved addresses for it.
+            objects: 1 << 17,
+            references: 1 << 18,
+            // CUDA maps by unified memory. Vulkan maps each of its allocations so, of which programs are told to have less than 4096.
+            virtual_mappings: 1 << 13,
             managed_ranges: 1 << 17,
         }
     }
 }
 
 impl ObjectLimits {
+    /// Of a container with so many cards: what a card's memory comes in, for each of them, but no more than its account should grow to.
+    #[must_use]
+    pub fn with_cards(self, cards: usize) -> Self {
+        const MOST: u32 = 1 << 20;
+        let cards = u32::try_from(cards).unwrap_or(u32::MAX).max(1);
+        let each = |limit: u32| limit.saturating_mul(cards).min(MOST.max(limit));
+        Self { objects: each(self.objects), references: each(self.references), ..self }
+    }
+
     /// Of a container that only looks at its cards: nothing that takes memory of a card for its own sake. NVML has a client for each
     /// program and a few dozen objects in it.
     pub fn of_a_monitor() -> Self {
@@ -147,6 +162,8 @@ pub enum Counted {
     Objects,
     /// References besides objects.
     References,
+    /// Mappings in virtual memory of the resource manager's.
+    VirtualMappings,
     /// Ranges of managed memory.
     ManagedRanges,
     /// Events that wake files.
@@ -168,6 +185,7 @@ impl std::fmt::Display for Counted {
             Self::Others => "objects besides memory and channels",
             Self::Objects => "objects",
             Self::References => "mappings and exports",
+            Self::VirtualMappings => "mappings in virtual memory",
             Self::ManagedRanges => "ranges of managed memory",
             Self::OsEvents => "events",
             Self::HostMappings => "mappings of the host's memory",

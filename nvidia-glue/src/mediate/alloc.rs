@@ -658,11 +658,13 @@ impl Session {
     /// Frees an object and all that goes with it; a client's own handle frees the client.
     pub(super) fn free(&self, flight: &mut Flight<'_>, client: Handle, object: Handle) -> Result<Answer, End> {
         self.own_client(client)?;
+        flight.confirm()?;
         self.locks.with(&[Name::Client(client)], || -> Result<(), End> {
             // The driver would go on writing a channel's errors to where that was. No program that was recorded does it.
             if lock(&self.accounts).is_told_by_others(ObjectName::new(client, object)) {
                 return Err(End::Status(Status::STATE_IN_USE));
             }
+            self.free_pieces(&flight.file, client, object);
             if flight.execute(self.driver.as_ref())?.is_ok() {
                 self.forget(client, object);
             }

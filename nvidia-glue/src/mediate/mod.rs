@@ -22,6 +22,7 @@ mod maps;
 mod observer;
 mod open_files;
 mod people;
+mod pieces;
 mod processes;
 mod raw;
 mod reconcile;

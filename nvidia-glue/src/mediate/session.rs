@@ -120,7 +120,7 @@ impl Session {
         let limits: Vec<Bytes> = cards.iter().map(|card| card.memory_limit).collect();
         let only_looks = cards.iter().all(|card| card.monitored);
         let object_limits = if only_looks { ObjectLimits::of_a_monitor() } else { ObjectLimits::default() };
-        let object_limits = ObjectLimits { host_memory: host_memory_limit(), ..object_limits };
+        let object_limits = ObjectLimits { host_memory: host_memory_limit(), ..object_limits }.with_cards(cards.len());
         let host_mappings = HostMappings::new(driver.as_ref()).map_err(SessionError::Watch)?;
         let grant = Grant::find(driver.as_ref(), abi, &own, cards)?;
         let gate = |card: &OwnCard| Arc::new(CardGate::new(card, throttle, &driver, abi, &own));

@@ -144,7 +144,7 @@ fn a_client_that_has_gone_meanwhile_takes_no_object() {
 
 #[test]
 fn a_tree_may_be_as_deep_as_there_are_objects() {
-    let mut accounts = accounts_with(ObjectLimits { others: u32::MAX, ..ObjectLimits::default() });
+    let mut accounts = accounts_with(ObjectLimits { others: u32::MAX, objects: u32::MAX, ..ObjectLimits::default() });
     let mut parent = CLIENT;
     for object in 1..200_000 {
         make(&mut accounts, parent, object, Kind::Other);

@@ -2,7 +2,7 @@
 
 use proptest::{collection::vec, prelude::*};
 
-use super::model::run;
+use super::{CLIENT, Handle, Kind, Placement, accounts, model::run, plain};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
@@ -12,6 +12,38 @@ proptest! {
     #[test]
     fn any_program(bytes in vec(any::<u8>(), 0..1200)) {
         run(&bytes);
+    }
+
+    /// Freed piece by piece, all of a tree goes, and no free takes more than it may.
+    #[test]
+    fn a_tree_goes_in_pieces(
+        objects in vec((any::<prop::sample::Index>(), 0_u8..6, any::<prop::sample::Index>()), 1..80),
+        most in 1_usize..20,
+        depends: bool,
+    ) {
+        let mut accounts = accounts();
+        let handle = |at: usize| if at == 0 { CLIENT } else { Handle(u32::try_from(at).unwrap()) };
+        for (at, (parent, kind, dependency)) in (1..).zip(&objects) {
+            // Nothing hangs from memory.
+            let kind = [Kind::Other, Kind::Other, Kind::Memory, Kind::Memory, Kind::ChannelGroup, Kind::Channel][usize::from(*kind)];
+            let reservation = accounts.reserve(plain(kind)).unwrap();
+            let dependencies = [handle(dependency.index(at))];
+            let placement = Placement::under(handle(parent.index(at)), handle(at));
+            let placement = if depends { placement.going_with(&dependencies) } else { placement };
+            accounts.commit(reservation, placement, None).unwrap();
+        }
+        let total = accounts.counts().objects as usize + 1;
+        let pieces = accounts.pieces(CLIENT, CLIENT, most);
+        prop_assert_eq!(pieces.is_empty(), total <= most);
+        let mut gone = 0;
+        for piece in pieces {
+            let freed = accounts.free(CLIENT, piece).unwrap().objects as usize;
+            prop_assert!(depends || freed <= most, "{} at once", freed);
+            gone += freed;
+        }
+        let rest = accounts.client_gone(CLIENT).objects as usize;
+        prop_assert!(depends || rest <= most, "{} with the client", rest);
+        prop_assert_eq!((gone + rest, accounts.counts().objects), (total, 0));
     }
 }
 

@@ -11,6 +11,7 @@ mod lent;
 mod managed;
 mod memory;
 mod monitor;
+mod pieces;
 mod scheduling;
 mod spy;
 mod uncharged;

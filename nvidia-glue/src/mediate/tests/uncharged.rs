@@ -161,6 +161,23 @@ fn mappings_of_the_resource_managers_are_bounded_too() {
     assert_eq!(tables(&container), 0);
 }
 
+/// All of them go with one object, at once.
+#[test]
+fn mappings_of_the_resource_managers_are_limited_in_number() {
+    let machine = Machine::new(1);
+    let container = limited(&machine, ObjectLimits { virtual_mappings: 3, ..ObjectLimits::default() });
+    let program = container.program();
+    let context = program.context(0);
+    let memory = context.memory(2 * MIB).unwrap();
+    let names = (context.object(0x50a0, &mut lazy_space(GIB_512)).unwrap(), memory);
+    (0..3).for_each(|at| dma(&context, names, at << 12, 4096).unwrap());
+    assert_eq!(dma(&context, names, 3 << 12, 4096), Err(Status::INSUFFICIENT_RESOURCES));
+    end_dma(&context, names, 0, 0);
+    dma(&context, names, 3 << 12, 4096).unwrap();
+    context.free(names.0).unwrap();
+    assert_eq!(lock(&container.session.accounts).counts().references, 0);
+}
+
 fn lazy_space(size: u64) -> Vec<u8> {
     let mut params = memory_params(size);
     assert!(write_u32(&mut params, 8, 0x0008_0400));

@@ -22,6 +22,7 @@ pub(super) const LIMITS: ObjectLimits = ObjectLimits {
     others: 30,
     objects: 40,
     references: 40,
+    virtual_mappings: 40,
     managed_ranges: 12,
     os_events: 4,
     host_memory: Bytes(35 * PAGE),
