@@ -300,6 +300,15 @@ impl Container {
         if pid == self.init.pid() {
             mediated.init_kills.fetch_add(1, Ordering::Relaxed);
             context.events.publish_once(&TaskOOM { container_id: id.to_owned(), ..Default::default() });
+            // As anybody's SIGKILL to it: a paused container is thawed, or it would not die.
+            match self.kill("", libc::SIGKILL.unsigned_abs(), false).await {
+                Ok(()) | Err(TaskError::Finished) => {}
+                Err(error) => {
+                    let error = chain(&error);
+                    tracing::error!(container = id, pid, error, "a container over its memory cannot be killed");
+                }
+            }
+            return;
         }
         match sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL) {
             Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
