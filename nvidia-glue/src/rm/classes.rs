@@ -100,7 +100,13 @@ pub(super) const CLASSES: &[Class] = &[
     row(0x0000, "NV01_ROOT", Root, 120, "nvos.h"),
     row(0x0001, "NV01_ROOT_NON_PRIV", Root, 120, "nvos.h"),
     row(0x0002, "NV01_CONTEXT_DMA", Plain, 32, "class/cl0002.h"),
-    row(0x0004, "NV01_TIMER", Plain, 0, "class/cl0004.h"),
+    row(
+        0x0004,
+        "NV01_TIMER",
+        Refused(Status::INVALID_CLASS, "registers of the card, and alarms that nobody counts"),
+        0,
+        "class/cl0004.h",
+    ),
     row(0x0005, "NV01_EVENT", Event(EventKind::ByClass), 24, "class/cl0005.h"),
     row(
         0x000f,
@@ -340,9 +346,21 @@ pub(super) const CLASSES: &[Class] = &[
     row(0x9067, "FERMI_CONTEXT_SHARE_A", ContextShare, 12, "class/cl9067.h"),
     row(0x906f, "GF100_CHANNEL_GPFIFO", Channel, 368, "class/cl906f.h"),
     row(0x9072, "GF100_DISP_SW", Plain, 12, "class/cl9072.h"),
-    row(0x9074, "GF100_TIMED_SEMAPHORE_SW", Plain, 0, "class/cl9074.h"),
+    row(
+        0x9074,
+        "GF100_TIMED_SEMAPHORE_SW",
+        Refused(Status::INVALID_CLASS, "waiters without number, which the kernel keeps and nobody counts"),
+        0,
+        "class/cl9074.h",
+    ),
     row(0x9096, "GF100_ZBC_CLEAR", Plain, 0, "class/cl9096.h"),
-    row(0x90cc, "GF100_PROFILER", Plain, 0, "class/cl90cc.h"),
+    row(
+        0x90cc,
+        "GF100_PROFILER",
+        Refused(Status::INSUFFICIENT_PERMISSIONS, "performance counters"),
+        0,
+        "class/cl90cc.h",
+    ),
     row(
         0x90cd,
         "NV_EVENT_BUFFER",

@@ -251,8 +251,7 @@ fn control_tables(text: &mut String) {
 
 fn passing(text: &mut String) {
     text.push_str(
-        "\n### Controls of channels, engines, debuggers and clocks that pass\nWhat could decide about others' time, and does not. A test fails for \
-         a row without a reason.\n\n| why | controls |\n|---|---|\n",
+        "\n### Controls that pass, each with the reason\nA test fails for one that has none.\n\n| why | controls |\n|---|---|\n",
     );
     for (reason, ids) in PASSING {
         let rows = controls().filter(|row| ids.contains(&row.id));

@@ -72,7 +72,7 @@ pub(super) fn find(number: u32) -> Option<Class> {
         0x0005 | 0x0079 => class(Makes::Plain, Below::Anything, 24),
         // Whole frame buffer, lists of pages, and MIG's capability files.
         0x003f | 0x00c2 | 0x0081..=0x0083 | 0xc639 | 0xc640 => optional(Makes::Refused, Below::Anything, 0),
-        // NV01_TIMER, NV20_SUBDEVICE_DIAG, profilers, GF100_SUBDEVICE_MASTER.
+        // NV01_TIMER, NV20_SUBDEVICE_DIAG, GF100_SUBDEVICE_MASTER.
         0x0004 | 0x208f | 0x90e6 => optional(Makes::Plain, Below::Subdevice, 0),
         // Doorbells of user mode; since Hopper with parameters.
         0xc361 | 0xc461 | 0xc561 | 0xc661 | 0xc761 => optional(Makes::Plain, Below::Subdevice, 2),

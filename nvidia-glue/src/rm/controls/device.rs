@@ -1,9 +1,9 @@
 //! The controls of a device (class 0x0080).
 
 use super::{
-    CACHE, ControlRow,
+    ADDRESS_SPACE, CACHE, ControlRow,
     ControlRule::{Pass, Refuse, Schedule},
-    INTERNAL, PAGE_TABLES, POINTERS, PRIVILEGED, SCHEDULING, SHARED, ScheduleKind, counted, row,
+    INTERNAL, PAGE_TABLES, POINTERS, PRIVILEGED, SCHEDULING, SHARED, ScheduleKind, TLB, counted, row,
 };
 use crate::rm::{
     Status,
@@ -62,11 +62,11 @@ pub(super) const DEVICE: &[ControlRow] = &[
     row(0x00801806, "NV0080_CTRL_CMD_DMA_ADV_SCHED_GET_VA_CAPS", Pass, "ctrl0080/ctrl0080dma.h"),
     row(0x00801809, "NV0080_CTRL_CMD_DMA_GET_PDE_INFO", Refuse(Status::NOT_SUPPORTED, PAGE_TABLES), "ctrl0080/ctrl0080dma.h"),
     row(0x0080180a, "NV0080_CTRL_CMD_DMA_SET_PTE_INFO", Refuse(Status::NOT_SUPPORTED, PAGE_TABLES), "ctrl0080/ctrl0080dma.h"),
-    row(0x0080180c, "NV0080_CTRL_CMD_DMA_INVALIDATE_TLB", Pass, "ctrl0080/ctrl0080dma.h"),
+    row(0x0080180c, "NV0080_CTRL_CMD_DMA_INVALIDATE_TLB", Refuse(Status::NOT_SUPPORTED, TLB), "ctrl0080/ctrl0080dma.h"),
     row(0x0080180d, "NV0080_CTRL_CMD_DMA_GET_CAPS", Pass, "ctrl0080/ctrl0080dma.h"),
-    row(0x0080180e, "NV0080_CTRL_CMD_DMA_SET_VA_SPACE_SIZE", Pass, "ctrl0080/ctrl0080dma.h"),
+    row(0x0080180e, "NV0080_CTRL_CMD_DMA_SET_VA_SPACE_SIZE", Refuse(Status::NOT_SUPPORTED, ADDRESS_SPACE), "ctrl0080/ctrl0080dma.h"),
     row(0x0080180f, "NV0080_CTRL_CMD_DMA_UPDATE_PDE_2", Refuse(Status::NOT_SUPPORTED, POINTERS), "ctrl0080/ctrl0080dma.h"),
-    row(0x00801810, "NV0080_CTRL_DMA_ENABLE_PRIVILEGED_RANGE", Pass, "ctrl0080/ctrl0080dma.h"),
+    row(0x00801810, "NV0080_CTRL_DMA_ENABLE_PRIVILEGED_RANGE", Refuse(Status::NOT_SUPPORTED, ADDRESS_SPACE), "ctrl0080/ctrl0080dma.h"),
     row(0x00801812, "NV0080_CTRL_DMA_SET_DEFAULT_VASPACE", Refuse(Status::INSUFFICIENT_PERMISSIONS, PRIVILEGED), "ctrl0080/ctrl0080dma.h"),
     row(0x00801813, "NV0080_CTRL_CMD_DMA_SET_PAGE_DIRECTORY", Refuse(Status::INSUFFICIENT_PERMISSIONS, PRIVILEGED), "ctrl0080/ctrl0080dma.h"),
     row(0x00801814, "NV0080_CTRL_CMD_DMA_UNSET_PAGE_DIRECTORY", Refuse(Status::INSUFFICIENT_PERMISSIONS, PRIVILEGED), "ctrl0080/ctrl0080dma.h"),

@@ -205,10 +205,15 @@ const fn counted(at: u16, element: u32) -> Length {
 const R550: DriverRelease = DriverRelease::new(550, 0, 0);
 
 // Reasons that many rows share.
+const ADDRESS_SPACE: &str = "makes an address space another one than was counted";
+const ATTESTATION: &str =
+    "when it fails, the driver ends confidential computing on the card, for all; the host can attest its cards";
 const CACHE: &str =
     "writes back or invalidates the cache of the whole card, in whoever's time, and with it others' data";
 const CLASS: &str = "of a class that is refused";
 const DEBUGGER: &str = "stops multiprocessors of the card, or reads them, whoever's work is on them";
+const CLEARS: &str = "fills a small table of the card's, which all share; answered as if it were full";
+const DIAGNOSTIC: &str = "for the card's maker: reads registers, tells physical addresses, or measures links";
 const DRIVER: &str = "the driver's own logs and tests";
 const HANDLES: &str = "makes handles of memory that nobody would count";
 const INTERNAL: &str = "internal to the kernel";
@@ -218,6 +223,7 @@ const PAGE_TABLES: &str =
     "reads page tables, or rewrites what lies where in them: physical addresses are the driver's alone to choose";
 const POINTERS: &str = "its parameters point to memory in ways that are not described here";
 const PRIVILEGED: &str = "for administrators or the kernel: the driver would refuse it, and log that";
+const PROCESS: &str = "says that the caller is another process, by which channels are kept apart and counted";
 const PROFILER: &str = "for profilers: makes buffers on the card that nobody counts, or samples whatever runs there";
 const RAW_MEMORY: &str =
     "the driver keeps a bare pointer to memory that may be freed, or writes into it what the card's interrupts say";
@@ -225,6 +231,8 @@ const RESERVATION: &str = "in an exclusive compute mode the first container woul
 const SCHEDULING: &str = "scheduling is by the grant";
 const SIGNALS: &str = "signals the events of all clients of the card";
 const SHARED: &str = "changes the card, or the host, for all who use it";
+const TLB: &str =
+    "has the card forget addresses, in whoever's time; the driver does so by itself when something is unmapped";
 const VGPU: &str = "virtual GPUs, of the host";
 const WAITERS: &str = "puts as many waiters as are asked for into a list that the kernel walks with interrupts off";
 
