@@ -9,6 +9,7 @@ use super::{
     controls::{ControlRow, ControlRule, controls, passing_tests::PASSING},
     escapes::{Action, ESCAPES, Escape, OnNode},
     layout::{Direction, Length, Releases},
+    tests::PLAIN,
     uvm::{UVM_COMMANDS, UvmRule},
 };
 
@@ -183,6 +184,10 @@ fn classes(text: &mut String) {
         match class.kind {
             ClassKind::Refused(_, reason) => refused.add(reason.to_owned(), name),
             ClassKind::Answered(_, reason) => refused.add(format!("{reason}; answered by the mediator"), name),
+            ClassKind::Plain => {
+                let reason = PLAIN.iter().find(|(_, ids)| ids.contains(&class.id)).map_or("", |(reason, _)| reason);
+                grouped.add(format!("decides nothing: {reason}"), name);
+            }
             kind => grouped.add(class_kind(kind).to_owned(), name),
         }
     }

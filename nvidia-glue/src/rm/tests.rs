@@ -227,6 +227,32 @@ fn classes_that_hold_memory_are_known_as_such() {
     assert_eq!(channels, CLASSES.iter().filter(|Class { id, .. }| id & 0xff == 0x6f && *id > 0x1000).count());
 }
 
+/// Why objects of a class that nothing is decided about may be made, by class.
+pub(super) const PLAIN: &[(&str, &[u32])] = &[
+    ("names a part of the caller's own memory, and is freed with it", &[0x0002]),
+    (
+        "what questions about the card are asked on; each is judged by itself",
+        &[0x0073, 0x208f, 0x9096, 0x90e6, 0x90e7, 0xcb33],
+    ),
+    ("what questions to the card's firmware are asked on, which knows who is no administrator", &[0x2081]),
+    ("what RDMA devices find the caller's own memory by", &[0x503c]),
+    ("says that a server of MPS runs, to which the driver does nothing", &[0x900e]),
+    ("switches what a display shows, from a channel; cards for computing have none", &[0x9072]),
+    ("holds the figures of the caller's own video session", &[0xa0bc, 0xa0bd]),
+    (
+        "the doorbell, which has the card look for work in a channel: there is none in another's that its owner has not put there",
+        &[0xc361, 0xc461, 0xc561, 0xc661, 0xc761],
+    ),
+];
+
+#[test]
+fn classes_that_nothing_is_decided_about_have_a_reason() {
+    let plain: Vec<u32> = CLASSES.iter().filter(|class| class.kind == ClassKind::Plain).map(|class| class.id).collect();
+    let mut explained: Vec<u32> = PLAIN.iter().flat_map(|(_, ids)| *ids).copied().collect();
+    explained.sort_unstable();
+    assert_eq!(plain, explained);
+}
+
 #[test]
 fn allocations_are_read_in_all_their_structs() {
     for (release, size, said) in
