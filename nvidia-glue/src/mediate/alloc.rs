@@ -475,6 +475,11 @@ impl Session {
                 return Err(refusal.into());
             }
         };
+        // No edge passes between the driver's making it and its being known.
+        let turn = match gated {
+            Some(Gated::Channel(_)) => self.turn_to_join(ObjectName::new(making.client, making.parent)),
+            _ => None,
+        };
         let made = self.execute_reserved(flight, making, reservation, (&dependencies, &notifiers), must_be);
         let object = made.as_ref().ok().copied().flatten();
         self.attach_all(holds, object);
@@ -492,6 +497,10 @@ impl Session {
                 self.leaves_gates(ObjectName::new(made.client, made.object));
             }
             self.passes_gates(made, making.parent, place.map(|(card, _)| card), gated);
+            if let Some(turn) = turn {
+                // What is refused here is found by the next edge.
+                let _ = turn.bring(&[ObjectName::new(made.client, made.object)]);
+            }
         }
         made
     }

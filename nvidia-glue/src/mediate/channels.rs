@@ -295,6 +295,11 @@ impl Channels {
         names.iter().filter_map(|name| self.channels.get(name)).any(|channel| self.is_gated(channel))
     }
 
+    /// Whether it is a group that can do work, so that one that joins it may, too.
+    pub(super) fn has_scheduled(&self, name: ObjectName) -> bool {
+        self.handles.get(&name).and_then(|id| self.groups.get(id)).is_some_and(|group| group.is_scheduled)
+    }
+
     /// Whether it is a throttled group that can do work.
     pub(super) fn is_at_work(&self, name: ObjectName) -> bool {
         let group = self.handles.get(&name).and_then(|id| self.groups.get(id));

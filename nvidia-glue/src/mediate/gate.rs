@@ -10,7 +10,7 @@
 
 use std::{
     io,
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -79,6 +79,42 @@ struct State {
     slice_us: Option<u64>,
     /// How often it has.
     slices: u64,
+    /// How long calls of the program's were on their way while the gate was closed, each of which let channels work until they were taken off;
+    /// and nobody has asked.
+    overrun: Duration,
+}
+
+/// A call of the program's that may let channels work is on its way: no edge is made, and no other such call, before it is over and what it has
+/// changed is where it is to be. So at most one of them comes between an edge's instant and its call to the driver.
+#[derive(Debug)]
+pub(super) struct Turn<'g> {
+    gate: &'g CardGate,
+    _acting: MutexGuard<'g, ()>,
+    /// It began while the gate was closed.
+    off_since: Option<Instant>,
+}
+
+impl Turn<'_> {
+    /// See [`CardGate::bring`].
+    pub(super) fn bring(&self, names: &[ObjectName]) -> Result<(), EdgeError> {
+        self.gate.act_alone(|_| names.to_vec()).map(drop)
+    }
+
+    /// The same after a call of the program's that may have put them back, or may have made them count from 0.
+    pub(super) fn bring_doubted(&self, names: &[ObjectName]) {
+        self.gate.with(|channels| channels.doubt(names));
+        // What is refused here is found by the next edge.
+        let _ = self.bring(names);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if let Some(since) = self.off_since {
+            let mut state = lock(&self.gate.state);
+            state.overrun = state.overrun.saturating_add(since.elapsed());
+        }
+    }
 }
 
 /// Why a call of the mediator's own did not do what it should.
@@ -104,6 +140,13 @@ impl Failure {
     }
 }
 
+impl State {
+    /// Whether a call that is made until an instant has to wait, if the gate matters to it.
+    fn has_to_wait(&self, until: Instant, matters: impl Fn(&Channels) -> bool) -> bool {
+        self.is_closed && !self.is_hurried && Instant::now() < until && matters(&self.channels)
+    }
+}
+
 impl CardGate {
     pub(super) fn new(
         card: &OwnCard,
@@ -119,6 +162,7 @@ impl CardGate {
             has_first: false,
             slice_us: None,
             slices: 0,
+            overrun: Duration::ZERO,
         };
         Self {
             uuid: card.granted.uuid.clone(),
@@ -143,13 +187,10 @@ impl CardGate {
         !matches!(self.name_channels(true, &[]), Err(Failure::Refused(Status::NOT_SUPPORTED)))
     }
 
-    /// A channel has come to be. One in a group that does work already, or will without being scheduled itself, obeys at once.
+    /// A channel has come to be, maybe in a group that does work already: it obeys before that call is over.
     pub(super) fn add_channel(&self, name: ObjectName, parent: Handle, engine: u32) {
         let mut state = lock(&self.state);
         state.has_first |= state.channels.add_channel(name, parent, engine);
-        drop(state);
-        // What is refused here is found by the next edge.
-        let _ = self.bring(&[name]);
     }
 
     /// Whether there is a first throttled channel, of which nobody was told.
@@ -163,15 +204,19 @@ impl CardGate {
         self.opened.notify_all();
     }
 
-    /// Waits while the gate is closed and it matters to who asks. Not for ever: see [`MOST_WAIT`].
-    pub(super) fn wait(&self, caller: &dyn Caller, matters: impl Fn(&Channels) -> bool) -> Result<(), CallerError> {
-        let until = Instant::now() + MOST_WAIT;
+    /// Waits while the gate is closed and it matters to who asks, until an instant: see [`MOST_WAIT`].
+    pub(super) fn wait(
+        &self,
+        caller: &dyn Caller,
+        until: Instant,
+        matters: impl Fn(&Channels) -> bool,
+    ) -> Result<(), CallerError> {
         loop {
             let state = lock(&self.state);
-            let left = until.saturating_duration_since(Instant::now());
-            if !state.is_closed || state.is_hurried || left.is_zero() || !matters(&state.channels) {
+            if !state.has_to_wait(until, &matters) {
                 return Ok(());
             }
+            let left = until.saturating_duration_since(Instant::now());
             drop(self.opened.wait_timeout(state, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner));
             // No lock is held while the caller is looked at.
             if !caller.is_waiting() {
@@ -180,15 +225,42 @@ impl CardGate {
         }
     }
 
+    /// A call that waited is made; `None`: the gate has closed meanwhile, and it has to wait again. Who holds locks of clients takes them before.
+    pub(super) fn enter(&self, until: Instant, matters: impl Fn(&Channels) -> bool) -> Option<Turn<'_>> {
+        let acting = lock(&self.acting);
+        let state = lock(&self.state);
+        if state.has_to_wait(until, &matters) {
+            return None;
+        }
+        let off_since = (state.is_closed && matters(&state.channels)).then(Instant::now);
+        drop(state);
+        Some(Turn { gate: self, _acting: acting, off_since })
+    }
+
+    /// Both.
+    pub(super) fn wait_and_enter(
+        &self,
+        caller: &dyn Caller,
+        matters: impl Fn(&Channels) -> bool,
+    ) -> Result<Turn<'_>, CallerError> {
+        let until = Instant::now() + MOST_WAIT;
+        loop {
+            self.wait(caller, until, &matters)?;
+            if let Some(turn) = self.enter(until, &matters) {
+                return Ok(turn);
+            }
+        }
+    }
+
+    /// Whether it is closed, or about to be.
+    #[cfg(test)]
+    pub(super) fn is_closed(&self) -> bool {
+        lock(&self.state).is_closed
+    }
+
     /// Brings channels to where they are to be. What the driver refuses is found by the next edge, which names them again.
     pub(super) fn bring(&self, names: &[ObjectName]) -> Result<(), EdgeError> {
         self.act(|_| names.to_vec()).map(drop)
-    }
-
-    /// The same after a call of the program's that may have put them back, or may have made them count from 0.
-    pub(super) fn bring_doubted(&self, names: &[ObjectName]) {
-        self.with(|channels| channels.doubt(names));
-        let _ = self.bring(names);
     }
 
     /// Whether the program has made so many calls since they were last on that another one has to wait until they are.
@@ -209,6 +281,11 @@ impl CardGate {
     /// Who is named is looked up only once nobody else tells the driver anything.
     fn act(&self, names: impl FnOnce(&Channels) -> Vec<ObjectName>) -> Result<Edge, EdgeError> {
         let _acting = lock(&self.acting);
+        self.act_alone(names)
+    }
+
+    /// The same for who holds [`CardGate::acting`].
+    fn act_alone(&self, names: impl FnOnce(&Channels) -> Vec<ObjectName>) -> Result<Edge, EdgeError> {
         let (names, ons) = {
             let State { channels, is_closed, .. } = &*lock(&self.state);
             let names = names(channels);
@@ -411,6 +488,11 @@ impl Gate for CardGate {
             }
         }
         result
+    }
+
+    fn take_overrun_us(&self) -> u64 {
+        let overrun = std::mem::take(&mut lock(&self.state).overrun);
+        u64::try_from(overrun.as_micros()).unwrap_or(u64::MAX)
     }
 
     fn channels(&self) -> usize {

@@ -1,14 +1,14 @@
 //! The container's own scheduling controls. What a program asks for is remembered; what reaches the driver is what its grant
 //! allows of that.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use super::{
     Answer, Session,
     alloc::Made,
     call::{End, Flight},
-    channels::Engine,
-    gate::{CHANNELS, CLIENTS, COUNT, CardGate, DEFAULT_SLICE_US, MOST, MOST_SLICE_US, PARAMS},
+    channels::{Channels, Engine},
+    gate::{CHANNELS, CLIENTS, COUNT, CardGate, DEFAULT_SLICE_US, MOST, MOST_SLICE_US, MOST_WAIT, PARAMS, Turn},
     locks::{Name, lock},
 };
 use crate::{
@@ -109,7 +109,15 @@ impl Session {
     /// A channel is about to be made in what may be a group.
     pub(super) fn wait_to_join(&self, flight: &Flight<'_>, group: ObjectName) -> Result<(), End> {
         let Some(gate) = self.gate_of(group) else { return Ok(()) };
-        Ok(gate.wait(flight.caller, |channels| channels.is_at_work(group))?)
+        let until = Instant::now() + MOST_WAIT;
+        Ok(gate.wait(flight.caller, until, |channels| channels.is_at_work(group))?)
+    }
+
+    /// It is made now: the gate may have closed since, and stands still until it is known. `None`: in what does no work.
+    pub(super) fn turn_to_join(&self, group: ObjectName) -> Option<Turn<'_>> {
+        let gate = self.gate_of(group)?;
+        let is_at_work = |channels: &Channels| channels.has_scheduled(group);
+        gate.with(|channels| is_at_work(channels)).then(|| gate.enter(Instant::now(), is_at_work)).flatten()
     }
 
     /// Tells the observer of the first channel of a card. No lock is held.
@@ -134,14 +142,27 @@ impl Session {
         if is_bare && gate.sets_slices() {
             return Err(End::Status(Status::NOT_SUPPORTED));
         }
-        gate.wait(flight.caller, |channels| channels.any_throttled(name))?;
-        self.locks.with(&[Name::Client(name.client)], || self.schedule_locked(flight, gate, name))?;
-        flight.finish()
+        let (until, matters) = (Instant::now() + MOST_WAIT, |channels: &Channels| channels.any_throttled(name));
+        loop {
+            gate.wait(flight.caller, until, matters)?;
+            let is_done = self.locks.with(&[Name::Client(name.client)], || match gate.enter(until, matters) {
+                Some(turn) => self.schedule_locked(flight, (gate, turn), name).map(|()| true),
+                None => Ok(false),
+            });
+            if is_done? {
+                return flight.finish();
+            }
+        }
     }
 
     /// What can do work counts from when the driver has executed this: an edge that names a channel before that may leave it in a
-    /// state in which it never runs (580.159.04). A gate that has closed in that very moment is seen right after.
-    fn schedule_locked(&self, flight: &mut Flight<'_>, gate: &CardGate, name: ObjectName) -> Result<(), End> {
+    /// state in which it never runs (580.159.04).
+    fn schedule_locked(
+        &self,
+        flight: &mut Flight<'_>,
+        (gate, turn): (&CardGate, Turn<'_>),
+        name: ObjectName,
+    ) -> Result<(), End> {
         if !flight.execute(self.driver.as_ref())?.is_ok() {
             return Ok(());
         }
@@ -149,7 +170,9 @@ impl Session {
             channels.schedule(name);
             channels.below(name).unwrap_or_default()
         });
-        let _ = gate.bring(&names);
+        // What is refused here is found by the next edge.
+        let _ = turn.bring(&names);
+        drop(turn);
         if let Some(group) = gate.with(|channels| channels.group_handle(name)).filter(|_| gate.sets_slices()) {
             gate.bring_slice(group);
         }
@@ -240,11 +263,12 @@ impl Session {
             below.iter().for_each(|channel| channels.works_on(*channel, engine));
             below
         });
-        gate.wait(flight.caller, |channels| channels.any_at_work(&below))?;
+        let turn = gate.wait_and_enter(flight.caller, |channels| channels.any_at_work(&below))?;
         may_be_doubted(gate, &below)?;
         if flight.execute(self.driver.as_ref())?.is_ok() {
-            gate.bring_doubted(&below);
+            turn.bring_doubted(&below);
         }
+        drop(turn);
         flight.finish()
     }
 
@@ -268,10 +292,10 @@ impl Session {
     /// A channel is stopped or reset by its owner; should that put it back, it obeys at once.
     fn execute_and_bring(&self, flight: &mut Flight<'_>, name: ObjectName) -> Result<(), End> {
         let gate = self.gate_of(name).ok_or(NOT_FOUND)?;
-        gate.wait(flight.caller, |channels| channels.any_throttled(name))?;
+        let turn = gate.wait_and_enter(flight.caller, |channels| channels.any_throttled(name))?;
         may_be_doubted(gate, &[name])?;
         flight.execute(self.driver.as_ref())?;
-        gate.bring_doubted(&[name]);
+        turn.bring_doubted(&[name]);
         Ok(())
     }
 
@@ -317,8 +341,9 @@ impl Session {
 
     /// The driver copies at most a MiB for the debugger, in the container's time.
     fn debugger_copy(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        let until = Instant::now() + MOST_WAIT;
         for gate in &self.gates {
-            gate.wait(flight.caller, |channels| channels.throttled() > 0)?;
+            gate.wait(flight.caller, until, |channels| channels.throttled() > 0)?;
         }
         flight.execute(self.driver.as_ref())?;
         flight.finish()
@@ -354,16 +379,26 @@ impl Session {
 
     /// What a debugger's object puts back obeys at once.
     fn resume_context(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
-        for gate in &self.gates {
-            gate.wait(flight.caller, |channels| channels.throttled() > 0)?;
-        }
-        for gate in &self.gates {
+        let (until, matters) = (Instant::now() + MOST_WAIT, |channels: &Channels| channels.throttled() > 0);
+        let turns = loop {
+            for gate in &self.gates {
+                gate.wait(flight.caller, until, matters)?;
+            }
+            // In the order of cards, by whoever takes several; if one has closed meanwhile, it is waited for without the others.
+            let turns: Option<Vec<_>> =
+                self.gates.iter().map(|gate| Some((gate, gate.enter(until, matters)?))).collect();
+            if let Some(turns) = turns {
+                break turns;
+            }
+        };
+        for (gate, _) in &turns {
             may_be_doubted(gate, &gate.with(|channels| channels.at_the_gate()))?;
         }
         flight.execute(self.driver.as_ref())?;
-        for gate in &self.gates {
-            gate.bring_doubted(&gate.with(|channels| channels.at_the_gate()));
+        for (gate, turn) in &turns {
+            turn.bring_doubted(&gate.with(|channels| channels.at_the_gate()));
         }
+        drop(turns);
         flight.finish()
     }
 

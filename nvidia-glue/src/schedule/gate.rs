@@ -30,6 +30,11 @@ pub trait Gate: fmt::Debug + Send + Sync {
     /// When the driver refuses.
     fn set_slice(&self, slice_us: Option<u64>) -> Result<(), EdgeError>;
 
+    /// How long the program's calls had channels on the card while the gate was closed, since it was last asked; microseconds.
+    fn take_overrun_us(&self) -> u64 {
+        0
+    }
+
     /// Channels on the engines that are throttled. 0: nothing to open or to close.
     fn channels(&self) -> usize;
 

@@ -215,6 +215,11 @@ impl Pacer {
         }
     }
 
+    /// It had the card for so long while its channels were to be off.
+    pub fn owe(&mut self, us: u64) {
+        self.balance_us = self.balance_us.saturating_add(i64::try_from(us).unwrap_or(i64::MAX)).min(MOST_DEBT_US);
+    }
+
     /// A move was not made, and is not to be tried again before an instant. A container whose channels could not be taken off
     /// counts as running on.
     pub fn failed(&mut self, not_before_us: u64) {

@@ -262,6 +262,112 @@ fn what_could_put_a_channel_on_the_card_waits_for_the_window() {
 }
 
 #[test]
+fn calls_that_queue_over_the_edge_wait_for_the_next_window() {
+    let (seen, works, overrun_us) = while_calls_wait(calls_over_the_edge);
+    assert_eq!(seen, [SCHEDULE_GROUP, DISABLE], "the one that the driver was at, and taking it off");
+    assert!(!works);
+    assert_eq!(overrun_us, 0);
+}
+
+/// Several groups are scheduled at once, and the gate closes while the driver is at the first of them: what has reached it before the next
+/// window, whether anything works then, and what is owed.
+fn calls_over_the_edge() -> (Vec<u32>, bool, u64) {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    // Each in a client of its own, so that none waits for another's.
+    let contexts: Vec<_> = (0..4).map(|_| program.context(0)).collect();
+    let group = |context: &Context<'_, '_>| {
+        let group = context.group(GR);
+        (group, context.channel(group, 0).unwrap())
+    };
+    let groups: Vec<_> = contexts.iter().map(|context| (context, group(context))).collect();
+    let works = || groups.iter().any(|(context, (_, channel))| spy.works(context, *channel));
+    let (gate, card) = (container.gate(), Arc::clone(&container.session.gates[0]));
+    let (begun, has_begun) = mpsc::channel();
+    let (closing, closed) = (mpsc::channel(), Arc::clone(&gate));
+    spy.seen();
+    let all = std::thread::scope(|scope| {
+        spy.during(SCHEDULE_GROUP, move || {
+            begun.send(()).unwrap();
+            let (closed, told) = (Arc::clone(&closed), closing.0.clone());
+            std::thread::spawn(move || told.send(closed.close().is_ok()));
+            while !card.is_closed() {
+                std::thread::yield_now();
+            }
+        });
+        let call = |(context, (group, _)): &(&Context<'_, '_>, (u32, u32))| {
+            context.schedule(*group, SCHEDULE_GROUP).unwrap();
+        };
+        let (first, others) = groups.split_first().unwrap();
+        scope.spawn(move || call(first));
+        has_begun.recv().unwrap();
+        for other in others {
+            scope.spawn(move || call(other));
+        }
+        assert!(closing.1.recv().unwrap());
+        // However long this takes: who has to wait does.
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        let all = (spy.seen().iter().map(|seen| seen.id).collect(), works(), gate.take_overrun_us());
+        gate.open().unwrap();
+        all
+    });
+    assert!(groups.iter().all(|(context, (_, channel))| spy.works(context, *channel)));
+    all
+}
+
+#[test]
+fn time_on_the_card_out_of_the_window_is_owed() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let channel = context.scheduled(GR, 1)[0];
+    let group = context.group(GR);
+    context.channel(group, 0).unwrap();
+    let joined = context.group(GR);
+    context.channel(joined, 0).unwrap();
+    context.schedule(joined, SCHEDULE_GROUP).unwrap();
+    let gate = container.gate();
+    let slow = |id| spy.during(id, || std::thread::sleep(std::time::Duration::from_millis(3)));
+    for (object, id) in [(channel, STOP), (channel, RESET), (channel, BIND_CHANNEL), (group, SCHEDULE_GROUP)] {
+        let mut params = vec![
+            0;
+            if id == SCHEDULE_GROUP {
+                3
+            } else if id == BIND_CHANNEL {
+                4
+            } else {
+                16
+            }
+        ];
+        params[0] = 1;
+        for is_closed in [false, true] {
+            if is_closed {
+                gate.close().unwrap();
+            }
+            // As if each had waited as long as calls do.
+            container.session.hurry(true);
+            slow(id);
+            let _ = context.control(object, id, &mut params);
+            let owed_us = gate.take_overrun_us();
+            assert_eq!(owed_us >= 3_000, is_closed, "{id:#x}: {owed_us}");
+            assert_eq!(gate.take_overrun_us(), 0, "once");
+            container.session.hurry(false);
+        }
+        gate.open().unwrap();
+    }
+    // One that joins a group at work.
+    gate.close().unwrap();
+    container.session.hurry(true);
+    context.channel(joined, 0).unwrap();
+    let owed_us = gate.take_overrun_us();
+    assert!(owed_us > 0);
+}
+
+#[test]
 fn who_waited_as_long_as_calls_do_is_scheduled_and_off() {
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
@@ -356,14 +462,13 @@ fn a_gate_that_moves_in_the_middle_of_a_call_has_the_last_word() {
         let group = context.group(GR);
         (group, context.channel(group, 0).unwrap())
     };
-    // It closes before the driver has scheduled: the edge comes too early for the channel.
+    // It closes before the driver has scheduled: an edge that came then would be too early for the channel.
     let (group, late) = new_group();
     let gate = container.gate();
-    spy.during(SCHEDULE_GROUP, {
-        let gate = Arc::clone(&gate);
-        move || assert!(gate.close().is_ok())
-    });
+    let closed = Arc::clone(&gate);
+    let closing = spy.during_elsewhere(SCHEDULE_GROUP, move || assert!(closed.close().is_ok()));
     context.schedule(group, SCHEDULE_GROUP).unwrap();
+    closing.join();
     assert!(!spy.works(&context, late));
     // It opens while the new channel is being taken off.
     container.session.hurry(true);
@@ -408,23 +513,18 @@ fn no_edge_names_a_channel_that_has_never_been_scheduled() {
     let channel = context.channel(group, 0).unwrap();
     let gate = container.gate();
     spy.seen();
-    spy.during(SCHEDULE_GROUP, {
-        let gate = Arc::clone(&gate);
-        move || {
-            for _ in 0..3 {
-                assert_eq!(
-                    gate.close().unwrap().channels,
-                    0,
-                    "a whole window while the driver is busy with something else"
-                );
-                assert_eq!(gate.open().unwrap().channels, 0);
-            }
+    let moved = Arc::clone(&gate);
+    let moving = spy.during_elsewhere(SCHEDULE_GROUP, move || {
+        for _ in 0..3 {
+            moved.close().unwrap();
+            moved.open().unwrap();
         }
     });
     context.schedule(group, SCHEDULE_GROUP).unwrap();
-    assert_eq!(spy.count(DISABLE), 0);
+    moving.join();
     assert!(spy.works(&context, channel));
     assert_eq!(gate.close().unwrap().channels, 1);
+    assert!(!spy.works(&context, channel));
 }
 
 #[test]

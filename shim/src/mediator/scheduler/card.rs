@@ -337,6 +337,7 @@ impl<C: Clock> CardScheduler<C> {
     fn pace(&mut self) -> u64 {
         loop {
             let now_us = self.clock.now_us();
+            self.pacer.owe(self.gate.take_overrun_us());
             let Some(next) = self.pacer.next(now_us) else { return u64::MAX };
             let planned = self.planned.filter(|planned| planned.what == next.what && planned.at_us <= now_us);
             if next.at_us > now_us {
