@@ -36,10 +36,11 @@ impl Engine {
         }
     }
 
-    /// Of an object of a class in a channel, where it tells: 3D (`*97`), compute (`*c0`) and copies (`*b5`) of every generation.
+    /// Of an object of a class in a channel, where it tells: 3D (`*97`), compute (`*c0`), 2D (`*2d`), memory to memory (`*40`) and copies (`*b5`)
+    /// of every generation.
     pub(super) const fn of_class(class: u32) -> Option<Self> {
         match class & 0xff {
-            0x97 | 0xc0 => Some(Self::Compute),
+            0x97 | 0xc0 | 0x2d | 0x40 => Some(Self::Compute),
             0xb5 => Some(Self::Copy),
             _ => None,
         }
@@ -139,10 +140,26 @@ impl Channels {
         !had_any && self.throttled() > 0
     }
 
-    /// A channel works on an engine, beside what was known.
+    /// A channel works on an engine, beside what was known. So does its group, whatever was said of it: a card before Ampere does not look at
+    /// that, and all channels of a group are on one run list.
     pub(super) fn works_on(&mut self, name: ObjectName, engine: Engine) {
-        if let Some(channel) = self.channels.get_mut(&name) {
+        let Some(channel) = self.channels.get_mut(&name) else { return };
+        channel.engine = channel.engine.max(engine);
+        let Some(id) = channel.group else { return };
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.engine = group.engine.max(engine);
+        }
+        for channel in self.channels.values_mut().filter(|channel| channel.group == Some(id)) {
             channel.engine = channel.engine.max(engine);
+        }
+    }
+
+    /// The channels of a channel's group, itself among them.
+    pub(super) fn beside(&self, name: ObjectName) -> Vec<ObjectName> {
+        match self.channels.get(&name).map(|channel| channel.group) {
+            Some(Some(id)) => self.members(id).map(|(name, _)| name).collect(),
+            Some(None) => vec![name],
+            None => Vec::new(),
         }
     }
 
@@ -279,6 +296,12 @@ impl Channels {
         named.into_iter().map(|(name, _)| *name).collect()
     }
 
+    /// How many of them are gated, and how many of those compute.
+    pub(super) fn count_at_the_gate(&self) -> (usize, usize) {
+        let gated = || self.channels.values().filter(|channel| self.is_gated(channel));
+        (gated().count(), gated().filter(|channel| channel.engine == Engine::Compute).count())
+    }
+
     const fn is_gated(&self, channel: &Channel) -> bool {
         channel.is_scheduled && channel.engine.is_throttled(self.throttle)
     }
@@ -406,6 +429,19 @@ mod tests {
         ] {
             for engine in engines {
                 assert_eq!(Engine::of_type(engine), expected, "{engine:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn engines_by_class() {
+        for (classes, expected) in [
+            (&[0xc597, 0xcbc0, 0x902d, 0xa140, 0xcd40][..], Some(Engine::Compute)),
+            (&[0xc8b5], Some(Engine::Copy)),
+            (&[0xc9b0, 0xc86f], None),
+        ] {
+            for class in classes {
+                assert_eq!(Engine::of_class(*class), expected, "{class:#x}");
             }
         }
     }

@@ -44,9 +44,9 @@ pub(super) fn expected(engine: u32) -> Bytes {
     if engine == 0 || GRAPHICS_ENGINES.contains(&engine) { GRAPHICS } else { OTHER }
 }
 
-/// Whether objects of a class are the graphics engine's: 3D (`*97`) and compute (`*C0`) of every generation.
+/// Whether objects of a class are the graphics engine's: 3D (`*97`), compute (`*C0`), 2D (`*2D`) and memory to memory (`*40`) of every generation.
 pub(super) fn brings_context(class: u32) -> bool {
-    matches!(class & 0xff, 0x97 | 0xc0)
+    matches!(class & 0xff, 0x97 | 0xc0 | 0x2d | 0x40)
 }
 
 /// Whether objects of a class compute.

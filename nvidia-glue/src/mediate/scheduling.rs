@@ -101,8 +101,11 @@ impl Session {
     /// An object of a class has come to be in what may be a channel.
     pub(super) fn works_on(&self, channel: ObjectName, class: u32) {
         if let (Some(engine), Some(gate)) = (Engine::of_class(class), self.gate_of(channel)) {
-            gate.with(|channels| channels.works_on(channel, engine));
-            let _ = gate.bring(&[channel]);
+            let beside = gate.with(|channels| {
+                channels.works_on(channel, engine);
+                channels.beside(channel)
+            });
+            let _ = gate.bring(&beside);
         }
     }
 
@@ -261,7 +264,7 @@ impl Session {
         let below = gate.with(|channels| {
             let below = channels.below(name).unwrap_or_default();
             below.iter().for_each(|channel| channels.works_on(*channel, engine));
-            below
+            below.first().map_or(below.clone(), |channel| channels.beside(*channel))
         });
         let turn = gate.wait_and_enter(flight.caller, |channels| channels.any_at_work(&below))?;
         may_be_doubted(gate, &below)?;

@@ -397,6 +397,27 @@ fn an_engine_that_is_bound_or_used_counts() {
 }
 
 #[test]
+fn a_group_is_what_any_of_its_channels_is_found_to_be() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let gate = container.gate();
+    // Cards before Ampere do not look at what is said of a group: 3D, compute, memory to memory.
+    for class in [0xc597, 0xc5c0, 0xcd40] {
+        let group = context.group(NVDEC);
+        let (one, other) = (context.channel(group, 0).unwrap(), context.channel(group, 0).unwrap());
+        context.schedule(group, SCHEDULE_GROUP).unwrap();
+        program.alloc(context.control, (context.client, one, 0), class, &mut [0; 8]).unwrap();
+        let late = context.channel(group, 0).unwrap();
+        gate.close().unwrap();
+        assert!([one, other, late].iter().all(|channel| !spy.works(&context, *channel)), "{class:#x}");
+        gate.open().unwrap();
+    }
+}
+
+#[test]
 fn a_channel_that_is_stopped_or_reset_obeys_afterwards() {
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
