@@ -24,7 +24,7 @@ use crate::{
         Abi, Handle, Status,
         layout::{write_u32, write_u64},
     },
-    schedule::{Edge, EdgeError, Gate},
+    schedule::{Calls, Edge, EdgeError, Gate},
 };
 
 const DISABLE_CHANNELS: u32 = 0x2080_110b;
@@ -271,7 +271,14 @@ impl CardGate {
 
     fn turn(&self, is_closed: bool) -> Result<Edge, EdgeError> {
         lock(&self.state).is_closed = is_closed;
-        let result = self.act(Channels::at_the_gate);
+        let result = self.act(|channels| {
+            let mut names = channels.at_the_gate();
+            // Where it takes several calls, compute is the first to go and the last to come, in as few of them as there can be.
+            if !is_closed && names.len() > MOST {
+                names.reverse();
+            }
+            names
+        });
         if !is_closed {
             self.opened.notify_all();
         }
@@ -315,7 +322,12 @@ impl CardGate {
     /// so is put back twice. The first refusal that is about one that is still there is what is told.
     fn name_all(&self, disable: bool, names: &[ObjectName], edge: &mut Edge) -> Result<(), EdgeError> {
         let mut result = Ok(());
-        let mut todo: Vec<Vec<ObjectName>> = names.chunks(MOST).rev().map(<[_]>::to_vec).collect();
+        // What comes last of those to be put on, and first of those to be taken off, is in as few calls as it can be.
+        let mut todo: Vec<Vec<ObjectName>> = if disable {
+            names.chunks(MOST).rev().map(<[_]>::to_vec).collect()
+        } else {
+            names.rchunks(MOST).map(<[_]>::to_vec).collect()
+        };
         while let Some(mut chunk) = todo.pop() {
             if !disable {
                 // The gate may be about to close.
@@ -488,6 +500,11 @@ impl Gate for CardGate {
             }
         }
         result
+    }
+
+    fn calls(&self) -> Calls {
+        let (all, compute) = self.with(|channels| channels.count_at_the_gate());
+        Calls { all: all.div_ceil(MOST), compute: compute.div_ceil(MOST) }
     }
 
     fn take_overrun_us(&self) -> u64 {

@@ -30,6 +30,12 @@ pub trait Gate: fmt::Debug + Send + Sync {
     /// When the driver refuses.
     fn set_slice(&self, slice_us: Option<u64>) -> Result<(), EdgeError>;
 
+    /// How many calls to the driver an edge takes that finds all channels where it does not want them. What the program has taken off itself
+    /// counts, too, as it may put that back at any time.
+    fn calls(&self) -> Calls {
+        Calls::default()
+    }
+
     /// How long the program's calls had channels on the card while the gate was closed, since it was last asked; microseconds.
     fn take_overrun_us(&self) -> u64 {
         0
@@ -40,6 +46,21 @@ pub trait Gate: fmt::Debug + Send + Sync {
 
     /// Channel groups on the compute engine, among which the container's share of time slices is divided.
     fn groups(&self) -> usize;
+}
+
+/// How many calls to the driver an edge takes: compute is named by the last ones that open and the first ones that close.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Calls {
+    /// All.
+    pub all: usize,
+    /// Those that name channels of the compute engine.
+    pub compute: usize,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        Self { all: 1, compute: 1 }
+    }
 }
 
 /// What one opening or closing was.

@@ -26,7 +26,7 @@ mod timetable;
 
 pub use course::{Course, Span};
 pub(crate) use epochs::{CardEpochs, advance};
-pub use gate::{Edge, EdgeError, Gate};
+pub use gate::{Calls, Edge, EdgeError, Gate};
 pub use pacer::MOST_WINDOW_LOSS_US;
 pub(crate) use plan::{can_be_laid_out, plan};
 pub use residency::Residency;

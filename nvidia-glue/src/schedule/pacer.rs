@@ -4,12 +4,13 @@
 //! how it went ([`moved`](Pacer::moved), [`failed`](Pacer::failed)).
 //!
 //! What counts is the time during which the channels are on the card. A call that puts them there or takes them off takes effect
-//! some time after it began (its caller says when), and is therefore issued ahead by what that took of late ([`Lead`]). What a span
+//! some time after it began (its caller says when), and is therefore issued ahead by what that took of late ([`Lead`]): for each call to
+//! the driver that it takes, so that channels come to be many ahead of the edge and not with it. What a span
 //! came out too long by is taken off the next ones (the balance), however long that takes; what it came out too short by is made
 //! up only where nobody else has the card: a neighbour is never made to pay for the lateness of the host. A span that is over by
 //! the time that somebody looks is not made up.
 
-use super::{Course, Span};
+use super::{Calls, Course, Span};
 
 /// A rest of a span that is shorter is not worth its two edges.
 const LEAST_US: u64 = 1_000;
@@ -19,7 +20,8 @@ const MOST_CREDIT_US: u64 = 2_000;
 /// the call that closes is to find the one that opens done. The card stays with the other one until then, and goes from one to the
 /// other without a pause. What lies between the two calls, beside what closing takes:
 const BETWEEN_CALLS_US: u64 = 60;
-/// The most that both are apart: what is taken over early is not counted.
+/// The most that both are apart: what is taken over early is not counted. Where compute takes several calls, the most that the first of them
+/// is ahead, and what is on the card from then on counts.
 const MOST_TAKEOVER_US: u64 = 1_500;
 /// No window is taken for one that lost more than that: what is more is no matter of opening and closing.
 pub const MOST_WINDOW_LOSS_US: u64 = 2_000;
@@ -64,6 +66,8 @@ pub struct Pacer {
     not_before_us: u64,
     opening: Lead,
     closing: Lead,
+    /// How many calls to the driver an edge takes.
+    calls: Calls,
     losses: Losses,
 }
 
@@ -71,6 +75,16 @@ pub struct Pacer {
 struct Current {
     span: Span,
     opened_us: u64,
+    /// Compute took several calls: some channels were on the card long before the last ones.
+    is_in_parts: bool,
+}
+
+impl Current {
+    /// Since when the time on the card counts: who takes over does not have the card before the other one leaves.
+    fn counted_from_us(&self) -> u64 {
+        let start_us = if self.span.takes_over && !self.is_in_parts { self.span.start_us } else { 0 };
+        self.opened_us.max(start_us)
+    }
 }
 
 impl Pacer {
@@ -87,6 +101,7 @@ impl Pacer {
             opening: Lead::new(1, 2, 0),
             // One that had to wait for a neighbour's call is no rule. What was closed late is taken off the next time.
             closing: Lead::new(1, 4, 500),
+            calls: Calls::default(),
             losses: Losses::new(),
         }
     }
@@ -115,7 +130,7 @@ impl Pacer {
 
     /// Since when the time on the card counts; `None`: the channels are off. May be a moment ahead: see [`Span::takes_over`].
     pub fn on_since_us(&self) -> Option<u64> {
-        self.open.map(|open| open.opened_us.max(counted_from(&open.span)))
+        self.open.map(|open| open.counted_from_us())
     }
 
     /// What it had more than its spans, and has not paid back. For tests and views.
@@ -128,22 +143,34 @@ impl Pacer {
         self.losses.mean_us()
     }
 
+    /// How many calls to the driver an edge takes from now on.
+    pub fn expect(&mut self, calls: Calls) {
+        let all = calls.all.max(1);
+        self.calls = Calls { all, compute: calls.compute.clamp(1, all) };
+    }
+
     /// What to do next, and when; `None`: nothing before the course changes.
     pub fn next(&mut self, now_us: u64) -> Option<Next> {
         let earliest_us = now_us.max(self.not_before_us);
         match self.open {
             Some(open) => {
                 let end_us = self.end(&open)?;
-                let at_us = end_us.saturating_sub(self.closing.get()).max(earliest_us);
+                let at_us = end_us.saturating_sub(self.closing.of(self.calls.compute)).max(earliest_us);
                 Some(Next { what: Move::Close, at_us })
             }
             None => {
                 let span = self.upcoming(earliest_us)?;
                 self.planned = Some(span);
                 // The neighbour's call to close takes what the own ones do, as far as can be known.
-                let takeover_us = if span.takes_over { self.closing.get() + BETWEEN_CALLS_US } else { 0 };
+                let takeover_us = if span.takes_over { self.closing.of(1) + BETWEEN_CALLS_US } else { 0 };
                 let takeover_us = takeover_us.min(MOST_TAKEOVER_US);
-                let ahead_us = self.opening.get() + takeover_us;
+                let Calls { all, compute } = self.calls;
+                // Compute comes last.
+                let mut compute_us = self.opening.of(compute) + takeover_us;
+                if compute > 1 && span.takes_over {
+                    compute_us = compute_us.min(MOST_TAKEOVER_US);
+                }
+                let ahead_us = self.opening.of(all - compute) + compute_us;
                 let at_us = span.start_us.saturating_sub(ahead_us).max(earliest_us);
                 Some(Next { what: Move::Open, at_us })
             }
@@ -152,8 +179,7 @@ impl Pacer {
 
     /// When the channels are to be off.
     fn end(&self, open: &Current) -> Option<u64> {
-        let Current { span, opened_us } = *open;
-        let opened_us = opened_us.max(counted_from(&span));
+        let (span, opened_us) = (open.span, open.counted_from_us());
         if span.end_us == u64::MAX {
             return None;
         }
@@ -172,7 +198,7 @@ impl Pacer {
                 return Some(span);
             }
             let length = i64::try_from(span.length_us()).unwrap_or(i64::MAX);
-            let is_over = now_us + self.opening.get() + LEAST_US > span.end_us;
+            let is_over = now_us + self.opening.of(self.calls.all) + LEAST_US > span.end_us;
             let is_paid = length.saturating_sub(self.balance_us) < LEAST_US.cast_signed();
             if !is_over && !is_paid {
                 return Some(span);
@@ -183,23 +209,33 @@ impl Pacer {
 
     /// A move was made: planned for one instant, it took effect at another, by its end if nobody knows better.
     pub fn moved(&mut self, what: Move, planned_us: u64, effect_us: u64) {
+        self.moved_in(1, what, planned_us, (planned_us, effect_us));
+    }
+
+    /// The same of a move that took some calls to the driver, the first of which began at one instant, and the last of which took effect at
+    /// another.
+    pub fn moved_in(&mut self, calls: usize, what: Move, planned_us: u64, (began_us, effect_us): (u64, u64)) {
         self.not_before_us = 0;
         let took_us = effect_us.saturating_sub(planned_us);
         match what {
             Move::Open => {
-                self.opening.learn(took_us);
+                self.opening.learn(took_us, calls);
                 // Nobody planned it: unless it is time, it is to end at once.
                 let unplanned = Span { start_us: effect_us, end_us: effect_us, free_after_us: 0, takes_over: false };
                 let now = || self.course.span(effect_us).filter(|span| span.start_us <= effect_us);
                 let span = self.planned.or_else(now).unwrap_or(unplanned);
                 self.planned = None;
-                self.open = Some(Current { span, opened_us: effect_us });
+                // When the first call for compute was done, as far as can be known.
+                let compute = self.calls.compute.min(calls.max(1));
+                let parts_us = effect_us.saturating_sub(began_us) / divisor(calls) * (divisor(compute) - 1);
+                let (opened_us, is_in_parts) = (effect_us.saturating_sub(parts_us), compute > 1);
+                self.open = Some(Current { span, opened_us, is_in_parts });
             }
             Move::Close => {
-                self.closing.learn(took_us);
+                // By the card's log, it is over when compute has gone, which goes first.
+                self.closing.learn(took_us, calls.min(self.calls.compute));
                 if let Some(open) = self.open.take() {
-                    let from_us = open.opened_us.max(counted_from(&open.span));
-                    let on_us = effect_us.saturating_sub(from_us);
+                    let on_us = effect_us.saturating_sub(open.counted_from_us());
                     self.losses.learn(open.span.length_us(), on_us);
                     self.settle(&open.span, on_us, effect_us);
                     self.settle_passed(effect_us);
@@ -264,11 +300,6 @@ impl Pacer {
     }
 }
 
-/// Time on the card before that is not counted: who takes over does not have the card before the other one leaves.
-fn counted_from(span: &Span) -> u64 {
-    if span.takes_over { span.start_us } else { 0 }
-}
-
 /// How much longer than planned a span may be.
 fn credit(span: &Span) -> u64 {
     // Half of what is free: others may have credit, too.
@@ -307,7 +338,11 @@ impl Losses {
     }
 }
 
-/// How far ahead a call is issued: what such calls took of late.
+fn divisor(calls: usize) -> u64 {
+    u64::try_from(calls).unwrap_or(u64::MAX).max(1)
+}
+
+/// How far ahead a call is issued: what such calls took of late. Of edges that take several, one of them.
 #[derive(Debug, Clone)]
 struct Lead {
     took_us: [u64; Self::KEPT],
@@ -327,12 +362,21 @@ impl Lead {
         Self { took_us: [0; Self::KEPT], known: 0, next: 0, quantile: (numerator, denominator), at_first_us }
     }
 
-    fn learn(&mut self, took_us: u64) {
+    fn learn(&mut self, took_us: u64, calls: usize) {
+        // Nothing was to be told to the driver, which says nothing of how long that takes.
+        if calls == 0 {
+            return;
+        }
         if let Some(slot) = self.took_us.get_mut(self.next) {
-            *slot = took_us.min(Self::MOST_US);
+            *slot = (took_us / divisor(calls)).min(Self::MOST_US);
         }
         self.next = (self.next + 1) % Self::KEPT;
         self.known = (self.known + 1).min(Self::KEPT);
+    }
+
+    /// Of an edge of so many calls.
+    fn of(&self, calls: usize) -> u64 {
+        self.get().saturating_mul(u64::try_from(calls).unwrap_or(u64::MAX)).min(Self::MOST_US)
     }
 
     fn get(&self) -> u64 {

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     mediate::{Answer, Stopped, gate::MOST_WAIT, locks::lock},
     rm::{Status, layout::read_u32},
-    schedule::{Edge, EdgeError},
+    schedule::{Calls, Edge, EdgeError},
 };
 
 const BIND_GROUP: u32 = 0xa06c_0102;
@@ -70,6 +70,34 @@ fn more_channels_than_a_call_takes_are_named_in_several() {
     assert!(channels.iter().all(|channel| !spy.works(&context, *channel)));
     gate.open().unwrap();
     assert!(channels.iter().all(|channel| spy.works(&context, *channel)));
+}
+
+#[test]
+fn compute_is_the_first_to_go_and_the_last_to_come() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let gate = container.gate();
+    assert_eq!(gate.calls(), Calls { all: 0, compute: 0 });
+    let compute: Vec<_> =
+        (0..2).flat_map(|_| context.scheduled(GR, 32)).map(|channel| (context.client, channel)).collect();
+    assert_eq!(gate.calls(), Calls { all: 1, compute: 1 });
+    (0..3).for_each(|_| drop(context.scheduled(COPY, 30)));
+    assert_eq!(gate.calls(), Calls { all: 3, compute: 1 });
+    // What the program has taken off itself counts.
+    context.disable(true, &compute).unwrap();
+    assert_eq!(gate.calls(), Calls { all: 3, compute: 1 });
+    context.disable(false, &compute).unwrap();
+    for is_first in [true, false] {
+        spy.seen();
+        if is_first { gate.close() } else { gate.open() }.unwrap();
+        let calls: Vec<_> = spy.seen().iter().filter(|seen| seen.id == DISABLE).map(named).collect();
+        let with_compute: Vec<usize> =
+            (0..calls.len()).filter(|at| calls[*at].iter().any(|name| compute.contains(name))).collect();
+        assert_eq!((calls.len(), with_compute), (3, vec![if is_first { 0 } else { 2 }]));
+    }
 }
 
 #[test]
@@ -749,13 +777,13 @@ fn what_a_call_that_failed_may_have_done_is_undone() {
 
 /// Channels that controls name to be put on the card.
 fn put_on(seen: &[Seen]) -> Vec<(u32, u32)> {
-    let ons = seen.iter().filter(|seen| seen.id == DISABLE && seen.params[0] == 0);
-    let names = |seen: &Seen| {
-        let count = read_u32(&seen.params, 4).unwrap() as usize;
-        let word = |at| read_u32(&seen.params, at).unwrap();
-        (0..count).map(|at| (word(24 + 4 * at), word(280 + 4 * at))).collect::<Vec<_>>()
-    };
-    ons.flat_map(names).collect()
+    seen.iter().filter(|seen| seen.id == DISABLE && seen.params[0] == 0).flat_map(named).collect()
+}
+
+/// Whom a `DISABLE_CHANNELS` names.
+fn named(seen: &Seen) -> Vec<(u32, u32)> {
+    let word = |at| read_u32(&seen.params, at).unwrap();
+    (0..word(4) as usize).map(|at| (word(24 + 4 * at), word(280 + 4 * at))).collect()
 }
 
 /// What programs and the scheduler do, in any order.
@@ -882,13 +910,15 @@ impl Play<'_, '_> {
             Deed::Bind { channel, engine } if !self.channels.is_empty() => {
                 let at = channel.index(self.channels.len());
                 let _ = context.control(self.channels[at].channel, 0xa06f_0104, &mut engine.to_le_bytes());
-                self.channels[at].throttled |= is_throttled(*engine);
+                if is_throttled(*engine) {
+                    self.is_found_throttled(at);
+                }
             }
             Deed::Object(at) if !self.channels.is_empty() => {
                 let at = at.index(self.channels.len());
                 let place = (context.client, self.channels[at].channel, 0);
                 if self.program.alloc(context.control, place, 0xcbc0, &mut [0; 8]).is_ok() {
-                    self.channels[at].throttled = true;
+                    self.is_found_throttled(at);
                 }
             }
             Deed::Stop(at) | Deed::Reset(at) if !self.channels.is_empty() => {
@@ -920,6 +950,18 @@ impl Play<'_, '_> {
         if self.refuses && !matches!(deed, Deed::Refuse { .. }) {
             self.spy.refuse_nothing();
             (self.refuses, self.is_troubled) = (false, true);
+        }
+    }
+
+    /// A channel is, and with it its group.
+    fn is_found_throttled(&mut self, at: usize) {
+        self.channels[at].throttled = true;
+        if let Some(group) = self.channels[at].group {
+            self.channels
+                .iter_mut()
+                .filter(|known| known.group == Some(group))
+                .for_each(|known| known.throttled = true);
+            self.groups.iter_mut().filter(|(_, of, _)| *of == group).for_each(|(.., throttled)| *throttled = true);
         }
     }
 

@@ -125,6 +125,90 @@ fn a_thread_that_slept_for_periods_owes_only_what_was_not_its_own() {
     assert_eq!(pacer.balance_us(), 340_000 - 4 * 25_000);
 }
 
+/// Windows in which the number of calls that an edge takes changes: what a closing of so many calls leaves the card late by.
+#[test]
+fn nobody_closes_late_by_having_few_channels_to_take_off_now_and_then() {
+    const CALL: u64 = 970;
+    let course = course(vec![epoch(0, (10_000, 35_000), true)]);
+    let mut pacer = Pacer::new(course);
+    // All that could be on the card counts, whatever the program has taken off itself.
+    pacer.expect(Calls { all: 8, compute: 8 });
+    let mut now = 0;
+    for period in 0..64 {
+        let next = pacer.next(now).unwrap();
+        now = next.at_us + 8 * 700;
+        pacer.moved_in(8, Move::Open, next.at_us, (next.at_us, now));
+        let next = pacer.next(now).unwrap();
+        // Five of sixteen take one call, or none.
+        let calls = if period % 16 < 5 { period % 2 } else { 8 };
+        now = next.at_us + CALL * calls;
+        pacer.moved_in(usize::try_from(calls).unwrap(), Move::Close, next.at_us, (next.at_us, now));
+        let end = period * PERIOD + 35_000;
+        assert!(period == 0 || now <= end.max(next.at_us), "{period}: {} us late", now - end);
+    }
+}
+
+#[test]
+fn what_is_on_the_card_before_the_last_call_of_an_opening_counts() {
+    const CALL: u64 = 700;
+    let windows = [("own", (10_000, 20_000)), ("other", (20_000, PERIOD)), ("before", (0, 10_000))];
+    let turns = windows.iter().map(|(grant, window)| turn(grant, &[*window])).collect();
+    let mut pacer = Pacer::new(course(vec![Epoch { from_us: 0, turns }]));
+    pacer.expect(Calls { all: 8, compute: 8 });
+    let (mut now, mut on, mut windows) = (0, 0, 0);
+    for _ in 0..100 {
+        let next = pacer.next(now).unwrap();
+        windows = (next.at_us + MOST_TAKEOVER_US - 10_000) / PERIOD;
+        assert!(next.at_us <= windows * PERIOD + 10_000, "not more than that ahead");
+        now = next.at_us + 8 * CALL;
+        pacer.moved_in(8, Move::Open, next.at_us, (next.at_us, now));
+        let first = next.at_us + CALL;
+        assert_eq!(pacer.on_since_us(), Some(first));
+        let next = pacer.next(now).unwrap();
+        now = next.at_us + 8 * 970;
+        pacer.moved_in(8, Move::Close, next.at_us, (next.at_us, now));
+        on += now - first;
+    }
+    // Both edges take more than the window: what that comes to is paid back by windows that are skipped.
+    assert!(windows > 100);
+    let owed = u64::try_from(pacer.balance_us()).unwrap();
+    assert!(on <= (windows + 1) * 10_000 + owed && owed <= 20_000, "{on} {windows} {owed}");
+}
+
+#[test]
+fn copies_that_come_before_compute_are_no_matter_of_the_windows() {
+    let windows = [("own", (10_000, 20_000)), ("other", (20_000, PERIOD)), ("before", (0, 10_000))];
+    let turns: Vec<_> = windows.iter().map(|(grant, window)| turn(grant, &[*window])).collect();
+    let course = course(vec![Epoch { from_us: 0, turns }]);
+    let (mut one, mut many) = (Pacer::new(course.clone()), Pacer::new(course));
+    many.expect(Calls { all: 3, compute: 1 });
+    let (mut now_one, mut now_many) = (0, 0);
+    for _ in 0..20 {
+        for (what, took) in [(Move::Open, 400), (Move::Close, 600)] {
+            let (next_one, next_many) = (one.next(now_one).unwrap(), many.next(now_many).unwrap());
+            (now_one, now_many) = (next_one.at_us + took, next_many.at_us + 3 * took);
+            one.moved(what, next_one.at_us, now_one);
+            // By the log, compute has gone with the first call.
+            let effect = if what == Move::Open { now_many } else { next_many.at_us + took };
+            many.moved_in(3, what, next_many.at_us, (next_many.at_us, effect));
+            if now_one > 2 * PERIOD {
+                assert_eq!((what, now_one), (what, effect), "compute comes and goes as if it were alone");
+            }
+        }
+    }
+}
+
+#[test]
+fn time_out_of_the_window_is_paid_back() {
+    let course = course(vec![epoch(0, (10_000, 35_000), true)]);
+    let mut pacer = Pacer::new(course);
+    run(&mut pacer, 0, 5 * PERIOD, &vec![(0, 400)]);
+    pacer.owe(30_000);
+    let after = run(&mut pacer, 5 * PERIOD, 10 * PERIOD, &vec![(0, 400)]);
+    assert_eq!(after[0], (610_000, 630_000), "one window is skipped, the next one is 5 ms shorter");
+    assert_eq!(after[1], (710_000, 735_000));
+}
+
 #[test]
 fn windows_that_are_missed_are_skipped() {
     let course = course(vec![epoch(0, (10_000, 35_000), true)]);

@@ -12,7 +12,7 @@ use std::{
 };
 
 use nvidia_glue::schedule::{
-    Course, EdgeError, Gate, Timetable,
+    Course, Edge, EdgeError, Gate, Timetable,
     pacer::{Move, Next, Pacer},
     priority::{FIRST_LOOK_US, LOW_SLICE_US},
 };
@@ -338,6 +338,7 @@ impl<C: Clock> CardScheduler<C> {
         loop {
             let now_us = self.clock.now_us();
             self.pacer.owe(self.gate.take_overrun_us());
+            self.pacer.expect(self.gate.calls());
             let Some(next) = self.pacer.next(now_us) else { return u64::MAX };
             let planned = self.planned.filter(|planned| planned.what == next.what && planned.at_us <= now_us);
             if next.at_us > now_us {
@@ -358,11 +359,11 @@ impl<C: Clock> CardScheduler<C> {
         let result = self.attempt(what);
         let ended_us = self.clock.now_us();
         match result {
-            Ok(()) => {
+            Ok(Edge { calls, .. }) => {
                 self.trouble.over();
                 match what {
-                    Move::Open => self.opened(planned_us, (now_us, ended_us)),
-                    Move::Close => self.closed(planned_us, (now_us, ended_us)),
+                    Move::Open => self.opened(calls, planned_us, (now_us, ended_us)),
+                    Move::Close => self.closed(calls, planned_us, (now_us, ended_us)),
                 }
             }
             Err(error) => match self.trouble.failed(what, &error, ended_us, self.terms.period_us) {
@@ -372,10 +373,10 @@ impl<C: Clock> CardScheduler<C> {
         }
     }
 
-    fn opened(&mut self, planned_us: u64, call: (u64, u64)) {
+    fn opened(&mut self, calls: usize, planned_us: u64, call: (u64, u64)) {
         self.opening = call;
         self.sight.opened();
-        self.pacer.moved(Move::Open, planned_us, call.1);
+        self.pacer.moved_in(calls, Move::Open, planned_us, call);
         self.tally.turn(self.pacer.on_since_us().unwrap_or(call.1), Some(true));
         if self.terms.gives_way() {
             // Who goes before it comes now, or has no work.
@@ -383,13 +384,13 @@ impl<C: Clock> CardScheduler<C> {
         }
     }
 
-    fn closed(&mut self, planned_us: u64, call: (u64, u64)) {
+    fn closed(&mut self, calls: usize, planned_us: u64, call: (u64, u64)) {
         let effects = self.sight.effects(self.opening, call);
         if let Some(opened_us) = effects.opened_us {
             self.pacer.correct_opening(opened_us);
         }
         let closed_us = effects.closed_us.unwrap_or(call.1);
-        self.pacer.moved(Move::Close, planned_us, closed_us);
+        self.pacer.moved_in(calls, Move::Close, planned_us, (call.0, closed_us));
         self.tally.turn(closed_us, Some(false));
         self.ran = effects.ran;
         self.count();
@@ -398,7 +399,7 @@ impl<C: Clock> CardScheduler<C> {
     }
 
     /// A few times, one after the other.
-    fn attempt(&mut self, what: Move) -> Result<(), EdgeError> {
+    fn attempt(&mut self, what: Move) -> Result<Edge, EdgeError> {
         let mut attempt = 1;
         loop {
             let result = match what {
@@ -406,7 +407,7 @@ impl<C: Clock> CardScheduler<C> {
                 Move::Close => self.gate.close(),
             };
             match result {
-                Ok(_) => return Ok(()),
+                Ok(edge) => return Ok(edge),
                 Err(error) => {
                     self.trouble.failures += 1;
                     if attempt == ATTEMPTS || is_hopeless(&error) {
@@ -449,7 +450,7 @@ impl<C: Clock> CardScheduler<C> {
     fn try_again(&mut self) {
         // What is off is put back even if nothing is taken off any more.
         let moves = [Move::Open, Move::Close, Move::Open];
-        let tried = moves.into_iter().try_for_each(|what| self.attempt(what));
+        let tried = moves.into_iter().try_for_each(|what| self.attempt(what).map(drop));
         let now_us = self.clock.now_us();
         match tried {
             Ok(()) => {
