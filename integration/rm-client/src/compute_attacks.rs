@@ -47,6 +47,10 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("schedule-again", schedule_again),
     ("new-channels", new_channels),
     ("new-groups", new_groups),
+    ("bind", bind),
+    ("stop-reset", stop_reset),
+    ("resume", resume),
+    ("many-channels", many_channels),
 ];
 
 /// Its group stays on the engine for a second.
@@ -162,4 +166,68 @@ fn new_groups(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
     effect.count(Ok(()))?;
     effect.executed += Duration::from_nanos(new.executed_ns()?);
     new.free()
+}
+
+/// `BIND`, of the group and of its channels, to the engine that they are on.
+fn bind(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
+    const OF_GROUP: u32 = 0xa06c_0102;
+    const OF_CHANNEL: u32 = 0xa06f_0104;
+    effect.count(group.device.client.control(group.handle, OF_GROUP, &mut [0]))?;
+    for channel in &group.channels {
+        let mut params = words([Engine::Compute as u32], 4);
+        effect.count(group.device.client.control(*channel, OF_CHANNEL, &mut params))?;
+    }
+    Ok(())
+}
+
+/// `STOP_CHANNEL` and `RESET_CHANNEL`: whatever becomes of the channel, it may count as on afterwards.
+fn stop_reset(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
+    const STOP: u32 = 0xa06f_0112;
+    const RESET: u32 = 0xa06f_0102;
+    for channel in &group.channels {
+        effect.count(group.device.client.control(*channel, STOP, &mut [1]))?;
+        // engineID, subdeviceInstance, resetReason, bIsRcPending.
+        let mut params = words([Engine::Compute as u32, 0, 0, 0], 16);
+        effect.count(group.device.client.control(*channel, RESET, &mut params))?;
+    }
+    Ok(())
+}
+
+/// A debugger's session over its own group, which suspends the context and resumes it.
+fn resume(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
+    const DEBUGGER: u32 = 0x83de;
+    const SUSPEND: u32 = 0x83de_0317;
+    const RESUME: u32 = 0x83de_0318;
+    let client = group.device.client;
+    let mut params = words([0, client.handle, group.handle], 12);
+    let session = match client.alloc(group.device.device, 0, DEBUGGER, Some(&mut params)) {
+        Ok(session) => session,
+        Err(error) => return effect.count(Err(error)),
+    };
+    effect.count(client.control(session, SUSPEND, &mut [0; 8]))?;
+    for _ in 0..4 {
+        effect.count(client.control(session, RESUME, &mut [0; 8]))?;
+    }
+    client.free(session)
+}
+
+/// More channels than two calls of the driver's take on or off, taken off by itself and put back now and then.
+fn many_channels(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
+    const CHANNELS: usize = 144;
+    const OF_A_CALL: usize = 64;
+    let many = match Group::working(group.device, Engine::Compute, CHANNELS, ENDLESS) {
+        Err(RmError::Refused { .. }) => {
+            return effect.count(Err(RmError::Refused { what: "many channels".into(), status: 0 }));
+        }
+        made => made?,
+    };
+    let client = group.device.client.handle;
+    let named: Vec<(u32, u32)> = many.channels.iter().map(|channel| (client, *channel)).collect();
+    for off in [true, false] {
+        for named in named.chunks(OF_A_CALL) {
+            effect.count(disable(group.device, named, off))?;
+        }
+    }
+    effect.executed += Duration::from_nanos(many.executed_ns()?);
+    many.free()
 }

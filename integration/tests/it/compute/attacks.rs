@@ -11,7 +11,9 @@ use crate::case::Case;
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::egpu("compute::stealing_with_calls", calls),
+        Case::egpu("compute::stealing_with_calls_that_may_put_channels_back", doubtful_calls),
         Case::egpu("compute::stealing_with_new_channels", new_channels),
+        Case::egpu("compute::stealing_with_many_channels", many_channels),
         Case::egpu("compute::stealing_with_many_processes", processes),
         Case::egpu("compute::stealing_on_a_soft_card", soft),
     ]
@@ -40,6 +42,17 @@ fn calls(node: &Node) {
             "schedule-again",
         ],
     );
+}
+
+/// Defences: what may put a channel back waits for the window, and has it taken off once more where it could wait no longer; nothing is
+/// put on the card in the off time to be sure of where it is.
+fn doubtful_calls(node: &Node) {
+    steal(node, &["bind", "stop-reset", "resume"]);
+}
+
+/// Defences: an edge is made as far ahead as the calls take that it needs, and what is on the card meanwhile counts.
+fn many_channels(node: &Node) {
+    steal(node, &["many-channels"]);
 }
 
 /// Defence: a channel that comes to be in the off time waits for the window.
