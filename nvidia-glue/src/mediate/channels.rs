@@ -64,6 +64,8 @@ struct Group {
     engine: Engine,
     /// As a whole, or a channel of it was.
     is_scheduled: bool,
+    /// More of them work than the container's share has time slices for: it waits for its turn off the card.
+    is_surplus: bool,
     /// What the program set; microseconds.
     slice_us: Option<u64>,
     /// How many handles it has.
@@ -98,11 +100,22 @@ pub(super) struct Channels {
     handles: BTreeMap<ObjectName, GroupId>,
     groups: BTreeMap<GroupId, Group>,
     next_group: GroupId,
+    /// How many compute groups are on the card at a time; `None`: all. And where the next turn begins.
+    on_card: Option<usize>,
+    next_turn: GroupId,
 }
 
 impl Channels {
     pub(super) const fn new(throttle: Throttle) -> Self {
-        Self { throttle, channels: BTreeMap::new(), handles: BTreeMap::new(), groups: BTreeMap::new(), next_group: 0 }
+        Self {
+            throttle,
+            channels: BTreeMap::new(),
+            handles: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            next_group: 0,
+            on_card: None,
+            next_turn: 0,
+        }
     }
 
     /// A group of an `NV2080_ENGINE_TYPE_*`.
@@ -110,7 +123,13 @@ impl Channels {
         self.remove(name);
         let id = self.next_group;
         self.next_group += 1;
-        let group = Group { engine: Engine::of_type(engine), is_scheduled: false, slice_us: None, handles: 1 };
+        let group = Group {
+            engine: Engine::of_type(engine),
+            is_scheduled: false,
+            is_surplus: false,
+            slice_us: None,
+            handles: 1,
+        };
         self.groups.insert(id, group);
         self.handles.insert(name, id);
     }
@@ -200,7 +219,14 @@ impl Channels {
     /// A channel, or a group and all that is in it, can do work from now on; and what will be in the group, by itself or not.
     pub(super) fn schedule(&mut self, name: ObjectName) {
         let group = self.group_handle(name);
-        if let Some(group) = group.and_then(|group| self.handles.get(&group)).and_then(|id| self.groups.get_mut(id)) {
+        let id = group.and_then(|group| self.handles.get(&group)).copied();
+        let has_room = self.on_card.is_none_or(|on_card| {
+            let groups = self.scheduled_compute_groups().filter_map(|id| self.groups.get(&id));
+            groups.filter(|group| !group.is_surplus).count() < on_card
+        });
+        let is_compute = id.and_then(|id| Some(self.is_compute(id, self.groups.get(&id)?))) == Some(true);
+        if let Some(group) = id.and_then(|id| self.groups.get_mut(&id)) {
+            group.is_surplus |= !group.is_scheduled && is_compute && !has_room;
             group.is_scheduled = true;
         }
         for name in self.below(name).unwrap_or_default() {
@@ -213,6 +239,19 @@ impl Channels {
                 }
                 channel.is_told = true;
             }
+        }
+    }
+
+    /// Keeps so many compute groups on the card, the next ones each time; `None`: all. Those to come wait for their turn.
+    pub(super) fn rotate(&mut self, on_card: Option<usize>) {
+        self.on_card = on_card;
+        let all: Vec<GroupId> = self.scheduled_compute_groups().collect();
+        let first = all.partition_point(|id| *id < self.next_turn);
+        let in_turn = all.iter().cycle().skip(first).take(all.len());
+        let on: Vec<GroupId> = in_turn.copied().take(on_card.unwrap_or(usize::MAX)).collect();
+        self.next_turn = on.last().map_or(0, |last| last + 1);
+        for (id, group) in &mut self.groups {
+            group.is_surplus = all.contains(id) && !on.contains(id);
         }
     }
 
@@ -252,7 +291,7 @@ impl Channels {
     pub(super) fn ons(&self, name: ObjectName, is_closed: bool) -> u32 {
         let Some(channel) = self.channels.get(&name) else { return 0 };
         let to_be_off = self.is_to_be_off(channel, is_closed);
-        let is_kept_off = channel.is_off || is_closed && self.is_gated(channel);
+        let is_kept_off = channel.is_off || self.is_surplus(channel) || is_closed && self.is_gated(channel);
         if to_be_off && is_kept_off { 0 } else { channel.offs }
     }
 
@@ -262,8 +301,14 @@ impl Channels {
         channel.is_some_and(|channel| self.is_to_be_off(channel, is_closed) && !channel.is_off)
     }
 
-    const fn is_to_be_off(&self, channel: &Channel, is_closed: bool) -> bool {
-        channel.is_unwanted || is_closed && self.is_gated(channel)
+    fn is_to_be_off(&self, channel: &Channel, is_closed: bool) -> bool {
+        channel.is_unwanted || self.is_surplus(channel) || is_closed && self.is_gated(channel)
+    }
+
+    /// Its group waits for its turn.
+    fn is_surplus(&self, channel: &Channel) -> bool {
+        let group = channel.group.and_then(|id| self.groups.get(&id));
+        channel.is_scheduled && group.is_some_and(|group| group.is_surplus)
     }
 
     /// The driver has been told.
@@ -496,6 +541,53 @@ mod tests {
         channels.remove_client(Handle(1));
         assert_eq!((channels.throttled(), channels.compute_groups()), (0, 0));
         assert!(channels.groups.is_empty());
+    }
+
+    #[test]
+    fn groups_that_do_not_fit_take_turns_on_the_card() {
+        let mut channels = Channels::new(Throttle::default());
+        let groups: Vec<u32> = (0..5).map(|number| 10 * number + 10).collect();
+        let add = |channels: &mut Channels, group: u32, engine| {
+            channels.add_group(name(1, group), engine);
+            channels.add_channel(name(1, group + 1), Handle(group), engine);
+            channels.schedule(name(1, group));
+        };
+        add(&mut channels, 200, COPY2);
+        groups.iter().for_each(|group| add(&mut channels, *group, GR));
+        // As the driver would be told.
+        let on_card = |channels: &mut Channels| {
+            let all: Vec<ObjectName> = channels.at_the_gate();
+            for name in &all {
+                for _ in 0..channels.ons(*name, false) {
+                    channels.moved(&[*name], false);
+                }
+                if channels.lacks_off(*name, false) {
+                    channels.moved(&[*name], true);
+                }
+            }
+            let on = all.iter().filter(|name| channels.channels[name].offs == 0).map(|name| name.object.0);
+            on.filter(|channel| *channel != 201).collect::<Vec<_>>()
+        };
+        assert_eq!(on_card(&mut channels), [11, 21, 31, 41, 51]);
+        let turn = |channels: &mut Channels, on: Option<usize>| {
+            channels.rotate(on);
+            on_card(channels)
+        };
+        assert_eq!(turn(&mut channels, Some(2)), [11, 21]);
+        assert_eq!(turn(&mut channels, Some(2)), [31, 41]);
+        assert_eq!(turn(&mut channels, Some(2)), [11, 51]);
+        // A new one, and a channel more of one that waits, are not on before their turn.
+        add(&mut channels, 60, GR);
+        channels.add_channel(name(1, 22), Handle(20), GR);
+        assert_eq!(on_card(&mut channels), [11, 51]);
+        channels.doubt(&[name(1, 21)]);
+        assert_eq!(on_card(&mut channels), [11, 51], "nor is one that may have been put back");
+        assert_eq!(turn(&mut channels, Some(2)), [21, 22, 31]);
+        channels.remove(name(1, 30));
+        channels.remove(name(1, 31));
+        assert_eq!(turn(&mut channels, None), [11, 21, 22, 41, 51, 61]);
+        add(&mut channels, 70, GR);
+        assert_eq!(on_card(&mut channels), [11, 21, 22, 41, 51, 61, 71]);
     }
 
     #[test]

@@ -512,6 +512,11 @@ impl Gate for CardGate {
         u64::try_from(overrun.as_micros()).unwrap_or(u64::MAX)
     }
 
+    fn rotate(&self, on_card: Option<usize>) -> Result<Edge, EdgeError> {
+        self.with(|channels| channels.rotate(on_card));
+        self.act(Channels::at_the_gate)
+    }
+
     fn channels(&self) -> usize {
         self.with(|channels| channels.throttled())
     }

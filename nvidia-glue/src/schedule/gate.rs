@@ -41,6 +41,12 @@ pub trait Gate: fmt::Debug + Send + Sync {
         0
     }
 
+    /// Keeps so many of the container's compute groups on the card while it is open, the next ones each time; `None`: all.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    fn rotate(&self, on_card: Option<usize>) -> Result<Edge, EdgeError>;
+
     /// Channels on the engines that are throttled. 0: nothing to open or to close.
     fn channels(&self) -> usize;
 
