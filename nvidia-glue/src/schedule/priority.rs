@@ -7,9 +7,27 @@
 //!
 //! Where shares are windows, nobody else comes in a container's own window, and this never makes it leave.
 
-/// The slice of each channel group of a container of low priority beside others of high priority: for so long these wait at most
-/// when they want the card, and no more is taken from them when the container is let in to see.
+use super::soft::{Groups, slice_of};
+
+/// The slice of a channel group of a container of low priority beside others of high priority, if one or two of its groups work.
 pub const LOW_SLICE_US: u64 = 1_000;
+/// What all of its groups have together, before others come: for about so long these wait when they want the card, and no more is taken
+/// from them when the container is let in to see.
+const LOW_SHARE_US: u64 = 2 * LOW_SLICE_US;
+/// So many of its groups are on the card at a time at most, in the shortest slices.
+const LOW_FIT: usize = 8;
+
+/// The slice of each group of a container of low priority.
+pub fn low_slice_us(groups: Groups) -> u64 {
+    slice_of(LOW_SHARE_US, groups).min(LOW_SLICE_US)
+}
+
+/// How many of its groups are on the card at a time, others in turn; `None`: all.
+pub fn low_on_card(groups: Groups) -> Option<usize> {
+    // As long as nobody has seen any of them, all may work.
+    let working = groups.working.map(|working| if working == 0 { groups.all } else { working });
+    Groups { working, ..groups }.on_card(LOW_FIT)
+}
 
 /// How long after it was let in a container looks for the first time: a slice of the others, and its own.
 pub const FIRST_LOOK_US: u64 = 4_000;
@@ -17,6 +35,9 @@ pub const FIRST_LOOK_US: u64 = 4_000;
 const LOOK_US: u64 = 10_000;
 /// How many periods it waits at most before it is let in again.
 const MOST_PERIODS: u64 = 4;
+/// Shorter ones count as that long: to be let in takes some milliseconds of others' time. Others that came back within that long did
+/// work, and only had to wait for their turns.
+const LEAST_PERIOD_US: u64 = 100_000;
 
 /// What is to be done now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +78,7 @@ impl Yielding {
     /// What holds now. `others_came_us`: when one of those with high priority came onto the card last
     /// ([`Residency::last_came_ns`](super::Residency::last_came_ns)); `None`: never.
     pub fn verdict(&mut self, now_us: u64, period_us: u64, others_came_us: Option<u64>) -> Verdict {
+        let period_us = period_us.max(LEAST_PERIOD_US);
         match self.state {
             State::Runs { since_us } if others_came_us.is_some_and(|came_us| came_us > since_us) => {
                 let had_us = now_us.saturating_sub(since_us);

@@ -7,6 +7,10 @@
 //!
 //! Only those that had work all the time are compared: who has none is not owed anything, and what it leaves goes to the others
 //! by the hardware's own hand.
+//!
+//! However many groups a container has, no slice is shorter than a switch is worth. So where more of them work than its share has
+//! slices for, only so many are on the card at a time, others in turn ([`Steering::on_card`]). Programs have several groups that
+//! never work, so those that exist do not count, except that no burst of them is to be much longer than a share.
 
 /// All slices of a card together are no longer, so that nobody who has work waits longer for its turn.
 pub const LONGEST_ROUND_US: u64 = 50_000;
@@ -20,6 +24,10 @@ const LEAST_BASE_US: f64 = 3_000.0;
 const ROUND_US: f64 = 36_000.0;
 /// However many share the card, and however unequal they are.
 const SHORTEST_US: f64 = 250.0;
+/// So many groups of a container always fit, however small its share is.
+const LEAST_FIT: usize = 4;
+/// When all groups of a container begin to work at once, before anybody has seen it, they have no more than so many times its share.
+const BURST: usize = 16;
 const LONGEST_US: f64 = 45_000.0;
 /// How much of an error is corrected at once, and the greatest that is believed.
 const GAIN: f64 = 0.25;
@@ -51,25 +59,74 @@ pub struct Steering {
     closed_us: u64,
     before: Vec<Member>,
     slice_us: Option<u64>,
+    /// What it may have of a round, all groups together.
+    share_us: f64,
+}
+
+/// A container's channel groups on the compute engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Groups {
+    /// Those that can do work.
+    pub all: usize,
+    /// Those that were seen to do some of late; `None`: nobody can tell.
+    pub working: Option<usize>,
+}
+
+impl Groups {
+    /// Among how many what a container has of a round is divided.
+    fn divisor(self, fit: usize) -> usize {
+        match self.working {
+            None | Some(0) => self.all.max(1),
+            // Those that are on the card at a time.
+            Some(working) if working > fit => fit,
+            Some(working) => working.max(self.all.div_ceil(BURST)),
+        }
+    }
+
+    /// How many are to be on the card at a time, so that about `fit` work; `None`: all.
+    pub fn on_card(self, fit: usize) -> Option<usize> {
+        let working = self.working.filter(|working| *working > fit)?;
+        let on_card = self.all.saturating_mul(fit).div_ceil(working).max(1);
+        (on_card < self.all).then_some(on_card)
+    }
+}
+
+/// The slice of each of a container's groups that have so much of a round together.
+pub fn slice_of(share_us: u64, groups: Groups) -> u64 {
+    let share_us = as_f64(share_us);
+    let groups = u64::try_from(groups.divisor(fit(share_us))).unwrap_or(u64::MAX);
+    rounded((share_us / as_f64(groups)).clamp(SHORTEST_US, LONGEST_US))
+}
+
+/// How many groups at a time have a slice each in so much of a round.
+fn fit(share_us: f64) -> usize {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 50 000 / 250")]
+    let fit = (share_us / SHORTEST_US) as usize;
+    fit.max(LEAST_FIT)
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to a few thousands")]
+fn rounded(slice_us: f64) -> u64 {
+    slice_us.round() as u64
 }
 
 impl Default for Steering {
     fn default() -> Self {
-        Self { factor: 1.0, looked_us: 0, closed_us: 0, before: Vec::new(), slice_us: None }
+        Self { factor: 1.0, looked_us: 0, closed_us: 0, before: Vec::new(), slice_us: None, share_us: 0.0 }
     }
 }
 
 impl Steering {
     /// The slice of each of its channel groups; `None`: as before. To be asked as often as is convenient.
     ///
-    /// `groups`: those of its groups that work. `others`: always in the same order; when they are others or other weights,
+    /// `others`: always in the same order; when they are others or other weights,
     /// comparing begins anew. Without a log of switches, all `used_us` are 0 and slices follow the weights alone. `closed_us`: for how
     /// long all of them were off the card together, in all (what is left beside windows is shared like this).
     pub fn slice_us(
         &mut self,
         now_us: u64,
         own: Member,
-        groups: usize,
+        groups: Groups,
         others: &[Member],
         closed_us: u64,
     ) -> Option<u64> {
@@ -87,16 +144,21 @@ impl Steering {
         }
         (self.looked_us, self.closed_us) = (now_us, closed_us);
         self.before = members;
-        let wanted = slice(&self.before, self.factor, groups);
+        self.share_us = share(&self.before, self.factor);
+        let divisor = u64::try_from(groups.divisor(fit(self.share_us))).unwrap_or(u64::MAX);
+        let wanted = (self.share_us / as_f64(divisor)).clamp(SHORTEST_US, LONGEST_US);
         let is_worth = |slice_us: u64| (as_f64(slice_us) - wanted).abs() > WORTH * wanted;
         if !self.slice_us.is_none_or(is_worth) {
             return None;
         }
-        // At least 250, at most 45 000.
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to a few thousands")]
-        let slice_us = wanted.round() as u64;
+        let slice_us = rounded(wanted);
         self.slice_us = Some(slice_us);
         Some(slice_us)
+    }
+
+    /// How many of its groups are to be on the card at a time, others in turn; `None`: all.
+    pub fn on_card(&self, groups: Groups) -> Option<usize> {
+        groups.on_card(fit(self.share_us))
     }
 }
 
@@ -123,8 +185,8 @@ fn error(before: &[Member], now: &[Member], passed_us: u64, closed_us: u64) -> O
     Some(lacks(own) - common)
 }
 
-/// The first member's slice for each of its groups.
-fn slice(members: &[Member], factor: f64, groups: usize) -> f64 {
+/// What the first member may have of a round.
+fn share(members: &[Member], factor: f64) -> f64 {
     let weights = members.iter().map(|member| f64::from(member.weight.max(1)));
     let least = weights.clone().fold(f64::INFINITY, f64::min);
     let sum: f64 = weights.clone().sum();
@@ -132,9 +194,7 @@ fn slice(members: &[Member], factor: f64, groups: usize) -> f64 {
     let own = weights.clone().next().unwrap_or(1.0) * unit * factor;
     // What the others have, as far as weights say: no turn of all takes too long.
     let others = (sum - weights.clone().next().unwrap_or(0.0)) * unit;
-    let room = (as_f64(LONGEST_ROUND_US) - others).max(SHORTEST_US);
-    let groups = as_f64(u64::try_from(groups.max(1)).unwrap_or(u64::MAX));
-    (own.min(room) / groups).clamp(SHORTEST_US, LONGEST_US)
+    own.min((as_f64(LONGEST_ROUND_US) - others).max(SHORTEST_US))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "microseconds of years fit")]

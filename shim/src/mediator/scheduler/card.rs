@@ -14,7 +14,7 @@ use std::{
 use nvidia_glue::schedule::{
     Course, Edge, EdgeError, Gate, Timetable,
     pacer::{Move, Next, Pacer},
-    priority::{FIRST_LOOK_US, LOW_SLICE_US},
+    priority::FIRST_LOOK_US,
 };
 
 use super::{
@@ -111,6 +111,9 @@ pub(super) struct CardScheduler<C> {
     /// Time slices as they are to be, and as they were set.
     wanted_slice_us: Option<u64>,
     slice_us: Option<u64>,
+    /// Its groups take turns on the card, and when the next one is due.
+    takes_turns: bool,
+    turn_us: u64,
     /// When the call began that opened last, and when it ended.
     opening: (u64, u64),
     /// It had work in its last window.
@@ -173,6 +176,8 @@ impl<C: Clock> CardScheduler<C> {
             is_held: false,
             wanted_slice_us: None,
             slice_us: None,
+            takes_turns: false,
+            turn_us: 0,
             opening: (0, 0),
             ran: None,
             look_us: 0,
@@ -282,8 +287,11 @@ impl<C: Clock> CardScheduler<C> {
     /// Looks now and then who has the card, where that decides about slices or about whether it may run. When to look again.
     fn look(&mut self, now_us: u64) -> u64 {
         let gives_way = self.terms.gives_way();
-        let is_wanted =
-            gives_way || self.steers() || self.trouble.is_degraded() || self.wanted_slice_us != self.slice_us;
+        let is_wanted = gives_way
+            || self.steers()
+            || self.trouble.is_degraded()
+            || self.wanted_slice_us != self.slice_us
+            || self.takes_turns;
         if now_us < self.look_us {
             return if is_wanted { self.look_us } else { u64::MAX };
         }
@@ -306,6 +314,7 @@ impl<C: Clock> CardScheduler<C> {
             self.try_again();
         }
         self.set_slices(now_us);
+        self.rotate(now_us);
         if is_wanted { self.look_us } else { u64::MAX }
     }
 
@@ -322,7 +331,8 @@ impl<C: Clock> CardScheduler<C> {
             let slice_us = self.sight.slice_us(now_us, &self.terms, self.gate.groups(), closed_us);
             self.wanted_slice_us = slice_us.or(self.wanted_slice_us);
         } else {
-            self.wanted_slice_us = self.terms.gives_way().then_some(LOW_SLICE_US);
+            let low_us = || self.sight.low_slice_us(now_us, &self.terms, self.gate.groups());
+            self.wanted_slice_us = self.terms.gives_way().then(low_us);
         }
         if self.wanted_slice_us != self.slice_us {
             match self.gate.set_slice(self.wanted_slice_us) {
@@ -330,6 +340,25 @@ impl<C: Clock> CardScheduler<C> {
                 // It is set again at the next look.
                 Err(_) => self.trouble.failures += 1,
             }
+        }
+    }
+
+    /// Where more groups work than its share has slices for, they take turns.
+    fn rotate(&mut self, now_us: u64) {
+        let has_share = (self.steers() || self.terms.gives_way()) && !self.trouble.is_degraded();
+        if has_share && now_us < self.turn_us {
+            return;
+        }
+        self.turn_us = now_us + LOOKING_US;
+        let on_card =
+            has_share.then(|| self.sight.on_card(now_us, &self.terms, self.gate.groups(), LOOKING_US)).flatten();
+        if on_card.is_none() && !self.takes_turns {
+            return;
+        }
+        match self.gate.rotate(on_card) {
+            Ok(_) => self.takes_turns = on_card.is_some(),
+            // The next turn names them again.
+            Err(_) => self.trouble.failures += 1,
         }
     }
 

@@ -7,8 +7,8 @@ use nvidia_glue::{
     inject::status_file,
     schedule::{
         Residency, StatusFile,
-        priority::{LOW_SLICE_US, Verdict, Yielding},
-        soft::{Member, Steering},
+        priority::{Verdict, Yielding, low_on_card, low_slice_us},
+        soft::{Groups, Member, Steering},
     },
 };
 use runtime_config::request::Priority;
@@ -19,6 +19,8 @@ use super::terms::{Other, Terms};
 const ASKING_US: u64 = 1_000_000;
 /// A group that has not run for that long does not count in the division of slices.
 const WORKING_US: u64 = 1_000_000;
+/// The same for a container of low priority, which may be off the card for longer.
+const LOW_WORKING_US: u64 = 10_000_000;
 /// Without a sign of it for that long, nobody can tell whether an undisturbed container works.
 const SIGN_US: u64 = 1_000_000;
 /// Who has work comes back within that time.
@@ -46,6 +48,8 @@ pub(super) struct Sight {
     /// The mediators of [`Terms::others`], in their order; 0: not known.
     others: Vec<u32>,
     ask_us: u64,
+    /// For how long it takes that each group has had its turn on the card, where they take turns.
+    rotation_us: u64,
     steering: Steering,
     yielding: Yielding,
 }
@@ -76,6 +80,7 @@ impl Sight {
             own_switches: Vec::new(),
             others: Vec::new(),
             ask_us: 0,
+            rotation_us: 0,
             steering: Steering::default(),
             yielding: Yielding::default(),
         }
@@ -153,11 +158,30 @@ impl Sight {
         let others = terms.others.iter().zip(&self.others).map(|(other, process)| member(other.weight, *process));
         let others: Vec<Member> = others.collect();
         let own = member(terms.weight, self.own);
-        let working = self.residency.contexts(self.own, now_ns.saturating_sub(WORKING_US * 1_000));
-        // Without a log, all work.
-        let groups = if working == 0 { groups.max(1) } else { working.min(groups.max(1)) };
+        let groups = self.groups(now_us, terms, groups);
         let slice_us = self.steering.slice_us(now_us, own, groups, &others, closed_us)?;
-        Some(if terms.gives_way() { slice_us.min(LOW_SLICE_US) } else { slice_us })
+        Some(if terms.gives_way() { slice_us.min(low_slice_us(groups)) } else { slice_us })
+    }
+
+    /// The same of one that goes behind others, and has no weight.
+    pub(super) fn low_slice_us(&self, now_us: u64, terms: &Terms, groups: usize) -> u64 {
+        low_slice_us(self.groups(now_us, terms, groups))
+    }
+
+    /// How many of its groups are to be on the card until the next turn, which comes in `turn_us`; `None`: all.
+    pub(super) fn on_card(&mut self, now_us: u64, terms: &Terms, groups: usize, turn_us: u64) -> Option<usize> {
+        let known = self.groups(now_us, terms, groups);
+        let on_card = if terms.gives_way() { low_on_card(known) } else { self.steering.on_card(known) };
+        let turns = on_card.map_or(0, |on_card| groups.div_ceil(on_card.max(1)));
+        self.rotation_us = turn_us.saturating_mul(u64::try_from(turns).unwrap_or(u64::MAX));
+        on_card
+    }
+
+    fn groups(&self, now_us: u64, terms: &Terms, all: usize) -> Groups {
+        let recently_us = if terms.gives_way() { LOW_WORKING_US } else { WORKING_US };
+        let since_us = now_us.saturating_sub(recently_us.max(self.rotation_us));
+        let seen = || self.residency.contexts(self.own, since_us.saturating_mul(1_000)).min(all);
+        Groups { all, working: self.log.is_some().then(seen) }
     }
 
     /// Whether a container of low priority may have the card, and when to ask again.

@@ -12,7 +12,10 @@ use nvidia_glue::{
     driver::{Presence, Switch, SwitchLog, SwitchLogError, Taken},
     inject::status_file,
     rm::Status as RmStatus,
-    schedule::{CardTurn, Edge, Epoch, Neighbour, Pass, Running, Status, StatusFile, Turn, Window, now_us},
+    schedule::{
+        CardTurn, Edge, Epoch, Neighbour, Pass, Running, Status, StatusFile, Turn, Window, now_us,
+        priority::LOW_SLICE_US,
+    },
 };
 use runtime_config::{Bytes, request::Priority};
 
@@ -54,6 +57,8 @@ struct GateState {
     /// When which call ended, and whether it opened.
     edges: Vec<(u64, bool)>,
     slices: Vec<Option<u64>>,
+    /// How many of its groups were to be on the card.
+    turns: Vec<Option<usize>>,
     /// What is logged so long before the end of the next closing.
     off: Option<(PlayedLog, u64)>,
     /// What the next calls are answered with.
@@ -105,6 +110,11 @@ impl Gate for PlayedGate {
         }
         state.slices.push(slice_us);
         Ok(())
+    }
+
+    fn rotate(&self, on_card: Option<usize>) -> Result<Edge, EdgeError> {
+        lock(&self.state).turns.push(on_card);
+        Ok(Edge::default())
     }
 
     fn channels(&self) -> usize {
@@ -511,6 +521,47 @@ fn low_priority_gives_way_in_windows_that_others_share() {
     world.run_until(85 * PERIOD + 50_000);
     let opened_us = world.status().cards[0].open_us - before;
     assert!(opened_us > 9 * 70_000, "the other one has no work: {opened_us}");
+}
+
+#[test]
+fn groups_that_work_and_do_not_fit_take_turns() {
+    let mut world = World::with(false, true);
+    world.channels(64);
+    world.state().groups = 64;
+    world.neighbour_is(OTHER);
+    world.tell(vec![epoch(0, Pass::Weight(1), Priority::High, vec![neighbour(Priority::High)])]);
+    let work = |world: &mut World, contexts: u32, from: u64| {
+        for at in (from..from + 20 * PERIOD).step_by(40_000) {
+            for context in 0..contexts {
+                world.log.add_of(at + 250 * u64::from(context), OWN, context, Presence::On);
+            }
+            world.log.add(at + 20_000, OTHER, Presence::On);
+            world.run_until(at + 40_000);
+        }
+    };
+    work(&mut world, 3, 0);
+    assert!(world.state().turns.is_empty(), "those that never work do not count: {:?}", world.state().turns);
+    work(&mut world, 64, 20 * PERIOD);
+    let turns = world.state().turns.clone();
+    assert!(turns.len() > 10 && turns.iter().all(|on| on.is_some_and(|on| on <= 12)), "{turns:?}");
+    assert_eq!(world.state().slices.last(), Some(&Some(250)));
+    work(&mut world, 2, 40 * PERIOD);
+    let turns = world.state().turns.clone();
+    assert_eq!(turns.last(), Some(&None));
+    work(&mut world, 2, 60 * PERIOD);
+    assert_eq!(world.state().turns.len(), turns.len(), "nothing is to be done any more");
+}
+
+#[test]
+fn many_groups_of_low_priority_are_let_in_a_few_at_a_time() {
+    let mut world = World::with(false, true);
+    world.channels(64);
+    world.state().groups = 64;
+    world.neighbour_is(OTHER);
+    world.tell(vec![epoch(0, Pass::Free, Priority::Low, vec![neighbour(Priority::High)])]);
+    world.run_until(PERIOD);
+    assert_eq!(world.state().turns.first(), Some(&Some(8)));
+    assert_eq!(world.state().slices, [Some(250)]);
 }
 
 #[test]
