@@ -244,7 +244,10 @@ impl Session {
             // In a group that does work it could do some, too, before it is taken off.
             self.wait_to_join(flight, ObjectName::new(alloc.client, alloc.parent))?;
         }
-        let Some(made) = self.make(flight, &making, &[])? else { return flight.finish() };
+        let Some(made) = self.make(flight, &making, &[])? else {
+            self.failures.wait(self.looks.clock.as_ref());
+            return flight.finish();
+        };
         match class.kind {
             ClassKind::Channel => self.tell_first_channels(),
             ClassKind::Engine => self.works_on(ObjectName::new(alloc.client, alloc.parent), alloc.class),
@@ -337,6 +340,7 @@ impl Session {
                 wanted.memory = (!is_grouped).then(|| (card, context::expected(engine)));
                 wanted.place = Some((card, Place::Channel { has_context: false }));
                 wanted.gated = Some(Gated::Channel(engine));
+                takes_one_address_space(params, is_grouped)?;
             }
             ClassKind::ContextShare => wanted.dependencies = handles(params, &[0]),
             ClassKind::MemoryReference => wanted.references = handles(params, &[0, 4]),
@@ -718,6 +722,13 @@ const GROUP_NOTIFIERS: &[usize] = &[0, 4];
 /// The handles at these offsets, without those that are null.
 fn handles(params: &[u8], at: &[usize]) -> Vec<Handle> {
     at.iter().filter_map(|at| read_u32(params, *at)).filter(|handle| *handle != 0).map(Handle).collect()
+/// A channel has the address space of its context share, its group or its own. The driver refuses more of them, too, with a line in the kernel's
+/// log each time (src/nvidia/src/kernel/gpu/fifo/kernel_channel.c).
+fn takes_one_address_space(params: &[u8], is_grouped: bool) -> Result<(), End> {
+    let [has_share, has_space] = [24, 28].map(|at| !handles(params, &[at]).is_empty());
+    if has_space && (has_share || is_grouped) { Err(End::Status(Status::INVALID_ARGUMENT)) } else { Ok(()) }
+}
+
 }
 
 fn kind_of(kind: ClassKind, place: Option<(Card, Place)>) -> Kind {

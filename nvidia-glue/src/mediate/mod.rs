@@ -11,6 +11,7 @@ mod channels;
 mod context;
 mod control;
 mod export;
+mod failures;
 mod gate;
 mod grant;
 mod heap;

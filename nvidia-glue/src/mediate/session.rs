@@ -17,6 +17,7 @@ use super::{
     UnknownKind,
     alloc::Made,
     call::{End, Flight, device_file, zeroes},
+    failures::Failures,
     gate::CardGate,
     grant::{Grant, OwnCard},
     host_mappings::HostMappings,
@@ -62,6 +63,8 @@ pub struct Session {
     pub(super) locks: Locks,
     /// Looks at what may be gone.
     pub(super) looks: Looks,
+    /// Objects that the driver was asked for and did not make.
+    pub(super) failures: Failures,
     /// The driver has refused a client that is known here, which most likely went with its file. It writes a line into the kernel's
     /// log for each control in such a client: from then on it is asked first whether a client is there, which costs a microsecond.
     is_careful: AtomicBool,
@@ -145,6 +148,7 @@ impl Session {
             host_mappings,
             locks: Locks::default(),
             looks: Looks::default(),
+            failures: Failures::default(),
             is_careful: AtomicBool::new(false),
             unknown: Mutex::default(),
             counters: Counters::default(),

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, mpsc},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use proptest::{collection::vec, prelude::*, sample::Index};
@@ -12,8 +12,16 @@ use super::{
     world::{Container, Context, Machine, Program},
 };
 use crate::{
-    mediate::{Answer, Stopped, gate::MOST_WAIT, locks::lock},
-    rm::{Status, layout::read_u32},
+    mediate::{
+        Answer, Stopped,
+        gate::MOST_WAIT,
+        locks::lock,
+        looks::{Clock as _, tests::Told},
+    },
+    rm::{
+        Status,
+        layout::{read_u32, write_u32},
+    },
     schedule::{Calls, Edge, EdgeError},
 };
 
@@ -1056,4 +1064,44 @@ fn a_gate_that_moves_while_many_threads_call_has_the_last_word() {
     for (context, channels) in contexts.iter().zip(&all) {
         assert!(channels.iter().all(|channel| spy.works(context, *channel)));
     }
+}
+
+/// The driver refuses them, too, and writes a line into the kernel's log each time.
+#[test]
+fn a_channel_of_two_address_spaces_does_not_reach_the_driver() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let space = context.object(0x90f1, &mut [0; 56]).unwrap();
+    let group = context.group(GR);
+    let ask = |parent: u32, share: u32, space: u32| {
+        let mut params = [0; 368];
+        assert!(write_u32(&mut params, 24, share) && write_u32(&mut params, 28, space));
+        program.alloc(context.control, (context.client, parent, 0), 0xc86f, &mut params)
+    };
+    spy.escapes(0);
+    for (parent, share, space) in [(context.device, 0x77, space), (group, 0x77, space), (group, 0, space)] {
+        assert_eq!(ask(parent, share, space), Err(Status::INVALID_ARGUMENT));
+    }
+    assert_eq!(spy.escapes(0x2b), Vec::<Vec<u8>>::new());
+    ask(context.device, 0, space).unwrap();
+}
+
+/// For some of them the driver writes a line into the kernel's log.
+#[test]
+fn a_loop_of_objects_that_the_driver_does_not_make_is_slowed_down() {
+    let machine = Machine::new(1);
+    let mut container = machine.container(&[0], 1 << 30);
+    let clock = Told::default();
+    container.looks_cost(&clock, Duration::ZERO);
+    let program = container.program();
+    let context = program.context(0);
+    // No engine hangs from a device.
+    let ask = || assert!(context.object(0xc8b5, &mut [0; 8]).is_err());
+    (0..256).for_each(|_| ask());
+    assert_eq!(clock.now(), Duration::ZERO);
+    (0..20).for_each(|_| ask());
+    assert_eq!(clock.now(), Duration::from_secs(1));
 }
