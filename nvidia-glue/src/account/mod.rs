@@ -29,6 +29,8 @@ mod managed;
 mod objects;
 mod page_tables;
 mod pieces;
+mod pinned;
+mod processor_mappings;
 mod query;
 mod registrations;
 mod reserve;
@@ -71,6 +73,9 @@ pub struct Accounts {
     managed: managed::Managed,
     page_tables: page_tables::PageTables,
     registrations: registrations::Registrations,
+    unfound: pinned::Unfound,
+    processor_mappings: processor_mappings::ProcessorMappings,
+    range_groups: HashMap<UvmFile, u32>,
     /// By client.
     os_events: HashMap<Handle, u32>,
     abandoned: Arc<AtomicU64>,
@@ -94,6 +99,9 @@ impl Accounts {
             managed: managed::Managed::default(),
             page_tables: page_tables::PageTables::default(),
             registrations: registrations::Registrations::default(),
+            unfound: pinned::Unfound::default(),
+            processor_mappings: processor_mappings::ProcessorMappings::default(),
+            range_groups: HashMap::default(),
             os_events: HashMap::default(),
             abandoned: Arc::default(),
             conflicts: 0,

@@ -90,6 +90,7 @@ pub(super) struct ObjectCounts {
     pub(super) address_spaces: u32,
     pub(super) devices: BTreeMap<Card, u32>,
     pub(super) others: u32,
+    pub(super) pinned: u32,
     pub(super) objects: u32,
 }
 
@@ -101,6 +102,7 @@ impl ObjectCounts {
             Kind::AddressSpace => Some(&mut self.address_spaces),
             Kind::Device(card) => Some(self.devices.entry(card).or_default()),
             Kind::Other => Some(&mut self.others),
+            Kind::Pinned => Some(&mut self.pinned),
             Kind::Memory => None,
         }
     }
@@ -116,6 +118,7 @@ impl ObjectCounts {
             Kind::AddressSpace => Some((self.address_spaces, limits.address_spaces, Counted::AddressSpaces)),
             Kind::Device(card) => Some((self.devices_of(card), limits.devices, Counted::Devices)),
             Kind::Other => Some((self.others, limits.others, Counted::Others)),
+            Kind::Pinned => Some((self.pinned, limits.pinned, Counted::Pinned)),
             Kind::Memory => None,
         };
         for (count, limit, counted) in of_kind.into_iter().chain([(self.objects, limits.objects, Counted::Objects)]) {
@@ -218,21 +221,25 @@ impl Accounts {
         reservation: Reservation,
         placement: Placement<'_>,
     ) -> Result<Committed, NotCommitted> {
+        // Pinned memory that was said to have the handle is somewhere else.
+        self.pinned_elsewhere(ObjectName::new(reservation.client, placement.object));
         let Some(client) = self.clients.get_mut(&reservation.client) else {
             return Err(NotCommitted { reservation, why: WhyNot::ClientGone });
         };
         let name = |object| ObjectName::new(reservation.client, object);
-        let parent = self.tree.find(name(placement.parent)).unwrap_or(client.root);
+        // Nothing hangs from what may be somewhere else.
+        let is_sure = |index: &Index| self.tree.get(*index).is_some_and(|object| object.kind != Kind::Pinned);
+        let parent = self.tree.find(name(placement.parent)).filter(is_sure).unwrap_or(client.root);
+        let dependencies = placement.dependencies.iter().filter_map(|on| self.tree.find(name(*on))).filter(is_sure);
+        let dependencies: Vec<Index> = dependencies.collect();
         let conflict = self.tree.find(name(placement.object)).is_some();
         let added = self.tree.add(name(placement.object), reservation.kind, Some(parent), reservation.charge);
         let Some(index) = added else { return Err(NotCommitted { reservation, why: WhyNot::ClientGone }) };
         client.charged = client.charged.saturating_add(u32::from(reservation.charge.is_some()));
         // The driver lets memory go with its parents only: a dependency that is told by mistake releases no charge.
         let is_memory = reservation.kind == Kind::Memory && reservation.charge.is_some();
-        for &dependency in placement.dependencies.iter().filter(|_| !is_memory) {
-            if let Some(on) = self.tree.find(name(dependency)) {
-                self.tree.depend(index, on);
-            }
+        for on in dependencies.into_iter().filter(|_| !is_memory) {
+            self.tree.depend(index, on);
         }
         for &notifier in placement.notifiers {
             if let Some(notifier) = self.tree.find(name(notifier)) {
@@ -271,11 +278,25 @@ impl Accounts {
         self.clients.remove(&client);
         self.os_events.remove(&client);
         self.counts.clients = self.counts.clients.saturating_sub(1);
+        if self.clients.is_empty() {
+            self.nothing_is_pinned();
+        }
         freed
     }
 
-    fn remove(&mut self, index: Index) -> Freed {
-        let Self { tree, charges, cards, counts, clients, attachments, page_tables, registrations, .. } = self;
+    pub(super) fn remove(&mut self, index: Index) -> Freed {
+        let Self {
+            tree,
+            charges,
+            cards,
+            counts,
+            clients,
+            attachments,
+            page_tables,
+            registrations,
+            processor_mappings,
+            ..
+        } = self;
         let mut freed = Freed::default();
         let mut released = 0_u64;
         tree.remove(index, |index, object| {
@@ -294,6 +315,7 @@ impl Accounts {
                 }
             }
             page_tables.object_gone(index);
+            processor_mappings.object_gone(index);
             while let Some(charge) = attachments.pop(index) {
                 released = released.saturating_add(charges.release(cards, charge).0);
             }

@@ -30,6 +30,12 @@ pub struct Counts {
     pub conflicts: u64,
     /// Events that wake files.
     pub os_events: u32,
+    /// Mappings for the processor.
+    pub processor_mappings: u32,
+    /// Pinned memory, and what may be.
+    pub pinned: u32,
+    /// Groups of ranges of managed memory.
+    pub range_groups: u32,
     /// Files through which memory of the host's was mapped, and that were not found gone yet.
     pub host_mappings: usize,
     /// See [`Accounts::abandoned`].
@@ -110,6 +116,9 @@ impl Accounts {
             managed_ranges: self.managed.len(),
             conflicts: self.conflicts,
             os_events: self.os_events.values().fold(0, |sum, count| sum.saturating_add(*count)),
+            processor_mappings: self.processor_mappings.len(),
+            pinned: self.counts.pinned,
+            range_groups: self.range_groups(),
             host_mappings: self.host_mappings.len(),
             abandoned: self.abandoned(),
         }
@@ -155,12 +164,13 @@ impl Accounts {
         self.clients.iter().filter(|(_, client)| client.charged > 0).map(|(&handle, _)| handle).collect()
     }
 
-    /// UVM files that map or keep memory or have channels, and those that may keep one: to be looked for before an allocation is refused for good.
+    /// UVM files that map or keep memory or have channels or groups of ranges, and those that may keep one: to be looked for before an allocation is refused for good.
     pub fn charged_uvm_files(&self) -> BTreeSet<UvmFile> {
         let mut files = self.uvm.holders();
         files.extend(self.managed.zombie_files());
         files.extend(self.uvm.mm_files());
         files.extend(self.registrations.holders());
+        files.extend(self.range_groups.keys());
         files
     }
 

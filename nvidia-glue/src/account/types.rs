@@ -61,6 +61,8 @@ pub enum Kind {
     AddressSpace,
     /// Memory of any sort.
     Memory,
+    /// Pages of a program's own that the driver keeps pinned (class `0071`), where they were said to be.
+    Pinned,
     /// A device or subdevice of a card (classes `0080`, `2080`).
     Device(Card),
     /// Anything else.
@@ -84,6 +86,8 @@ pub struct ObjectLimits {
     /// Objects that have no limit of their own and are not memory either (engines' objects, events, shares of groups ...): the firmware
     /// keeps most of them, too.
     pub others: u32,
+    /// Pinned memory of programs' own.
+    pub pinned: u32,
     /// Objects in total.
     pub objects: u32,
     /// References besides objects, in total: external ranges, pools, mappings and channels of UVM files, exports, attachments, and
@@ -92,6 +96,11 @@ pub struct ObjectLimits {
     /// Mappings in virtual memory of the resource manager's (`NV_ESC_RM_MAP_MEMORY_DMA`). They hang from one object, and the driver ends all of
     /// them when that goes, under the lock that every call of every container needs; nor does it find one but by looking through all.
     pub virtual_mappings: u32,
+    /// Mappings for the processor (`NV_ESC_RM_MAP_MEMORY`), of which the driver keeps one whatever becomes of its file, and goes through all
+    /// that an object has to find one.
+    pub processor_mappings: u32,
+    /// Groups of ranges of managed memory (`UVM_CREATE_RANGE_GROUP`): the kernel's memory, that nobody counts.
+    pub range_groups: u32,
     /// Ranges of managed memory.
     pub managed_ranges: u32,
     /// Events that wake files (`NV_ESC_ALLOC_OS_EVENT`).
@@ -116,11 +125,17 @@ impl Default for ObjectLimits {
             address_spaces: 64,
             devices: 1024,
             others: 1 << 14,
+            // PyTorch pins a block for each size and worker, some thousand of them.
+            pinned: 1 << 14,
             // 256 GiB in pieces of 2 MiB, the smallest that CUDA asks for, each mapped where it has reserved addresses for it.
             objects: 1 << 17,
             references: 1 << 18,
             // CUDA maps by unified memory. Vulkan maps each of its allocations so, of which programs are told to have less than 4096.
             virtual_mappings: 1 << 13,
+            // A CUDA context has 33.
+            processor_mappings: 1 << 14,
+            // A CUDA context has 8, and one for each stream.
+            range_groups: 1 << 14,
             managed_ranges: 1 << 17,
         }
     }
@@ -164,6 +179,12 @@ pub enum Counted {
     References,
     /// Mappings in virtual memory of the resource manager's.
     VirtualMappings,
+    /// Mappings for the processor.
+    ProcessorMappings,
+    /// Pinned memory.
+    Pinned,
+    /// Groups of ranges of managed memory.
+    RangeGroups,
     /// Ranges of managed memory.
     ManagedRanges,
     /// Events that wake files.
@@ -186,6 +207,9 @@ impl std::fmt::Display for Counted {
             Self::Objects => "objects",
             Self::References => "mappings and exports",
             Self::VirtualMappings => "mappings in virtual memory",
+            Self::ProcessorMappings => "mappings for the processor",
+            Self::Pinned => "pieces of pinned memory",
+            Self::RangeGroups => "groups of ranges of managed memory",
             Self::ManagedRanges => "ranges of managed memory",
             Self::OsEvents => "events",
             Self::HostMappings => "mappings of the host's memory",

@@ -304,7 +304,40 @@ impl Accounts {
             self.uvm.ranges.remove(&key);
         }
         self.uvm.files.remove(&file);
+        self.range_groups.remove(&file);
         self.drop_zombies(file);
         released
+    }
+
+    /// Whether one more group of ranges of managed memory may be made; ask before the driver is asked.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn range_group_fits(&self) -> Result<(), Refusal> {
+        let limit = self.limits.range_groups;
+        if self.range_groups() < limit {
+            return Ok(());
+        }
+        Err(Refusal::TooMany { counted: Counted::RangeGroups, limit })
+    }
+
+    /// One was made (`UVM_CREATE_RANGE_GROUP`): it goes with its file, if not before.
+    pub fn range_group(&mut self, file: UvmFile) {
+        let count = self.range_groups.entry(file).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    /// One has ended (`UVM_DESTROY_RANGE_GROUP`).
+    pub fn range_group_gone(&mut self, file: UvmFile) {
+        if let Some(count) = self.range_groups.get_mut(&file) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.range_groups.remove(&file);
+            }
+        }
+    }
+
+    pub(super) fn range_groups(&self) -> u32 {
+        self.range_groups.values().fold(0, |sum, count| sum.saturating_add(*count))
     }
 }

@@ -273,8 +273,12 @@ impl Session {
         }
         let named = if named == Handle::NONE { client } else { named };
         self.own_client(named)?;
-        let is_known = lock(&self.accounts).object(ObjectName::new(named, object)).is_some();
-        if is_known { Ok(()) } else { Err(End::Status(Status::OBJECT_NOT_FOUND)) }
+        let known = lock(&self.accounts).object(ObjectName::new(named, object));
+        if known.is_some_and(|known| known.kind != Kind::Pinned) {
+            Ok(())
+        } else {
+            Err(End::Status(Status::OBJECT_NOT_FOUND))
+        }
     }
 
     /// Looks at an object's parameters.
@@ -336,11 +340,11 @@ impl Session {
                 self.notifiers_are_known(alloc.client, &wanted.notifiers)?;
                 // One that is not in a group gets buffers of its own.
                 let is_grouped = lock(&self.topology).group(alloc.client, alloc.parent).is_some();
+                takes_one_address_space(params, is_grouped)?;
                 let engine = memory::channel_engine(params).unwrap_or(0);
                 wanted.memory = (!is_grouped).then(|| (card, context::expected(engine)));
                 wanted.place = Some((card, Place::Channel { has_context: false }));
                 wanted.gated = Some(Gated::Channel(engine));
-                takes_one_address_space(params, is_grouped)?;
             }
             ClassKind::ContextShare => wanted.dependencies = handles(params, &[0]),
             ClassKind::MemoryReference => wanted.references = handles(params, &[0, 4]),
@@ -620,7 +624,8 @@ impl Session {
         let source = ObjectName::new(dup.source_client, dup.source_object);
         let prepare = |_: &Flight<'_>| {
             let mut accounts = lock(&self.accounts);
-            let must_be = accounts.object(source).is_none().then_some(OS_DESCRIPTOR);
+            let is_sure = accounts.object(source).is_some_and(|known| known.kind != Kind::Pinned);
+            let must_be = (!is_sure).then_some(OS_DESCRIPTOR);
             let reservation = accounts.reserve_duplicate(source, dup.client)?;
             drop(accounts);
             // A page that is not to be seen is not to be seen through a duplicate either.
@@ -677,11 +682,9 @@ impl Session {
             if lock(&self.accounts).is_told_by_others(ObjectName::new(client, object)) {
                 return Err(End::Status(Status::STATE_IN_USE));
             }
-            self.free_pieces(&flight.file, client, object);
-            if flight.execute(self.driver.as_ref())?.is_ok() {
-                self.forget(client, object);
-            }
-            Ok(())
+            let file = flight.file.clone();
+            self.free_pieces(&file, client, object);
+            self.free_known(&file, client, object, || flight.execute(self.driver.as_ref())).map(|_| ())
         })?;
         flight.finish()
     }
@@ -719,9 +722,6 @@ const USERD_SIZE: u64 = 512;
 const CHANNEL_NOTIFIERS: &[usize] = &[0, 140];
 const GROUP_NOTIFIERS: &[usize] = &[0, 4];
 
-/// The handles at these offsets, without those that are null.
-fn handles(params: &[u8], at: &[usize]) -> Vec<Handle> {
-    at.iter().filter_map(|at| read_u32(params, *at)).filter(|handle| *handle != 0).map(Handle).collect()
 /// A channel has the address space of its context share, its group or its own. The driver refuses more of them, too, with a line in the kernel's
 /// log each time (src/nvidia/src/kernel/gpu/fifo/kernel_channel.c).
 fn takes_one_address_space(params: &[u8], is_grouped: bool) -> Result<(), End> {
@@ -729,6 +729,9 @@ fn takes_one_address_space(params: &[u8], is_grouped: bool) -> Result<(), End> {
     if has_space && (has_share || is_grouped) { Err(End::Status(Status::INVALID_ARGUMENT)) } else { Ok(()) }
 }
 
+/// The handles at these offsets, without those that are null.
+fn handles(params: &[u8], at: &[usize]) -> Vec<Handle> {
+    at.iter().filter_map(|at| read_u32(params, *at)).filter(|handle| *handle != 0).map(Handle).collect()
 }
 
 fn kind_of(kind: ClassKind, place: Option<(Card, Place)>) -> Kind {

@@ -115,8 +115,8 @@ impl Session {
         let is_memory = |object: Handle| {
             let known = lock(&self.accounts).object(ObjectName::new(control.client, object));
             match known {
-                Some(known) => known.kind == Kind::Memory,
-                None => self.class_of(&flight.file, control.client, object) == Some(OS_DESCRIPTOR),
+                Some(known) if known.kind != Kind::Pinned => known.kind == Kind::Memory,
+                _ => self.class_of(&flight.file, control.client, object) == Some(OS_DESCRIPTOR),
             }
         };
         if !objects.iter().all(|(_, object)| *object == Handle::NONE || is_memory(*object)) {

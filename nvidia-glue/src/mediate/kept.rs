@@ -99,6 +99,7 @@ impl Session {
     fn end_client(&self, file: &DeviceFile, client: Handle) -> bool {
         self.locks.with(&[Name::Client(client)], || {
             self.free_pieces(file, client, client);
+            self.find_pinned(file, client, client);
             // Whether that was of use, the next question tells.
             let _ = self.raw(file, client).free(client);
             self.drop_if_dead(client)

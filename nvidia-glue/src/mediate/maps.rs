@@ -17,7 +17,7 @@ use crate::{
     rm::{
         Handle, Status,
         classes::OS_DESCRIPTOR,
-        decode::{AllocMemory, IdleChannels, MapDma, MapMemory, Share},
+        decode::{AllocMemory, IdleChannels, MapDma, MapMemory, Share, UnmapMemory},
         layout::{Width, read_number, read_u32, read_u64, write_u32},
     },
 };
@@ -41,13 +41,19 @@ impl Session {
         flight.duplicate_files(self.driver.as_ref(), Holder::Args, flight.row.descriptors())?;
         flight.confirm()?;
         let pid = flight.pid;
+        self.reserve(pid, |accounts| accounts.processor_mapping_fits())?;
         let mut map_locked = || {
             self.locks.with(&[Name::Client(map.client)], || {
                 // Another thread may have made a page of the handle meanwhile.
                 if self.hidden_page(map).is_some() {
                     return Err(Stop::End(End::Status(Status::INVALID_ARGUMENT)));
                 }
-                self.map_for_processor(flight, ObjectName::new(map.client, map.memory))
+                let object = ObjectName::new(map.client, map.memory);
+                self.map_for_processor(flight, object)?;
+                if flight.row.status(&flight.args).is_some_and(Status::is_ok) {
+                    lock(&self.accounts).processor_mapped(object);
+                }
+                Ok(())
             })
         };
         let mut mapped = map_locked();
@@ -58,6 +64,20 @@ impl Session {
             mapped = map_locked();
         }
         mapped.map_err(|stop| self.stopped(pid, stop))?;
+        flight.finish()
+    }
+
+    /// `NV_ESC_RM_UNMAP_MEMORY`.
+    pub(super) fn unmap_memory(&self, flight: &mut Flight<'_>, unmap: UnmapMemory) -> Result<Answer, End> {
+        self.own_client(unmap.client)?;
+        flight.copy_pointers(Holder::Args, flight.row.pointers())?;
+        flight.duplicate_files(self.driver.as_ref(), Holder::Args, flight.row.descriptors())?;
+        self.locks.with(&[Name::Client(unmap.client)], || -> Result<(), End> {
+            if flight.execute(self.driver.as_ref())?.is_ok() {
+                lock(&self.accounts).processor_unmapped(ObjectName::new(unmap.client, unmap.memory));
+            }
+            Ok(())
+        })?;
         flight.finish()
     }
 
@@ -149,7 +169,13 @@ impl Session {
         }
         let own = self.driver.open(file.node).map_err(errno)?;
         flight.files.push(FileField { holder: Holder::Args, offset, file: own });
-        flight.execute(self.driver.as_ref())?;
+        self.reserve(flight.pid, |accounts| accounts.processor_mapping_fits())?;
+        self.locks.with(&[Name::Client(map.client)], || -> Result<(), End> {
+            if flight.execute(self.driver.as_ref())?.is_ok() {
+                lock(&self.accounts).processor_mapped(ObjectName::new(map.client, map.memory));
+            }
+            Ok(())
+        })?;
         flight.finish()
     }
 
@@ -180,6 +206,10 @@ impl Session {
         if alloc.class != OS_DESCRIPTOR {
             return Err(End::Status(Status::INVALID_CLASS));
         }
+        flight.confirm()?;
+        let (pid, object) = (flight.pid, ObjectName::new(alloc.client, alloc.object));
+        let length = alloc.limit.saturating_add(1);
+        self.reserve(pid, |accounts| accounts.pin(pid, object, alloc.parent, length))?;
         self.continue_call(flight)
     }
 

@@ -4,7 +4,7 @@ use super::{Session, locks::lock};
 use crate::{
     account::ObjectName,
     driver::DeviceFile,
-    rm::{Handle, Status},
+    rm::{Handle, Status, classes::OS_DESCRIPTOR},
 };
 
 /// So many objects go at once: a CUDA context has some hundred and fifty. Each takes the driver some ten microseconds, of which its lock is held
@@ -26,16 +26,49 @@ impl Session {
             if !is_ready {
                 continue;
             }
-            match self.raw(file, client).free(piece) {
-                Ok(Status::OK) => {
-                    self.forget(client, piece);
-                    has_freed = true;
-                }
+            match self.free_known(file, client, piece, || self.raw(file, client).free(piece)) {
+                Ok(Status::OK) => has_freed = true,
                 // One that the driver does not free by itself goes with the whole, or is not freed at all.
                 Ok(_) if has_freed => {}
                 // The client is gone, or none of this file's.
                 _ => return,
             }
         }
+    }
+
+    /// Frees an object of the client by `free`, and forgets it. For whoever has the client locked.
+    pub(super) fn free_known<E>(
+        &self,
+        file: &DeviceFile,
+        client: Handle,
+        object: Handle,
+        free: impl FnOnce() -> Result<Status, E>,
+    ) -> Result<Status, E> {
+        let pinned = self.find_pinned(file, client, object);
+        let status = free()?;
+        if status.is_ok() {
+            // With a client goes what is in it; with another object what is below that, which may not be what was said to be.
+            let left = pinned.into_iter().filter(|pinned| client != object && self.is_pinned(file, client, *pinned));
+            left.for_each(|pinned| lock(&self.accounts).pinned_elsewhere(ObjectName::new(client, pinned)));
+            self.forget(client, object);
+        }
+        Ok(status)
+    }
+
+    /// What is pinned with `object` and where it was said to be; the rest is somewhere else.
+    pub(super) fn find_pinned(&self, file: &DeviceFile, client: Handle, object: Handle) -> Vec<Handle> {
+        let mut pinned = lock(&self.accounts).pinned_with(client, object);
+        pinned.retain(|pinned| {
+            let is_there = self.is_pinned(file, client, *pinned);
+            if !is_there {
+                lock(&self.accounts).pinned_elsewhere(ObjectName::new(client, *pinned));
+            }
+            is_there
+        });
+        pinned
+    }
+
+    fn is_pinned(&self, file: &DeviceFile, client: Handle, object: Handle) -> bool {
+        self.class_of(file, client, object) == Some(OS_DESCRIPTOR)
     }
 }

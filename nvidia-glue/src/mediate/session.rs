@@ -304,7 +304,7 @@ impl Session {
             // A dma-buf outlives the mediator and cannot be taken back: memory behind one would be charged to nobody.
             Call::ExportToDmaBuf { .. } => Err(End::Status(Status::NOT_SUPPORTED)),
             Call::MapMemory(map) => self.map_memory(flight, map),
-            Call::UnmapMemory(unmap) => self.on_client(flight, unmap.client),
+            Call::UnmapMemory(unmap) => self.unmap_memory(flight, unmap),
             Call::UpdateMapping(update) => self.on_client(flight, update.client),
             Call::MapDma(map) => self.map_dma(flight, map),
             Call::UnmapDma(map) => self.unmap_dma(flight, map),

@@ -81,6 +81,16 @@ impl Session {
                     Ok(())
                 })
             }
+            UvmCall::CreateRangeGroup => self.create_range_group(flight),
+            UvmCall::DestroyRangeGroup => {
+                let file = self.uvm_file(flight)?;
+                self.in_order(flight, file, |flight| {
+                    if flight.execute(self.driver.as_ref())?.is_ok() {
+                        lock(&self.accounts).range_group_gone(file);
+                    }
+                    Ok(())
+                })
+            }
             UvmCall::MmInitialize { uvm_fd } => self.mm_initialize(flight, uvm_fd),
             UvmCall::SemaphorePool(range) => self.semaphore_pool(flight, range),
             UvmCall::Deinitialize | UvmCall::ValidateVaRange(_) | UvmCall::Ranged(_) | UvmCall::Other => {
@@ -183,6 +193,19 @@ impl Session {
         self.in_order_with(flight, file, &[Name::Client(client)], |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
                 lock(&self.accounts).register_channel(file, card, ObjectName::new(client, object));
+            }
+            Ok(())
+        })
+    }
+
+    /// A little of the kernel's memory, that nobody counts.
+    fn create_range_group(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        let file = self.uvm_file(flight)?;
+        flight.confirm()?;
+        self.reserve(flight.pid, |accounts| accounts.range_group_fits())?;
+        self.in_order(flight, file, |flight| {
+            if flight.execute(self.driver.as_ref())?.is_ok() {
+                lock(&self.accounts).range_group(file);
             }
             Ok(())
         })

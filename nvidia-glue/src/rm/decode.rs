@@ -409,6 +409,8 @@ fn uvm_call(command: &'static UvmCommand, layout: &'static UvmLayout, fields: Fi
         }
     };
     Call::Uvm(match command.command {
+        23 => UvmCall::CreateRangeGroup,
+        24 => UvmCall::DestroyRangeGroup,
         25 => UvmCall::RegisterGpuVaSpace(object(0, 16)),
         26 => UvmCall::UnregisterGpuVaSpace { uuid: fields.uuid(0) },
         27 => UvmCall::RegisterChannel { object: object(0, 16), range: fields.range(32) },

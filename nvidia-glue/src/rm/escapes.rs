@@ -246,7 +246,7 @@ pub const ESCAPES: &[Escape] = &[
         0x27,
         Action::Continue(
             "pins pages of the caller's own address space, which the kernel finds only in the caller's place. Let through \
-             for class 0x71 (pinned memory) in a client of the container's, refused for every other; a thread that \
+             for class 0x71 (pinned memory) in a client of the container's, counted, and refused for every other; a thread that \
              rewrites class or client meanwhile gets no video memory without CAP_SYS_ADMIN: class 0x40 fails, and tells the \
              size of the card's heap in `limit`; but class 0x3e gives it memory of the host's, uncharged; up to driver 580 class 0xf3 aliases what its owner has exported to an \
              NVLink fabric",

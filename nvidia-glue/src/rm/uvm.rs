@@ -104,25 +104,15 @@ const R595: DriverRelease = DriverRelease::new(595, 0, 0);
 ///
 /// Sizes and offsets are those that a C compiler gives for the headers of every release from 525.47.04 to 595.45.04. A command
 /// is executed by the mediator when it names an object of the resource manager, or begins or ends something that keeps
-/// memory allocated, or says what a later mapping is (a semaphore pool is host memory): its struct must not change after the
+/// memory allocated, or says what a later mapping is (a semaphore pool is host memory), or is counted: its struct must not change after the
 /// check. The others work on the caller's own address space only, and
 /// several of them look pages up in the address space of the process that makes the call (`current->mm`, and
 /// `uvm_va_space_mm_or_current_retain()` where the UVM file does not hold on to one), so they must be made in its place.
 /// The command's number cannot be changed by a racing thread: it is in a register. A reason must hold for any contents of
 /// the struct.
 pub const UVM_COMMANDS: &[UvmCommand] = &[
-    row(
-        "UVM_CREATE_RANGE_GROUP",
-        23,
-        UvmRule::Continue("names managed ranges of the caller's own address space"),
-        &[layout(16, Some(8))],
-    ),
-    row(
-        "UVM_DESTROY_RANGE_GROUP",
-        24,
-        UvmRule::Continue("names managed ranges of the caller's own address space"),
-        &[layout(16, Some(8))],
-    ),
+    row("UVM_CREATE_RANGE_GROUP", 23, UvmRule::Execute, &[layout(16, Some(8))]),
+    row("UVM_DESTROY_RANGE_GROUP", 24, UvmRule::Execute, &[layout(16, Some(8))]),
     row(
         "UVM_REGISTER_GPU_VASPACE",
         25,

@@ -394,6 +394,7 @@ fn what_the_driver_has_made_for_itself_is_not_duplicated_nor_given_out() {
     lock(&container.session.accounts).free(Handle(context.client), Handle(hidden)).unwrap();
     lock(&container.session.topology).remove(Handle(context.client), Handle(hidden));
     let other = program.context(0);
+    let pinned = pinned_memory(&context);
     let objects = || lock(&container.session.accounts).counts().objects;
     let before = objects();
     for to in [&context, &other] {
@@ -402,8 +403,7 @@ fn what_the_driver_has_made_for_itself_is_not_duplicated_nor_given_out() {
     }
     assert_eq!((objects(), spy.duplicates()), (before, 0));
     assert_eq!(export(&context, hidden), Err(Status::NOT_SUPPORTED));
-    // Pinned memory is not known either, and may be.
-    let pinned = pinned_memory(&context);
+    // Pinned memory whose handle the driver chose is not known either, and may be.
     let duplicate = program.dup(other.control, (other.client, other.device), (context.client, pinned)).unwrap();
     assert_eq!((objects(), spy.duplicates()), (before + 1, 1));
     export(&context, pinned).unwrap();

@@ -12,6 +12,7 @@ mod managed;
 mod memory;
 mod monitor;
 mod pieces;
+mod pinned;
 mod scheduling;
 mod spy;
 mod uncharged;

@@ -289,3 +289,73 @@ fn events_are_limited_in_number() {
     let node = program.open(Node::Control);
     program.close(node);
 }
+
+/// Each stays with the object, whatever becomes of the file.
+#[test]
+fn mappings_for_the_processor_are_limited_in_number() {
+    let machine = Machine::new(1);
+    let container = limited(&machine, ObjectLimits { processor_mappings: 3, ..ObjectLimits::default() });
+    let program = container.program();
+    let context = program.context(0);
+    let count = || lock(&container.session.accounts).counts().processor_mappings;
+    let card = container.inventory.cards[0].minor;
+    let map = |memory: u32| {
+        let file = program.open(Node::Card(card));
+        let mut args = vec![0; 56];
+        for (at, value) in [(0, context.client), (4, context.device), (8, memory), (48, file.cast_unsigned())] {
+            assert!(write_u32(&mut args, at, value));
+        }
+        assert!(write_u64(&mut args, 24, 4096));
+        let answer = program.escape(context.control, 0x4e, &mut args);
+        program.close(file);
+        result(answer, &args, 40)
+    };
+    let unmap = |memory: u32| {
+        let mut args = words(&[context.client, context.device, memory, 0, 0, 0, 0, 0]);
+        let answer = program.escape(context.control, 0x4f, &mut args);
+        result(answer, &args, 24)
+    };
+    let memory = context.memory(MIB).unwrap();
+    (0..3).for_each(|_| map(memory).unwrap());
+    assert_eq!(map(memory), Err(Status::INSUFFICIENT_RESOURCES));
+    unmap(memory).unwrap();
+    map(memory).unwrap();
+    unmap(memory).unwrap();
+    // What the driver refuses is none.
+    assert!(map(0x77).is_err() && unmap(0x77).is_err());
+    assert_eq!(count(), 2);
+    context.free(memory).unwrap();
+    assert_eq!(count(), 0);
+    let memory = context.memory(MIB).unwrap();
+    (0..3).for_each(|_| map(memory).unwrap());
+    context.free(context.client).unwrap();
+    assert_eq!(count(), 0);
+}
+
+#[test]
+fn groups_of_ranges_are_limited_in_number() {
+    let machine = Machine::new(1);
+    let container = limited(&machine, ObjectLimits { range_groups: 3, ..ObjectLimits::default() });
+    let program = container.program();
+    let uvm = program.uvm_file();
+    let count = || lock(&container.session.accounts).counts().range_groups;
+    let create = |uvm: i32| {
+        let mut args = [0; 16];
+        program.uvm(uvm, 23, &mut args, 8).map(|()| args)
+    };
+    let destroy = |mut group: [u8; 16]| program.uvm(uvm, 24, &mut group, 8);
+    let groups: Vec<[u8; 16]> = (0..3).map(|_| create(uvm).unwrap()).collect();
+    assert_eq!(create(uvm), Err(Status::INSUFFICIENT_RESOURCES));
+    destroy(groups[0]).unwrap();
+    assert!(destroy(groups[0]).is_err(), "once only");
+    assert_eq!(count(), 2);
+    create(uvm).unwrap();
+    // Whoever has closed the file and asks again has room.
+    program.close(uvm);
+    let uvm = program.uvm_file();
+    create(uvm).unwrap();
+    assert_eq!(count(), 1);
+    program.close(uvm);
+    container.session.reconcile();
+    assert_eq!(count(), 0);
+}

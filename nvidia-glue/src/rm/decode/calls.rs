@@ -399,6 +399,10 @@ pub enum UvmCall {
     },
     /// `UVM_DEINITIALIZE`.
     Deinitialize,
+    /// `UVM_CREATE_RANGE_GROUP`.
+    CreateRangeGroup,
+    /// `UVM_DESTROY_RANGE_GROUP`.
+    DestroyRangeGroup,
     /// `UVM_MM_INITIALIZE`.
     MmInitialize {
         /// The UVM file whose address space this one keeps alive.
