@@ -8,7 +8,7 @@ use std::{sync::Mutex, time::Duration};
 use super::{locks::lock, looks::Clock};
 
 /// So many at once.
-const BURST: u32 = 256;
+const BURST: u32 = 1024;
 /// And one in that time.
 const EVERY: Duration = Duration::from_millis(50);
 

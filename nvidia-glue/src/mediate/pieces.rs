@@ -48,7 +48,8 @@ impl Session {
         let status = free()?;
         if status.is_ok() {
             // With a client goes what is in it; with another object what is below that, which may not be what was said to be.
-            let left = pinned.into_iter().filter(|pinned| client != object && self.is_pinned(file, client, *pinned));
+            let below = pinned.into_iter().filter(|pinned| ![client, *pinned].contains(&object));
+            let left = below.filter(|pinned| self.is_pinned(file, client, *pinned));
             left.for_each(|pinned| lock(&self.accounts).pinned_elsewhere(ObjectName::new(client, pinned)));
             self.forget(client, object);
         }
