@@ -1,6 +1,6 @@
 # Compute quotas on a real card, as tables; sourced by run.sh, whose functions it uses. Each table has its baseline in the same run.
 # EGPU_GPU_COMPUTE: which parts (caps together case3 weights priority edges flood preemption utilization errors two); default: all that the machine has cards for.
-# EGPU_GPU_LOADS: which loads the caps are tried with (short long graph cooperative training).
+# EGPU_GPU_LOADS: which loads the caps are tried with (short long graph cooperative training). EGPU_GPU_BATCHES: of which sizes the weights are (16 32 64 128).
 # Rows for the picture are added to RESULT.tsv.
 
 parts=${EGPU_GPU_COMPUTE:-caps together weights priority edges flood preemption utilization errors case3 two}
@@ -236,7 +236,7 @@ preemption() {
 }
 
 # What each of two trainings does for each batch: weights POLICY FIRST SECOND.
-batches="16 32 64 128"
+batches=${EGPU_GPU_BATCHES:-16 32 64 128}
 weights_() {
     local policy=$1 seconds=6 at who batch from to first second ratio wrong total
     declare -A sum_of
