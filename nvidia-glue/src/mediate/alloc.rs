@@ -324,7 +324,7 @@ impl Session {
                 let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
                 let engine = memory::channel_group_engine(params).unwrap_or(0);
                 wanted.memory = Some((card, context::expected(engine)));
-                wanted.place = Some((card, Place::Group { is_measured: false }));
+                wanted.place = Some((card, Place::NEW_GROUP));
                 wanted.gated = Some(Gated::Group(engine));
                 wanted.dependencies = handles(params, GROUP_DEPENDENCIES);
                 wanted.notifiers = handles(params, GROUP_NOTIFIERS);
@@ -635,7 +635,7 @@ impl Session {
                 .map(|card| (card, Place::SharedData { is_watched: false }));
             // A channel may be made below any handle of its; they share one charge.
             let group = topology.group_card(source.client, source.object);
-            let group = group.map(|card| (card, Place::Group { is_measured: false }));
+            let group = group.map(|card| (card, Place::NEW_GROUP));
             let gated = group.map(|_| Gated::Duplicate(source));
             Ok(Prepared { place: page.or(group), gated, must_be, ..reservation.into() })
         };

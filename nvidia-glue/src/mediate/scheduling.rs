@@ -366,7 +366,12 @@ impl Session {
             let topology = lock(&self.topology);
             let parent = topology.parent(made.client, channel);
             let group = parent.filter(|parent| topology.group(made.client, *parent).is_some());
-            (group.unwrap_or(channel), topology.card_of(made.client, channel))
+            let group = group.unwrap_or(channel);
+            // All channels of a group have one context.
+            if topology.is_preemptible(made.client, group) {
+                return;
+            }
+            (group, topology.card_of(made.client, channel))
         };
         let Some(card) = card else { return };
         let mut params = vec![0; SET_CILP_LENGTH];
@@ -374,7 +379,9 @@ impl Session {
             let _ = write_u32(&mut params, at, value);
         }
         let answer = self.ask_subdevice(&flight.file, made.client, card, (SET_PREEMPTION_MODE, params));
-        if !answer.as_ref().is_some_and(|(status, _)| status.is_ok()) {
+        if answer.as_ref().is_some_and(|(status, _)| status.is_ok()) {
+            lock(&self.topology).group_is_preemptible(made.client, group);
+        } else {
             let status = answer.map(|(status, _)| format!("{:#x}", status.0));
             tracing::warn!(status, "kernels of a channel may not be preemptible: its time may end late");
         }

@@ -14,9 +14,11 @@ use crate::{account::Card, rm::Handle};
 pub(super) enum Place {
     Device,
     Subdevice,
-    /// A channel group; whether the size of its context buffers is known, so that nobody needs to ask for it (again).
+    /// A channel group; whether the size of its context buffers is known, so that nobody needs to ask for it (again), and whether its kernels
+    /// can be preempted at any instruction.
     Group {
         is_measured: bool,
+        is_preemptible: bool,
     },
     /// A channel; whether it has an object of the graphics engine, with which its context buffers come.
     Channel {
@@ -39,6 +41,11 @@ struct Placed {
 #[derive(Debug, Default)]
 pub(super) struct Topology {
     clients: HashMap<Handle, HashMap<Handle, Placed>>,
+}
+
+impl Place {
+    /// A channel group that is new.
+    pub(super) const NEW_GROUP: Self = Self::Group { is_measured: false, is_preemptible: false };
 }
 
 impl Topology {
@@ -69,7 +76,7 @@ impl Topology {
     /// Whether the object is a channel group, and whether its buffers are measured.
     pub(super) fn group(&self, client: Handle, object: Handle) -> Option<bool> {
         match self.clients.get(&client)?.get(&object)?.place {
-            Place::Group { is_measured } => Some(is_measured),
+            Place::Group { is_measured, .. } => Some(is_measured),
             _ => None,
         }
     }
@@ -89,9 +96,24 @@ impl Topology {
     /// The buffers of a channel group are measured.
     pub(super) fn group_is_measured(&mut self, client: Handle, object: Handle) {
         if let Some(placed) = self.clients.get_mut(&client).and_then(|objects| objects.get_mut(&object))
-            && let Place::Group { is_measured } = &mut placed.place
+            && let Place::Group { is_measured, .. } = &mut placed.place
         {
             *is_measured = true;
+        }
+    }
+
+    /// Whether the object is a channel group whose kernels can be preempted at any instruction.
+    pub(super) fn is_preemptible(&self, client: Handle, object: Handle) -> bool {
+        let placed = self.clients.get(&client).and_then(|objects| objects.get(&object));
+        placed.is_some_and(|placed| matches!(placed.place, Place::Group { is_preemptible: true, .. }))
+    }
+
+    /// The kernels of a channel group can be.
+    pub(super) fn group_is_preemptible(&mut self, client: Handle, object: Handle) {
+        if let Some(placed) = self.clients.get_mut(&client).and_then(|objects| objects.get_mut(&object))
+            && let Place::Group { is_preemptible, .. } = &mut placed.place
+        {
+            *is_preemptible = true;
         }
     }
 
@@ -173,7 +195,7 @@ mod tests {
         let (device, subdevice, group) = (Handle(2), Handle(3), Handle(4));
         topology.add(CLIENT, CLIENT, device, Card(1), Place::Device);
         topology.add(CLIENT, device, subdevice, Card(1), Place::Subdevice);
-        topology.add(CLIENT, device, group, Card(1), Place::Group { is_measured: false });
+        topology.add(CLIENT, device, group, Card(1), Place::NEW_GROUP);
         assert_eq!(topology.card_of(CLIENT, group), Some(Card(1)));
         assert_eq!(topology.subdevice(CLIENT, Card(1)), Some(subdevice));
         assert_eq!(topology.subdevice(CLIENT, Card(0)), None);

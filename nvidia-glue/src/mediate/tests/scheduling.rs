@@ -317,6 +317,7 @@ fn kernels_of_who_does_not_ask_can_be_preempted_too() {
     let group = context.group(GR);
     let grouped = channel_in(group, 0);
     assert_eq!(modes_set(grouped, 0xcbc0), [(1, group, 2)], "of all the group");
+    assert_eq!(modes_set(channel_in(group, 0), 0xcbc0), [], "once");
     let alone = channel_in(context.device, GR);
     assert_eq!(modes_set(alone, 0xcbc0), [(1, alone, 2)]);
     let copies = channel_in(context.group(COPY), 0);
