@@ -5,6 +5,10 @@ use runtime_config::Bytes;
 use super::{
     Answer, Pid, Session, UnknownKind,
     call::{End, Flight},
+    channel_params::{
+        CHANNEL_DEPENDENCIES, CHANNEL_NOTIFIERS, GROUP_DEPENDENCIES, GROUP_NOTIFIERS, USERD_MEMORY, handles,
+        takes_one_address_space,
+    },
     context,
     locks::{Name, lock},
     topology::Place,
@@ -14,7 +18,7 @@ use crate::{
     account::{Ask, Card, Hold, Kind, ObjectName, Placement, Refusal, Reservation, WhyNot},
     driver::{DeviceFile, Holder},
     rm::{
-        Handle, Node, Status,
+        Handle, Status,
         classes::{Class, ClassKind, EventKind, OS_DESCRIPTOR, OS_EVENT},
         decode::{Alloc, AllocContextDma, AllocObject, Dup},
         layout::{Direction, read_u32, read_u64, write_u32},
@@ -165,64 +169,6 @@ impl Session {
         }
     }
 
-    /// A new client: the mediator's own to the driver, the caller's to the accounts. Its file is kept from before it is there, for it would
-    /// outlive the mediator in a file that the container has handed to somebody else.
-    fn alloc_root(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
-        // The driver makes one on a card's file too, on which it takes no call to free it. No program was seen to want it.
-        if flight.file.node != Node::Control {
-            return Err(End::Errno(libc::EINVAL));
-        }
-        flight.confirm()?;
-        let reservation = self.reserve(flight.pid, |accounts| accounts.reserve_client(flight.pid))?;
-        let client = match self.make_client(flight) {
-            Ok(Some(client)) => client,
-            refused => {
-                lock(&self.accounts).cancel_client(reservation);
-                refused?;
-                return flight.finish();
-            }
-        };
-        self.locks.with(&[Name::Client(client)], || {
-            let mut accounts = lock(&self.accounts);
-            // The driver gave the handle away: whoever had it is gone.
-            accounts.client_gone(client);
-            accounts.commit_client(reservation, client);
-            drop(accounts);
-            lock(&self.topology).remove(client, client);
-            self.client_leaves_gates(client);
-        });
-        self.finish_made(flight, Made { client, object: client })
-    }
-
-    /// `None`: the driver refused, with its status in the struct.
-    fn make_client(&self, flight: &mut Flight<'_>) -> Result<Option<Handle>, End> {
-        /// Another thread of the process may have just been refused the first client of the file, or freed the last.
-        const ATTEMPTS: usize = 3;
-        for _ in 0..ATTEMPTS {
-            let file = self.known_control(&flight.file, flight.pid)?;
-            let made = self.locks.with(&[Name::Control(file)], || {
-                if !lock(&self.files).knows_control(file) {
-                    return None;
-                }
-                let status = flight.execute(self.driver.as_ref());
-                let mut files = lock(&self.files);
-                let made = status.map(|status| {
-                    let client = Handle(read_u32(&flight.args, Alloc::OBJECT_AT).unwrap_or(0));
-                    status.is_ok().then_some(client)
-                });
-                if let Ok(Some(client)) = made {
-                    files.add_client(file, client);
-                }
-                files.remove_unused_control(file);
-                Some(made)
-            });
-            if let Some(made) = made {
-                return made;
-            }
-        }
-        Err(End::Errno(libc::EBADF))
-    }
-
     fn alloc_object(&self, flight: &mut Flight<'_>, alloc: Alloc, class: &Class) -> Result<Answer, End> {
         let pid = flight.pid;
         let prepare = |flight: &Flight<'_>| {
@@ -352,52 +298,6 @@ impl Session {
             _ => {}
         }
         Ok(wanted)
-    }
-
-    /// A channel keeps the memory that its USERD is in, but goes with it (570 to 595) where that is pinned memory of the program's
-    /// (`NV01_MEMORY_SYSTEM_OS_DESCRIPTOR`). That is made without the mediator, so its end would not be seen, and whoever opens
-    /// and closes the gate would go on naming a channel that is not there. No program that was recorded has it there.
-    ///
-    /// The driver adds the offset to the memory's first physical address and asks no further (`kchannelCreateUserdMemDesc_GV100`,
-    /// src/nvidia/src/kernel/gpu/fifo/arch/volta/kernel_channel_gv100.c, 525 to 595): beyond the memory's end the card would write into
-    /// whatever lies there. A range of addresses (0x50a0) is none that it could be in.
-    fn userd_is_known(&self, client: Handle, params: &[u8]) -> Result<(), End> {
-        let pairs = params.get(USERD_HANDLES).unwrap_or_default().chunks_exact(4);
-        let offsets = params.get(USERD_OFFSETS).unwrap_or_default().chunks_exact(8);
-        let pairs = pairs.zip(offsets).map(|(handle, offset)| (read_u32(handle, 0), read_u64(offset, 0)));
-        for (index, pair) in pairs.enumerate() {
-            let (handle, offset) = (pair.0.unwrap_or(0), pair.1.unwrap_or(0));
-            if handle == 0 && (index == 0 || offset == 0) {
-                continue;
-            }
-            // Only a card's first subdevice has one; programs leave the others out.
-            if index > 0 {
-                return Err(End::Status(Status::INVALID_ARGUMENT));
-            }
-            let memory = lock(&self.accounts).object(ObjectName::new(client, Handle(handle)));
-            let memory = memory.filter(|memory| memory.kind == Kind::Memory && memory.length.0 > 0);
-            let length = memory.ok_or(End::Status(Status::OBJECT_NOT_FOUND))?.length.0;
-            if offset.checked_add(USERD_SIZE).is_none_or(|end| end > length) {
-                return Err(End::Status(Status::INVALID_OFFSET));
-            }
-        }
-        Ok(())
-    }
-
-    /// The driver goes on writing a channel's errors to where it found that memory when the channel was made, and holds it by nothing
-    /// (`pErrContextMemDesc`, src/nvidia/src/kernel/gpu/fifo/kernel_channel.c): only what is seen to be freed may be told.
-    fn notifiers_are_known(&self, client: Handle, notifiers: &[Handle]) -> Result<(), End> {
-        let accounts = lock(&self.accounts);
-        let is_known = |notifier: &Handle| {
-            let object = accounts.object(ObjectName::new(client, *notifier));
-            // Memory, or a context DMA, which goes with the memory that it is of.
-            object.is_some_and(|object| match object.kind {
-                Kind::Memory => object.length.0 > 0,
-                Kind::Other => object.has_dependencies,
-                _ => false,
-            })
-        };
-        if notifiers.iter().all(is_known) { Ok(()) } else { Err(End::Status(Status::OBJECT_NOT_FOUND)) }
     }
 
     /// An event watches an object of the container's, and wakes a file.
@@ -706,34 +606,6 @@ const VIRTUAL_MEMORY: u32 = 0x50a0;
 const PARAMS_MOST: u32 = 4096;
 /// Offset of `NVOS39_PARAMETERS.hObjectNew`.
 const CONTEXT_DMA_OBJECT: usize = 8;
-/// `hVASpace` of a channel group's parameters.
-const GROUP_DEPENDENCIES: &[usize] = &[8];
-/// `hContextShare` and `hVASpace` of a channel's parameters.
-const CHANNEL_DEPENDENCIES: &[usize] = &[24, 28];
-/// `hUserdMemory[0]` of a channel's parameters. The channel outlives its handle, and keeps the memory.
-const USERD_MEMORY: &[usize] = &[32];
-
-/// `hUserdMemory` and `userdOffset` of a channel's parameters: of eight subdevices each.
-const USERD_HANDLES: std::ops::Range<usize> = 32..64;
-const USERD_OFFSETS: std::ops::Range<usize> = 64..128;
-/// Bytes of a USERD (`NV_RAMUSERD_CHAN_SIZE`, Volta and later).
-const USERD_SIZE: u64 = 512;
-/// `hObjectError` and `hObjectEccError` of a channel's parameters, and of a group's.
-const CHANNEL_NOTIFIERS: &[usize] = &[0, 140];
-const GROUP_NOTIFIERS: &[usize] = &[0, 4];
-
-/// A channel has the address space of its context share, its group or its own. The driver refuses more of them, too, with a line in the kernel's
-/// log each time (src/nvidia/src/kernel/gpu/fifo/kernel_channel.c).
-fn takes_one_address_space(params: &[u8], is_grouped: bool) -> Result<(), End> {
-    let [has_share, has_space] = [24, 28].map(|at| !handles(params, &[at]).is_empty());
-    if has_space && (has_share || is_grouped) { Err(End::Status(Status::INVALID_ARGUMENT)) } else { Ok(()) }
-}
-
-/// The handles at these offsets, without those that are null.
-fn handles(params: &[u8], at: &[usize]) -> Vec<Handle> {
-    at.iter().filter_map(|at| read_u32(params, *at)).filter(|handle| *handle != 0).map(Handle).collect()
-}
-
 fn kind_of(kind: ClassKind, place: Option<(Card, Place)>) -> Kind {
     if let Some((card, Place::Device | Place::Subdevice)) = place {
         return Kind::Device(card);
