@@ -16,7 +16,7 @@ impl Accounts {
     /// Channels come first, as in the driver (`RS_FREE_PRIORITY_HIGH` in src/nvidia/src/kernel/rmapi/resource_list.h): what runs on the card
     /// ends before the memory goes that it works on.
     pub fn pieces(&self, client: Handle, object: Handle, most: usize) -> Vec<Handle> {
-        let root = self.tree.find(ObjectName::new(client, object)).filter(|root| !self.tree.is_alone(*root));
+        let root = self.tree.find(ObjectName::new(client, object));
         let all = root.map(|root| self.tree.goes_with(root)).unwrap_or_default();
         if all.len() <= most {
             return Vec::new();

@@ -48,8 +48,7 @@ impl Accounts {
         let Some(root) = self.tree.find(ObjectName::new(client, object)).filter(|_| self.counts.pinned > 0) else {
             return Vec::new();
         };
-        let all = if self.tree.is_alone(root) { vec![(root, None)] } else { self.tree.goes_with(root) };
-        let pinned = all.into_iter().filter_map(|(index, _)| self.tree.get(index));
+        let pinned = self.tree.goes_with(root).into_iter().filter_map(|(index, _)| self.tree.get(index));
         pinned.filter(|object| object.kind == Kind::Pinned).map(|object| object.name.object).collect()
     }
 

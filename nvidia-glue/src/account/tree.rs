@@ -159,22 +159,17 @@ impl Tree {
         if self.notifiers.is_empty() {
             return false;
         }
-        let (mut doomed, mut next) = (BTreeSet::from([index]), vec![index]);
-        while let Some(index) = next.pop() {
-            let mut child = self.get(index).and_then(|object| object.first_child);
-            let mut found: Vec<Index> = of(&self.dependants, index).collect();
-            while let Some(index) = child {
-                found.push(index);
-                child = self.get(index).and_then(|object| object.next);
-            }
-            next.extend(found.into_iter().filter(|index| doomed.insert(*index)));
-        }
+        let doomed: HashSet<Index> = self.goes_with(index).into_iter().map(|(index, _)| index).collect();
         doomed.iter().any(|index| of(&self.notifiers, *index).any(|user| !doomed.contains(&user)))
     }
 
     /// An object and all that goes with it, those first that go before others; each with what it goes with, but the
     /// last, which is the object itself.
     pub(super) fn goes_with(&self, index: Index) -> Vec<(Index, Option<Index>)> {
+        // As most objects are.
+        if self.is_alone(index) {
+            return vec![(index, None)];
+        }
         let (mut seen, mut order) = (HashSet::default(), Vec::new());
         // An object comes again once all that goes with it is listed.
         let mut stack = vec![(index, None, false)];
@@ -198,7 +193,7 @@ impl Tree {
     }
 
     /// Whether nothing goes with it.
-    pub(super) fn is_alone(&self, index: Index) -> bool {
+    fn is_alone(&self, index: Index) -> bool {
         self.get(index).is_none_or(|object| object.first_child.is_none())
             && of(&self.dependants, index).next().is_none()
     }

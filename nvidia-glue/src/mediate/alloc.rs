@@ -351,19 +351,28 @@ impl Session {
         flight.confirm()?;
         let pid = flight.pid;
         let names: Vec<Name> = [Name::Client(making.client)].into_iter().chain(also.iter().copied()).collect();
-        let mut made = self.locks.with(&names, || self.make_locked(flight, making));
-        // If there is no room, what is gone meanwhile is looked for, and asked once more.
-        if let Err(Stop::Refused(refusal)) = &made
+        self.with_room(pid, &names, || self.make_locked(flight, making))
+    }
+
+    /// Does `work` with these locked. If there is no room, what is gone meanwhile is looked for, and it is done once more.
+    pub(super) fn with_room<T>(
+        &self,
+        pid: Pid,
+        names: &[Name],
+        mut work: impl FnMut() -> Result<T, Stop>,
+    ) -> Result<T, End> {
+        let mut done = self.locks.with(names, &mut work);
+        if let Err(Stop::Refused(refusal)) = &done
             && refusal.may_pass()
         {
             self.refresh();
-            made = self.locks.with(&names, || self.make_locked(flight, making));
+            done = self.locks.with(names, &mut work);
         }
-        made.map_err(|stop| self.stopped(pid, stop))
+        done.map_err(|stop| self.stopped(pid, stop))
     }
 
     /// How a call ends that was stopped for good.
-    pub(super) fn stopped(&self, pid: Pid, stop: Stop) -> End {
+    fn stopped(&self, pid: Pid, stop: Stop) -> End {
         match stop {
             Stop::End(end) => end,
             Stop::Refused(refusal) => self.refused(pid, refusal),

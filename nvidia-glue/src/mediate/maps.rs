@@ -42,28 +42,18 @@ impl Session {
         flight.confirm()?;
         let pid = flight.pid;
         self.reserve(pid, |accounts| accounts.processor_mapping_fits())?;
-        let mut map_locked = || {
-            self.locks.with(&[Name::Client(map.client)], || {
-                // Another thread may have made a page of the handle meanwhile.
-                if self.hidden_page(map).is_some() {
-                    return Err(Stop::End(End::Status(Status::INVALID_ARGUMENT)));
-                }
-                let object = ObjectName::new(map.client, map.memory);
-                self.map_for_processor(flight, object)?;
-                if flight.row.status(&flight.args).is_some_and(Status::is_ok) {
-                    lock(&self.accounts).processor_mapped(object);
-                }
-                Ok(())
-            })
-        };
-        let mut mapped = map_locked();
-        if let Err(Stop::Refused(refusal)) = mapped
-            && refusal.may_pass()
-        {
-            self.refresh();
-            mapped = map_locked();
-        }
-        mapped.map_err(|stop| self.stopped(pid, stop))?;
+        self.with_room(pid, &[Name::Client(map.client)], || {
+            // Another thread may have made a page of the handle meanwhile.
+            if self.hidden_page(map).is_some() {
+                return Err(Stop::End(End::Status(Status::INVALID_ARGUMENT)));
+            }
+            let object = ObjectName::new(map.client, map.memory);
+            self.map_for_processor(flight, object)?;
+            if flight.row.status(&flight.args).is_some_and(Status::is_ok) {
+                lock(&self.accounts).processor_mapped(object);
+            }
+            Ok(())
+        })?;
         flight.finish()
     }
 
