@@ -93,9 +93,13 @@ impl Groups {
 
 /// The slice of each of a container's groups that have so much of a round together.
 pub fn slice_of(share_us: u64, groups: Groups) -> u64 {
-    let share_us = as_f64(share_us);
-    let groups = u64::try_from(groups.divisor(fit(share_us))).unwrap_or(u64::MAX);
-    rounded((share_us / as_f64(groups)).clamp(SHORTEST_US, LONGEST_US))
+    rounded(divided(as_f64(share_us), groups))
+}
+
+/// The same, not rounded.
+fn divided(share_us: f64, groups: Groups) -> f64 {
+    let divisor = u64::try_from(groups.divisor(fit(share_us))).unwrap_or(u64::MAX);
+    (share_us / as_f64(divisor)).clamp(SHORTEST_US, LONGEST_US)
 }
 
 /// How many groups at a time have a slice each in so much of a round.
@@ -145,8 +149,7 @@ impl Steering {
         (self.looked_us, self.closed_us) = (now_us, closed_us);
         self.before = members;
         self.share_us = share(&self.before, self.factor);
-        let divisor = u64::try_from(groups.divisor(fit(self.share_us))).unwrap_or(u64::MAX);
-        let wanted = (self.share_us / as_f64(divisor)).clamp(SHORTEST_US, LONGEST_US);
+        let wanted = divided(self.share_us, groups);
         let is_worth = |slice_us: u64| (as_f64(slice_us) - wanted).abs() > WORTH * wanted;
         if !self.slice_us.is_none_or(is_worth) {
             return None;
