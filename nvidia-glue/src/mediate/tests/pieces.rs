@@ -2,11 +2,14 @@
 
 use super::{
     spy::{GR, SCHEDULE_GROUP, Spy},
-    world::{Context, MIB, Machine},
+    world::{Context, MIB, Machine, host_memory_params},
 };
 use crate::{
     mediate::locks::lock,
-    rm::{Handle, Status, layout::read_u32},
+    rm::{
+        Handle, Status,
+        layout::{read_u32, write_u32},
+    },
 };
 
 const MANY: usize = 1500;
@@ -65,6 +68,32 @@ fn what_a_process_leaves_goes_in_pieces_too() {
     let freed = freed(&spy);
     let of_the_client = freed.iter().position(|object| *object == client).unwrap();
     assert!(of_the_client > MANY && freed[0] == group, "{of_the_client}");
+    container.assert_nothing_left();
+}
+
+/// The driver goes on writing the errors of a channel that it has not freed.
+#[test]
+fn what_is_told_of_a_channel_that_stays_is_no_piece() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    // One before it and one after it, whichever is freed first.
+    let [_, stays, _] = [(); 3].map(|()| context.group(GR));
+    let notifier = context.object(0x3e, &mut host_memory_params(4096)).unwrap();
+    let mut params = [0; 368];
+    assert!(write_u32(&mut params, 0, notifier));
+    program.alloc(context.control, (context.client, stays, 0), 0xc86f, &mut params).unwrap();
+    for _ in 0..MANY {
+        context.memory(4096).unwrap();
+    }
+    spy.refuse_to_free_one(stays);
+    freed(&spy);
+    context.free(context.client).unwrap();
+    let freed = freed(&spy);
+    assert!(freed.len() > MANY && freed.contains(&stays), "{}", freed.len());
+    assert!(!freed.contains(&notifier), "it goes with its client, as the channel does");
     container.assert_nothing_left();
 }
 

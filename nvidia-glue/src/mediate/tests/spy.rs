@@ -123,6 +123,7 @@ pub(super) struct Spy {
     /// With where its status is.
     uvm_refused: Mutex<HashMap<u32, (usize, Status)>>,
     free_refused: Mutex<Option<Status>>,
+    stays: Mutex<Option<u32>>,
 }
 
 impl fmt::Debug for Spy {
@@ -145,6 +146,7 @@ impl Spy {
             uvm_seen: Mutex::default(),
             uvm_refused: Mutex::default(),
             free_refused: Mutex::default(),
+            stays: Mutex::default(),
         })
     }
 
@@ -199,6 +201,11 @@ impl Spy {
     /// From now on the driver frees nothing.
     pub(super) fn refuse_to_free(&self, status: Status) {
         *lock(&self.free_refused) = Some(status);
+    }
+
+    /// Freeing that object by itself is refused from now on.
+    pub(super) fn refuse_to_free_one(&self, object: u32) {
+        *lock(&self.stays) = Some(object);
     }
 
     /// The commands of UVM's that have come since it was last asked.
@@ -267,7 +274,9 @@ impl Driver for Spy {
         }
         let word = |args: &[u8], at| read_u32(args, at).unwrap_or(0);
         let number = (command & 0xff, file.node == Node::Uvm);
-        if let (Some(status), (0x29, false)) = (*lock(&self.free_refused), number) {
+        let is_one_that_stays = *lock(&self.stays) == Some(word(args, 8));
+        let refused = lock(&self.free_refused).or(is_one_that_stays.then_some(Status::INVALID_STATE));
+        if let (Some(status), (0x29, false)) = (refused, number) {
             assert!(write_u32(args, 12, status.0));
             return Ok(0);
         }
