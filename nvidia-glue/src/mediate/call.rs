@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, fs::File, io, sync::Arc};
 
-use super::{Answer, Caller, CallerError, Pid, alloc::Made};
+use super::{Answer, Caller, CallerError, Pid, making::Made};
 use crate::{
     driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder, LEAST_BUFFER},
     rm::{

@@ -11,10 +11,10 @@ use runtime_config::Bytes;
 
 use super::{
     Session,
-    alloc::Made,
     call::{End, Flight},
     grant::SUBDEVICE,
     locks::{Name, lock},
+    making::Made,
 };
 use crate::{
     account::{Card, ObjectName},

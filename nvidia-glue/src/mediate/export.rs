@@ -13,9 +13,9 @@ use std::{
 
 use super::{
     Answer, Session,
-    alloc::{Made, Making},
     call::{End, Flight, errno},
     locks::{Name, lock},
+    making::{Made, Making},
     open_files::Token,
 };
 use crate::{

@@ -4,9 +4,9 @@ use runtime_config::Bytes;
 
 use super::{
     Answer, Session,
-    alloc::Making,
     call::{End, Flight},
     locks::lock,
+    making::Making,
     view,
 };
 use crate::{

@@ -11,9 +11,9 @@ use std::{
 
 use super::{
     Session,
-    alloc::Stop,
     call::{Flight, errno},
     locks::lock,
+    making::Stop,
 };
 use crate::{
     account::{Card, Hold, MappedFile, ObjectName},

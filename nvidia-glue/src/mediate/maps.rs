@@ -4,9 +4,9 @@ use std::{fs::File, io, sync::Arc};
 
 use super::{
     Answer, CallerError, Session,
-    alloc::Stop,
     call::{End, Flight, errno},
     locks::{Name, lock},
+    making::Stop,
     scheduling::MOST_IDLE_US,
     utilization::PAGE,
     view,

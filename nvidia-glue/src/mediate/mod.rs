@@ -20,6 +20,7 @@ mod host_mappings;
 mod kept;
 mod locks;
 mod looks;
+mod making;
 mod maps;
 mod observer;
 mod open_files;
@@ -39,6 +40,7 @@ mod topology;
 mod utilization;
 mod uvm;
 mod view;
+mod wanted;
 
 use std::time::Duration;
 

@@ -2,9 +2,9 @@
 
 use super::{
     Answer, Session,
-    alloc::Made,
     call::{End, Flight},
     locks::{Name, lock},
+    making::Made,
 };
 use crate::rm::{Handle, Node, decode::Alloc, layout::read_u32};
 

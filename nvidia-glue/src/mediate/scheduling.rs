@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Instant};
 
 use super::{
     Answer, Session,
-    alloc::Made,
     call::{End, Flight},
     channels::{Channels, Engine},
     gate::{CHANNELS, CLIENTS, COUNT, CardGate, DEFAULT_SLICE_US, MOST, MOST_SLICE_US, MOST_WAIT, PARAMS, Turn},
     locks::{Name, lock},
+    making::Made,
 };
 use crate::{
     account::ObjectName,

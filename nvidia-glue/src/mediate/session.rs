@@ -15,7 +15,6 @@ use runtime_config::{Bytes, request::OverMemory};
 use super::{
     Answer, Caller, Drift, Observer, OverMemoryEvent, Pid, Processes, SessionError, SessionSetup, Stopped, UnknownCall,
     UnknownKind,
-    alloc::Made,
     call::{End, Flight, device_file, zeroes},
     failures::Failures,
     gate::CardGate,
@@ -23,6 +22,7 @@ use super::{
     host_mappings::HostMappings,
     locks::{Locks, lock},
     looks::Looks,
+    making::Made,
     open_files::OpenFiles,
     people::People,
     refresh::Found,

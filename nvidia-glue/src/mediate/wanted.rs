@@ -1,0 +1,148 @@
+//! What the parameters of an allocation say: which memory it takes, where it belongs, what it goes with; and whether the container may have it.
+
+use runtime_config::Bytes;
+
+use super::{
+    Session,
+    call::{End, Flight},
+    channel_params::{
+        CHANNEL_DEPENDENCIES, CHANNEL_NOTIFIERS, GROUP_DEPENDENCIES, GROUP_NOTIFIERS, USERD_MEMORY, handles,
+        takes_one_address_space,
+    },
+    context,
+    locks::lock,
+    making::Gated,
+    topology::Place,
+    view,
+};
+use crate::{
+    account::{Card, Kind, ObjectName},
+    rm::{
+        Handle, Status,
+        classes::{Class, ClassKind, EventKind, OS_EVENT},
+        decode::Alloc,
+        layout::read_u32,
+        memory::{self, MemoryRequest},
+    },
+};
+
+/// `NV50_MEMORY_VIRTUAL` (src/common/sdk/nvidia/inc/class/cl50a0.h).
+const VIRTUAL_MEMORY: u32 = 0x50a0;
+
+/// What of an object's parameters says what it is, beside its class.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    pub(super) memory: Option<(Card, Bytes)>,
+    pub(super) place: Option<(Card, Place)>,
+    pub(super) dependencies: Vec<Handle>,
+    /// Memory to which it is a reference.
+    pub(super) references: Vec<Handle>,
+    /// What is told of its errors.
+    pub(super) notifiers: Vec<Handle>,
+    pub(super) gated: Option<Gated>,
+}
+
+impl Session {
+    /// Looks at an object's parameters.
+    pub(super) fn wanted(&self, flight: &Flight<'_>, alloc: Alloc, class: &Class) -> Result<Wanted, End> {
+        let params = flight.params();
+        let on_card = || lock(&self.topology).card_of(alloc.client, alloc.parent);
+        let mut wanted = Wanted::default();
+        match class.kind {
+            ClassKind::Device => {
+                let instance = memory::device_instance(params);
+                let card = self.grant.by_device_instance(instance).ok_or(End::Status(Status::INVALID_DEVICE))?;
+                for client in memory::device_other_clients(params).into_iter().filter(|client| *client != 0) {
+                    self.own_client(Handle(client))?;
+                }
+                wanted.place = Some((card, Place::Device));
+            }
+            ClassKind::Subdevice => wanted.place = on_card().map(|card| (card, Place::Subdevice)),
+            ClassKind::UserSharedData => {
+                let is_watched = view::utilization::asks_for_load(params);
+                wanted.place = on_card().map(|card| (card, Place::SharedData { is_watched }));
+            }
+            ClassKind::Debugger => self.debugs_own(params, alloc.client)?,
+            ClassKind::VideoMemory => {
+                let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
+                let request = MemoryRequest::of_params(params).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+                // It would take more than it says. No program on a shared card has a use for it.
+                if request.is_at_fixed_address() {
+                    return Err(End::Status(Status::INVALID_ARGUMENT));
+                }
+                wanted.memory = Some((card, Bytes(request.rounded_size())));
+            }
+            ClassKind::SystemMemory => {
+                let request = MemoryRequest::of_params(params).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+                wanted.memory = Some((Card::HOST, Bytes(request.size)));
+            }
+            ClassKind::VirtualMemory if alloc.class == VIRTUAL_MEMORY => {
+                let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
+                let request = MemoryRequest::of_params(params).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+                let tables = request.page_tables_at_once();
+                wanted.memory = (tables > 0).then_some((card, Bytes(tables)));
+            }
+            ClassKind::ChannelGroup => {
+                let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
+                let engine = memory::channel_group_engine(params).unwrap_or(0);
+                wanted.memory = Some((card, context::expected(engine)));
+                wanted.place = Some((card, Place::NEW_GROUP));
+                wanted.gated = Some(Gated::Group(engine));
+                wanted.dependencies = handles(params, GROUP_DEPENDENCIES);
+                wanted.notifiers = handles(params, GROUP_NOTIFIERS);
+                self.notifiers_are_known(alloc.client, &wanted.notifiers)?;
+            }
+            ClassKind::Channel => {
+                // One on a card that is not known would run whenever it likes.
+                let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
+                wanted.dependencies = handles(params, CHANNEL_DEPENDENCIES);
+                wanted.references = handles(params, USERD_MEMORY);
+                self.userd_is_known(alloc.client, params)?;
+                wanted.notifiers = handles(params, CHANNEL_NOTIFIERS);
+                self.notifiers_are_known(alloc.client, &wanted.notifiers)?;
+                // One that is not in a group gets buffers of its own.
+                let is_grouped = lock(&self.topology).group(alloc.client, alloc.parent).is_some();
+                takes_one_address_space(params, is_grouped)?;
+                let engine = memory::channel_engine(params).unwrap_or(0);
+                wanted.memory = (!is_grouped).then(|| (card, context::expected(engine)));
+                wanted.place = Some((card, Place::Channel { has_context: false }));
+                wanted.gated = Some(Gated::Channel(engine));
+            }
+            ClassKind::ContextShare => wanted.dependencies = handles(params, &[0]),
+            ClassKind::MemoryReference => wanted.references = handles(params, &[0, 4]),
+            ClassKind::Event(EventKind::ByClass | EventKind::OsEvent) => self.event_is_own(params, class)?,
+            _ => {}
+        }
+        Ok(wanted)
+    }
+
+    /// `NV83DE_ALLOC_PARAMETERS` {obsolete, client, object}: the driver would let anybody of its own user look into an object of any client that
+    /// CUDA made, and all mediators are of one user. What it does not find it writes into the kernel's log.
+    fn debugs_own(&self, params: &[u8], client: Handle) -> Result<(), End> {
+        let field = |at| read_u32(params, at).ok_or(End::Status(Status::INVALID_ARGUMENT));
+        let (obsolete, named, object) = (field(0)?, Handle(field(4)?), Handle(field(8)?));
+        if obsolete != 0 {
+            return Err(End::Status(Status::INVALID_ARGUMENT));
+        }
+        let named = if named == Handle::NONE { client } else { named };
+        self.own_client(named)?;
+        let known = lock(&self.accounts).object(ObjectName::new(named, object));
+        if known.is_some_and(|known| known.kind != Kind::Pinned) {
+            Ok(())
+        } else {
+            Err(End::Status(Status::OBJECT_NOT_FOUND))
+        }
+    }
+
+    /// An event watches an object of the container's, and wakes a file.
+    fn event_is_own(&self, params: &[u8], class: &Class) -> Result<(), End> {
+        let event = memory::EventParams::of_params(params).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+        if class.kind == ClassKind::Event(EventKind::ByClass) && event.class != OS_EVENT {
+            return Err(End::Status(Status::INVALID_CLASS));
+        }
+        if event.source_client != 0 {
+            self.own_client(Handle(event.source_client))?;
+        }
+        Ok(())
+    }
+}
