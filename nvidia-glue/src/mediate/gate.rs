@@ -8,27 +8,26 @@
 //! channel was taken off (docs/driver-facts.md): each is taken off once and put back once. So the scheduler may wait for a listener's
 //! call, as it would in the driver, which makes one at a time; never for anything of the container's.
 
+mod calls;
+mod slices;
+
 use std::{
-    io,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use runtime_config::config::Throttle;
 
-use super::{Caller, CallerError, channels::Channels, grant::OwnCard, locks::lock, raw::Raw};
+pub(super) use self::slices::{DEFAULT_SLICE_US, MOST_SLICE_US};
+use self::{calls::Failure, slices::chosen};
+use super::{Caller, CallerError, channels::Channels, grant::OwnCard, locks::lock};
 use crate::{
     account::ObjectName,
     driver::{Driver, OwnClient},
-    rm::{
-        Abi, Handle, Status,
-        layout::{write_u32, write_u64},
-    },
+    rm::{Abi, Handle, Status},
     schedule::{Calls, Edge, EdgeError, Gate},
 };
 
-const DISABLE_CHANNELS: u32 = 0x2080_110b;
-const DISABLE_CHANNELS_NAME: &str = "NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS";
 /// Bytes of `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS`, and where its fields are.
 pub(super) const PARAMS: usize = 536;
 pub(super) const COUNT: usize = 4;
@@ -36,14 +35,6 @@ pub(super) const CLIENTS: usize = 24;
 pub(super) const CHANNELS: usize = 280;
 /// How many channels one call names at the most.
 pub(super) const MOST: usize = 64;
-
-const SET_TIMESLICE: u32 = 0xa06c_0103;
-const SET_TIMESLICE_NAME: &str = "NVA06C_CTRL_CMD_SET_TIMESLICE";
-const DUP_NAME: &str = "NV_ESC_RM_DUP_OBJECT";
-/// What a group has that nobody has set a time slice of (`NV_RAMRL_ENTRY_TIMESLICE`: 128 << 3 microseconds).
-pub(super) const DEFAULT_SLICE_US: u64 = 1024;
-/// What CUDA sets for compute: a program that sets more gets this.
-pub(super) const MOST_SLICE_US: u64 = 2048;
 
 /// How long a schedule call waits for the gate: twice the longest period. What is closed for longer lets it be scheduled, and
 /// takes it off right after: to take off what is not scheduled yet has no effect (docs/driver-facts.md).
@@ -114,29 +105,6 @@ impl Drop for Turn<'_> {
             let mut state = lock(&self.gate.state);
             state.overrun = state.overrun.saturating_add(since.elapsed());
         }
-    }
-}
-
-/// Why a call of the mediator's own did not do what it should.
-enum Failure {
-    Call(io::Error),
-    Refused(Status),
-}
-
-impl Failure {
-    /// Whether one of the channels that were named may be the reason, so that it is worth trying without it. Not where a card does
-    /// not answer: each attempt would take seconds.
-    fn is_about_channels(&self) -> bool {
-        /// `NV_ERR_INVALID_OBJECT`, `NV_ERR_INVALID_OBJECT_HANDLE`.
-        const INVALID: [Status; 2] = [Status(0x31), Status(0x33)];
-        let about = [
-            Status::INVALID_CHANNEL,
-            Status::INVALID_CLIENT,
-            Status::OBJECT_NOT_FOUND,
-            Status::INVALID_STATE,
-            Status::INVALID_ARGUMENT,
-        ];
-        matches!(self, Self::Refused(status) if about.contains(status) || INVALID.contains(status))
     }
 }
 
@@ -316,160 +284,6 @@ impl CardGate {
         edge.channels += off.len();
         self.name_all(true, &off, &mut edge).and(put_back).map(|()| edge)
     }
-
-    /// Names channels to the driver, as many at a time as it takes. A channel that has gone makes it refuse the whole call, though it
-    /// does the others of it all the same (580.159.04): to be sure of that, they are named again without it. One that has been taken off twice
-    /// so is put back twice. The first refusal that is about one that is still there is what is told.
-    fn name_all(&self, disable: bool, names: &[ObjectName], edge: &mut Edge) -> Result<(), EdgeError> {
-        let mut result = Ok(());
-        // What comes last of those to be put on, and first of those to be taken off, is in as few calls as it can be.
-        let mut todo: Vec<Vec<ObjectName>> = if disable {
-            names.chunks(MOST).rev().map(<[_]>::to_vec).collect()
-        } else {
-            names.rchunks(MOST).map(<[_]>::to_vec).collect()
-        };
-        while let Some(mut chunk) = todo.pop() {
-            if !disable {
-                // The gate may be about to close.
-                let State { channels, is_closed, .. } = &*lock(&self.state);
-                chunk.retain(|name| channels.ons(*name, *is_closed) > 0);
-            }
-            if chunk.is_empty() {
-                continue;
-            }
-            edge.calls += 1;
-            let Err(failure) = self.name_channels(disable, &chunk) else {
-                self.with(|channels| channels.moved(&chunk, disable));
-                continue;
-            };
-            if !failure.is_about_channels() {
-                self.failed(disable, &chunk, &failure);
-                return Err(self.error(DISABLE_CHANNELS_NAME, failure));
-            }
-            let named = chunk.len();
-            self.retain_living(&mut chunk);
-            match chunk.as_slice() {
-                [] => {}
-                // The driver knows no such channel.
-                [_] if named == 1 && matches!(failure, Failure::Refused(Status::INVALID_CHANNEL)) => {}
-                [_] if named == 1 => {
-                    self.failed(disable, &chunk, &failure);
-                    result = result.and(Err(self.error(DISABLE_CHANNELS_NAME, failure)));
-                }
-                _ => {
-                    self.failed(disable, &chunk, &failure);
-                    let rest = if chunk.len() == named { chunk.split_off(named / 2) } else { Vec::new() };
-                    todo.extend([rest, chunk]);
-                }
-            }
-        }
-        result
-    }
-
-    /// A call that names channels did not succeed as a whole, and may have been done all the same.
-    fn failed(&self, disable: bool, names: &[ObjectName], failure: &Failure) {
-        if matches!(failure, Failure::Refused(Status::NOT_SUPPORTED)) {
-            return;
-        }
-        self.with(|channels| if disable { channels.may_be_off(names) } else { channels.doubt(names) });
-    }
-
-    /// Leaves out those that have gone since they were looked up, or whose client has.
-    fn retain_living(&self, names: &mut Vec<ObjectName>) {
-        let mut clients: Vec<Handle> = names.iter().map(|name| name.client).collect();
-        clients.dedup();
-        clients.retain(|client| matches!(self.driver.client_exists(&self.own, *client), Ok(false)));
-        let state = lock(&self.state);
-        names.retain(|name| !clients.contains(&name.client) && state.channels.has_channel(*name));
-    }
-
-    fn name_channels(&self, disable: bool, names: &[ObjectName]) -> Result<(), Failure> {
-        let mut params = vec![0; PARAMS];
-        if let Some(flag) = params.first_mut() {
-            *flag = u8::from(disable);
-        }
-        let _ = write_u32(&mut params, COUNT, u32::try_from(names.len()).unwrap_or(0));
-        for (at, name) in (0..).step_by(4).zip(names) {
-            let _ = write_u32(&mut params, CLIENTS + at, name.client.0);
-            let _ = write_u32(&mut params, CHANNELS + at, name.object.0);
-        }
-        self.raw_control(self.subdevice, DISABLE_CHANNELS, params)
-    }
-
-    fn raw(&self) -> Raw<'_> {
-        Raw { driver: self.driver.as_ref(), abi: self.abi, file: &self.own.control, client: self.own.client }
-    }
-
-    fn raw_control(&self, object: Handle, id: u32, params: Vec<u8>) -> Result<(), Failure> {
-        match self.raw().control(object, id, params) {
-            Ok((status, _)) if status.is_ok() => Ok(()),
-            Ok((status, _)) => Err(Failure::Refused(status)),
-            Err(error) => Err(Failure::Call(error)),
-        }
-    }
-
-    fn error(&self, call: &'static str, failure: Failure) -> EdgeError {
-        let uuid = self.uuid.clone();
-        match failure {
-            Failure::Call(source) => EdgeError::Call { call, uuid, source },
-            Failure::Refused(status) => EdgeError::Refused { call, uuid, status },
-        }
-    }
-
-    /// What is to be a group's time slice, if it is one on the compute engine; and how often that has changed.
-    pub(super) fn slice_of(&self, group: ObjectName) -> (Option<u64>, u64) {
-        let state = lock(&self.state);
-        let program = state.channels.slice_of(group);
-        (program.map(|program| chosen(state.slice_us, program)), state.slices)
-    }
-
-    /// Whether the scheduler sets time slices.
-    pub(super) fn sets_slices(&self) -> bool {
-        lock(&self.state).slice_us.is_some()
-    }
-
-    /// Sets a group's time slice to what it is to be, for as long as that changes. The driver's last verdict; what it refuses, the
-    /// scheduler tries again.
-    pub(super) fn bring_slice(&self, group: ObjectName) {
-        loop {
-            let (Some(slice_us), slices) = self.slice_of(group) else { return };
-            let _ = self.apply_slice(group, slice_us);
-            if lock(&self.state).slices == slices {
-                return;
-            }
-        }
-    }
-
-    /// Through a duplicate in the mediator's own client: the container's client could only be used on its own file. The duplicate
-    /// would keep the group alive, and goes at once.
-    fn apply_slice(&self, group: ObjectName, slice_us: u64) -> Result<(), EdgeError> {
-        let raw = self.raw();
-        let duplicate = match raw.dup(self.device, group.client, group.object) {
-            Ok((status, handle)) if status.is_ok() => handle,
-            Ok((status, _)) => return Err(self.error(DUP_NAME, Failure::Refused(status))),
-            Err(error) => return Err(self.error(DUP_NAME, Failure::Call(error))),
-        };
-        let mut params = vec![0; 8];
-        let _ = write_u64(&mut params, 0, slice_us);
-        let set = self.raw_control(duplicate, SET_TIMESLICE, params);
-        let freed = raw.free(duplicate);
-        set.map_err(|failure| self.error(SET_TIMESLICE_NAME, failure))?;
-        match freed {
-            Ok(status) if status.is_ok() => Ok(()),
-            Ok(status) => Err(self.error("NV_ESC_RM_FREE", Failure::Refused(status))),
-            Err(error) => Err(self.error("NV_ESC_RM_FREE", Failure::Call(error))),
-        }
-    }
-
-    fn is_gone(&self, name: ObjectName) -> bool {
-        !self.with(|channels| channels.has_group(name))
-            || matches!(self.driver.client_exists(&self.own, name.client), Ok(false))
-    }
-}
-
-/// What the scheduler sets goes before what the program has set, which is bounded.
-fn chosen(slice_us: Option<u64>, program_us: Option<u64>) -> u64 {
-    slice_us.unwrap_or_else(|| program_us.map_or(DEFAULT_SLICE_US, |slice| slice.min(MOST_SLICE_US)))
 }
 
 impl Gate for CardGate {
