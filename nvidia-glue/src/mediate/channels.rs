@@ -3,58 +3,16 @@
 //! A channel can do work only once it is scheduled, and only then is it named to the driver. Whatever made it runnable once counts as
 //! runnable until it is gone: a schedule call with `bEnable` = 0 does not keep it off the card (docs/driver-facts.md).
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, btree_map::Entry},
-};
+mod engine;
+mod groups;
+mod off;
+
+use std::collections::{BTreeMap, btree_map::Entry};
 
 use runtime_config::config::Throttle;
 
+pub(super) use self::engine::Engine;
 use crate::{account::ObjectName, rm::Handle};
-
-/// What a channel does its work on, the less throttled first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Engine {
-    /// Video, JPEG, optical flow and the like.
-    Other,
-    /// Copies between memories.
-    Copy,
-    /// Compute and graphics; and what is not known.
-    Compute,
-}
-
-impl Engine {
-    /// Of an `NV2080_ENGINE_TYPE_*` (src/common/sdk/nvidia/inc/class/cl2080_notification.h). Numbers have been added from 525 to 595,
-    /// none was given another meaning. 0 is an engine that is not chosen yet.
-    pub(super) const fn of_type(engine: u32) -> Self {
-        match engine {
-            // COPY0 to 9, COPY10 to 19, and those that decompress.
-            0x09..=0x12 | 0x34..=0x3d | 0x40..=0x53 => Self::Copy,
-            // NVDEC, NVENC, old ones and those of the host (SEC2, say), NVJPEG, OFA0; OFA1, NVENC3.
-            0x13..=0x33 | 0x3e | 0x3f => Self::Other,
-            _ => Self::Compute,
-        }
-    }
-
-    /// Of an object of a class in a channel, where it tells: 3D (`*97`), compute (`*c0`), 2D (`*2d`), memory to memory (`*40`) and copies (`*b5`)
-    /// of every generation.
-    pub(super) const fn of_class(class: u32) -> Option<Self> {
-        match class & 0xff {
-            0x97 | 0xc0 | 0x2d | 0x40 => Some(Self::Compute),
-            0xb5 => Some(Self::Copy),
-            _ => None,
-        }
-    }
-
-    /// Whether its channels are off the card outside the container's time.
-    const fn is_throttled(self, throttle: Throttle) -> bool {
-        match throttle {
-            Throttle::Compute => matches!(self, Self::Compute),
-            Throttle::ComputeCopy => matches!(self, Self::Compute | Self::Copy),
-            Throttle::All => true,
-        }
-    }
-}
 
 /// A group, whatever handles it has.
 type GroupId = u64;
@@ -242,115 +200,6 @@ impl Channels {
         }
     }
 
-    /// Keeps so many compute groups on the card, the next ones each time; `None`: all. Those to come wait for their turn.
-    pub(super) fn rotate(&mut self, on_card: Option<usize>) {
-        self.on_card = on_card;
-        let all: Vec<GroupId> = self.scheduled_compute_groups().collect();
-        let first = all.partition_point(|id| *id < self.next_turn);
-        let in_turn = all.iter().cycle().skip(first).take(all.len());
-        let on: Vec<GroupId> = in_turn.copied().take(on_card.unwrap_or(usize::MAX)).collect();
-        self.next_turn = on.last().map_or(0, |last| last + 1);
-        for (id, group) in &mut self.groups {
-            group.is_surplus = all.contains(id) && !on.contains(id);
-        }
-    }
-
-    /// A call of the program's may have put these back, or may have made them count from 0.
-    pub(super) fn doubt(&mut self, names: &[ObjectName]) {
-        for name in names {
-            if let Some(channel) = self.channels.get_mut(name) {
-                channel.is_off = false;
-            }
-        }
-    }
-
-    /// Whether one of them has been doubted too often since it was last on.
-    pub(super) fn any_doubted(&self, names: &[ObjectName]) -> bool {
-        let mut channels = names.iter().filter_map(|name| self.channels.get(name));
-        channels.any(|channel| channel.offs >= MOST_OFFS)
-    }
-
-    /// The program wants these on the card, or off, which has no effect on what is not scheduled.
-    pub(super) fn want(&mut self, names: &[ObjectName], wanted: bool) {
-        for name in names {
-            if let Some(channel) = self.channels.get_mut(name) {
-                channel.is_unwanted = !wanted && channel.is_scheduled;
-            }
-        }
-    }
-
-    /// Those that can do work and that the program wants on the card.
-    pub(super) fn wanted(&self) -> Vec<ObjectName> {
-        let wanted = self.channels.iter().filter(|(_, channel)| channel.is_scheduled && !channel.is_unwanted);
-        wanted.map(|(name, _)| *name).collect()
-    }
-
-    /// Whether a channel is to be named as on, and how often; 0: not. Where it is not known whether it is off, it is named as off once more,
-    /// and so often as on when it is to be on: nothing that is to be off is ever put on. But one that the program has taken off itself is, in
-    /// the container's own time, to be sure of it.
-    pub(super) fn ons(&self, name: ObjectName, is_closed: bool) -> u32 {
-        let Some(channel) = self.channels.get(&name) else { return 0 };
-        let to_be_off = self.is_to_be_off(channel, is_closed);
-        let is_kept_off = channel.is_off || self.is_surplus(channel) || is_closed && self.is_gated(channel);
-        if to_be_off && is_kept_off { 0 } else { channel.offs }
-    }
-
-    /// Whether a channel is to be named as off.
-    pub(super) fn lacks_off(&self, name: ObjectName, is_closed: bool) -> bool {
-        let channel = self.channels.get(&name);
-        channel.is_some_and(|channel| self.is_to_be_off(channel, is_closed) && !channel.is_off)
-    }
-
-    fn is_to_be_off(&self, channel: &Channel, is_closed: bool) -> bool {
-        channel.is_unwanted || self.is_surplus(channel) || is_closed && self.is_gated(channel)
-    }
-
-    /// Its group waits for its turn.
-    fn is_surplus(&self, channel: &Channel) -> bool {
-        let group = channel.group.and_then(|id| self.groups.get(&id));
-        channel.is_scheduled && group.is_some_and(|group| group.is_surplus)
-    }
-
-    /// The driver has been told.
-    pub(super) fn moved(&mut self, names: &[ObjectName], off: bool) {
-        for name in names {
-            if let Some(channel) = self.channels.get_mut(name) {
-                channel.is_off = off;
-                channel.offs = if off { channel.offs.saturating_add(1) } else { channel.offs.saturating_sub(1) };
-            }
-        }
-    }
-
-    /// The driver was told that they are to be off, and what it made of that is not known.
-    pub(super) fn may_be_off(&mut self, names: &[ObjectName]) {
-        for name in names {
-            if let Some(channel) = self.channels.get_mut(name) {
-                channel.is_off = false;
-                channel.offs = channel.offs.saturating_add(1);
-            }
-        }
-    }
-
-    /// Those that it matters to name when the gate opens or closes, and any that an earlier failure left where they are not to be.
-    /// Compute comes first: where it takes several calls, the first ones matter most to others.
-    pub(super) fn at_the_gate(&self) -> Vec<ObjectName> {
-        let is_left = |channel: &Channel| channel.offs > 0 && !(channel.is_unwanted && channel.is_off);
-        let is_named = |channel: &Channel| self.is_gated(channel) || is_left(channel);
-        let mut named: Vec<_> = self.channels.iter().filter(|(_, channel)| is_named(channel)).collect();
-        named.sort_by_key(|(_, channel)| Reverse(channel.engine));
-        named.into_iter().map(|(name, _)| *name).collect()
-    }
-
-    /// How many of them are gated, and how many of those compute.
-    pub(super) fn count_at_the_gate(&self) -> (usize, usize) {
-        let gated = || self.channels.values().filter(|channel| self.is_gated(channel));
-        (gated().count(), gated().filter(|channel| channel.engine == Engine::Compute).count())
-    }
-
-    const fn is_gated(&self, channel: &Channel) -> bool {
-        channel.is_scheduled && channel.engine.is_throttled(self.throttle)
-    }
-
     /// Whether it is throttled, or any channel in it is, once that can do work.
     pub(super) fn any_throttled(&self, name: ObjectName) -> bool {
         let names = self.below(name).unwrap_or_default();
@@ -379,72 +228,15 @@ impl Channels {
         self.channels.values().filter(|channel| channel.engine.is_throttled(self.throttle)).count()
     }
 
-    /// Groups on the compute engine that can do work; a channel without a group is one by itself.
-    pub(super) fn compute_groups(&self) -> usize {
-        let is_bare =
-            |channel: &&Channel| channel.group.is_none() && channel.is_scheduled && channel.engine == Engine::Compute;
-        self.scheduled_compute_groups().count() + self.channels.values().filter(is_bare).count()
-    }
-
-    fn scheduled_compute_groups(&self) -> impl Iterator<Item = GroupId> + '_ {
-        let groups = self.groups.iter().filter(|(id, group)| group.is_scheduled && self.is_compute(**id, group));
-        groups.map(|(id, _)| *id)
-    }
-
     fn members(&self, id: GroupId) -> impl Iterator<Item = (ObjectName, &Channel)> {
         let members = self.channels.iter().filter(move |(_, channel)| channel.group == Some(id));
         members.map(|(name, channel)| (*name, channel))
-    }
-
-    /// By what was said of the group, or by what its channels turned out to be.
-    fn is_compute(&self, id: GroupId, group: &Group) -> bool {
-        group.engine == Engine::Compute || self.members(id).any(|(_, channel)| channel.engine == Engine::Compute)
-    }
-
-    /// A handle of each compute group that can do work, and what the program set as its time slice.
-    pub(super) fn slices(&self) -> Vec<(ObjectName, Option<u64>)> {
-        let handle = |id| self.handles.iter().find(|(_, of)| **of == id).map(|(name, _)| *name);
-        let slice = |id| self.groups.get(&id).and_then(|group| group.slice_us);
-        self.scheduled_compute_groups().filter_map(|id| Some((handle(id)?, slice(id)))).collect()
-    }
-
-    /// The same of one group, if it is one on the compute engine.
-    pub(super) fn slice_of(&self, name: ObjectName) -> Option<Option<u64>> {
-        let id = self.handles.get(&name)?;
-        let group = self.groups.get(id).filter(|group| self.is_compute(*id, group))?;
-        Some(group.slice_us)
     }
 
     /// Whether it is a channel on the compute engine that has no group.
     pub(super) fn is_bare_compute(&self, name: ObjectName) -> bool {
         let channel = self.channels.get(&name);
         channel.is_some_and(|channel| channel.group.is_none() && channel.engine == Engine::Compute)
-    }
-
-    /// A handle of the group that it is, or is in.
-    pub(super) fn group_handle(&self, name: ObjectName) -> Option<ObjectName> {
-        let id = match self.handles.get(&name) {
-            Some(id) => *id,
-            None => self.channels.get(&name)?.group?,
-        };
-        self.handles.iter().find(|(_, of)| **of == id).map(|(name, _)| *name)
-    }
-
-    /// Whether it is a group.
-    pub(super) fn has_group(&self, name: ObjectName) -> bool {
-        self.handles.contains_key(&name)
-    }
-
-    /// What the program set as a group's time slice.
-    pub(super) fn program_slice(&self, name: ObjectName) -> Option<u64> {
-        self.groups.get(self.handles.get(&name)?)?.slice_us
-    }
-
-    /// The program sets a group's time slice.
-    pub(super) fn set_program_slice(&mut self, name: ObjectName, slice_us: u64) {
-        if let Some(group) = self.handles.get(&name).and_then(|id| self.groups.get_mut(id)) {
-            group.slice_us = Some(slice_us);
-        }
     }
 }
 
@@ -458,37 +250,6 @@ mod tests {
 
     fn name(client: u32, object: u32) -> ObjectName {
         ObjectName::new(Handle(client), Handle(object))
-    }
-
-    #[test]
-    fn engines_by_number() {
-        for (engines, expected) in [
-            (0..=8, Engine::Compute),
-            (0x09..=0x12, Engine::Copy),
-            (0x13..=0x33, Engine::Other),
-            (0x34..=0x3d, Engine::Copy),
-            (0x3e..=0x3f, Engine::Other),
-            (0x40..=0x53, Engine::Copy),
-            (0x54..=0x60, Engine::Compute),
-            (u32::MAX..=u32::MAX, Engine::Compute),
-        ] {
-            for engine in engines {
-                assert_eq!(Engine::of_type(engine), expected, "{engine:#x}");
-            }
-        }
-    }
-
-    #[test]
-    fn engines_by_class() {
-        for (classes, expected) in [
-            (&[0xc597, 0xcbc0, 0x902d, 0xa140, 0xcd40][..], Some(Engine::Compute)),
-            (&[0xc8b5], Some(Engine::Copy)),
-            (&[0xc9b0, 0xc86f], None),
-        ] {
-            for class in classes {
-                assert_eq!(Engine::of_class(*class), expected, "{class:#x}");
-            }
-        }
     }
 
     #[test]
