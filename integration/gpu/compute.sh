@@ -1,9 +1,9 @@
 # Compute quotas on a real card, as tables; sourced by run.sh, whose functions it uses. Each table has its baseline in the same run.
-# EGPU_GPU_COMPUTE: which parts (caps together case3 weights priority edges flood preemption utilization errors two); default: all that the machine has cards for.
+# EGPU_GPU_COMPUTE: which parts (caps together case3 weights priority edges flood preemption utilization errors groups two); default: all that the machine has cards for.
 # EGPU_GPU_LOADS: which loads the caps are tried with (short long graph cooperative training). EGPU_GPU_BATCHES: of which sizes the weights are (16 32 64 128).
 # Rows for the picture are added to RESULT.tsv.
 
-parts=${EGPU_GPU_COMPUTE:-caps together weights priority edges flood preemption utilization errors case3 two}
+parts=${EGPU_GPU_COMPUTE:-caps together weights priority edges flood preemption utilization errors groups case3 two}
 loads_of_caps=${EGPU_GPU_LOADS:-short long graph cooperative training}
 has_torch=$(python3 -c 'import torch; print("yes")' 2>/dev/null)
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:/usr/local/nvidia/lib64:/usr/local/nvidia/lib
@@ -77,9 +77,16 @@ tmp() { [ "$1" = - ] && echo "$work/tools" || echo /tmp; }
 
 declare -A length_of
 # NCCL's load has no length.
-[ "$parts" = two ] || for kind in short long graph cooperative; do
+case $parts in
+    two) kinds= ;;
+    groups) kinds=short ;;
+    *) kinds="short long graph cooperative" ;;
+esac
+for kind in $kinds; do
     length_of[$kind]=$("$work/tools/compute-load" calibrate $kind)
 done
+# The same kernels.
+length_of[streams]=${length_of[short]:-}
 [ "$parts" = two ] || echo "iterations: $(for kind in "${!length_of[@]}"; do printf '%s %s; ' "$kind" "${length_of[$kind]}"; done)"
 # load KIND WHERE SECONDS: the command line.
 load() {
@@ -88,10 +95,10 @@ load() {
         *) echo "$(tmp "$2")/compute-load run $1 ${length_of[$1]} $3" ;;
     esac
 }
-# alone KIND: what it does outside, unmanaged.
+# alone KIND [MEASURED] [SECONDS]: what it does outside, unmanaged.
 declare -A solo_of
 alone() {
-    begin "solo-$1" - $(load "$1" - 8)
+    begin "solo-$1" - $(load "$1" - "${3:-8}")
     begun "solo-$1"
     sleep 0.5
     solo_of[$1]=$(measured "${2:-2.5}" "solo-$1")
@@ -485,6 +492,66 @@ except Exception as error: print(str(error).splitlines()[0])'
     echo "the neighbour: $before rounds/s before, $after after"
     check "the neighbour goes on" at_least "$(ratio "$after" "$before")" 0.95
     stop f1 f2
+    settle
+}
+
+# Many channel groups in a container, and many channels in a group. CUDA has 4 groups and 20 channels for a context, and a container may have
+# 64 groups: so 16 processes.
+groups() {
+    title "compute: 16 processes (64 channel groups, 320 channels) beside one, and 32 streams"
+    local many=16 several one both
+    alone short 2 5
+    alone streams 2 5
+    egpu policy 0 soft --wait
+    share g16 --env EGPU_WEIGHT=1 --env EGPU_POLICY=soft
+    share g1 --env EGPU_WEIGHT=1 --env EGPU_POLICY=soft
+    begin g16 g16 $(load short g 60) $many
+    begin g1 g1 $(load short g 60)
+    begun g16 g1
+    # Groups that begin all at once have more for a second or two.
+    sleep 2
+    mapfile -t both < <(measured 5 g16 g1)
+    several=$(percent "${both[0]}" "${solo_of[short]}") one=$(percent "${both[1]}" "${solo_of[short]}")
+    echo "soft, weights 1:1: 16 processes $several percent, one $one"
+    row "soft 1:1, many groups" short g16 50 "$several"
+    row "soft 1:1, many groups" short g1 50 "$one"
+    check "soft: 16 processes have one share within 5 percent" within "$(ratio "${both[0]}" "${both[1]}")" 1 0.05
+    egpu top -n 1 2>&1
+    stop g16 g1
+    settle
+    grep -h 'ended\|: CUDA' "$work/told/g16"
+    egpu policy 0 fixed --wait
+
+    share high --env EGPU_PRIORITY=high
+    share low --env EGPU_PRIORITY=low
+    begin low low $(load short low 60) $many
+    begun low
+    begin high high $(load short high 60)
+    begun high
+    sleep 1
+    mapfile -t both < <(measured 3 high low)
+    one=$(percent "${both[0]}" "${solo_of[short]}") several=$(percent "${both[1]}" "${solo_of[short]}")
+    echo "priority: high $one percent, 16 processes of low priority $several"
+    check "high has at least 90 percent beside 16 processes of low priority" at_least "$one" 90
+    check "which have at most 5 percent" at_most "$several" 5
+    stop high low
+    settle
+
+    share c32 --env EGPU_COMPUTE=25%
+    share c16 --env EGPU_COMPUTE=25%
+    begin c32 c32 $(load streams c 60)
+    begin c16 c16 $(load short c 60) $many
+    begun c32 c16
+    sleep 1
+    mapfile -t both < <(measured 5 c32 c16)
+    one=$(percent "${both[0]}" "${solo_of[streams]}") several=$(percent "${both[1]}" "${solo_of[short]}")
+    echo "25 percent each: 32 streams $one, 16 processes $several"
+    row "cap, many channels" streams c32 25 "$one"
+    row "cap, many groups" short c16 25 "$several"
+    check "32 streams are within 1 point" within "$one" 25 1
+    check "16 processes are within 1 point" within "$several" 25 1
+    egpu top -n 1 2>&1
+    stop c32 c16
     settle
 }
 

@@ -1,23 +1,30 @@
 /* Keeps a card's compute engine busy through libcuda, and tells how far it is: no CUDA toolkit is needed to build it.
  *   compute-load calibrate KIND                  prints the ITERATIONS that make one kernel of that kind as long as it should be here
- *   compute-load run KIND ITERATIONS SECONDS     every 50 ms a line "MICROSECONDS WORK": CLOCK_MONOTONIC, and what is done so far
+ *   compute-load run KIND ITERATIONS SECONDS [PROCESSES]
+ *                                                every 50 ms a line "MICROSECONDS WORK": CLOCK_MONOTONIC, and what is done so far; by so many
+ *                                                processes together, each with a context of its own, once all of them work
  * KIND: short         kernels of 0.7 ms, 16 of them queued
  *       long          kernels of 300 ms, two queued; what is done of one counts
  *       graph         a graph of 20 kernels of 50 us, 8 launches queued
  *       cooperative   a cooperative launch of 1 ms with 10 barriers of the whole grid, 8 queued
  *       waiting       kernels of 0.7 ms, each waited for
+ *       streams       kernels of 0.7 ms in 32 streams, each on a channel of its own, two queued in each
  * The work is arithmetic, so that time off the card does not count. A unit of WORK is one kernel (of "long": a thousandth). */
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 typedef int result;
 typedef uint64_t address;
-enum { QUEUE = 16, MULTIPROCESSORS = 16, THREADS = 256, NOT_READY = 600, NO_TIMING = 2 };
+enum { QUEUE = 64, STREAMS = 32, PROCESSES = 64, MULTIPROCESSORS = 16, THREADS = 256, NOT_READY = 600, NO_TIMING = 2 };
 
 #define FUNCTIONS(F) \
     F(cuInit, (unsigned)) \
@@ -75,9 +82,10 @@ static const char kernels[] =
     "SPIN: ld.volatile.global.u64 %rd7, [%rd1]; setp.lt.u64 %p2, %rd7, %rd4; @%p2 bra SPIN;\n membar.gl;\n"
     "WAITED: bar.sync 0; sub.u32 %r2, %r2, 1; setp.ne.u32 %p2, %r2, 0; @%p2 bra AGAIN;\n" ENDING "}\n";
 
-struct kind { const char *name; double kernel_ms; int queued, kernels, parts; };
+struct kind { const char *name; double kernel_ms; int queued, kernels, parts, streams; };
 static const struct kind kinds[] = {
-    {"short", 0.7, 16, 1, 0}, {"long", 300, 2, 1, 1000}, {"graph", 0.05, 8, 20, 0}, {"cooperative", 0.1, 8, 10, 0}, {"waiting", 0.7, 1, 1, 0},
+    {"short", 0.7, 16, 1, 0, 1}, {"long", 300, 2, 1, 1000, 1}, {"graph", 0.05, 8, 20, 0, 1}, {"cooperative", 0.1, 8, 10, 0, 1},
+    {"waiting", 0.7, 1, 1, 0, 1}, {"streams", 0.7, 2 * STREAMS, 1, 0, STREAMS},
 };
 
 static double now(void) {
@@ -95,7 +103,7 @@ static void must(result code, const char *what) {
 }
 
 static int blocks;
-static void *work, *together, *stream, *graph;
+static void *work, *together, *stream, *streams[STREAMS], *graph;
 static volatile uint64_t *told;
 static address told_at, counter_at;
 static uint64_t launched;
@@ -105,6 +113,8 @@ static void start(const struct kind *kind) {
     if (!library) { fprintf(stderr, "%s\n", dlerror()); exit(1); }
 #define FIND(name, arguments) if (!(name = (result (*) arguments)dlsym(library, #name))) { printf("no %s\n", #name); exit(1); }
     FUNCTIONS(FIND)
+    /* As many channels for launches; 8 unless it is said. */
+    if (kind->streams > 1) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
     must(cuInit(0), "cuInit");
     must(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
     must(cuCtxSetCurrent(context), "cuCtxSetCurrent");
@@ -119,7 +129,8 @@ static void start(const struct kind *kind) {
     must(cuMemHostGetDevicePointer_v2(&told_at, (void *)told, 0), "cuMemHostGetDevicePointer");
     must(cuMemAlloc_v2(&counter_at, 8), "cuMemAlloc");
     must(cuMemsetD8_v2(counter_at, 0, 8), "cuMemsetD8");
-    must(cuStreamCreate(&stream, 1), "cuStreamCreate");
+    for (int i = 0; i < kind->streams; i++) must(cuStreamCreate(&streams[i], 1), "cuStreamCreate");
+    stream = streams[0];
 }
 
 static void launch_one(unsigned iterations, unsigned every) {
@@ -128,6 +139,7 @@ static void launch_one(unsigned iterations, unsigned every) {
 }
 
 static void launch(const struct kind *kind, unsigned iterations) {
+    stream = streams[launched % kind->streams];
     if (!strcmp(kind->name, "cooperative")) {
         unsigned barriers = kind->kernels;
         uint64_t base = launched * barriers * blocks;
@@ -169,7 +181,8 @@ static double done(const struct kind *kind, uint64_t finished) {
     return (double)sum / blocks;
 }
 
-static void run(const struct kind *kind, unsigned iterations, double seconds) {
+/* progress: where what is done is told; without it, it is printed. */
+static void run(const struct kind *kind, unsigned iterations, double seconds, volatile double *progress) {
     void *events[QUEUE];
     uint64_t finished = 0;
     double begin = now(), tell = begin;
@@ -186,7 +199,9 @@ static void run(const struct kind *kind, unsigned iterations, double seconds) {
             must(code, "cuEventQuery");
             finished++;
         }
-        if (now() >= tell) {
+        if (progress) {
+            *progress = done(kind, finished);
+        } else if (now() >= tell) {
             printf("%.0f %.3f\n", now() * 1e6, done(kind, finished));
             fflush(stdout);
             tell += 0.05;
@@ -194,6 +209,40 @@ static void run(const struct kind *kind, unsigned iterations, double seconds) {
         usleep(20);
     }
     _exit(0);
+}
+
+static void run_many(const struct kind *kind, unsigned iterations, double seconds, int processes) {
+    volatile double *progress = mmap(0, PROCESSES * sizeof *progress, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t pids[PROCESSES];
+    double begin = now();
+    int living = processes;
+    if (progress == MAP_FAILED) { perror("mmap"); exit(1); }
+    for (int i = 0; i < processes; i++) {
+        if ((pids[i] = fork()) < 0) { perror("fork"); processes = living = i; break; }
+        if (pids[i]) continue;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        start(kind);
+        run(kind, iterations, seconds, &progress[i]);
+    }
+    while (now() - begin < seconds && living) {
+        double sum = 0;
+        int working = 0;
+        for (int i = 0; i < processes; i++) {
+            sum += progress[i];
+            working += progress[i] > 0;
+            if (pids[i] > 0 && waitpid(pids[i], 0, WNOHANG) == pids[i]) {
+                pids[i] = 0;
+                living--;
+                printf("process %d has ended: %d of %d are left\n", i, living, processes);
+            }
+        }
+        /* Who has ended before it worked is not waited for. */
+        if (working >= living) printf("%.0f %.3f\n", now() * 1e6, sum);
+        fflush(stdout);
+        usleep(50000);
+    }
+    for (int i = 0; i < processes; i++) if (pids[i] > 0) kill(pids[i], SIGKILL);
+    while (wait(0) > 0);
 }
 
 int main(int count, char **arguments) {
@@ -205,7 +254,9 @@ int main(int count, char **arguments) {
         calibrate(kind);
     } else if (kind && count == 5 && !strcmp(arguments[1], "run")) {
         start(kind);
-        run(kind, strtoul(arguments[3], 0, 10), atof(arguments[4]));
+        run(kind, strtoul(arguments[3], 0, 10), atof(arguments[4]), 0);
+    } else if (kind && count == 6 && !strcmp(arguments[1], "run") && atoi(arguments[5]) > 0 && atoi(arguments[5]) <= PROCESSES) {
+        run_many(kind, strtoul(arguments[3], 0, 10), atof(arguments[4]), atoi(arguments[5]));
     } else {
         fprintf(stderr, "see the head of compute_load.c for how to call it\n");
         return 1;
