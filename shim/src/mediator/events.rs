@@ -40,7 +40,7 @@ const EPOCH: u64 = 7;
 /// Listeners are numbered from here.
 const FIRST_LISTENER: u64 = 16;
 
-/// How often threads are looked after while calls are made. A call that takes longer gets another thread beside it.
+/// How often threads are looked after while calls are made. Beside a call that takes longer, another thread takes the next one.
 const TICK: Duration = Duration::from_micros(500);
 /// Without a call for so many, there are no more ticks.
 const QUIET_TICKS: u32 = 40;

@@ -1,8 +1,9 @@
 //! One listener: the notifications of a container's init, or of one exec, and of all that they fork.
 //!
 //! One thread receives and handles, one call after the other. When it stays in one call (the driver is slow, or the caller's
-//! memory blocks), the main thread starts another, up to [`MOST_THREADS`]; whoever comes back and finds a thread that
-//! receives, ends.
+//! memory blocks) and another call waits, the main thread starts another, up to [`MOST_THREADS`]; whoever comes back and finds a
+//! thread that receives, ends. While no other call waits, none is started: a program that makes one call after the other, as at CUDA's
+//! start, where many take milliseconds, is served by one thread all the time, which knows its way.
 
 use std::{
     io,
@@ -210,13 +211,13 @@ impl Listener {
         Ok(())
     }
 
-    /// To be called when no call has been received for a moment: adds a thread if none receives.
+    /// To be called when no call has been received for a moment: adds a thread if a call waits and none receives.
     pub(super) fn relieve(self: &Arc<Self>) -> io::Result<()> {
-        let wanted = {
+        let may_be_added = {
             let threads = lock(&self.threads);
             threads.receiving == 0 && threads.all.len() + threads.starting < MOST_THREADS
         };
-        if wanted { self.add_thread() } else { Ok(()) }
+        if may_be_added && self.has(PollFlags::POLLIN) { self.add_thread() } else { Ok(()) }
     }
 
     /// Whether a call is being handled, or a thread could still receive one.
@@ -289,7 +290,7 @@ impl Listener {
                 true
             }
             Some(Err(error)) if error.raw_os_error() == Some(libc::EINTR) => true,
-            Some(Err(error)) if error.raw_os_error() == Some(libc::ENOENT) && !self.is_unused() => true,
+            Some(Err(error)) if error.raw_os_error() == Some(libc::ENOENT) && !self.has(PollFlags::POLLHUP) => true,
             _ => {
                 lock(&self.threads).receiving -= 1;
                 false
@@ -297,10 +298,11 @@ impl Listener {
         }
     }
 
-    fn is_unused(&self) -> bool {
-        let mut polled = [PollFd::new(self.fd.as_fd(), PollFlags::empty())];
+    /// What the kernel says of the listener: a call that nobody has received yet (`POLLIN`), nobody has the filter any more (`POLLHUP`).
+    fn has(&self, event: PollFlags) -> bool {
+        let mut polled = [PollFd::new(self.fd.as_fd(), event)];
         let _ = poll(&mut polled, PollTimeout::ZERO);
-        polled[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
+        polled[0].revents().is_some_and(|events| events.contains(event))
     }
 
     fn handle(&self, notification: &Notification) {
