@@ -1,9 +1,10 @@
 # Compute quotas on a real card, as tables; sourced by run.sh, whose functions it uses. Each table has its baseline in the same run.
-# EGPU_GPU_COMPUTE: which parts (caps together case3 weights priority edges flood preemption utilization errors groups two); default: all that the machine has cards for.
-# EGPU_GPU_LOADS: which loads the caps are tried with (short long graph cooperative training). EGPU_GPU_BATCHES: of which sizes the weights are (16 32 64 128).
+# EGPU_GPU_COMPUTE: which parts (caps together case3 weights priority edges flood preemption migrate utilization errors groups two); default: all that the machine has cards for.
+# EGPU_GPU_LOADS: which loads the caps are tried with (short long graph cooperative training). EGPU_GPU_PEER: a library that limits by LD_PRELOAD
+# and CUDA_DEVICE_SM_LIMIT (HAMi-core's interface), with which the same is done beside; it is no part of the bundle. EGPU_GPU_BATCHES: of which sizes the weights are (16 32 64 128).
 # Rows for the picture are added to RESULT.tsv.
 
-parts=${EGPU_GPU_COMPUTE:-caps together weights priority edges flood preemption utilization errors groups case3 two}
+parts=${EGPU_GPU_COMPUTE:-caps together weights priority edges flood preemption migrate utilization errors groups case3 two}
 loads_of_caps=${EGPU_GPU_LOADS:-short long graph cooperative training}
 has_torch=$(python3 -c 'import torch; print("yes")' 2>/dev/null)
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:/usr/local/nvidia/lib64:/usr/local/nvidia/lib
@@ -51,7 +52,12 @@ begin() {
 begun() {
     local name
     for name in "$@"; do
-        for _ in $(seq 600); do [ "$(grep -cE '^[0-9]+ [1-9]' "$work/told/$name")" -ge 3 ] && break; sleep 0.1; done
+        for _ in $(seq 600); do
+            [ "$(grep -cE '^[0-9]+ [1-9]' "$work/told/$name")" -ge 3 ] && break
+            # All have ended.
+            kill -0 $loads 2>/dev/null || break
+            sleep 0.1
+        done
     done
 }
 settle() { wait $loads 2>/dev/null; loads=; }
@@ -79,7 +85,7 @@ declare -A length_of
 # NCCL's load has no length.
 case $parts in
     two) kinds= ;;
-    groups) kinds=short ;;
+    groups | migrate) kinds=short ;;
     *) kinds="short long graph cooperative" ;;
 esac
 for kind in $kinds; do
@@ -87,6 +93,8 @@ for kind in $kinds; do
 done
 # The same kernels.
 length_of[streams]=${length_of[short]:-}
+# Of a size that is fixed.
+length_of[copy]=1 length_of[migrate]=1
 [ "$parts" = two ] || echo "iterations: $(for kind in "${!length_of[@]}"; do printf '%s %s; ' "$kind" "${length_of[$kind]}"; done)"
 # load KIND WHERE SECONDS: the command line.
 load() {
@@ -131,7 +139,27 @@ caps() {
         egpu top -n 1 2>&1 | tail -n 2
         stop caps
         settle
+        [ -z "${EGPU_GPU_PEER:-}" ] || peer_caps $kind
     done
+}
+
+# The same load on the same card under the other library, outside.
+peer_caps() { # KIND
+    local kind=$1 cap achieved all=
+    for cap in 90 75 50 33 25 10 5; do
+        begin peer - env "LD_PRELOAD=$EGPU_GPU_PEER" CUDA_DEVICE_SM_LIMIT=$cap CUDA_DEVICE_MEMORY_LIMIT=16g GPU_CORE_UTILIZATION_POLICY=force \
+            "CUDA_DEVICE_MEMORY_SHARED_CACHE=$work/peer$RANDOM$RANDOM" LIBCUDA_LOG_LEVEL=1 $(load "$kind" - 60)
+        begun peer
+        # It takes some seconds to find its way.
+        sleep 3
+        achieved=$(percent "$(measured 5 peer)" "${solo_of[$kind]}")
+        [ "$achieved" != 0.00 ] || { achieved=failed; tail -n 3 "$work/told/peer"; }
+        all="$all $cap: $achieved "
+        [ "$achieved" = failed ] || row "$(basename "$EGPU_GPU_PEER")" "$kind" one $cap "$achieved"
+        kill $loads 2>/dev/null
+        settle
+    done
+    printf '%-12s %s\n' "$kind" "with $(basename "$EGPU_GPU_PEER"): $all"
 }
 
 together_() { # NAME CAP...
@@ -225,7 +253,7 @@ preemption() {
     alone short
     share p1 --env EGPU_COMPUTE=25%
     share p2 --env EGPU_COMPUTE=50%
-    begin p1 p1 env LD_PRELOAD=/tmp/no-preemption.so TELL=1 $(load long p1 20)
+    begin p1 p1 env LD_PRELOAD=/tmp/no-preemption.so $(load long p1 20)
     begin p2 p2 $(load short p2 20)
     begun p2
     sleep 3
@@ -237,16 +265,44 @@ preemption() {
     check "the short ones have theirs" within "$short" 50 1
     egpu top -n 1 2>&1
     settle
-    grep 'held back' "$work/told/p1"
-    check "the program has not asked" grep -qE 'held back: [1-9]' "$work/told/p1"
+    check "what it asked for was held back" grep -q 'held back' "$work/told/p1"
     stop p1 p2
+}
+
+# Copies that the kernel makes for a program run on channels of the kernel's own, outside the program's turns: what they take from a neighbour.
+migrate() {
+    title "compute: managed memory that is moved all the time (10 percent) beside copies (50 percent) and kernels (40 percent)"
+    local quiet beside
+    alone copy 2 5
+    alone migrate 2 5
+    alone short 2 5
+    share mc --env EGPU_COMPUTE=50%
+    share mk --env EGPU_COMPUTE=40%
+    share mm --env EGPU_COMPUTE=10%
+    begin mc mc $(load copy m 60)
+    begin mk mk $(load short m 60)
+    begun mc mk
+    sleep 1
+    mapfile -t quiet < <(measured 3 mc mk)
+    begin mm mm $(load migrate m 60)
+    begun mm
+    sleep 1
+    mapfile -t beside < <(measured 4 mc mk mm)
+    echo "copies: $(percent "${quiet[0]}" "${solo_of[copy]}") percent, beside the moves $(percent "${beside[0]}" "${solo_of[copy]}")"
+    echo "kernels: $(percent "${quiet[1]}" "${solo_of[short]}") percent, beside the moves $(percent "${beside[1]}" "${solo_of[short]}")"
+    echo "the moves: $(percent "${beside[2]}" "${solo_of[migrate]}") percent of alone"
+    row "beside moves of managed memory" copy mc 50 "$(percent "${beside[0]}" "${solo_of[copy]}")"
+    row "beside moves of managed memory" short mk 40 "$(percent "${beside[1]}" "${solo_of[short]}")"
+    check "kernels keep to their share within 1 point" within "$(percent "${beside[1]}" "${solo_of[short]}")" 40 1
+    egpu top -n 1 2>&1
+    stop mc mk mm
+    settle
 }
 
 # What each of two trainings does for each batch: weights POLICY FIRST SECOND.
 batches=${EGPU_GPU_BATCHES:-16 32 64 128}
 weights_() {
     local policy=$1 seconds=6 at who batch from to first second ratio wrong total
-    declare -A sum_of
     [ "$policy" = native ] || egpu policy 0 "$policy" --wait
     for who in w1 w2; do share $who --env EGPU_MEMORY=40GiB --env "EGPU_WEIGHT=${who#w}" ${policy:+--env EGPU_POLICY=$policy}; done
     at=$(($(monotonic_us) + 25000000))
@@ -260,7 +316,8 @@ weights_() {
         ratio=$(ratio "$second" "$first")
         total=$(awk -v a="$first" -v b="$second" 'BEGIN { printf "%.1f", a + b }')
         printf '%-10s %6s %12s %12s %8s %8s\n' "" $batch "$first" "$second" "$ratio" "$total"
-        sum_of[$batch]=$total
+        row "weights 1:2, $policy" "batch $batch" w1 33.33 "$(percent "$first" "$total")"
+        row "weights 1:2, $policy" "batch $batch" w2 66.67 "$(percent "$second" "$total")"
         wrong=$(awk -v r="${ratio:-0}" 'BEGIN { d = r / 2 - 1; printf "%.2f", (d < 0 ? -100 * d : 100 * d) }')
         case $policy in
             weighted) check "weighted, batch $batch: 1:2 within 2.5 percent ($wrong)" at_most "$wrong" 2.5 ;;
@@ -273,6 +330,15 @@ weights_() {
     egpu top -n 1 2>&1 | tail -n 3
     stop w1 w2
 }
+# lent_ SIGNAL: what s1 does in half a second from 100 ms on after s2's program has got the signal. It has 11 ms of work queued by then.
+lent_() {
+    local at
+    pkill "-$1" -f '^/tmp/compute-load run short .* 57$'
+    at=$(monotonic_us)
+    sleep 1.5
+    percent "$(rate "$work/told/s1" $((at + 100000)) $((at + 600000)))" "${solo_of[short]}"
+}
+
 declare -A unmanaged_of
 weights() {
     [ -n "$has_torch" ] || { skip "weights: no PyTorch"; return; }
@@ -303,20 +369,26 @@ weights() {
     begun s1
     sleep 1
     echo "beside an idle neighbour of weight 3: $(percent "$(measured 2 s1)" "${solo_of[short]}") percent"
-    begin s2 s2 $(load short s 12)
+    begin s2 s2 $(load short s 57)
     begun s2
     sleep 3
     mapfile -t both < <(measured 4 s1 s2)
     echo "weights 1:3, both busy: $(percent "${both[0]}" "${solo_of[short]}") and $(percent "${both[1]}" "${solo_of[short]}") percent, ratio $(ratio "${both[1]}" "${both[0]}")"
     check "soft 1:3 within 5 percent" within "$(ratio "${both[1]}" "${both[0]}")" 3 0.15
-    for _ in $(seq 100); do kill -0 "${loads##* }" 2>/dev/null || break; sleep 0.1; done
-    local end
-    end=$(grep -E '^[0-9]+ [0-9.]+$' "$work/told/s2" | tail -n 1 | cut -d' ' -f1)
-    sleep 1.5
-    local after
-    after=$(percent "$(rate "$work/told/s1" $((end + 100000)) $((end + 600000)))" "${solo_of[short]}")
+    row "soft 1:3" short s1 25 "$(percent "${both[0]}" "${solo_of[short]}")"
+    row "soft 1:3" short s2 75 "$(percent "${both[1]}" "${solo_of[short]}")"
+    # A neighbour that lives on and launches no more; then one that ends.
+    local still after
+    for still in 1 2 3; do
+        after=$(lent_ STOP)
+        echo "from 100 ms after the neighbour has launched its last: $after percent"
+        check "an idle neighbour's time is used within 100 ms" at_least "$after" 95
+        pkill -CONT -f '^/tmp/compute-load run short .* 57$'
+        sleep 2
+    done
+    after=$(lent_ KILL)
     echo "from 100 ms after the neighbour's end: $after percent"
-    check "an idle neighbour's time is used within 100 ms" at_least "$after" 95
+    check "the time of a neighbour that has ended is used within 100 ms" at_least "$after" 95
     stop s1 s2
     settle
     egpu policy 0 fixed --wait

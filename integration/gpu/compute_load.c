@@ -9,6 +9,8 @@
  *       cooperative   a cooperative launch of 1 ms with 10 barriers of the whole grid, 8 queued
  *       waiting       kernels of 0.7 ms, each waited for
  *       streams       kernels of 0.7 ms in 32 streams, each on a channel of its own, two queued in each
+ *       copy          copies of 64 MiB to the card, 4 queued; ITERATIONS says nothing
+ *       migrate       64 MiB of managed memory to the card and back, which the kernel copies; ITERATIONS says nothing
  * The work is arithmetic, so that time off the card does not count. A unit of WORK is one kernel (of "long": a thousandth). */
 #include <dlfcn.h>
 #include <signal.h>
@@ -24,7 +26,7 @@
 
 typedef int result;
 typedef uint64_t address;
-enum { QUEUE = 64, STREAMS = 32, PROCESSES = 64, MULTIPROCESSORS = 16, THREADS = 256, NOT_READY = 600, NO_TIMING = 2 };
+enum { COPIED = 64 << 20, QUEUE = 64, STREAMS = 32, PROCESSES = 64, MULTIPROCESSORS = 16, THREADS = 256, NOT_READY = 600, NO_TIMING = 2 };
 
 #define FUNCTIONS(F) \
     F(cuInit, (unsigned)) \
@@ -35,6 +37,9 @@ enum { QUEUE = 64, STREAMS = 32, PROCESSES = 64, MULTIPROCESSORS = 16, THREADS =
     F(cuMemAlloc_v2, (address *, size_t)) \
     F(cuMemsetD8_v2, (address, unsigned char, size_t)) \
     F(cuMemHostAlloc, (void **, size_t, unsigned)) \
+    F(cuMemcpyHtoDAsync_v2, (address, const void *, size_t, void *)) \
+    F(cuMemAllocManaged, (address *, size_t, unsigned)) \
+    F(cuMemPrefetchAsync, (address, size_t, int, void *)) \
     F(cuMemHostGetDevicePointer_v2, (address *, void *, unsigned)) \
     F(cuModuleLoadData, (void **, const void *)) \
     F(cuModuleGetFunction, (void **, void *, const char *)) \
@@ -85,7 +90,7 @@ static const char kernels[] =
 struct kind { const char *name; double kernel_ms; int queued, kernels, parts, streams; };
 static const struct kind kinds[] = {
     {"short", 0.7, 16, 1, 0, 1}, {"long", 300, 2, 1, 1000, 1}, {"graph", 0.05, 8, 20, 0, 1}, {"cooperative", 0.1, 8, 10, 0, 1},
-    {"waiting", 0.7, 1, 1, 0, 1}, {"streams", 0.7, 2 * STREAMS, 1, 0, STREAMS},
+    {"waiting", 0.7, 1, 1, 0, 1}, {"streams", 0.7, 2 * STREAMS, 1, 0, STREAMS}, {"copy", 0, 4, 1, 0, 1}, {"migrate", 0, 4, 1, 0, 1},
 };
 
 static double now(void) {
@@ -105,7 +110,8 @@ static void must(result code, const char *what) {
 static int blocks;
 static void *work, *together, *stream, *streams[STREAMS], *graph;
 static volatile uint64_t *told;
-static address told_at, counter_at;
+static address told_at, counter_at, copied_at;
+static void *copied;
 static uint64_t launched;
 
 static void start(const struct kind *kind) {
@@ -129,6 +135,13 @@ static void start(const struct kind *kind) {
     must(cuMemHostGetDevicePointer_v2(&told_at, (void *)told, 0), "cuMemHostGetDevicePointer");
     must(cuMemAlloc_v2(&counter_at, 8), "cuMemAlloc");
     must(cuMemsetD8_v2(counter_at, 0, 8), "cuMemsetD8");
+    if (!strcmp(kind->name, "copy")) {
+        must(cuMemHostAlloc(&copied, COPIED, 0), "cuMemHostAlloc");
+        must(cuMemAlloc_v2(&copied_at, COPIED), "cuMemAlloc");
+    } else if (!strcmp(kind->name, "migrate")) {
+        must(cuMemAllocManaged(&copied_at, COPIED, 1), "cuMemAllocManaged");
+        memset((void *)copied_at, 1, COPIED);
+    }
     for (int i = 0; i < kind->streams; i++) must(cuStreamCreate(&streams[i], 1), "cuStreamCreate");
     stream = streams[0];
 }
@@ -154,6 +167,11 @@ static void launch(const struct kind *kind, unsigned iterations) {
             must(cuGraphInstantiateWithFlags(&graph, captured, 0), "cuGraphInstantiate");
         }
         must(cuGraphLaunch(graph, stream), "cuGraphLaunch");
+    } else if (!strcmp(kind->name, "copy")) {
+        must(cuMemcpyHtoDAsync_v2(copied_at, copied, COPIED, stream), "cuMemcpyHtoDAsync");
+    } else if (!strcmp(kind->name, "migrate")) {
+        /* Card 0; -1 is the processor. */
+        must(cuMemPrefetchAsync(copied_at, COPIED, launched % 2 ? -1 : 0, stream), "cuMemPrefetchAsync");
     } else {
         launch_one(iterations, kind->parts ? (iterations + kind->parts - 1) / kind->parts : 0);
     }

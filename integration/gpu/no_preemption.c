@@ -5,7 +5,6 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/ioctl.h>
 
 struct control {
@@ -27,13 +26,10 @@ int ioctl(int fd, unsigned long command, ...) {
         struct control *control = argument;
         if (control->command == 0x20801210) {
             control->status = 0;
-            held_back++;
+            /* At once: the program may end without its destructors. */
+            if (!held_back++) fprintf(stderr, "held back\n");
             return 0;
         }
     }
     return next(fd, command, argument);
-}
-
-__attribute__((destructor)) static void tell(void) {
-    if (getenv("TELL")) fprintf(stderr, "held back: %d\n", held_back);
 }
