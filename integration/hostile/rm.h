@@ -39,6 +39,14 @@ struct rm_map { /* NVOS33, and the file that the mapping is prepared on */
     int32_t fd;
     uint32_t rest;
 };
+struct rm_pin { /* NVOS02, and the file of a mapping */
+    uint32_t root, parent, handle, class;
+    uint32_t flags, unused;
+    uint64_t memory, limit;
+    uint32_t status, rest;
+    int32_t fd;
+    uint32_t more;
+};
 struct rm_xfer {
     uint32_t command, size;
     uint64_t pointer;
@@ -51,7 +59,7 @@ struct memory_params { /* NV_MEMORY_ALLOCATION_PARAMS */
     uint32_t rest[6];
 };
 _Static_assert(sizeof(struct memory_params) == 128, "as the driver has it");
-_Static_assert(sizeof(struct rm_alloc) == 48 && sizeof(struct rm_dup) == 28 && sizeof(struct rm_map) == 56, "as the driver has it");
+_Static_assert(sizeof(struct rm_alloc) == 48 && sizeof(struct rm_dup) == 28 && sizeof(struct rm_map) == 56 && sizeof(struct rm_pin) == 56, "as the driver has it");
 
 /* One program's way to one card. */
 struct session {
@@ -108,6 +116,24 @@ static long rm_map(const struct session *s, uint32_t handle, uint64_t length, in
     struct rm_map call = {.client = s->client, .device = s->device, .memory = handle, .length = length, .fd = fd};
     if (ioctl(s->control, RM(0x4e, struct rm_map), &call) < 0) return -errno;
     return call.status;
+}
+
+/* How the card's file is told whose clients it takes: the call that pins memory is made on it. */
+static long register_card(const struct session *s) {
+    int control = s->control;
+    return ioctl(s->card, RM(0xc9, int), &control) < 0 ? -errno : 0;
+}
+
+/* A call that pins memory of this program's, as libcuda makes it: scattered pages that the processor caches, not mapped anywhere else. */
+static struct rm_pin pin_call(const struct session *s, uint32_t handle, void *at, uint64_t length) {
+    return (struct rm_pin){.root = s->client, .parent = s->device, .handle = handle, .class = 0x71, .flags = 0x40001010,
+                           .memory = (uintptr_t)at, .limit = length - 1, .fd = -1};
+}
+
+/* The class of an object, 0 if there is none of that name: NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO. */
+static uint32_t class_of(const struct session *s, uint32_t handle) {
+    uint32_t params[4] = {handle, 2};
+    return rm_control(s->control, s->client, s->client, 0xd02, params, sizeof params) ? 0 : params[2];
 }
 
 static long begin_on(struct session *s, int control, int card) {

@@ -33,6 +33,8 @@ struct State {
 pub(super) struct Cards {
     cards: Vec<State>,
     host: State,
+    /// Beside what is used of the host: what pinned pages keep beyond what they may.
+    kept: u64,
     by_process: HashMap<(Pid, Card), u128>,
 }
 
@@ -45,7 +47,7 @@ impl Cards {
         // More cards than an index can name cannot be asked for.
         let cards = limits.iter().take(usize::from(Card::HOST.0));
         let limited = |limit: &Bytes| State { limit: limit.floor_to_kib().0, ..State::default() };
-        Self { cards: cards.map(limited).collect(), host: limited(&host), by_process: HashMap::default() }
+        Self { cards: cards.map(limited).collect(), host: limited(&host), kept: 0, by_process: HashMap::default() }
     }
 
     /// Every card.
@@ -89,6 +91,21 @@ impl Cards {
         Ok(())
     }
 
+    /// So much is kept of the host beside what is used.
+    pub(super) const fn set_kept(&mut self, bytes: u64) {
+        self.kept = bytes;
+    }
+
+    /// Whether something is kept so.
+    pub(super) const fn has_kept(&self) -> bool {
+        self.kept > 0
+    }
+
+    /// What may be used of the host, and once more be kept of it.
+    pub(super) const fn host_limit(&self) -> u64 {
+        self.host.limit
+    }
+
     pub(super) fn count_denial(&mut self, card: Card) {
         if let Some(state) = self.state_mut(card) {
             state.denials = state.denials.saturating_add(1);
@@ -98,8 +115,9 @@ impl Cards {
     /// Whether `bytes` more would fit.
     pub(super) fn fits(&self, card: Card, bytes: Bytes) -> Result<(), Refusal> {
         let state = self.state(card)?;
-        if state.used + u128::from(bytes.0) > u128::from(state.limit) {
-            return Err(OverQuota { card, asked: bytes, used: saturated(state.used), limit: Bytes(state.limit) }.into());
+        let used = state.used + u128::from(if card == Card::HOST { self.kept } else { 0 });
+        if used + u128::from(bytes.0) > u128::from(state.limit) {
+            return Err(OverQuota { card, asked: bytes, used: saturated(used), limit: Bytes(state.limit) }.into());
         }
         Ok(())
     }

@@ -2,7 +2,11 @@
 
 use runtime_config::units::Bytes;
 
-use super::{Card, cards::Cards};
+use super::{
+    Card,
+    cards::Cards,
+    pins::{Pins, Window},
+};
 use crate::mediate::Pid;
 
 /// Names a charge for as long as a reference to it is held.
@@ -20,6 +24,18 @@ struct Charge {
     /// How many of them are files through which it was mapped for the processor.
     mappings: u32,
     card: Card,
+    pages: Pages,
+}
+
+/// What a charge has to do with pages that are pinned.
+#[derive(Debug, Clone, Copy)]
+enum Pages {
+    /// Nothing.
+    Other,
+    /// It is for pages that the driver keeps pinned; their name.
+    Pins(u64),
+    /// It is for pages that were mapped for the processor, so that they could be pinned.
+    Mapped(Window),
 }
 
 /// All charges.
@@ -27,12 +43,14 @@ struct Charge {
 pub(super) struct Charges {
     slots: Vec<Charge>,
     free: Vec<u32>,
+    pins: Pins,
 }
 
 impl Charges {
     /// A charge with one reference; whether it fits is the caller's business.
     pub(super) fn add(&mut self, cards: &mut Cards, process: Pid, card: Card, bytes: Bytes) -> Option<ChargeId> {
-        let charge = Charge { bytes: bytes.0, process, references: 1, exports: 0, mappings: 0, card };
+        let charge =
+            Charge { bytes: bytes.0, process, references: 1, exports: 0, mappings: 0, card, pages: Pages::Other };
         let id = match self.free.pop() {
             Some(index) => {
                 *self.slots.get_mut(index as usize)? = charge;
@@ -72,6 +90,11 @@ impl Charges {
     pub(super) fn mapped(&mut self, id: ChargeId) {
         if let Some(charge) = self.slots.get_mut(id.0 as usize) {
             charge.mappings = charge.mappings.saturating_add(1);
+            match &mut charge.pages {
+                Pages::Mapped(window) => window.reopen(),
+                Pages::Pins(_) => {}
+                pages @ Pages::Other => *pages = Pages::Mapped(self.pins.open_window()),
+            }
         }
     }
 
@@ -79,6 +102,9 @@ impl Charges {
     pub(super) fn release_mapping(&mut self, cards: &mut Cards, id: ChargeId) -> Bytes {
         if let Some(charge) = self.slots.get_mut(id.0 as usize) {
             charge.mappings = charge.mappings.saturating_sub(1);
+            if let (0, Pages::Mapped(window)) = (charge.mappings, &mut charge.pages) {
+                self.pins.close(window);
+            }
         }
         self.release(cards, id)
     }
@@ -120,8 +146,42 @@ impl Charges {
         }
         let bytes = charge.bytes;
         cards.subtract(charge.process, charge.card, bytes.into());
+        match charge.pages {
+            Pages::Other => {}
+            Pages::Pins(pin) => self.pins.unpinned(pin),
+            Pages::Mapped(window) => {
+                self.pins.keep(window, bytes);
+                cards.set_kept(self.pins.kept_beyond(cards.host_limit()));
+            }
+        }
         self.free.push(id.0);
         Bytes(bytes)
+    }
+
+    /// The charge is for pages that a call is about to pin.
+    pub(super) fn pins(&mut self, id: ChargeId) {
+        if let Some(charge) = self.slots.get_mut(id.0 as usize).filter(|charge| charge.references > 0) {
+            charge.pages = Pages::Pins(self.pins.pinned());
+        }
+    }
+
+    /// The call is over; how many bytes it has pinned, `None`: any number.
+    pub(super) fn has_pinned(&mut self, id: ChargeId, length: Option<u64>) {
+        if let Some(Charge { pages: Pages::Pins(pin), .. }) = self.get(id).copied() {
+            self.pins.over(pin, length);
+        }
+    }
+
+    /// Whether it is known how many bytes it has pinned.
+    pub(super) fn is_pin_known(&self, id: ChargeId) -> bool {
+        matches!(self.get(id), Some(Charge { pages: Pages::Pins(pin), .. }) if self.pins.is_known(*pin))
+    }
+
+    /// Looks again at what pinned pages may keep of memory that is otherwise gone; how much that is.
+    pub(super) fn look_at_kept(&mut self, cards: &mut Cards) -> Bytes {
+        let kept = self.pins.kept();
+        cards.set_kept(self.pins.kept_beyond(cards.host_limit()));
+        kept
     }
 
     /// Makes it `bytes` large.

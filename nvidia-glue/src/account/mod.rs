@@ -30,6 +30,7 @@ mod objects;
 mod page_tables;
 mod pieces;
 mod pinned;
+mod pins;
 mod processor_mappings;
 mod query;
 mod registrations;

@@ -29,6 +29,9 @@ impl Accounts {
     pub fn pin(&mut self, process: Pid, object: ObjectName, parent: Handle, length: u64) -> Result<(), Refusal> {
         let memory = Some((Card::HOST, Bytes(length / FOR_EACH + OBJECT)));
         let reservation = self.reserve(Ask { client: object.client, kind: Kind::Pinned, memory, process })?;
+        if let Some(charge) = reservation.charge {
+            self.charges.pins(charge);
+        }
         // A handle that the driver chooses nobody hears of here; one that is taken it refuses.
         let is_named = object.object != Handle::NONE && self.tree.find(object).is_none();
         if is_named {
@@ -41,6 +44,34 @@ impl Accounts {
             reservation.armed.disarm();
         }
         Ok(())
+    }
+
+    /// The driver has `object`, and `length` bytes of the program's pinned by it: that is what is charged for from now on.
+    pub fn found_pinned(&mut self, object: ObjectName, length: u64) {
+        if let Some(charge) = self.pin_of(object) {
+            self.charges.resize(&mut self.cards, charge, Bytes(length / FOR_EACH + OBJECT));
+            self.charges.has_pinned(charge, Some(length));
+        }
+    }
+
+    /// Whether `object` is pinned memory of which the driver was not asked yet, or did not say, what it is.
+    pub fn is_pin_unknown(&self, object: ObjectName) -> bool {
+        self.pin_of(object).is_some_and(|charge| !self.charges.is_pin_known(charge))
+    }
+
+    /// Whether `object` is pinned memory, and known to be.
+    pub fn is_pin_known(&self, object: ObjectName) -> bool {
+        self.pin_of(object).is_some_and(|charge| self.charges.is_pin_known(charge))
+    }
+
+    /// How much memory of the host's is gone but for what pinned memory may keep of it.
+    pub fn kept_by_pins(&mut self) -> Bytes {
+        self.charges.look_at_kept(&mut self.cards)
+    }
+
+    fn pin_of(&self, object: ObjectName) -> Option<ChargeId> {
+        let object = self.tree.find(object).and_then(|index| self.tree.get(index));
+        object.filter(|object| object.kind == Kind::Pinned).and_then(|object| object.charge)
     }
 
     /// The pinned memory that goes with `object`, itself included.
@@ -63,6 +94,7 @@ impl Accounts {
         let Some(object) = self.tree.get(index).copied().filter(|object| object.kind == Kind::Pinned) else { return };
         if let Some(charge) = object.charge {
             self.charges.hold(charge);
+            self.charges.has_pinned(charge, None);
             self.unfound.0.push(charge);
             self.counts.add(Kind::Pinned);
         }

@@ -112,7 +112,7 @@ impl Accounts {
         self.counts.fits(ask.kind, &self.limits)?;
         let mut charge = None;
         if let Some((card, bytes)) = ask.memory {
-            self.cards.fits(card, bytes)?;
+            self.fits(card, bytes)?;
             charge = Some(self.charges.add(&mut self.cards, ask.process, card, bytes).ok_or(self.too_many_objects())?);
         }
         self.counts.add(ask.kind);
@@ -124,6 +124,17 @@ impl Accounts {
             attached: Vec::new(),
             armed: Armed::new(&self.abandoned),
         })
+    }
+
+    /// Whether `bytes` more would fit.
+    pub(super) fn fits(&mut self, card: Card, bytes: Bytes) -> Result<(), Refusal> {
+        let fits = self.cards.fits(card, bytes);
+        if fits.is_ok() || card != Card::HOST || !self.cards.has_kept() {
+            return fits;
+        }
+        // What is pinned goes without anybody's looking at what that keeps.
+        self.charges.look_at_kept(&mut self.cards);
+        self.cards.fits(card, bytes)
     }
 
     /// Reserves room for a duplicate of `source` in `client`; it is charged for nothing of its own, and holds what is attached to

@@ -193,7 +193,7 @@ impl Accounts {
     /// When that is too much.
     pub fn reserve_pool(&mut self, process: Pid, length: Bytes) -> Result<Hold, Refusal> {
         self.references_fit(1)?;
-        self.cards.fits(Card::HOST, length)?;
+        self.fits(Card::HOST, length)?;
         let charge = self.charges.add(&mut self.cards, process, Card::HOST, length).ok_or(self.too_many_objects())?;
         Ok(Hold { charge: Some(charge), armed: Armed::new(&self.abandoned) })
     }

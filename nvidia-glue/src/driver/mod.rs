@@ -101,6 +101,11 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// Descriptors that the call names (the control file of `NV_ESC_REGISTER_FD`) are in `files`, as for [`Driver::ioctl`].
     fn in_callers_place(&self, file: &DeviceFile, call: DriverCall<'_>) -> Option<io::Result<i32>>;
 
+    /// Whether the kernel executes what it is let execute: then it reads the caller's memory again by itself.
+    fn is_in_kernel(&self) -> bool {
+        true
+    }
+
     /// Opens a node for the mediator itself.
     ///
     /// # Errors

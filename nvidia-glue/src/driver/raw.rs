@@ -90,6 +90,26 @@ impl Raw<'_> {
         Ok((status, buffers.pop().map_or_else(Vec::new, |buffer| buffer.bytes)))
     }
 
+    /// `NV0041_CTRL_CMD_GET_SURFACE_INFO` {count, list} of memory in the client, for its length in pages of 4 KiB; `None`: the driver does not say.
+    pub(crate) fn memory_pages(&self, memory: Handle) -> io::Result<Option<u32>> {
+        const GET_SURFACE_INFO: u32 = 0x0041_0110;
+        /// `surfaceInfoList`.
+        const LIST: usize = 8;
+        /// `NV0041_CTRL_SURFACE_INFO_INDEX_PHYS_SIZE`, which every release has.
+        const PAGES: u32 = 7;
+        let mut args = [0; NVOS54];
+        for (at, value) in [(0, self.client.0), (4, memory.0), (8, GET_SURFACE_INFO), (24, 16)] {
+            let _ = write_u32(&mut args, at, value);
+        }
+        let (mut params, mut list) = (vec![0; 16], vec![0; 8]);
+        let _ = write_u32(&mut params, 0, 1) && write_u32(&mut list, 0, PAGES);
+        let list = Buffer { holder: Holder::Buffer(0), offset: LIST, bytes: list };
+        let mut buffers = [parameters(NVOS54_PARAMS, params), list];
+        let status = self.call(CONTROL, &mut args, &mut buffers, &[])?;
+        let pages = buffers.last().and_then(|list| read_u32(&list.bytes, 4));
+        Ok(pages.filter(|_| status.is_ok()))
+    }
+
     /// `NV_ESC_RM_MAP_MEMORY` of an object of the client's own that belongs to no card, for reading. `target`: whose next `mmap`
     /// at offset 0 maps it.
     pub(crate) fn map_for_reading(&self, object: Handle, length: u64, target: &DeviceFile) -> io::Result<Status> {

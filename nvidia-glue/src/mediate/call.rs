@@ -281,6 +281,13 @@ impl<'a> Flight<'a> {
         if let Err(end) = self.confirm() {
             return Some(Err(end));
         }
+        if !driver.is_in_kernel() {
+            // As the kernel would, whatever was looked at before.
+            if let Err(error) = self.caller.read(self.address, &mut self.args) {
+                return Some(Err(error.into()));
+            }
+            self.original.clone_from(&self.args);
+        }
         let file = self.file.clone();
         let result = driver.in_callers_place(&file, self.driver_call())?;
         Some(result.map(|returned| self.returned = returned).map_err(errno))

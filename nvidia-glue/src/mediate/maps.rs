@@ -16,8 +16,7 @@ use crate::{
     driver::{FileField, Holder},
     rm::{
         Handle, Status,
-        classes::OS_DESCRIPTOR,
-        decode::{AllocMemory, IdleChannels, MapDma, MapMemory, Share, UnmapMemory},
+        decode::{IdleChannels, MapDma, MapMemory, Share, UnmapMemory},
         layout::{Width, read_number, read_u32, read_u64, write_u32},
     },
 };
@@ -48,6 +47,7 @@ impl Session {
                 return Err(Stop::End(End::Status(Status::INVALID_ARGUMENT)));
             }
             let object = ObjectName::new(map.client, map.memory);
+            self.is_no_hidden_memory(object)?;
             self.map_for_processor(flight, object)?;
             if flight.row.status(&flight.args).is_some_and(Status::is_ok) {
                 lock(&self.accounts).processor_mapped(object);
@@ -187,20 +187,6 @@ impl Session {
         flight.execute(self.driver.as_ref())?;
         let _ = write_u32(&mut flight.args, IDLE_TIMEOUT, asked);
         flight.finish()
-    }
-
-    /// `NV_ESC_RM_ALLOC_MEMORY`: only the kernel can execute it, and so only what programs use it for is let through. A thread that
-    /// rewrites it meanwhile may get another class, none of which gives out a card's memory (docs/driver-calls.md).
-    pub(super) fn alloc_memory(&self, flight: &mut Flight<'_>, alloc: AllocMemory) -> Result<Answer, End> {
-        self.own_client(alloc.client)?;
-        if alloc.class != OS_DESCRIPTOR {
-            return Err(End::Status(Status::INVALID_CLASS));
-        }
-        flight.confirm()?;
-        let (pid, object) = (flight.pid, ObjectName::new(alloc.client, alloc.object));
-        let length = alloc.limit.saturating_add(1);
-        self.reserve(pid, |accounts| accounts.pin(pid, object, alloc.parent, length))?;
-        self.continue_call(flight)
     }
 
     pub(super) fn share(&self, flight: &mut Flight<'_>, share: Share) -> Result<Answer, End> {

@@ -26,6 +26,7 @@ mod observer;
 mod open_files;
 mod people;
 mod pieces;
+mod pinned;
 mod processes;
 mod raw;
 mod reconcile;

@@ -109,4 +109,17 @@ pub enum DriftKind {
         /// By `/proc/PID/maps`.
         mapped: Bytes,
     },
+    /// A call that pins a program's own memory was rewritten between the look at it and its execution.
+    Pinned {
+        /// Who made it; the thread that rewrote it may be another process's.
+        by: Pid,
+        /// How much was asked for.
+        asked: Bytes,
+        /// How much the driver has.
+        found: Bytes,
+        /// Of which class that is: 0x71, the program's memory; 0x3e, memory that the driver has made for it.
+        class: u32,
+        /// What the driver may make for the container.
+        limit: Bytes,
+    },
 }

@@ -101,6 +101,11 @@ impl OpenFiles {
         self.controls.iter().any(|kept| kept.id == id)
     }
 
+    /// The file that a client lives on.
+    pub(super) fn control_of(&self, client: Handle) -> Option<KeptControl> {
+        self.controls.iter().find(|kept| kept.clients.contains(&client)).cloned()
+    }
+
     pub(super) fn all_controls(&self) -> Vec<KeptControl> {
         self.controls.clone()
     }

@@ -4,7 +4,7 @@ use super::{Session, locks::lock};
 use crate::{
     account::ObjectName,
     driver::DeviceFile,
-    rm::{Handle, Status, classes::OS_DESCRIPTOR},
+    rm::{Handle, Status},
 };
 
 /// So many objects go at once: a CUDA context has some hundred and fifty. Each takes the driver some ten microseconds, of which its lock is held
@@ -54,22 +54,5 @@ impl Session {
             self.forget(client, object);
         }
         Ok(status)
-    }
-
-    /// What is pinned with `object` and where it was said to be; the rest is somewhere else.
-    pub(super) fn find_pinned(&self, file: &DeviceFile, client: Handle, object: Handle) -> Vec<Handle> {
-        let mut pinned = lock(&self.accounts).pinned_with(client, object);
-        pinned.retain(|pinned| {
-            let is_there = self.is_pinned(file, client, *pinned);
-            if !is_there {
-                lock(&self.accounts).pinned_elsewhere(ObjectName::new(client, *pinned));
-            }
-            is_there
-        });
-        pinned
-    }
-
-    fn is_pinned(&self, file: &DeviceFile, client: Handle, object: Handle) -> bool {
-        self.class_of(file, client, object) == Some(OS_DESCRIPTOR)
     }
 }

@@ -48,6 +48,7 @@ impl Session {
         self.drop_unheld_control_files(|clients| charged.iter().any(|client| clients.contains(client)));
         self.drop_dead_clients(&charged);
         self.look_at_managed();
+        self.look_at_what_is_pinned();
         let files = lock(&self.accounts).charged_uvm_files();
         self.drop_unheld_uvm_files(|file| files.contains(&file));
         // Somebody is about to be refused: memory that only exports hold, to files that no process has, does not wait for who may come for it.
@@ -190,6 +191,7 @@ impl Session {
         self.look_at_managed();
         self.drop_unheld_uvm_files(|_| true);
         self.drop_unheld_tokens(super::TRANSIT);
+        self.look_at_what_is_pinned();
         if lock(&self.accounts).has_freed_while_mapped() {
             self.drop_gone_host_mappings();
         }

@@ -25,6 +25,7 @@ use super::{
     making::Made,
     open_files::OpenFiles,
     people::People,
+    pinned::UnderWay,
     refresh::Found,
     setup::host_memory_limit,
     topology::Topology,
@@ -60,6 +61,8 @@ pub struct Session {
     pub(super) found: Mutex<Found>,
     pub(super) files: Mutex<OpenFiles>,
     pub(super) host_mappings: HostMappings,
+    /// Calls that pin memory, of which the driver was not asked yet what came of them.
+    pub(super) pinning: UnderWay,
     pub(super) locks: Locks,
     /// Looks at what may be gone.
     pub(super) looks: Looks,
@@ -146,6 +149,7 @@ impl Session {
             found: Mutex::default(),
             files: Mutex::default(),
             host_mappings,
+            pinning: UnderWay::default(),
             locks: Locks::default(),
             looks: Looks::default(),
             failures: Failures::default(),
@@ -167,10 +171,10 @@ impl Session {
         let mut undo = None;
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
         lock(&self.accounts).thread_called(caller.thread());
-        let answer = match *stopped {
+        let answer = self.thread_is_back(caller.thread()).and_then(|()| match *stopped {
             Stopped::Ioctl { fd, command, argument } => self.ioctl(caller, (fd, command, argument), &mut undo),
             Stopped::Mmap { .. } => self.mmap(caller, stopped),
-        };
+        });
         let answer = answer.unwrap_or_else(|end| match end {
             End::Errno(errno) => Answer::Errno(errno),
             End::Status(_) => Answer::Errno(libc::EINVAL),

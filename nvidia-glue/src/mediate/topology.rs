@@ -68,6 +68,12 @@ impl Topology {
         self.find(client, card, Place::Device)
     }
 
+    /// All devices of the client's.
+    pub(super) fn devices(&self, client: Handle) -> Vec<Handle> {
+        let objects = self.clients.get(&client).into_iter().flatten();
+        objects.filter(|(_, placed)| placed.place == Place::Device).map(|(handle, _)| *handle).collect()
+    }
+
     fn find(&self, client: Handle, card: Card, place: Place) -> Option<Handle> {
         let mut objects = self.clients.get(&client)?.iter();
         objects.find(|(_, placed)| placed.card == card && placed.place == place).map(|(handle, _)| *handle)

@@ -78,6 +78,9 @@ pub const OS_EVENT: u32 = 0x79;
 /// `NV01_MEMORY_SYSTEM_OS_DESCRIPTOR`: pages of the program, pinned; by `NV_ESC_RM_ALLOC_MEMORY` only.
 pub const OS_DESCRIPTOR: u32 = 0x71;
 
+/// `NV01_MEMORY_SYSTEM`: memory of the host's that the driver makes.
+pub const SYSTEM_MEMORY: u32 = 0x3e;
+
 /// The row of a class; `None`: not known, to be refused with [`Status::INVALID_CLASS`] and counted, because it could obtain
 /// memory.
 pub fn class(id: u32) -> Option<Class> {

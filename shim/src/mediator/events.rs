@@ -327,6 +327,7 @@ fn account(mediation: &Mediation, file: &UsageFile, period: Duration) {
             // Once more after the last has ended.
             had_processes = has_processes;
         }
+        mediation.session.look_at_what_is_pinned();
         mediation.session.tell_utilization();
         let usage = mediation.session.usage();
         if !has_processes && !had_processes && usage == last {

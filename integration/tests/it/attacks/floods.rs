@@ -15,6 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("attacks::many_tiny_allocations", tiny),
         Case::egpu("attacks::objects_with_hidden_memory", objects),
         Case::egpu("attacks::memory_of_the_hosts_freed_while_it_is_mapped", pinned),
+        Case::egpu("attacks::memory_of_the_hosts_pinned_while_it_is_mapped", pinned_while_mapped),
         Case::egpu("attacks::a_flooded_mediator", flood),
         Case::egpu("attacks::a_storm_of_signals", signals),
         Case::egpu("attacks::recycled_process_ids", recycled),
@@ -71,6 +72,22 @@ fn pinned(node: &Node) {
     if !on_real_cards() {
         assert_eq!(node.host_memory_used(), 0);
     }
+}
+
+/// Defence: memory that was mapped counts for as long as something lives that was pinned meanwhile (`nvidia-glue/src/account/pins.rs`). What may
+/// be kept so has a bound of its own, as large as the other.
+fn pinned_while_mapped(node: &Node) {
+    let neighbour = Neighbour::new(node);
+    let bound = host_memory_bound();
+    let most = (4 * bound / MIB).to_string();
+    let container = attacker(node, &["pin-mapped", "256", &most]).start().unwrap();
+    assert_eq!(container.stdio.value("registered"), 0);
+    let kept = container.stdio.value("kept").cast_unsigned();
+    assert_eq!(container.stdio.value("status"), OUT_OF_MEMORY, "after {} MiB", kept / MIB);
+    assert!(kept <= 2 * bound, "{} MiB of {}", kept / MIB, bound / MIB);
+    assert_eq!(container.stdio.value("again"), 0, "what was let go of is to be had again");
+    neighbour.and_quota_holds();
+    neighbour.end(container);
 }
 
 /// What the driver may make on the host for one container: a quarter of the machine's memory, and 16 GiB at the most.

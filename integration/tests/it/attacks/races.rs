@@ -1,14 +1,15 @@
 //! Threads that change what is looked at, between the look and the use.
 
-use integration::{Node, hostile::MIB};
+use integration::{Node, egpu::on_real_cards, hostile::MIB};
 
-use super::{Neighbour, attacker};
+use super::{Neighbour, attacker, until_free};
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::egpu("attacks::a_thread_that_rewrites_the_size", size),
         Case::egpu("attacks::a_thread_that_rewrites_the_class", class),
+        Case::egpu("attacks::a_thread_that_rewrites_what_is_pinned", pinned),
         Case::egpu("attacks::a_thread_that_closes_the_file", close),
         Case::egpu("attacks::a_thread_with_its_own_descriptors", own_table),
     ]
@@ -31,6 +32,26 @@ fn class(node: &Node) {
     container.stdio.value("done");
     neighbour.and_quota_holds();
     neighbour.end(container);
+}
+
+/// Defence: the driver is asked afterwards what came of a call that only the kernel can execute (`nvidia-glue/src/mediate/pinned.rs`). Who has
+/// made something else of it is ended; the memory goes with him.
+fn pinned(node: &Node) {
+    for arguments in [&["race-pin", "3000", "4"] as &[_], &["race-pin", "3000", "4", "name"]] {
+        let neighbour = Neighbour::new(node);
+        let mut container = attacker(node, arguments).start().unwrap();
+        let code = container.wait().unwrap();
+        neighbour.is_well();
+        container.delete().unwrap();
+        let output = container.stdio.finish();
+        assert_eq!(output.value("registered"), 0);
+        assert!(code == 137 || (code == 0 && output.value("host") == 0), "exit {code}: {}", output.stdout());
+        neighbour.container.end();
+        until_free(node);
+        if !on_real_cards() {
+            assert_eq!(node.host_memory_used(), 0);
+        }
+    }
 }
 
 /// Defence: the call is executed on a duplicate that was taken once; a number that is no file of the driver's is answered,

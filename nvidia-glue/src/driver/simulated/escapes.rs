@@ -166,15 +166,20 @@ fn alloc_memory(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     let client = state.client(file, own)?;
     let card = client.card_of(parent).ok_or(super::objects::INVALID_OBJECT_PARENT)?;
     let handle = client.new_handle(own, get(args, 8))?;
+    let length = limit.checked_add(1).and_then(|length| length.checked_next_multiple_of(4096));
+    let length = length.ok_or(Status::INVALID_ARGUMENT);
     let kind = match class {
-        0x3e | OS_DESCRIPTOR => {
-            Kind::SystemMemory(Arc::new(HostMemory { length: limit.saturating_add(1), _piece: None }))
-        }
+        0x3e => Kind::SystemMemory(state.take_of_host(length?)?),
+        OS_DESCRIPTOR => Kind::SystemMemory(Arc::new(HostMemory { length: length?, _piece: None })),
         0x40 => Kind::VirtualMemory,
         _ => return Err(Status::INVALID_CLASS),
     };
+    let client = state.client(file, own)?;
     client.objects.insert(handle, super::objects::Object { parent, class, kind, depends_on: Vec::new() });
-    put(args, 8, handle);
+    // What was made of the program's own memory, only those can name that have said how.
+    if class != OS_DESCRIPTOR {
+        put(args, 8, handle);
+    }
     if class == 0x40 {
         let capacity = state.cards.get(card).map_or(0, |card| card.memory.capacity());
         put_u64(args, 32, capacity.saturating_sub(1));

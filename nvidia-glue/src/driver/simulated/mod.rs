@@ -173,6 +173,10 @@ impl Driver for SimulatedDriver {
         Some(self.ioctl(file, call))
     }
 
+    fn is_in_kernel(&self) -> bool {
+        false
+    }
+
     fn open(&self, node: Node) -> io::Result<DeviceFile> {
         let path = self.nodes.values().find(|(known, _)| *known == node).map(|(_, path)| path);
         let path =

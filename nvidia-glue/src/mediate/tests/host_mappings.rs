@@ -139,6 +139,80 @@ fn every_way_to_the_same_memory_follows_its_charge() {
     container.assert_nothing_left();
 }
 
+impl Context<'_, '_> {
+    /// Pins some of the program's memory, the driver does not say which.
+    fn pin(&self, object: u32, length: u64) -> Result<(), Status> {
+        let program = self.program;
+        let card = program.open(Node::Card(program.container.inventory.cards[0].minor));
+        program.escape(card, 0xc9, &mut self.control.to_le_bytes());
+        let mut args = vec![0; 56];
+        for (at, value) in [(0, self.client), (4, self.device), (8, object), (12, 0x71), (48, u32::MAX)] {
+            assert!(write_u32(&mut args, at, value));
+        }
+        assert!(write_u64(&mut args, 32, length - 1));
+        let answer = program.escape(card, 0x27, &mut args);
+        program.close(card);
+        result(answer, &args, 40)
+    }
+}
+
+fn kept(container: &Container) -> u64 {
+    lock(&container.session.accounts).kept_by_pins().0
+}
+
+/// Nobody says which pages an object pins: they may be of what was mapped when it was made.
+#[test]
+fn what_was_pinned_while_it_was_mapped_counts_against_a_bound() {
+    let machine = Machine::new(1);
+    let container = container(&machine, ObjectLimits::default());
+    let program = container.program();
+    let context = program.context(0);
+    let mut count = 0;
+    let status = loop {
+        let (memory, file) = match context.mapped(16 * MIB) {
+            Ok(mapped) => mapped,
+            Err(status) => break status,
+        };
+        context.pin(0x100 + count, 16 * MIB).unwrap();
+        context.free(memory).unwrap();
+        program.close(file);
+        container.session.reconcile();
+        count += 1;
+        assert!(count <= 8, "{count}");
+    };
+    // As much as may be in use may be kept as well.
+    assert_eq!((status, kept(&container)), (Status::NO_MEMORY, u64::from(count) * 16 * MIB));
+    assert!(u64::from(count) * 16 * MIB > LIMIT, "{count}");
+    (0..count).for_each(|pin| context.free(0x100 + pin).unwrap());
+    let (memory, file) = context.mapped(16 * MIB).unwrap();
+    context.free(memory).unwrap();
+    program.close(file);
+    container.session.reconcile();
+    assert_eq!((kept(&container), charged(&container)), (0, 0));
+}
+
+/// Contexts come and go beside a pool of pinned memory that is never freed.
+#[test]
+fn what_programs_pin_keeps_nothing() {
+    let machine = Machine::new(1);
+    let container = container(&machine, ObjectLimits::default());
+    let program = container.program();
+    let pool = program.context(0);
+    pool.pin(0x100, 1024 * MIB).unwrap();
+    for round in 0..20 {
+        let context = program.context(0);
+        let (_, file) = context.mapped(32 * MIB).unwrap();
+        context.pin(0x100, 64 * MIB).unwrap();
+        // The pool grows by a little, for good.
+        pool.pin(0x200 + round, 4096).unwrap();
+        program.close(file);
+        context.free(context.client).unwrap();
+        program.close(context.control);
+        container.session.reconcile();
+        assert_eq!(kept(&container), u64::from(round + 1) * 4096);
+    }
+}
+
 /// The driver takes one mapping for each file.
 #[test]
 fn a_file_that_is_named_twice_is_watched_for_its_first_mapping() {

@@ -373,7 +373,8 @@ fn pinned_memory(context: &Context<'_, '_>) -> u32 {
     let card = program.open(Node::Card(program.container.inventory.cards[0].minor));
     program.escape(card, 0xc9, &mut context.control.to_le_bytes());
     let mut args = vec![0; 56];
-    for (at, value) in [(0, context.client), (4, context.device), (12, 0x71), (32, 0xffff), (48, u32::MAX)] {
+    let words = [(0, context.client), (4, context.device), (8, 0x5c00_0077), (12, 0x71), (32, 0xffff), (48, u32::MAX)];
+    for (at, value) in words {
         assert!(write_u32(&mut args, at, value));
     }
     let answer = program.escape(card, 0x27, &mut args);
@@ -403,7 +404,7 @@ fn what_the_driver_has_made_for_itself_is_not_duplicated_nor_given_out() {
     }
     assert_eq!((objects(), spy.duplicates()), (before, 0));
     assert_eq!(export(&context, hidden), Err(Status::NOT_SUPPORTED));
-    // Pinned memory whose handle the driver chose is not known either, and may be.
+    // Pinned memory was made without the mediator, and may be.
     let duplicate = program.dup(other.control, (other.client, other.device), (context.client, pinned)).unwrap();
     assert_eq!((objects(), spy.duplicates()), (before + 1, 1));
     export(&context, pinned).unwrap();

@@ -6,12 +6,15 @@ use super::{
     super::{
         allocate::GRAPHICS,
         bytes::{get, put, put_u64},
-        objects::{Client, GENERIC, Kind, VideoMemory},
+        objects::{Client, GENERIC, Kind, Memory, VideoMemory},
         state::State,
     },
     Control,
 };
-use crate::{driver::Holder, rm::Status};
+use crate::{
+    driver::{Buffer, Holder},
+    rm::Status,
+};
 
 /// What the driver says that the buffers of a graphics context take. An H200's, whose take more: `scheduling`.
 const TOLD_CONTEXT_BUFFERS: u64 = 5_435_392;
@@ -157,6 +160,31 @@ pub(super) fn context_buffer_size(state: &mut State, control: &mut Control<'_, '
         return Err(INVALID_OBJECT);
     }
     put_u64(params, 8, TOLD_CONTEXT_BUFFERS);
+    Ok(())
+}
+
+/// `NV0041_CTRL_GET_SURFACE_INFO_PARAMS`: count, pointer to pairs of index and value.
+pub(super) fn surface_info(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    let (file, client, object) = (control.call.file, control.client, control.object);
+    let memory = Memory::of(&state.client(file, client)?.object(object)?.kind).ok_or(Status::NOT_SUPPORTED)?;
+    let count = get(control.params(), 0) as usize;
+    let params =
+        control.call.buffers.iter().position(|buffer| buffer.holder == Holder::Args && buffer.offset == super::PARAMS);
+    let is_list = |buffer: &&mut Buffer| {
+        buffer.offset == 8 && params.is_some_and(|params| buffer.holder == Holder::Buffer(params))
+    };
+    let Some(list) = control.call.buffers.iter_mut().find(is_list) else { return Ok(()) };
+    for pair in list.bytes.chunks_exact_mut(8).take(count) {
+        let value = match (get(pair, 0), &memory) {
+            // Attributes, compression.
+            (1 | 5 | 8, _) => 0,
+            (7, memory) => u32::try_from(memory.length() / 4096).map_err(|_| GENERIC)?,
+            (9, Memory::Host(_)) => 1,
+            (9, Memory::Video(_)) => 2,
+            _ => return Err(Status::INVALID_ARGUMENT),
+        };
+        put(pair, 4, value);
+    }
     Ok(())
 }
 

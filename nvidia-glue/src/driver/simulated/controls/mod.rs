@@ -31,6 +31,7 @@ enum On {
     Subdevice,
     Group,
     Channel,
+    Memory,
     Any,
 }
 
@@ -77,8 +78,7 @@ const NO_EFFECT: &[u32] = &[
     0x1f0,
     0x279,
     0x27b,
-    0xa04,       // Of memory: its surface.
-    0x0041_0110, // Of devices: counts, modes, classes, partitions, capabilities, channels, limits.
+    0xa04, // Of devices: counts, modes, classes, partitions, capabilities, channels, limits.
     0x0080_0280,
     0x0080_0288,
     0x0080_0289,
@@ -179,6 +179,7 @@ const CONTROLS: &[Row] = &[
     row(0x3d0a, On::Client, 76, export::create),
     row(0x3d0b, On::Client, 2128, export::objects_to_fd),
     row(0x3d0c, On::Client, 652, export::objects_from_fd),
+    row(0x0041_0110, On::Memory, 16, memory::surface_info),
     row(0x2080_0110, On::Subdevice, 132, gpus::name),
     row(0x2080_0111, On::Subdevice, 64, gpus::short_name),
     row(0x2080_014a, On::Subdevice, 268, gpus::gid),
@@ -250,6 +251,7 @@ fn takes(on: On, target: Option<&Object>) -> bool {
             | (On::Subdevice, Some(Kind::Subdevice { .. }))
             | (On::Group, Some(Kind::ChannelGroup { .. }))
             | (On::Channel, Some(Kind::Channel { .. }))
+            | (On::Memory, Some(Kind::VideoMemory(_) | Kind::SystemMemory(_)))
     )
 }
 
@@ -268,14 +270,20 @@ fn handle_info(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), S
     Ok(())
 }
 
-/// `GET_CHILD_HANDLE`: hParent, class, the child or 0.
+/// `GET_CHILD_HANDLE`: hParent, class, the child with the lowest handle. The class is the driver's internal one; of those, these are known here.
 fn child_handle(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     let (file, client) = (control.call.file, control.client);
     let params = control.params();
-    let (parent, class) = (get(params, 0), get(params, 4));
+    let (parent, internal) = (get(params, 0), get(params, 4));
+    let class = match internal {
+        0x00_7a98 => 0x3e,
+        0xb3_dacd => 0x71,
+        _ => return Err(Status::OBJECT_NOT_FOUND),
+    };
     let objects = &state.client(file, client)?.objects;
     let child = objects.iter().find(|(_, object)| object.parent == parent && object.class == class);
-    put(params, 8, child.map_or(0, |(handle, _)| *handle));
+    let (handle, _) = child.ok_or(Status::OBJECT_NOT_FOUND)?;
+    put(params, 8, *handle);
     Ok(())
 }
 
