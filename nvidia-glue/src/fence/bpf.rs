@@ -1,5 +1,7 @@
 //! Just enough of a classic BPF assembler for the fence: forward jumps over lists of constants.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 /// `struct sock_filter` (linux/filter.h).
@@ -81,16 +83,28 @@ impl Assembler {
         }
     }
 
-    /// Ends with `value` if `first <= accumulator <= last`.
-    pub(super) fn if_in_range(&mut self, first: u32, last: u32, value: u32) {
-        self.push(JUMP_GREATER_OR_EQUAL, 0, 2, first);
-        self.push(JUMP_GREATER, 1, 0, last);
+    /// Ends with `value` if the accumulator is in `range`.
+    pub(super) fn if_in_range(&mut self, range: &RangeInclusive<u32>, value: u32) {
+        self.push(JUMP_GREATER_OR_EQUAL, 0, 2, *range.start());
+        self.push(JUMP_GREATER, 1, 0, *range.end());
         self.ret(value);
+    }
+
+    /// Runs `section`, which must end by itself, if the accumulator is in `range`; else goes on behind it.
+    pub(super) fn section_if_in_range(&mut self, range: &RangeInclusive<u32>, section: &Self) {
+        self.push(JUMP_GREATER_OR_EQUAL, 0, 1, *range.start());
+        self.push(JUMP_GREATER, 0, 1, *range.end());
+        self.skip(section);
     }
 
     /// Runs `section`, which must end by itself, if the accumulator equals `value`; else goes on behind it.
     pub(super) fn section_if_equal(&mut self, value: u32, section: &Self) {
         self.push(JUMP_EQUAL, 1, 0, value);
+        self.skip(section);
+    }
+
+    /// Appends `section`, and a jump over it for who comes here.
+    fn skip(&mut self, section: &Self) {
         let length = u32::try_from(section.code.len()).unwrap_or(u32::MAX);
         self.push(JUMP, 0, 0, length);
         self.extend(section);

@@ -6,21 +6,25 @@
 //!
 //! What it keys on, and why:
 //! - The resource manager (`nvidia_ioctl()`, kernel-open/nvidia/nv.c) reads a command's **number** and **size** and never
-//!   its type byte or direction. So a command is protected by (number, size) whatever its type says, and, because
-//!   structs grow with driver versions, by number alone where the type is the driver's own `F`.
-//! - UVM (`uvm_ioctl()`, kernel-open/nvidia-uvm/uvm.c) switches over the raw low 32 bits of the command.
+//!   its type byte or direction. Where the type is the driver's own `F`, all numbers are protected, those too that no known
+//!   release has: a later one may have given them a meaning. Only what is a frame buffer's goes through. Under any other type
+//!   a known command is protected by (number, size).
+//! - UVM (`uvm_ioctl()`, kernel-open/nvidia-uvm/uvm.c) switches over the raw low 32 bits of the command. Bare numbers that are
+//!   nobody else's are protected, known or not.
 //! - The kernel cuts a command to 32 bits before any driver sees it; the high word of the argument is ignored here too.
 //! - The driver's 32-bit entry is the same handler with the same structs, so i386 and x32 (ARM on AArch64) are covered.
 //!
-//! Everything else is allowed: the filter is stacked on top of the container's own seccomp profile, and the kernel takes the
-//! strictest answer of all filters.
+//! Everything else is allowed, as it cannot be told from what programs ask of terminals, sockets and other drivers: a number
+//! that no release has under a foreign type byte (TCGETS is 0x5401, number 1), and bare numbers below 8. On the driver's own
+//! files such calls fail, each with a line in the kernel's log. The filter is stacked on top of the container's own seccomp
+//! profile, and the kernel takes the strictest answer of all filters.
 
 mod bpf;
 mod table;
 
 pub use crate::rm::escapes::{ESCAPES as PROTECTED_ESCAPES, Escape};
 pub use bpf::BpfInstruction;
-pub use table::{UVM_COMMANDS, UVM_LIFECYCLE};
+pub use table::{ESCAPE_NUMBERS, FRAME_BUFFER_COMMANDS, SIZED_FRAME_BUFFER_COMMANDS, UVM_COMMANDS, UVM_LIFECYCLE};
 
 use bpf::Assembler;
 
@@ -140,8 +144,6 @@ const OFFSET_MMAP_OFFSET: u32 = 16 + 5 * 8;
 /// `nr` and `size` of an ioctl command, `nr` and `type` of one (asm-generic/ioctl.h).
 const NR_AND_SIZE: u32 = 0x3fff_00ff;
 const NR_AND_TYPE: u32 = 0x0000_ffff;
-/// The driver's own type byte (kernel-open/common/inc/nv-ioctl-numbers.h), in place.
-const TYPE_F: u32 = (b'F' as u32) << 8;
 
 /// `MAP_SHARED` (also in `MAP_SHARED_VALIDATE`) and `MAP_ANONYMOUS`: the same on both machines.
 const MAP_SHARED: u32 = 0x01;
@@ -150,8 +152,8 @@ const MAP_ANONYMOUS: u32 = 0x20;
 const SECCOMP_RET_KILL_PROCESS: u32 = 0x8000_0000;
 const SECCOMP_RET_ALLOW: u32 = 0x7fff_0000;
 
-/// The filter for `arch`: `driver_call` for commands that the driver's own user space sends (type `F`, and UVM's),
-/// ENOTTY for the same commands under a foreign type, which no honest program sends; all else is allowed.
+/// The filter for `arch`: `driver_call` for commands that the driver's own user space sends or may once send (type `F`, and
+/// UVM's), ENOTTY for known ones under a foreign type, which no honest program sends; all else is allowed.
 ///
 /// A filter that notifies also does so for shared mappings of files at a non-zero offset: that is how managed memory is made
 /// (`uvm_mmap()` wants the offset to equal the address), and no ioctl tells of it before. The old mmap of i386, which no C
@@ -203,13 +205,17 @@ fn commands(driver_call: Action) -> Assembler {
     let driver_call = driver_call.return_value();
     let mut section = Assembler::default();
     section.load(OFFSET_COMMAND);
-    section.if_any(&UVM_LIFECYCLE, driver_call);
-    section.if_in_range(*UVM_COMMANDS.start(), *UVM_COMMANDS.end(), driver_call);
+    for uvm in [UVM_COMMANDS, UVM_LIFECYCLE] {
+        section.if_in_range(&uvm, driver_call);
+    }
 
-    section.load(OFFSET_COMMAND);
+    let mut own_type = Assembler::default();
+    own_type.load(OFFSET_COMMAND);
+    own_type.if_in_range(&FRAME_BUFFER_COMMANDS, SECCOMP_RET_ALLOW);
+    own_type.if_any(&SIZED_FRAME_BUFFER_COMMANDS, SECCOMP_RET_ALLOW);
+    own_type.ret(driver_call);
     section.and(NR_AND_TYPE);
-    let own_type: Vec<u32> = PROTECTED_ESCAPES.iter().map(|escape| TYPE_F | u32::from(escape.number)).collect();
-    section.if_any(&own_type, driver_call);
+    section.section_if_in_range(&ESCAPE_NUMBERS, &own_type);
 
     section.load(OFFSET_COMMAND);
     section.and(NR_AND_SIZE);

@@ -73,6 +73,16 @@ fn every_protected_call_is_refused_at_every_entry() {
                 }
             }
         }
+        // Those too that no release has.
+        for number in 0..=255 {
+            for (direction, size) in [(0, 8), (1, 16), (2, 48), (3, 512), (3, 16383), (3, 0)] {
+                let unknown = command(direction, b'F', number, size);
+                assert_eq!(answer(unknown), ENOTTY, "F {number:#x} direction {direction} size {size}");
+            }
+        }
+        for number in 0x21..=255 {
+            assert_eq!(answer(command(0, b'F', number, 0)), ENOTTY, "F {number:#x}, a bare number");
+        }
         for uvm in UVM_COMMANDS.chain(UVM_LIFECYCLE) {
             assert_eq!(answer(u64::from(uvm)), ENOTTY, "UVM {uvm}");
             assert_eq!(answer(u64::from(uvm) | 1 << 32), ENOTTY, "UVM {uvm} with a high word");
@@ -101,7 +111,16 @@ const HARMLESS: &[(&str, u64)] = &[
     ("SIOCETHTOOL", 0x8946),
     ("FIBMAP", 1),
     ("FIGETBSZ", 2),
+    ("SCSI_IOCTL_START_UNIT", 5),
+    ("SCSI_IOCTL_STOP_UNIT", 6),
     ("SCSI_IOCTL_GET_IDLUN", 0x5382),
+    ("FDGETDRVTYP", 0x8010_020f),
+    ("FDFLUSH", 0x024b),
+    ("FDFMTBEG", 0x0247),
+    ("HDIO_GETGEO", 0x0301),
+    ("LPGETSTATUS", 0x060b),
+    ("RAID_VERSION", 0x800c_0910),
+    ("IOCTL_VMCI_INIT_CONTEXT", 0x07a0),
     ("SG_IO", 0x2285),
     ("FS_IOC_GETFLAGS", 0x8008_6601),
     ("FS_IOC_SETFLAGS", 0x4008_6602),
@@ -120,6 +139,16 @@ const HARMLESS: &[(&str, u64)] = &[
     ("BLKSSZGET", 0x1268),
     ("LOOP_CTL_GET_FREE", 0x4c82),
     ("FBIOGET_VSCREENINFO", 0x4600),
+    ("FBIOPUT_VSCREENINFO", 0x4601),
+    ("FBIOGET_FSCREENINFO", 0x4602),
+    ("FBIOGETCMAP", 0x4604),
+    ("FBIOPUTCMAP", 0x4605),
+    ("FBIOPAN_DISPLAY", 0x4606),
+    ("FBIOGET_CON2FBMAP", 0x460f),
+    ("FBIOPUT_CON2FBMAP", 0x4610),
+    ("FBIOBLANK", 0x4611),
+    ("FBIOGET_VBLANK", 0x8020_4612),
+    ("FBIOGET_DISPINFO", 0x4618),
     ("FBIO_WAITFORVSYNC", 0x4004_4620),
     ("DRM_IOCTL_VERSION", 0xc040_6400),
     ("DRM_IOCTL_GET_CAP", 0xc010_640c),
@@ -316,6 +345,31 @@ fn with_a_listener_only_the_drivers_own_type_is_notified() {
     assert_eq!(answer(command(3, 0, 0x2b, 48)), ENOTTY, "another type is no honest program");
     assert_eq!(answer(33), NOTIFY);
     assert_eq!(answer(0x3000_0001), NOTIFY);
+    assert_eq!(answer(command(3, b'F', 0xf0, 16)), NOTIFY, "an escape that no release has");
+    assert_eq!(answer(221), NOTIFY, "a UVM command that no release has");
+    assert_eq!(answer(command(3, b'T', 0xf0, 16)), ALLOW, "it cannot be told from another driver's");
+}
+
+/// Where one range ends, another begins: each command of two bytes, and each bare one with the driver's highest bits.
+#[test]
+fn what_is_decided_about_ends_where_others_begin() {
+    let guarded = |command: u64| {
+        let (number, size) = (command & 0xff, command >> 16 & 0x3fff);
+        let known = |escape: &&Escape| u64::from(escape.number) == number;
+        let escape = PROTECTED_ESCAPES.iter().find(known);
+        escape.is_some_and(|escape| escape.guarded_sizes().any(|guarded| u64::from(guarded) == size))
+    };
+    for (arch, audit, nr) in WAYS {
+        let program = program(*arch, Action::UserNotification);
+        for command in (0..=0xffff).chain(0x2fff_ff00..=0x3000_02ff) {
+            let expected = match command {
+                8..=0x1ff | 0x4621..=0x46ff | 0x3000_0000..=0x3000_00ff => NOTIFY,
+                command if guarded(command) => ENOTTY,
+                _ => ALLOW,
+            };
+            assert_eq!(run(&program, *audit, *nr, command), expected, "{command:#x} at {audit:#x} {nr}");
+        }
+    }
 }
 
 #[test]
