@@ -16,6 +16,7 @@ mod pinned;
 mod scheduling;
 mod spy;
 mod uncharged;
+mod unknown;
 mod utilization;
 mod views;
 mod world;

@@ -24,7 +24,7 @@ use crate::{
     forks::NoForks,
     mediate::{
         Answer, Caller, CallerError, Drift, GrantedCard, Observer, OverMemoryEvent, Pid, Processes, Session,
-        SessionSetup, Stopped, UnknownCall, UvmMapping, locks::lock, looks,
+        SessionError, SessionSetup, Stopped, UnknownCall, UvmMapping, locks::lock, looks,
     },
     rm::{
         DriverRelease, Node, Status,
@@ -89,6 +89,23 @@ impl Machine {
         cards: &[usize],
         limit: u64,
     ) -> Container {
+        self.try_container(driver, over_memory, cards, limit, (RELEASE, false)).unwrap()
+    }
+
+    /// One beside a driver that says that it is of `release`; whether an unknown one is passed.
+    pub(super) fn container_beside(&self, release: DriverRelease, passed: bool) -> Result<Container, SessionError> {
+        let driver = Arc::clone(&self.driver) as Arc<dyn Driver>;
+        self.try_container(driver, OverMemory::Deny, &[0], GIB, (release, passed))
+    }
+
+    fn try_container(
+        &self,
+        driver: Arc<dyn Driver>,
+        over_memory: OverMemory,
+        cards: &[usize],
+        limit: u64,
+        (release, pass_unknown_driver): (DriverRelease, bool),
+    ) -> Result<Container, SessionError> {
         let told = Arc::new(Told::default());
         let people = Arc::new(Everybody::default());
         let granted = |(index, at): (u32, &usize)| {
@@ -106,23 +123,22 @@ impl Machine {
         };
         let setup = SessionSetup {
             cards: (0..).zip(cards).map(granted).collect(),
-            release: RELEASE,
-            pass_unknown_driver: false,
+            release,
+            pass_unknown_driver,
             driver,
             throttle: Throttle::default(),
             over_memory,
             processes: Arc::clone(&people) as Arc<dyn Processes>,
             observer: Arc::clone(&told) as Arc<dyn Observer>,
         };
-        let session = Session::new(setup).unwrap();
-        Container {
-            session,
+        Ok(Container {
+            session: Session::new(setup)?,
             told,
             people,
             driver: Arc::clone(&self.driver),
             next_pid: Arc::clone(&self.next_pid),
             inventory: self.inventory.clone(),
-        }
+        })
     }
 }
 
