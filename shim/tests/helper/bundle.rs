@@ -225,14 +225,17 @@ pub struct Mediator {
 
 impl Mediator {
     pub async fn start(bench: &Bench) -> Self {
+        Self::with(bench, setup(bench)).await.unwrap()
+    }
+
+    pub async fn with(bench: &Bench, setup: Setup) -> Result<Self, HelperError> {
         let pair = || {
             use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap()
         };
         let ((intake, intake_end), (control, control_end)) = (pair(), pair());
-        let setup = setup(bench);
-        let process = bench.client.mediate(setup, vec![intake_end, control_end]).await.unwrap();
-        Self { process: process.into(), intake: intake.into(), control: control.into() }
+        let process = bench.client.mediate(setup, vec![intake_end, control_end]).await?;
+        Ok(Self { process: process.into(), intake: intake.into(), control: control.into() })
     }
 
     /// One message to it, as JSON.

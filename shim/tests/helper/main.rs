@@ -198,6 +198,10 @@ async fn the_fence_holds_for_init_and_exec_only_where_asked(bench: &Bench) {
     for (fence, answer) in [(false, "EBADF"), (true, "ENOTTY")] {
         let container = bench.container(&["/probe", "ioctl"], Bench::add_probe).with(|create| create.fence = fence);
         assert_eq!(container.run().await.unwrap(), (0, format!("{answer}\n")), "init, fence: {fence}");
+        // Calls that no release of the driver has likewise; the third is on a file that knows none, the fourth is no driver's.
+        let container = bench.container(&["/probe", "unknown"], Bench::add_probe).with(|create| create.fence = fence);
+        let answers = format!("{answer} {answer} ENOTTY EBADF {answer}\n");
+        assert_eq!(container.run().await.unwrap(), (0, answers), "unknown calls, fence: {fence}");
     }
     let mut container = bench.container(&["sleep", "1000"], Bench::add_probe);
     let init = container.create().await.unwrap();

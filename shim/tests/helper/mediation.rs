@@ -2,6 +2,7 @@
 
 use crate::bundle::{self, Bench, Mediator, process, wait};
 use crate::{Case, cases};
+use egpu_shim::mediator::Setup;
 use egpu_shim::mediator::message::{FromMediator, ToMediator};
 use egpu_shim::sys;
 use std::os::fd::AsFd;
@@ -9,6 +10,8 @@ use std::os::fd::AsFd;
 pub fn cases() -> Vec<(&'static str, Case)> {
     cases![
         calls_of_init_and_exec_reach_the_mediator,
+        calls_that_no_release_has_are_refused_and_told,
+        a_driver_that_is_not_known_is_refused_or_taken_for_the_nearest,
         without_its_mediator_no_call_succeeds,
         a_mediator_has_no_rights_left,
         a_storm_of_signals_does_not_keep_a_call_from_ending,
@@ -37,6 +40,37 @@ async fn calls_of_init_and_exec_reach_the_mediator(bench: &Bench) {
     }
     container.delete().await.unwrap();
     wait(&init);
+    mediator.end();
+}
+
+/// By the mediator, that is: the file itself would answer ENOTTY, as it does to what is asked of any other file.
+async fn unknown_calls_are_mediated(bench: &Bench, mediator: &Mediator) {
+    let container = bench.container(&["/probe", "unknown"], |spec| bench.add_mediated_probe(spec)).mediated(mediator);
+    assert_eq!(container.run().await.unwrap(), (0, "EINVAL EINVAL ENOTTY EBADF done\n".into()));
+    for name in ["ioctl 0xf0", "ioctl 0xdd"] {
+        match mediator.hear() {
+            FromMediator::Log { warning: true, text } => {
+                assert!(text.contains(name) && text.contains("refused"), "{text}");
+            }
+            other => panic!("{name} was not told of: {other:?}"),
+        }
+    }
+}
+
+async fn calls_that_no_release_has_are_refused_and_told(bench: &Bench) {
+    let mediator = Mediator::start(bench).await;
+    unknown_calls_are_mediated(bench, &mediator).await;
+    mediator.end();
+}
+
+async fn a_driver_that_is_not_known_is_refused_or_taken_for_the_nearest(bench: &Bench) {
+    let setup =
+        |pass_unknown_driver| Setup { release: "700.1".to_owned(), pass_unknown_driver, ..bundle::setup(bench) };
+    let refused = Mediator::with(bench, setup(false)).await.err().unwrap().to_string();
+    assert!(refused.contains("700.01.00") && refused.contains("525 to 595"), "{refused}");
+    assert!(refused.contains("`unknown_driver = \"pass\"`"), "{refused}");
+    let mediator = Mediator::with(bench, setup(true)).await.unwrap();
+    unknown_calls_are_mediated(bench, &mediator).await;
     mediator.end();
 }
 

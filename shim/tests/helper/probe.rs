@@ -7,6 +7,7 @@ use nix::errno::Errno;
 pub fn run(arguments: &[String]) -> bool {
     match arguments.first().map(String::as_str) {
         Some("ioctl") => ioctl(),
+        Some("unknown") => unknown(),
         Some("storm") => storm(),
         Some("listener") => listener(),
         Some("forks") => forks(),
@@ -19,16 +20,41 @@ pub fn run(arguments: &[String]) -> bool {
 
 /// A driver call (`NV_ESC_SYS_PARAMS`) on the control node, or, where there is none, on a descriptor that is not open.
 fn call() -> String {
+    const SYS_PARAMS: u64 = 0xc008_46d6;
+    answer(control(), SYS_PARAMS)
+}
+
+/// The control node, opened once; -1 where there is none.
+fn control() -> i32 {
     use std::os::fd::AsRawFd;
     use std::sync::OnceLock;
-    const SYS_PARAMS: u64 = 0xc008_46d6;
     static CONTROL: OnceLock<Option<std::fs::File>> = OnceLock::new();
     let open = || std::fs::OpenOptions::new().read(true).write(true).open("/dev/nvidiactl").ok();
-    let fd = CONTROL.get_or_init(open).as_ref().map_or(-1, AsRawFd::as_raw_fd);
+    CONTROL.get_or_init(open).as_ref().map_or(-1, AsRawFd::as_raw_fd)
+}
+
+/// What a call with at most 8 bytes answers.
+fn answer(fd: i32, command: u64) -> String {
     let mut parameters = [0u8; 8];
-    // SAFETY: the call takes a structure of 8 bytes.
-    let answer = unsafe { libc::ioctl(fd, SYS_PARAMS as _, parameters.as_mut_ptr()) };
+    // SAFETY: none of the callers' commands takes more than 8 bytes.
+    let answer = unsafe { libc::ioctl(fd, command as _, parameters.as_mut_ptr()) };
     if answer == -1 { format!("{:?}", Errno::last()) } else { "done".to_owned() }
+}
+
+/// Calls that no release of the driver has, on its own file and on another one; one that is a frame buffer's, for a descriptor that is not
+/// open; and a driver call that there is.
+fn unknown() {
+    const UNKNOWN: u64 = 0xc008_46f0;
+    const UNKNOWN_OF_UVM: u64 = 221;
+    const FBIOGET_VSCREENINFO: u64 = 0x4600;
+    let answers = [
+        answer(control(), UNKNOWN),
+        answer(control(), UNKNOWN_OF_UVM),
+        answer(0, UNKNOWN),
+        answer(-1, FBIOGET_VSCREENINFO),
+        call(),
+    ];
+    println!("{}", answers.join(" "));
 }
 
 extern "C" fn ignore(_: i32) {}
