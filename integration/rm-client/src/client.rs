@@ -111,7 +111,15 @@ impl Client {
     /// # Errors
     /// What the driver answers.
     pub fn control(&self, object: u32, number: u32, params: &mut [u8]) -> Result<(), RmError> {
-        let mut args = words([self.handle, object, number], 32);
+        self.control_in(self.handle, object, number, params)
+    }
+
+    /// The same of an object of any client, on this one's file.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn control_in(&self, client: u32, object: u32, number: u32, params: &mut [u8]) -> Result<(), RmError> {
+        let mut args = words([client, object, number], 32);
         put_u64(&mut args, 16, address_of(params));
         put(&mut args, 24, u32::try_from(params.len()).unwrap_or(u32::MAX));
         self.escape(&format!("control {number:#x}"), CONTROL, &mut args, 28)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     RmError,
-    bytes::{put_u64, words},
+    bytes::{put, put_u64, words},
     compute::{ENDLESS, Engine, Group, disable},
 };
 
@@ -51,7 +51,12 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("stop-reset", stop_reset),
     ("resume", resume),
     ("many-channels", many_channels),
+    ("idle-channels", idle_channels),
+    ("preempt", preempt),
 ];
+
+/// For how long a driver is asked to wait, with what everybody's calls need: as long as it lets anybody say.
+const HELD_US: u32 = 1_000_000;
 
 /// Its group stays on the engine for a second.
 fn own_timeslice(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
@@ -230,4 +235,22 @@ fn many_channels(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> 
     }
     effect.executed += Duration::from_nanos(many.executed_ns()?);
     many.free()
+}
+
+/// `IDLE_CHANNELS` of channels that always have work.
+fn idle_channels(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
+    const IDLE_CHANNELS: u32 = 0x0080_1714;
+    const TIMEOUT: usize = 16392;
+    // numChannels, hChannels[4096], flags, timeout.
+    let mut params = words([1, group.channels.first().copied().unwrap_or_default()], 16396);
+    put(&mut params, TIMEOUT, HELD_US);
+    effect.count(group.device.client.control(group.device.device, IDLE_CHANNELS, &mut params))
+}
+
+/// `PREEMPT` with a time of its own to wait.
+fn preempt(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
+    const PREEMPT: u32 = 0xa06c_0105;
+    // bWait, bManualTimeout, timeoutUs.
+    let mut params = words([0x0101, HELD_US], 8);
+    effect.count(group.device.client.control(group.handle, PREEMPT, &mut params))
 }

@@ -9,6 +9,7 @@ pub mod bytes;
 pub mod client;
 pub mod compute;
 pub mod compute_attacks;
+pub mod controls;
 pub mod device;
 pub mod exports;
 pub mod files;

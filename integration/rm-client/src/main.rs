@@ -23,7 +23,9 @@ use rm_client::{
     Client, Device, RmError,
     attacks::ATTACKS,
     bytes::parse_size,
-    compute_attacks, exports,
+    compute_attacks,
+    controls::{self, Objects},
+    exports,
     files::Nodes,
     load::{Load, Watch},
     processes, random, smi, sys, system,
@@ -54,6 +56,9 @@ usage: rm-client COMMAND [--card N] [--dev DIRECTORY]
   burst TIME WORK EVERY [...]           has so much work every so often
   storm TIME N [...]                    N processes have work without end, each as its own client
   steal NAME TIME                       works, and tries to get more than its share; `steal list` names the ways
+  controls [CLIENT DEVICE SUBDEVICE GROUP CHANNEL]
+                                        tries each control by which a card's sharing could be decided: `NAME=STATUS` (-ERRNO); with handles that
+                                        another program has told (`spin` does): on these
   raw NODE COMMAND HEX [--int80]        one ioctl with these bytes, for example raw nvidiactl 0xc00446c9 ffffffff
 SIZE: bytes, or 64K, 512MiB, 2G. TIME, WORK, EVERY: seconds, or 200ms. Work is engine time of simulated cards.
 exit codes: 0 done, 1 usage or unexpected, 2 out of memory, 3 refused otherwise, 4 a system call failed";
@@ -183,6 +188,7 @@ fn run(options: &Options) -> Result<ExitCode, RmError> {
             Ok(ExitCode::SUCCESS)
         }
         ["steal", name, time] => work::steal(options, name, time),
+        ["controls", handles @ ..] => try_controls(options, handles),
         ["raw", node, command, hex] => raw(options, node, command, hex),
         _ => Err(RmError::Nonsense { what: USAGE.into() }),
     }
@@ -399,6 +405,33 @@ fn attack(options: &Options, name: &str, size: u64) -> Result<ExitCode, RmError>
     with_device(options, |device| {
         println!("{name}: holds {} bytes", attack(device, size)?);
         options.hold();
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// The answers of [`controls`].
+fn try_controls(options: &Options, handles: &[&str]) -> Result<ExitCode, RmError> {
+    let handles = handles.iter().map(|handle| number(handle)).collect::<Result<Vec<_>, _>>()?;
+    let handles: Vec<u32> = handles.into_iter().map(|handle| u32::try_from(handle).unwrap_or(u32::MAX)).collect();
+    with_device(options, |device| {
+        let outcomes = match handles.as_slice() {
+            [] => controls::try_own(device),
+            [client, device_, subdevice, group, channel] => {
+                let (client, channel) = (*client, *channel);
+                let objects = Objects { client, device: *device_, subdevice: *subdevice, group: *group, channel };
+                controls::try_others(device, &objects)
+            }
+            _ => return Err(RmError::Nonsense { what: USAGE.into() }),
+        };
+        for (name, outcome) in outcomes {
+            let status = match outcome {
+                Ok(()) => 0,
+                Err(RmError::Refused { status, .. }) => i64::from(status),
+                Err(RmError::System { source, .. }) => -i64::from(source.raw_os_error().unwrap_or(0)),
+                Err(error) => return Err(error),
+            };
+            println!("{name}={status}");
+        }
         Ok(ExitCode::SUCCESS)
     })
 }

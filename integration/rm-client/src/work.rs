@@ -9,7 +9,7 @@ use std::{
 
 use rm_client::{
     Client, Device, RmError,
-    compute::{Burst, Got, Load, Worker, now_ns},
+    compute::{Burst, Got, Group, Load, Worker, now_ns},
     compute_attacks::{ATTACKS, Effect},
     processes, system,
 };
@@ -61,6 +61,11 @@ pub(crate) fn work(options: &Options, seconds: &str, burst: Option<(&str, &str)>
     let places = options.card..options.card + cards;
     let devices: Vec<Device<'_>> = places.map(|card| client.device(card)).collect::<Result<_, _>>()?;
     let mut worker = Worker::start(&devices, Load { groups, channels, copy, burst })?;
+    if let Some(group) = worker.groups().next() {
+        let Group { device, handle, channels } = group;
+        let channel = channels.first().copied().unwrap_or_default();
+        println!("handles {} {} {} {handle} {channel}", device.client.handle, device.device, device.subdevice);
+    }
     println!("working=1");
     let end = Instant::now() + time;
     let (begin, mut last) = (worker.got()?, worker.got()?);

@@ -13,6 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::egpu("attacks::everything_that_rm_client_tries", all).needing(rm_client),
         Case::egpu("attacks::random_honest_programs", random).needing(rm_client),
+        Case::egpu("attacks::controls_that_decide_about_a_card", controls).needing(rm_client),
     ]
 }
 
@@ -66,4 +67,23 @@ fn random(node: &Node) {
         assert!(most.is_some_and(|most| most > 0 && most <= QUOTA * MIB), "{}", output.stdout());
         until_free(node);
     }
+}
+
+/// Defence: controls by which a card's sharing could be decided are refused before there is a call to the driver.
+fn controls(node: &Node) {
+    let neighbour = Neighbour::new(node);
+    let attacker = idle(node, "attacker", QUOTA);
+    let tried = assert_refused(&attacker.read("rm-client controls"));
+    assert!(tried >= 32, "{tried} were tried");
+    neighbour.end(attacker);
+}
+
+/// How many calls `rm-client controls` has made, each of which was refused: by the driver's status, or by an errno.
+#[track_caller]
+pub(crate) fn assert_refused(told: &str) -> usize {
+    let answers = told.lines().filter_map(|line| line.split_once('='));
+    let answers: Vec<(&str, i64)> = answers.map(|(name, status)| (name, status.parse().expect("a status"))).collect();
+    let let_through: Vec<_> = answers.iter().filter(|(_, status)| *status == 0).map(|(name, _)| *name).collect();
+    assert!(let_through.is_empty(), "{let_through:?} were let through");
+    answers.len()
 }

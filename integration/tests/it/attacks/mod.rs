@@ -17,7 +17,7 @@ use integration::{
     hostile::{MIB, value},
 };
 
-pub(crate) use self::clients::rm_client;
+pub(crate) use self::clients::{assert_refused, rm_client};
 use crate::{
     case::Case,
     memory::{granted, idle, until_free, until_used},

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use integration::Node;
+use integration::{Node, stdio::Output};
 
-use super::{around, each_time, granted, share, spinning, until_shares};
-use crate::case::Case;
+use super::{around, each_time, end, granted, share, spinning, until_shares};
+use crate::{attacks::assert_refused, case::Case};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
@@ -16,6 +16,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("compute::stealing_with_many_channels", many_channels),
         Case::egpu("compute::stealing_with_many_processes", processes),
         Case::egpu("compute::stealing_on_a_soft_card", soft),
+        Case::egpu("compute::stealing_by_making_the_driver_wait", waiting_driver),
+        Case::egpu("compute::each_control_that_could_decide_about_a_card", controls),
     ]
 }
 
@@ -60,7 +62,34 @@ fn new_channels(node: &Node) {
     steal(node, &["new-channels", "new-groups"]);
 }
 
+/// Defence: the driver waits a millisecond at most, or as long as it does by itself, where the program asks for a second each time: everybody's
+/// calls wait meanwhile, also those that end its window.
+fn waiting_driver(node: &Node) {
+    steal_by(node, &["idle-channels", "preempt"], |output| {
+        let tried = output.value("tried");
+        (tried <= 4).then(|| format!("{tried} calls were answered in three seconds"))
+    });
+}
+
+/// Defences: each is refused; of another container's objects, what a program may do to its own, too. What is tried changes nothing for anybody.
+fn controls(node: &Node) {
+    let neighbour = spinning(node, "neighbour", &[("EGPU_COMPUTE", "60%")]);
+    let attacker = spinning(node, "attacker", &[("EGPU_COMPUTE", "20%")]);
+    let told = neighbour.stdio.stdout_so_far();
+    let handles = told.lines().find_map(|line| line.strip_prefix("handles ")).expect("it tells its handles");
+    let own = assert_refused(&attacker.read("rm-client controls"));
+    let others = assert_refused(&attacker.read(&format!("rm-client controls {handles}")));
+    assert!(own >= 32 && others >= own + 12, "{own} and {others} were tried");
+    until_shares("nothing has changed", &[(&neighbour.stdio, NEIGHBOURS), (&attacker.stdio, 20.0)]);
+    end([neighbour, attacker]);
+}
+
 fn steal(node: &Node, names: &[&str]) {
+    steal_by(node, names, |_| None);
+}
+
+/// Each of these attacks has no effect, and nothing is `wrong` with what it has told.
+fn steal_by(node: &Node, names: &[&str], wrong: impl Fn(&Output) -> Option<String>) {
     let neighbour = spinning(node, "neighbour", &[("EGPU_COMPUTE", "60%")]);
     let mut stolen = Vec::new();
     for name in names {
@@ -72,6 +101,9 @@ fn steal(node: &Node, names: &[&str]) {
             let got = output.value("share_permille");
             if got > OWN * 10 + SLACK {
                 return Some(format!("{name}: {got} per mille, {} calls accepted", output.value("accepted")));
+            }
+            if let Some(wrong) = wrong(&output) {
+                return Some(format!("{name}: {wrong}"));
             }
             // What was taken off would stay off.
             let left = share(&neighbour.stdio, 0, 0, Duration::from_secs(2));

@@ -12,6 +12,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("compute::preemptive_is_equal_among_those_with_processes", preemptive),
         Case::egpu("compute::soft_lends_what_is_not_used", soft),
         Case::egpu("compute::soft_goes_by_containers_not_by_their_groups", groups),
+        Case::egpu("compute::soft_lets_groups_that_do_not_fit_take_turns", many_groups),
+        Case::egpu("compute::low_priority_with_many_groups_is_low_priority", many_low_groups),
         Case::egpu("compute::low_priority_runs_in_what_high_leaves", priority),
     ]
 }
@@ -91,6 +93,31 @@ fn groups(node: &Node) {
     let one = spinning(node, "one", &weight);
     until_within("half each", &[(&many.stdio, 20.0..=58.0), (&one.stdio, 20.0..=58.0)]);
     end([many, one]);
+}
+
+/// More than half the card has time slices for, beside one: they take turns, or would have more than half.
+fn many_groups(node: &Node) {
+    let weight = [("EGPU_POLICY", "soft"), ("EGPU_WEIGHT", "1")];
+    let spin = [SPIN, &["--groups", "40"]].concat();
+    let many = granted(node, "many", &weight).args(&spin).start().unwrap();
+    let one = spinning(node, "one", &weight);
+    until_within("half each", &[(&many.stdio, 20.0..=58.0), (&one.stdio, 20.0..=58.0)]);
+    end([one]);
+    until_shares("alone", &[(&many.stdio, 100.0)]);
+    end([many]);
+}
+
+/// Each would have a share of its own, were they not off the card.
+fn many_low_groups(node: &Node) {
+    let spin = [SPIN, &["--groups", "40"]].concat();
+    let low = granted(node, "low", &[("EGPU_PRIORITY", "low")]).args(&spin).start().unwrap();
+    until_shares("alone", &[(&low.stdio, 100.0)]);
+    let high = granted(node, "high", &[("EGPU_PRIORITY", "high")]).start().unwrap();
+    let work = exec(&high, "work", SPIN);
+    until_within("nothing is left", &[(&low.stdio, 0.0..=8.0), (&work.stdio, 40.0..=100.0)]);
+    work.end();
+    until_shares("high has no work", &[(&low.stdio, 100.0)]);
+    end([low, high]);
 }
 
 fn priority(node: &Node) {

@@ -83,11 +83,9 @@ const NO_EFFECT: &[u32] = &[
     0x0080_0288,
     0x0080_0289,
     0x0080_0292,
-    0x0080_1108,
     0x0080_1307,
     0x0080_1402,
     0x0080_170d,
-    0x0080_1714,
     0x0080_1909, // Of subdevices: the card.
     0x2080_0102,
     0x2080_0119,
@@ -102,7 +100,6 @@ const NO_EFFECT: &[u32] = &[
     0x2080_01a3,
     0x2080_0406, // Its graphics engine.
     0x2080_1201,
-    0x2080_1210,
     0x2080_121b,
     0x2080_1227,
     0x2080_122a,
@@ -151,6 +148,32 @@ const NO_EFFECT: &[u32] = &[
     0xcb33_0101,
 ];
 
+/// Controls that a real driver executes for whoever asks, or whoever has `CAP_SYS_NICE`, and that no program in a container has a use for:
+/// executed without an effect, so that it shows when one is let through.
+const HARMFUL: &[u32] = &[
+    // Of devices: who may run where, which channels run.
+    0x0080_1108,
+    0x0080_1705,
+    // Of subdevices: resets, policies, keys, clocks, watchdogs.
+    0x2080_01a9,
+    0x2080_01aa,
+    0x2080_01ac,
+    0x2080_01ad,
+    0x2080_1115,
+    0x2080_111a,
+    0x2080_1121,
+    0x2080_122c,
+    0x2080_205b,
+    0x2080_220a,
+    0x2080_220b,
+    // Of groups and channels: levels, real time, run lists.
+    0x506f_0105,
+    0xa06c_0107,
+    0xa06c_0110,
+    0xa06f_0109,
+    0xa06f_0111,
+];
+
 const CONTROLS: &[Row] = &[
     row(0x201, On::Client, 128, gpus::attached_ids),
     row(0x202, On::Client, 40, gpus::id_info),
@@ -185,17 +208,19 @@ const CONTROLS: &[Row] = &[
     row(0x2080_014a, On::Subdevice, 268, gpus::gid),
     row(0x2080_018d, On::Subdevice, 3812, memory::pids),
     row(0x2080_018e, On::Subdevice, 14408, memory::pid_info),
+    row(0x2080_1210, On::Subdevice, 32, scheduling::preemption_mode),
     row(0x2080_1218, On::Subdevice, 16, memory::context_buffer_size),
     row(0x2080_1301, On::Subdevice, 16, memory::fb_info_v1),
     row(0x2080_1303, On::Subdevice, 1028, memory::fb_info),
     row(0x0080_170f, On::Device, 16, scheduling::set_channel_properties),
+    row(0x0080_1714, On::Device, 16396, scheduling::idle_channels),
     row(0x2080_110b, On::Subdevice, 536, scheduling::disable_channels),
     row(0x2080_2087, On::Subdevice, 12, load::video_engine),
     row(0x2080_2096, On::Subdevice, 55888, load::samples),
     row(0xa06c_0101, On::Group, 3, scheduling::schedule),
     row(0xa06c_0103, On::Group, 8, scheduling::set_timeslice),
     row(0xa06c_0104, On::Group, 8, scheduling::timeslice),
-    row(0xa06c_0105, On::Group, 8, |_, _| Ok(())),
+    row(0xa06c_0105, On::Group, 8, scheduling::preempt),
     row(0xa06f_0103, On::Channel, 3, scheduling::schedule),
     row(0xa06f_0104, On::Channel, 4, |_, _| Ok(())),
     row(0xc36f_0103, On::Channel, 3, scheduling::schedule),
@@ -225,7 +250,7 @@ pub(super) fn control(state: &mut State, call: &mut Call<'_>) -> Result<(), Stat
     // A few, which are answered without the card (`RMCTRL_FLAGS_NO_GPUS_ACCESS`), a real driver answers all the same.
     card.and_then(|card| state.cards.get(card)).map_or(Ok(()), |card| card.check_control(command))?;
     let target = if object == client { None } else { Some(state.client(call.file, client)?.object(object)?) };
-    if NO_EFFECT.contains(&command) {
+    if NO_EFFECT.contains(&command) || HARMFUL.contains(&command) {
         return Ok(());
     }
     let row = CONTROLS.iter().find(|row| row.command == command).ok_or(Status::NOT_SUPPORTED)?;

@@ -1,6 +1,6 @@
 //! Taking channels on and off a card.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     super::{
@@ -119,6 +119,49 @@ pub(super) fn timeslice(state: &mut State, control: &mut Control<'_, '_>) -> Res
         put_u64(control.params(), 0, slice_us);
     }
     Ok(())
+}
+
+/// numChannels, hChannels\[4096\], flags, timeout in microseconds: as if they always had something to do.
+pub(super) fn idle_channels(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    const CHANNELS: usize = 4;
+    const TIMEOUT: usize = 16392;
+    let (file, client, card) = (control.call.file, control.client, control.card()?);
+    let params = control.params();
+    let timeout_us = get(params, TIMEOUT);
+    let named: Vec<u32> =
+        (0..get(params, 0).min(4096) as usize).map(|index| get(params, CHANNELS + index * 4)).collect();
+    let owner = state.client(file, client)?;
+    for channel in &named {
+        if !matches!(owner.object(*channel)?.kind, Kind::Channel { .. }) {
+            return Err(INVALID_CHANNEL);
+        }
+    }
+    if named.is_empty() { Ok(()) } else { hold(state, card, timeout_us) }
+}
+
+/// flags, hChannel: a channel or a group of the client. Whatever is at work here leaves at once.
+pub(super) fn preemption_mode(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    const CHANNEL: usize = 4;
+    let (file, client) = (control.call.file, control.client);
+    let channel = get(control.params(), CHANNEL);
+    match state.client(file, client)?.object(channel)?.kind {
+        Kind::Channel { .. } | Kind::ChannelGroup { .. } => Ok(()),
+        _ => Err(INVALID_CHANNEL),
+    }
+}
+
+/// bWait, bManualTimeout, timeoutUs: as if it did not leave. How long the driver waits by itself is not said; not at all, here.
+pub(super) fn preempt(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    const TIMEOUT: usize = 4;
+    let card = control.card()?;
+    let params = control.params();
+    let is_set = |at: usize| params.get(at).is_some_and(|flag| *flag != 0);
+    if is_set(0) && is_set(1) { hold(state, card, get(params, TIMEOUT)) } else { Ok(()) }
+}
+
+fn hold(state: &State, card: usize, time_us: u32) -> Result<(), Status> {
+    let card = state.cards.get(card).ok_or(Status::INVALID_DEVICE)?;
+    card.engines.hold(Duration::from_micros(time_us.into())).map_err(|error| card.cannot_count(&error))
 }
 
 /// hChannel, property, value: of any channel of the client, whoever else uses the card.

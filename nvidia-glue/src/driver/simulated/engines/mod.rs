@@ -213,6 +213,11 @@ impl Engines {
         })?
     }
 
+    /// Waits with what everybody's calls need, as the driver does for channels that are not done in time.
+    pub(super) fn hold(&self, time: Duration) -> io::Result<()> {
+        self.file.locked(|_| self.clock.pass(time))
+    }
+
     /// Sets a group's slice, for its channels to come, too.
     pub(super) fn set_slice(&self, group: &Group, slice_us: u64) -> io::Result<()> {
         group.slice_us.store(slice_us, Ordering::Relaxed);
