@@ -1,10 +1,11 @@
 # Compute quotas on a real card, as tables; sourced by run.sh, whose functions it uses. Each table has its baseline in the same run.
 # EGPU_GPU_COMPUTE: which parts (caps together case3 weights priority edges flood preemption migrate utilization errors groups two); default: all that the machine has cards for.
-# EGPU_GPU_LOADS: which loads the caps are tried with (short long graph cooperative training). EGPU_GPU_PEER: a library that limits by LD_PRELOAD
+# EGPU_GPU_LOADS: which loads the caps are tried with (short long graph cooperative training), EGPU_GPU_CAPS: which caps. EGPU_GPU_PEER: a library that limits by LD_PRELOAD
 # and CUDA_DEVICE_SM_LIMIT (HAMi-core's interface), with which the same is done beside; it is no part of the bundle. EGPU_GPU_BATCHES: of which sizes the weights are (16 32 64 128).
 # Rows for the picture are added to RESULT.tsv.
 
 parts=${EGPU_GPU_COMPUTE:-caps together weights priority edges flood preemption migrate utilization errors groups case3 two}
+caps_asked=${EGPU_GPU_CAPS:-90 75 50 33 25 10 5}
 loads_of_caps=${EGPU_GPU_LOADS:-short long graph cooperative training}
 has_torch=$(python3 -c 'import torch; print("yes")' 2>/dev/null)
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:/usr/local/nvidia/lib64:/usr/local/nvidia/lib
@@ -61,14 +62,14 @@ begun() {
     done
 }
 settle() { wait $loads 2>/dev/null; loads=; }
-# measured SECONDS NAME...: prints one rate for each.
+# measured SECONDS NAME...: prints one rate for each. tail: how much longer to wait for what is told (0.8 s).
 measured() {
     local from to name duration=$1
     shift
     from=$(monotonic_us)
     sleep "$duration"
     to=$(monotonic_us)
-    sleep 0.8
+    sleep "${tail:-0.8}"
     for name in "$@"; do rate "$work/told/$name" "$from" "$to"; echo; done
 }
 pass_of() { "$bin/egpu" set "$1" --compute "$2%" --wait >"$work/set.out" 2>&1 || { echo "egpu set $1 --compute $2%:"; cat "$work/set.out"; return 1; }; }
@@ -125,7 +126,7 @@ caps() {
         begin caps caps $(load $kind caps 90)
         begun caps
         all= worst=0
-        for cap in 90 75 50 33 25 10 5; do
+        for cap in $caps_asked; do
             pass_of caps $cap || continue
             sleep 0.4
             seconds=3; [ $cap -le 10 ] && seconds=5
@@ -146,13 +147,14 @@ caps() {
 # The same load on the same card under the other library, outside.
 peer_caps() { # KIND
     local kind=$1 cap achieved all=
-    for cap in 90 75 50 33 25 10 5; do
+    for cap in $caps_asked; do
         begin peer - env "LD_PRELOAD=$EGPU_GPU_PEER" CUDA_DEVICE_SM_LIMIT=$cap CUDA_DEVICE_MEMORY_LIMIT=16g GPU_CORE_UTILIZATION_POLICY=force \
             "CUDA_DEVICE_MEMORY_SHARED_CACHE=$work/peer$RANDOM$RANDOM" LIBCUDA_LOG_LEVEL=1 $(load "$kind" - 60)
         begun peer
         # It takes some seconds to find its way.
         sleep 3
-        achieved=$(percent "$(measured 5 peer)" "${solo_of[$kind]}")
+        # It may hold a launch up for long.
+        achieved=$(percent "$(tail=3 measured 5 peer)" "${solo_of[$kind]}")
         [ "$achieved" != 0.00 ] || { achieved=failed; tail -n 3 "$work/told/peer"; }
         all="$all $cap: $achieved "
         [ "$achieved" = failed ] || row "$(basename "$EGPU_GPU_PEER")" "$kind" one $cap "$achieved"
