@@ -16,6 +16,8 @@ use crate::{mediate::Pid, rm::Handle};
 const FOR_EACH: u64 = 128;
 /// For an object itself.
 const OBJECT: u64 = 4096;
+/// The largest that pages are anywhere: the last one may be pinned for less.
+const PAGE: u64 = 64 << 10;
 
 /// Pinned memory that is nowhere to be found.
 #[derive(Debug, Default)]
@@ -50,7 +52,7 @@ impl Accounts {
     pub fn found_pinned(&mut self, object: ObjectName, length: u64) {
         if let Some(charge) = self.pin_of(object) {
             self.charges.resize(&mut self.cards, charge, Bytes(length / FOR_EACH + OBJECT));
-            self.charges.has_pinned(charge, Some(length));
+            self.charges.has_pinned(charge, Some(length.saturating_add(PAGE)));
         }
     }
 

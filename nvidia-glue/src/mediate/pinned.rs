@@ -6,7 +6,7 @@
 //! made the call is back with another one, or has ended; until then the driver is asked again each time that the accounts are looked through.
 //!
 //! What is not what was said is freed, and the container ended: no program does so by mistake, and the processor may have mapped it already, by the
-//! same call. What is nowhere to be found is looked for below the devices of all clients that the call could have named, where the driver tells of the
+//! same call; so it is when memory turns up in a call that nobody has made. What is nowhere to be found is looked for below the devices of all clients that the call could have named, where the driver tells of the
 //! object of a class that has the lowest handle. What is not found there stays charged as what was asked for ([`crate::account`]).
 
 use std::sync::{
@@ -160,7 +160,9 @@ impl Session {
 
     fn look_at(&self, call: Pinning, is_over: bool) -> Outcome {
         let outcome = self.locks.with(&[Name::Client(call.name.client)], || self.outcome_of(call));
-        if outcome == Outcome::Nothing && !is_over {
+        // A control in a client that is gone would be a line in the kernel's log, each time.
+        let is_gone = || matches!(self.driver.client_exists(&self.own, call.name.client), Ok(false));
+        if outcome == Outcome::Nothing && !is_over && !is_gone() {
             // The kernel is perhaps still at it.
             return outcome;
         }
@@ -253,19 +255,26 @@ impl Session {
 
     /// What was made without the mediator is no memory of the host's that nobody counts: a mapping would keep it when it is freed. For whoever
     /// has the client locked.
+    ///
+    /// # Errors
+    /// It is: it is freed, and the container ended.
     pub(super) fn is_no_hidden_memory(&self, name: ObjectName) -> Result<(), End> {
-        let is_known = {
+        let (is_known, owner) = {
             let accounts = lock(&self.accounts);
-            accounts.object(name).is_some_and(|object| object.kind != Kind::Pinned) || accounts.is_pin_known(name)
+            let is_sure = accounts.object(name).is_some_and(|object| object.kind != Kind::Pinned);
+            (is_sure || accounts.is_pin_known(name), accounts.owner(name.client))
         };
-        if is_known {
+        let Some(kept) = (if is_known { None } else { lock(&self.files).control_of(name.client) }) else {
+            return Ok(());
+        };
+        if self.class_of(&kept.file, name.client, name.object) != Some(SYSTEM_MEMORY) {
             return Ok(());
         }
-        let Some(kept) = lock(&self.files).control_of(name.client) else { return Ok(()) };
-        match self.class_of(&kept.file, name.client, name.object) {
-            Some(SYSTEM_MEMORY) => Err(End::Status(Status::OBJECT_NOT_FOUND)),
-            _ => Ok(()),
-        }
+        let under_way = self.pinning.all().into_iter().find(|call| call.name == name);
+        let pid = owner.unwrap_or(Pid(0));
+        let call = under_way.unwrap_or(Pinning { number: 0, thread: 0, pid, name, length: 0 });
+        self.end_for(call, &kept.file, name, (SYSTEM_MEMORY, self.length_of(&kept.file, name)));
+        Err(End::Status(Status::OBJECT_NOT_FOUND))
     }
 
     /// What is pinned with `object` and where it was said to be; the rest is somewhere else. For whoever has the client locked.

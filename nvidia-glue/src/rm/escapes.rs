@@ -246,10 +246,11 @@ pub const ESCAPES: &[Escape] = &[
         0x27,
         Action::Continue(
             "pins pages of the caller's own address space, which the kernel finds only in the caller's place. Let through \
-             for class 0x71 (pinned memory) in a client of the container's, counted, and refused for every other; a thread that \
+             for class 0x71 (pinned memory) under a free handle in a client of the container's, counted, and refused for every other; a thread that \
              rewrites class or client meanwhile gets no video memory without CAP_SYS_ADMIN: class 0x40 fails, and tells the \
-             size of the card's heap in `limit`; but class 0x3e gives it memory of the host's, uncharged; up to driver 580 class 0xf3 aliases what its owner has exported to an \
-             NVLink fabric",
+             size of the card's heap in `limit`; up to driver 580 class 0xf3 aliases what its owner has exported to an \
+             NVLink fabric. Class 0x3e, memory of the host's, and a greater length it does get: the driver is asked afterwards \
+             what the handle is (controls 0xd02, 0x410110), and for memory under another one (0xd05); what is not as it was asked for is freed, and ends the container",
         ),
         &[layout(56, Some(40)).with_descriptors(&[descriptor(48, NoFile::Negative)])],
         "registers the program's memory",

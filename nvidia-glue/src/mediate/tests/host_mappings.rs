@@ -209,7 +209,7 @@ fn what_programs_pin_keeps_nothing() {
         context.free(context.client).unwrap();
         program.close(context.control);
         container.session.reconcile();
-        assert_eq!(kept(&container), u64::from(round + 1) * 4096);
+        assert_eq!(kept(&container), u64::from(round + 1) * (4096 + (64 << 10)));
     }
 }
 

@@ -291,31 +291,44 @@ fn what_came_to_nothing_stays_charged_and_ends_nobody() {
     assert_eq!((host(&container), pinned(&container)), (0, 0));
 }
 
-/// A mapping would keep it.
+/// A mapping would keep it, and the call itself could have mapped it.
 #[test]
-fn what_was_made_of_it_is_not_mapped_before_it_is_known() {
+fn what_was_made_of_it_is_not_used_before_it_is_known() {
     let machine = Machine::new(1);
     let container = machine.container(&[0], MIB);
     let (program, other) = (container.program(), container.program());
     let context = program.context(0);
-    pin_rewritten(&context, card_of(&context), (0x70, MIB), &[(CLASS, 0x3e)]);
+    let card = card_of(&context);
     // Another process has its file.
     let control = other.give(program.file_of(context.control));
     let lent = Context { program: &other, control, ..context };
-    let file = other.open(Node::Control);
-    let mut args = vec![0; 56];
-    for (at, value) in [(0, lent.client), (4, lent.device), (8, 0x70), (48, file.cast_unsigned())] {
-        assert!(write_u32(&mut args, at, value));
-    }
-    assert!(write_u64(&mut args, 24, MIB));
-    let answer = other.escape(control, 0x4e, &mut args);
-    assert_eq!(result(answer, &args, 40), Err(Status::OBJECT_NOT_FOUND));
     let uvm = other.uvm_file();
     lent.register(uvm);
-    assert_eq!(lent.map(uvm, 1 << 30, MIB, 0x70), Err(Status::OBJECT_NOT_FOUND));
-    // Nor is it freed by anybody without notice: the call itself could have mapped it.
-    lent.free(0x70).unwrap();
-    assert_caught(&machine, &program, 0x3e, (MIB, MIB));
+    let map = |object: u32| {
+        let file = other.open(Node::Control);
+        let mut args = vec![0; 56];
+        for (at, value) in [(0, lent.client), (4, lent.device), (8, object), (48, file.cast_unsigned())] {
+            assert!(write_u32(&mut args, at, value));
+        }
+        assert!(write_u64(&mut args, 24, MIB));
+        let answer = other.escape(control, 0x4e, &mut args);
+        result(answer, &args, 40)
+    };
+    let map_on_card = |object: u32| lent.map(uvm, 1 << 30, MIB, object);
+    let free = |object: u32| lent.free(object);
+    let uses: [(u32, &dyn Fn(u32) -> Result<(), Status>, _); 3] = [
+        (0x70, &map, Err(Status::OBJECT_NOT_FOUND)),
+        (0x71, &map_on_card, Err(Status::OBJECT_NOT_FOUND)),
+        (0x72, &free, Ok(())),
+    ];
+    for (object, used, expected) in uses {
+        pin_rewritten(&context, card, (object, MIB), &[(CLASS, 0x3e)]);
+        assert_eq!(used(object), expected);
+        assert_caught(&machine, &program, 0x3e, (MIB, MIB));
+        // The thread has nothing there any more.
+        any_call(&context);
+        assert_eq!(drifts(&container), []);
+    }
 }
 
 /// The driver chooses a handle for 0 and does not say it; what is taken it refuses.
