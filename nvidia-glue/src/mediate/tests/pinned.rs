@@ -291,6 +291,9 @@ fn what_came_to_nothing_stays_charged_and_ends_nobody() {
     assert_eq!((host(&container), pinned(&container)), (0, 0));
 }
 
+/// A call that names an object.
+type Use<'a> = &'a dyn Fn(u32) -> Result<(), Status>;
+
 /// A mapping would keep it, and the call itself could have mapped it.
 #[test]
 fn what_was_made_of_it_is_not_used_before_it_is_known() {
@@ -316,7 +319,7 @@ fn what_was_made_of_it_is_not_used_before_it_is_known() {
     };
     let map_on_card = |object: u32| lent.map(uvm, 1 << 30, MIB, object);
     let free = |object: u32| lent.free(object);
-    let uses: [(u32, &dyn Fn(u32) -> Result<(), Status>, _); 3] = [
+    let uses: [(u32, Use<'_>, _); 3] = [
         (0x70, &map, Err(Status::OBJECT_NOT_FOUND)),
         (0x71, &map_on_card, Err(Status::OBJECT_NOT_FOUND)),
         (0x72, &free, Ok(())),
