@@ -2,6 +2,7 @@
 //!
 //! Everything above (decoding, accounting, the view) is the same for both; only [`Driver`] differs.
 
+mod cost;
 mod file_watch;
 mod nvidia;
 mod own_client;
@@ -13,6 +14,7 @@ mod switches;
 
 use std::{fmt, fs::File, io, os::fd::AsFd, sync::Arc};
 
+pub use cost::{ThreadCost, count_thread, thread_cost};
 pub use file_watch::{FileWatch, Watched};
 pub use nvidia::NvidiaDriver;
 pub use own_client::{OpenClientError, open_own_client};

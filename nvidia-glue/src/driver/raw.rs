@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder};
+use super::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder, cost::timed};
 use crate::rm::{
     Abi, Handle, Status,
     escapes::escape,
@@ -128,7 +128,7 @@ impl Raw<'_> {
         let command = command(number, args.len());
         let layout = escape(number).and_then(|row| row.layout(self.abi, args.len()));
         let status_at = layout.and_then(|layout| layout.status).ok_or(io::ErrorKind::Unsupported)?;
-        self.driver.ioctl(self.file, DriverCall { command, args, buffers, files })?;
+        timed(|| self.driver.ioctl(self.file, DriverCall { command, args, buffers, files }))?;
         let status = read_u32(args, usize::from(status_at)).ok_or(io::ErrorKind::Unsupported)?;
         Ok(Status(status))
     }

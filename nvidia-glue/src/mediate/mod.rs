@@ -56,6 +56,7 @@ pub use processes::{Processes, UvmMapping};
 pub use refresh::Left;
 pub use session::{NotGranted, Session, Undo};
 pub use setup::{GrantedCard, SessionError, SessionSetup};
+pub use utilization::Seen;
 
 /// A system call that the filter stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

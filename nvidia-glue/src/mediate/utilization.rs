@@ -2,7 +2,8 @@
 //!
 //! Whoever schedules the container tells what it used ([`Session::measured`]); the driver samples how busy the card was. Both are upper
 //! bounds: a context that nobody displaces stays on the engine when its work is done, and a card is busy with others' work, too. The smaller
-//! one, against the container's share, is what it sees.
+//! one, against the container's share, is what it sees; sample by sample, it is what it achieved of the card's time
+//! ([`work`](crate::schedule::work)).
 
 use std::{
     fs::File,
@@ -20,7 +21,8 @@ use super::{
     locks::lock,
     raw::Raw,
     view::utilization::{
-        Busy, Load, PagePart, Used, ask, asks_for_load, load, nameless_samples, own_samples, video_engine,
+        Busy, Load, PagePart, Used, ask, asks_for_load, compute_samples, load, nameless_samples, own_samples,
+        video_engine,
     },
 };
 use crate::{
@@ -29,6 +31,7 @@ use crate::{
     schedule::{
         meter::{Measured, Meter, UTILIZATION_US},
         now_us, real_time_ns,
+        work::{Sample, Work, Worked},
     },
 };
 
@@ -55,22 +58,47 @@ pub(super) struct Utilization {
 #[derive(Debug, Default)]
 struct Known {
     meter: Meter,
+    work: Work,
     load: Option<Load>,
+    /// As the driver told them last, in order.
+    samples: Vec<Sample>,
     /// When the driver was asked, and when the page was written.
     asked_us: Option<u64>,
     written_us: Option<u64>,
 }
 
+/// What a container is doing on a card.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// What it used in the last second of what it was granted, in millionths; `None`: not known.
+    pub utilization_ppm: Option<u32>,
+    /// What it has had the card work, at some instants, in order: the first was known before. Empty where the driver was not to be asked.
+    pub worked: Vec<Worked>,
+}
+
 impl Session {
-    /// What the container has used of the card `uuid` until now. Answers how much that was in the last second, in millionths of what it was
-    /// granted; `None`: not known. `in_doubt`: it may have stayed on the card without work, so that the driver is asked, once a second.
-    pub fn measured(&self, uuid: &str, measured: Measured, in_doubt: bool) -> Option<u32> {
-        let card = self.grant.by_uuid(uuid)?;
-        let known = &self.utilization(card)?.known;
-        lock(known).meter.tell(measured);
+    /// What the container has used of the card `uuid` until now. Answers what that was. `in_doubt`: it may have stayed on the card without
+    /// work, so that the driver is asked, once a second while it stays.
+    pub fn measured(&self, uuid: &str, measured: Measured, in_doubt: bool) -> Seen {
+        let card = self.grant.by_uuid(uuid);
+        let Some((card, utilization)) = card.and_then(|card| Some((card, self.utilization(card)?))) else {
+            return Seen::default();
+        };
         let now_us = measured.at_us;
-        let load = if in_doubt { self.load(card, now_us, IN_DOUBT_EVERY_US) } else { lock(known).load_at(now_us) };
-        self.busy(card, now_us, load).map(|busy| busy.compute_ppm())
+        let asks = {
+            let Known { meter, work, .. } = &mut *lock(&utilization.known);
+            meter.tell(measured);
+            if !in_doubt && !measured.rests {
+                work.pass_over(now_us);
+            }
+            in_doubt && work.is_open(meter, now_us)
+        };
+        let load =
+            if asks { self.load(card, now_us, IN_DOUBT_EVERY_US) } else { lock(&utilization.known).load_at(now_us) };
+        let utilization_ppm = self.busy(card, now_us, load).map(|busy| busy.compute_ppm());
+        let Known { meter, work, samples, .. } = &mut *lock(&utilization.known);
+        let worked = if in_doubt { work.add(meter, samples, now_us) } else { Vec::new() };
+        Seen { utilization_ppm, worked }
     }
 
     /// Tells the programs that want to know on their pages. To be called some times a second while there are programs.
@@ -96,8 +124,11 @@ impl Session {
         let raw = Raw { driver: self.driver.as_ref(), abi: self.abi, file: &self.own.control, client: self.own.client };
         let samples = raw.control(self.grant.get(card)?.subdevice, GET_SAMPLES, ask(self.abi.release()));
         let samples = samples.ok().filter(|(status, _)| status.is_ok());
-        let found = samples.and_then(|(_, samples)| load(&samples, mediator_pid(), real_time_ns()));
-        lock(known).load = found;
+        let found = samples.as_ref().and_then(|(_, samples)| load(samples, mediator_pid(), real_time_ns()));
+        let mut known = lock(known);
+        known.load = found;
+        // What cannot be had now may be later; it is still there then.
+        known.samples = samples.map(|(_, samples)| compute_samples(&samples, ahead_us())).unwrap_or_default();
         found
     }
 
@@ -169,8 +200,7 @@ impl Session {
         // Neither samples nor switches tell the processes of one mediator apart.
         let most = own.iter().max_by_key(|process| process.used).map(|process| process.pid);
         let known = card.and_then(|card| self.utilization(card)).map(|utilization| &utilization.known);
-        // By which the real time is ahead.
-        let ahead_us = (real_time_ns() / 1_000).saturating_sub(now_us());
+        let ahead_us = ahead_us();
         own_samples(flight.params_mut(), mediator_pid(), most, |from_ns, until_ns| {
             let [from_us, until_us] = [from_ns, until_ns].map(|at_ns| (at_ns / 1_000).saturating_sub(ahead_us));
             known.map_or(Used { used_ppm: None, share_ppm: 1_000_000 }, |known| lock(known).used(from_us, until_us))
@@ -202,6 +232,11 @@ impl Known {
         self.written_us = if is_due { Some(now_us) } else { self.written_us };
         is_due
     }
+}
+
+/// By how much the real time is ahead of the clock of all schedules.
+fn ahead_us() -> u64 {
+    (real_time_ns() / 1_000).saturating_sub(now_us())
 }
 
 /// A file of zeros that nobody can cut, make longer or seal: to a program, zeros mean that nothing is valid.

@@ -23,6 +23,7 @@ pub mod soft;
 mod status;
 mod tied;
 mod timetable;
+pub mod work;
 
 pub use course::{Course, Span};
 pub(crate) use epochs::{CardEpochs, advance};

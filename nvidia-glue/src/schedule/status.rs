@@ -68,14 +68,15 @@ pub struct CardStatus {
     pub open_us: u64,
     /// Time during which it had channels, and they were off the card.
     pub throttled_us: u64,
-    /// Card time that it used: its windows in which anything ran, or what the card's log says where others are on the card at the same
-    /// time. `None`: these are, and there is no log.
+    /// Card time that it used: its windows in which anything ran; where it has none, its time on the compute engine, but no more than the
+    /// card was busy. `None`: others are on the card at the same time and there is no log of its switches, or the driver does not tell how
+    /// busy the card is.
     pub used_us: Option<u64>,
     /// What it was granted of the card's time, in millionths.
     pub share_ppm: u32,
     /// What it used in the last second of what it was granted, in millionths: what it sees of the card's utilization. `None`: not known.
     pub utilization_ppm: Option<u32>,
-    /// What it achieved of the card's time in the last second and the last minute, in millionths.
+    /// What of [`CardStatus::used_us`] came in the last second and the last minute that are known, in millionths of the card's time.
     pub achieved_1s_ppm: Option<u32>,
     /// See above.
     pub achieved_60s_ppm: Option<u32>,
@@ -90,6 +91,12 @@ pub struct CardStatus {
     pub latest_edge_us: u64,
     /// Calls of the driver's that failed, in all.
     pub failures: u64,
+    /// Processor time of the thread that schedules the card, and of that what went into driver calls. Microseconds.
+    #[serde(default)]
+    pub scheduler_cpu_us: u64,
+    /// See above.
+    #[serde(default)]
+    pub scheduler_driver_cpu_us: u64,
     /// While it is [`Running::Degraded`]: with which status the driver refuses; `None`: nobody has asked it, or the call itself failed.
     #[serde(default)]
     pub refused: Option<u32>,

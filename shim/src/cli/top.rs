@@ -120,6 +120,9 @@ struct Line {
     edges: u64,
     late_edges: u64,
     failures: u64,
+    /// Processor time of the thread that schedules it there, and of that what went into driver calls.
+    scheduler_cpu_us: u64,
+    scheduler_driver_cpu_us: u64,
     /// The card cannot take it off: its part of the time is only a weight.
     #[serde(skip)]
     is_weight_only: bool,
@@ -170,6 +173,8 @@ fn container(node: &Node, record: &Record, usage: &Usage, before: Option<&Schedu
             edges: count(|told| told.edges),
             late_edges: count(|told| told.late_edges),
             failures: count(|told| told.failures),
+            scheduler_cpu_us: count(|told| told.scheduler_cpu_us),
+            scheduler_driver_cpu_us: count(|told| told.scheduler_driver_cpu_us),
             is_weight_only: node.schedules.is_weight_only(record, grant),
         }
     };

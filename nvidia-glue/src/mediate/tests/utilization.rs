@@ -121,7 +121,7 @@ fn used(container: &Container, used_ppm: Option<u64>, share_ppm: u32, in_doubt: 
     for back_us in (0..=30_u64).rev().map(|tenth| tenth * 100_000) {
         let used_us = used_ppm.map(|ppm| (3_000_000 - back_us) * ppm / 1_000_000);
         let measured = Measured { at_us: now_us - back_us, used_us, share_ppm, rests: false };
-        told = container.session.measured(uuid, measured, in_doubt && back_us == 0);
+        told = container.session.measured(uuid, measured, in_doubt && back_us == 0).utilization_ppm;
     }
     told
 }

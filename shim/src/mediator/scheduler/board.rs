@@ -1,8 +1,14 @@
 //! What the threads of a container's cards tell, in one file.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, OnceLock},
+};
 
-use nvidia_glue::schedule::{CardStatus, Running, Status, StatusFile, meter::Measured, now_us};
+use nvidia_glue::{
+    mediate::Seen,
+    schedule::{CardStatus, Status, StatusFile, meter::Measured, now_us},
+};
 
 use super::super::listener::Mediation;
 use crate::sync::lock;
@@ -12,7 +18,19 @@ pub(super) struct Board {
     file: StatusFile,
     told: Mutex<Told>,
     /// Who tells the container how busy it is.
-    mediation: OnceLock<Arc<Mediation>>,
+    mediation: OnceLock<Arc<dyn Utilization>>,
+}
+
+/// Makes of what a card's thread measures what the container is told, and what it worked.
+pub(super) trait Utilization: fmt::Debug + Send + Sync {
+    /// See [`Session::measured`](nvidia_glue::mediate::Session::measured).
+    fn measured(&self, uuid: &str, measured: Measured, in_doubt: bool) -> Seen;
+}
+
+impl Utilization for Mediation {
+    fn measured(&self, uuid: &str, measured: Measured, in_doubt: bool) -> Seen {
+        self.session.measured(uuid, measured, in_doubt)
+    }
 }
 
 #[derive(Debug)]
@@ -33,17 +51,14 @@ impl Board {
     }
 
     /// From now on what cards' threads measure is the container's utilization.
-    pub(super) fn tell_container(&self, mediation: &Arc<Mediation>) {
+    pub(super) fn tell_container(&self, mediation: Arc<dyn Utilization>) {
         // There is one.
-        let _ = self.mediation.set(Arc::clone(mediation));
+        let _ = self.mediation.set(mediation);
     }
 
-    /// What a card's thread has measured. What that is of what was granted, in millionths; `None`: not known.
-    pub(super) fn measured(&self, card: &CardStatus, measured: Measured) -> Option<u32> {
-        // With channels there, and nobody knows whether they have work: the driver does. Where there are windows, edges are not to wait for it.
-        let has_windows = matches!(card.running, Running::Open | Running::Closed);
-        let is_in_doubt = !measured.rests && card.busy.is_none() && !has_windows;
-        self.mediation.get()?.session.measured(&card.uuid, measured, is_in_doubt)
+    /// What a card's thread has measured, and whether the container may have been on the card without work. What that comes to.
+    pub(super) fn measured(&self, uuid: &str, measured: Measured, in_doubt: bool) -> Seen {
+        self.mediation.get().map(|mediation| mediation.measured(uuid, measured, in_doubt)).unwrap_or_default()
     }
 
     /// What a card's thread tells, and when it tells again at the latest.

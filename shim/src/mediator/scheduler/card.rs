@@ -11,10 +11,13 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use nvidia_glue::schedule::{
-    Course, Edge, EdgeError, Gate, Timetable,
-    pacer::{Move, Next, Pacer},
-    priority::FIRST_LOOK_US,
+use nvidia_glue::{
+    driver::count_thread,
+    schedule::{
+        Course, Edge, EdgeError, Gate, Timetable,
+        pacer::{Move, Next, Pacer},
+        priority::FIRST_LOOK_US,
+    },
 };
 
 use super::{
@@ -191,6 +194,7 @@ impl<C: Clock> CardScheduler<C> {
 
     /// Schedules for as long as the process lives.
     pub(super) fn run(mut self) -> io::Error {
+        count_thread();
         let post = Arc::clone(&self.post);
         let sleep = |alarm: &Alarm, at_us| alarm.set(at_us).and_then(|()| alarm.sleep(&post.waker));
         let alarm = match Alarm::new() {
@@ -280,7 +284,7 @@ impl<C: Clock> CardScheduler<C> {
         let _ = if self.pacer.course().is_unlimited(now_us) { self.gate.open() } else { self.gate.close() };
         self.set_slices(now_us);
         let mut status = self.status(now_us, [None; 2]);
-        status.utilization_ppm = self.board.measured(&status, self.measured(now_us));
+        status.utilization_ppm = self.see(now_us).utilization_ppm;
         self.board.tell(self.place.index, status, None);
     }
 

@@ -4,8 +4,7 @@
 //!  timetables ─ inotify ──> main thread ── posts ──> one thread a card: pacer ──> Gate (channels on and off)
 //!                               └── limits of memory ──> Session          └──> board (status file)
 //! ```
-//! The main thread reads a card's timetable whenever somebody has replaced it. A card's thread is there from the first turn on that
-//! needs one; it waits for nobody but the driver, and has a low real-time priority where the kernel lets it. When one of
+//! The main thread reads a card's timetable whenever somebody has replaced it. A card's thread is there from the first turn on; it waits for nobody but the driver, and has a low real-time priority where the kernel lets it. When one of
 //! them cannot go on, the process ends, and the shim ends the container: nothing is left with its channels off.
 
 mod alarm;
@@ -27,7 +26,7 @@ use nix::sys::{
 use nvidia_glue::{
     ledger::{Ledger, timetable_dir, timetable_name},
     mediate::Session,
-    schedule::{CardTurn, Pass, StatusFile, Timetable, now_us},
+    schedule::{CardTurn, StatusFile, Timetable, now_us},
 };
 use runtime_config::Bytes;
 
@@ -141,7 +140,7 @@ impl Scheduler {
     /// To be called before the first call of the container's: from here on its gates are as they should be.
     pub(super) fn start(&mut self, mediation: &Arc<Mediation>) -> io::Result<()> {
         let gates = mediation.session.gates();
-        self.board.tell_container(mediation);
+        self.board.tell_container(Arc::clone(mediation) as _);
         for (index, card) in self.cards.iter_mut().enumerate() {
             let Some(gate) = gates.iter().find(|gate| gate.uuid() == card.post.uuid) else { continue };
             let place = Place {
@@ -215,8 +214,8 @@ impl Scheduler {
                 }
                 Err(_) => {}
             }
-            let needs_thread = card.is_capped
-                || card.table.as_ref().is_some_and(|table| schedules(table, &self.grant_id, &card.post.uuid));
+            // Also where there is nothing to schedule: it tells what the container achieves.
+            let needs_thread = card.is_capped || card.table.as_ref().is_some_and(|table| !table.epochs.is_empty());
             if needs_thread && let Some(scheduler) = card.waiting.take() {
                 self.starter.start(scheduler)?;
             }
@@ -243,50 +242,5 @@ impl Scheduler {
             }
         }
         self.epoch.set(next_us)
-    }
-}
-
-/// Whether there is, now or later, anything to do for a container on a card.
-fn schedules(table: &Timetable, grant_id: &str, uuid: &str) -> bool {
-    table.epochs.iter().any(|epoch| match epoch.turn(grant_id).and_then(|turn| turn.card(uuid)) {
-        // It is to be stopped.
-        None => true,
-        // Others may want to know whether it has work.
-        Some(card) => card.pass != Pass::Free || !card.neighbours.is_empty(),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use nvidia_glue::schedule::{Epoch, Neighbour, Turn, Window};
-    use runtime_config::request::Priority;
-
-    use super::*;
-
-    #[test]
-    fn a_card_has_a_thread_if_there_is_or_will_be_anything_to_do() {
-        let table = |passes: Vec<Option<(Pass, usize)>>| {
-            let turn = |(pass, neighbours)| {
-                let neighbour = Neighbour { grant_id: "other".into(), priority: Priority::High, weight: 1 };
-                let card = CardTurn {
-                    uuid: "GPU-a".into(),
-                    memory: Bytes(0),
-                    pass,
-                    share_ppm: 0,
-                    neighbours: vec![neighbour; neighbours],
-                };
-                Turn { grant_id: "own".into(), period_us: 100_000, priority: Priority::High, cards: vec![card] }
-            };
-            let epoch = |pass: Option<_>| Epoch { from_us: 0, turns: pass.map(turn).into_iter().collect() };
-            let epochs = passes.into_iter().map(epoch).collect();
-            Timetable { version: 1, boot_id: String::new(), revision: 1, epochs }
-        };
-        let schedules = |passes| schedules(&table(passes), "own", "GPU-a");
-        let windows = || Pass::Windows(vec![Window { start_us: 0, end_us: 5_000 }]);
-        assert!(!schedules(vec![]) && !schedules(vec![Some((Pass::Free, 0))]));
-        assert!(schedules(vec![Some((windows(), 0))]) && schedules(vec![Some((Pass::Weight(1), 0))]));
-        assert!(schedules(vec![Some((Pass::Free, 0)), Some((windows(), 0))]), "later");
-        assert!(schedules(vec![Some((Pass::Free, 1))]), "a neighbour may want to know whether it works");
-        assert!(schedules(vec![Some((Pass::Free, 0)), None]), "it is to be stopped");
     }
 }

@@ -2,10 +2,14 @@
 
 use std::collections::VecDeque;
 
+use nvidia_glue::schedule::work::Worked;
+
 /// Samples for the last second are as far apart as that, and those for the last minute.
 const FINE_US: u64 = 90_000;
 const COARSE_US: u64 = 1_900_000;
 const SECOND_US: u64 = 1_000_000;
+/// What is known is no older: the driver is asked each second, and samples are up to 290 ms old.
+const STALE_US: u64 = 3_000_000;
 
 /// How long the channels were on the card and off it while there were any.
 #[derive(Debug, Default)]
@@ -16,6 +20,9 @@ pub(super) struct Tally {
     pub(super) used_us: u64,
     /// What was counted of each source.
     counted: Counted,
+    /// What was achieved, and as of when.
+    achieved: [Option<u32>; 2],
+    achieved_us: Option<u64>,
     since_us: Option<u64>,
     is_open: bool,
     fine: VecDeque<(u64, u64)>,
@@ -26,38 +33,55 @@ pub(super) struct Tally {
 struct Counted {
     open_us: u64,
     log_us: u64,
+    worked_us: u64,
 }
 
-/// What tells how much a container used of its card since it was counted last.
+/// What tells how much a container used of its card since it was counted last. Where it has no windows it is [`Tally::worked`] alone: who is
+/// not taken off stays on the card without work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
-    /// Nobody else was there: the time on the card.
-    OnCard,
-    /// Others were, too: the card's log.
+    /// A window of its own in which something ran: its time on the card.
+    Window,
+    /// One that others have, too: the card's log.
     Log,
-    /// It had no work, or nobody can tell.
+    /// It had no work, or it is told otherwise.
     Nothing,
 }
 
 impl Tally {
     /// Counts what was used since this was asked last. `log_us`: what the card's log says in all, where there is one.
     pub(super) fn count(&mut self, source: Source, log_us: Option<u64>) {
-        let before =
-            std::mem::replace(&mut self.counted, Counted { open_us: self.open_us, log_us: log_us.unwrap_or_default() });
+        let counted = Counted { open_us: self.open_us, log_us: log_us.unwrap_or_default(), ..self.counted };
+        let before = std::mem::replace(&mut self.counted, counted);
         let used_us = match source {
-            Source::OnCard => self.open_us.saturating_sub(before.open_us),
+            Source::Window => self.open_us.saturating_sub(before.open_us),
             Source::Log => self.counted.log_us.saturating_sub(before.log_us),
             Source::Nothing => 0,
         };
         self.used_us = self.used_us.saturating_add(used_us);
     }
 
+    /// Counts what it has had the card work, which is known later than it is over, and tells what it achieved until then.
+    pub(super) fn worked(&mut self, known: &[Worked]) {
+        for Worked { until_us, worked_us } in known {
+            let more_us = worked_us.saturating_sub(self.counted.worked_us);
+            self.counted.worked_us = *worked_us;
+            self.used_us = self.used_us.saturating_add(more_us);
+            if self.achieved_us.is_some_and(|achieved_us| until_us.saturating_sub(achieved_us) >= STALE_US) {
+                self.forget();
+            }
+            // The first has been told before.
+            if self.achieved_us.is_none_or(|achieved_us| achieved_us < *until_us) {
+                self.achieve(*until_us);
+            }
+        }
+    }
+
     /// From now on: no channels (`None`), or whether they are on the card.
     pub(super) fn turn(&mut self, now_us: u64, is_open: Option<bool>) {
         self.add_up(now_us);
         if is_open.is_none() {
-            self.fine.clear();
-            self.coarse.clear();
+            self.forget();
         }
         self.since_us = is_open.map(|_| now_us);
         self.is_open = is_open.unwrap_or(false);
@@ -71,11 +95,33 @@ impl Tally {
         self.since_us = Some(now_us.max(since_us));
     }
 
-    /// What it achieved of the last second and the last minute, in millionths of the card's time; of less, while there is no more.
-    /// To be asked at the same place of each period. `used_us`: what it used in all.
-    pub(super) fn achieved_ppm(&mut self, now_us: u64, used_us: u64) -> [Option<u32>; 2] {
-        let second = achieved(&mut self.fine, (now_us, used_us), FINE_US, SECOND_US);
-        [second, achieved(&mut self.coarse, (now_us, used_us), COARSE_US, 60 * SECOND_US)]
+    /// All that it used until `at_us` is counted. To be told at the same place of each period.
+    pub(super) fn achieve(&mut self, at_us: u64) {
+        let now = (at_us, self.used_us);
+        let second = achieved(&mut self.fine, now, FINE_US, SECOND_US);
+        self.achieved = [second, achieved(&mut self.coarse, now, COARSE_US, 60 * SECOND_US)];
+        self.achieved_us = Some(at_us);
+    }
+
+    /// What it achieved of the last second and the last minute that are known, in millionths of the card's time; of less, while there is no
+    /// more. `None`: nothing is known of late.
+    pub(super) fn achieved_ppm(&mut self, now_us: u64) -> [Option<u32>; 2] {
+        if !self.is_known(now_us) {
+            self.forget();
+        }
+        self.achieved
+    }
+
+    /// Whether what it used is known, but for the last moments.
+    pub(super) fn is_known(&self, now_us: u64) -> bool {
+        self.achieved_us.is_some_and(|achieved_us| now_us.saturating_sub(achieved_us) < STALE_US)
+    }
+
+    /// What was achieved until now says nothing of what follows.
+    pub(super) fn forget(&mut self) {
+        self.fine.clear();
+        self.coarse.clear();
+        (self.achieved, self.achieved_us) = ([None; 2], None);
     }
 }
 
@@ -118,7 +164,7 @@ mod tests {
         let mut tally = Tally::default();
         tally.turn(0, Some(true));
         tally.turn(100, Some(false));
-        tally.count(Source::OnCard, Some(70));
+        tally.count(Source::Window, Some(70));
         assert_eq!(tally.used_us, 100);
         tally.turn(200, Some(true));
         tally.turn(300, Some(false));
@@ -129,10 +175,43 @@ mod tests {
         tally.count(Source::Log, Some(110));
         assert_eq!(tally.used_us, 140, "somebody else was there");
         tally.add_up(600);
-        tally.count(Source::OnCard, Some(110));
+        tally.count(Source::Window, Some(110));
         assert_eq!(tally.used_us, 240);
         tally.count(Source::Log, Some(20));
         assert_eq!(tally.used_us, 240, "a log that was begun anew takes nothing back");
+    }
+
+    fn worked(until_us: u64, worked_us: u64) -> Worked {
+        Worked { until_us, worked_us }
+    }
+
+    #[test]
+    fn what_was_worked_counts_once_whatever_the_time_on_the_card() {
+        let mut tally = Tally::default();
+        tally.turn(0, Some(true));
+        tally.worked(&[worked(0, 0)]);
+        tally.add_up(SECOND_US);
+        tally.count(Source::Nothing, None);
+        tally.worked(&[worked(0, 0), worked(200_000, 50_000), worked(400_000, 50_000)]);
+        assert_eq!((tally.open_us, tally.used_us), (SECOND_US, 50_000));
+        tally.worked(&[worked(400_000, 50_000), worked(600_000, 250_000)]);
+        assert_eq!(tally.used_us, 250_000);
+        assert_eq!(tally.achieved_ppm(SECOND_US)[0], Some(416_666), "until then");
+    }
+
+    #[test]
+    fn what_is_not_known_of_late_is_not_told() {
+        let mut tally = Tally::default();
+        tally.turn(0, Some(true));
+        tally.worked(&[worked(0, 0), worked(SECOND_US, SECOND_US)]);
+        assert_eq!(tally.achieved_ppm(SECOND_US + STALE_US - 1), [Some(1_000_000); 2]);
+        assert_eq!(tally.achieved_ppm(SECOND_US + STALE_US), [None; 2]);
+        assert!(!tally.is_known(SECOND_US + STALE_US));
+        let back_us = 10 * SECOND_US;
+        tally.worked(&[worked(SECOND_US, SECOND_US), worked(back_us, SECOND_US)]);
+        assert_eq!(tally.achieved_ppm(back_us), [None; 2], "nothing to compare it with");
+        tally.worked(&[worked(back_us, SECOND_US), worked(back_us + 200_000, SECOND_US + 100_000)]);
+        assert_eq!(tally.achieved_ppm(back_us + 200_000), [Some(500_000); 2], "not of the time that nobody knows");
     }
 
     #[test]
@@ -144,8 +223,9 @@ mod tests {
             for _ in 0..periods {
                 tally.turn(now, Some(true));
                 tally.turn(now + open_us, Some(false));
-                let used = tally.open_us;
-                seen = tally.achieved_ppm(now + open_us, used);
+                tally.count(Source::Window, None);
+                tally.achieve(now + open_us);
+                seen = tally.achieved_ppm(now + open_us);
                 now += 100_000;
             }
             seen

@@ -1,6 +1,10 @@
 //! What is told of how the container stands on the card.
 
-use nvidia_glue::schedule::{CardStatus, Running, meter::Measured};
+use nvidia_glue::{
+    driver::thread_cost,
+    mediate::Seen,
+    schedule::{CardStatus, Running, meter::Measured},
+};
 
 use super::CardScheduler;
 use crate::mediator::scheduler::{clock::Clock, tally::Source, terms::Sharing};
@@ -18,16 +22,19 @@ impl<C: Clock> CardScheduler<C> {
             if self.has_company() {
                 self.sight.take();
             }
-            // A window is counted when it is over: only then is known whether anything ran.
-            if self.has_company() || self.terms.sharing != Sharing::Windows {
+            // A window of its own is counted when it is over: only then is known whether anything ran.
+            if self.has_company() || !self.has_windows(now_us) {
                 self.count();
             }
-            let achieved = match self.used_us() {
-                Some(used_us) => self.tally.achieved_ppm(now_us, used_us),
-                None => [None; 2],
-            };
+            let seen = self.see(now_us);
+            if !self.has_windows(now_us) {
+                self.tally.worked(&seen.worked);
+            } else if self.knows_who() {
+                self.tally.achieve(now_us);
+            }
+            let achieved = self.tally.achieved_ppm(now_us);
             let mut status = self.status(now_us, achieved);
-            status.utilization_ppm = self.board.measured(&status, self.measured(now_us));
+            status.utilization_ppm = seen.utilization_ppm;
             self.board.tell(self.place.index, status, Some(self.tell_us));
         }
         self.tell_us
@@ -38,37 +45,61 @@ impl<C: Clock> CardScheduler<C> {
         !self.terms.others.is_empty()
     }
 
-    /// Counts what it used of the card.
+    /// It is taken off the card now and then, so that who has no work is not there.
+    fn has_windows(&self, now_us: u64) -> bool {
+        self.terms.sharing == Sharing::Windows && !self.pacer.course().is_unlimited(now_us)
+    }
+
+    /// Nobody else is on the card at the same time, or there is a log of who was.
+    fn knows_who(&self) -> bool {
+        !self.has_company() || self.sight.has_log()
+    }
+
+    /// Counts what it used of the card in windows. Where it has none the driver's samples say that, later.
     pub(super) fn count(&mut self) {
-        let log_us = self.sight.used_us(self.clock.now_us());
-        let source = match self.terms.sharing {
-            _ if self.has_company() => Source::Log,
-            Sharing::Windows if self.ran == Some(false) => Source::Nothing,
-            Sharing::Free | Sharing::Windows | Sharing::Weights => Source::OnCard,
+        let now_us = self.clock.now_us();
+        let source = if !self.has_windows(now_us) {
+            Source::Nothing
+        } else if self.has_company() {
+            Source::Log
+        } else if self.ran == Some(false) {
+            Source::Nothing
+        } else {
+            Source::Window
         };
-        self.tally.count(source, log_us);
+        self.tally.count(source, self.sight.used_us(now_us));
     }
 
-    /// What it used of the card; `None`: others use it at the same time, and nobody can tell.
-    fn used_us(&self) -> Option<u64> {
-        (!self.has_company() || self.sight.has_log()).then_some(self.tally.used_us)
+    /// Tells the container what it used, and asks what of it was work. Where there are windows, edges are not to wait for the driver, and
+    /// whoever has no work does not come back in the next one.
+    pub(super) fn see(&self, now_us: u64) -> Seen {
+        let in_doubt = self.is_awake && !self.has_windows(now_us);
+        self.board.measured(self.gate.uuid(), self.measured(now_us), in_doubt)
     }
 
-    /// What it used of the card, whoever else uses it.
-    pub(super) fn measured(&self, now_us: u64) -> Measured {
-        // Where only its own windows are, the time in them is the most that it can have been; where there is no log, and others are on the
-        // card at the same time, nobody can tell.
-        let is_alone = self.terms.sharing == Sharing::Windows && !self.has_company();
-        let used_us = self.sight.used_us(now_us).or_else(|| is_alone.then_some(self.tally.open_us));
+    /// The most that it can have used of the card; `None`: others are there at the same time, and nobody can tell.
+    fn measured(&self, now_us: u64) -> Measured {
+        let log_us = || self.sight.used_us(now_us);
+        let used_us = if self.has_company() {
+            log_us()
+        } else if self.has_windows(now_us) {
+            log_us().or(Some(self.tally.open_us))
+        } else {
+            // Nobody takes what is logged while nobody else is there.
+            Some(self.tally.open_us)
+        };
         Measured { at_us: now_us, used_us, share_ppm: self.terms.share_ppm, rests: !self.is_awake }
     }
 
     pub(super) fn status(&self, now_us: u64, [achieved_1s_ppm, achieved_60s_ppm]: [Option<u32>; 2]) -> CardStatus {
-        let busy = match self.terms.sharing {
-            _ if !self.is_awake => Some(false),
-            Sharing::Windows => self.ran,
-            Sharing::Free | Sharing::Weights => self.sight.is_busy(now_us),
+        let busy = if !self.is_awake {
+            Some(false)
+        } else if self.has_windows(now_us) {
+            self.ran
+        } else {
+            self.has_company().then(|| self.sight.is_busy(now_us)).flatten()
         };
+        let cost = thread_cost().unwrap_or_default();
         CardStatus {
             uuid: self.gate.uuid().to_owned(),
             running: self.running(now_us),
@@ -77,7 +108,7 @@ impl<C: Clock> CardScheduler<C> {
             busy,
             open_us: self.tally.open_us,
             throttled_us: self.tally.throttled_us,
-            used_us: self.used_us(),
+            used_us: (!self.is_awake || self.tally.is_known(now_us)).then_some(self.tally.used_us),
             share_ppm: self.terms.share_ppm,
             utilization_ppm: None,
             achieved_1s_ppm,
@@ -88,6 +119,8 @@ impl<C: Clock> CardScheduler<C> {
             latest_edge_us: self.edges.latest_us,
             failures: self.trouble.failures,
             refused: self.trouble.refused(),
+            scheduler_cpu_us: cost.cpu_us,
+            scheduler_driver_cpu_us: cost.driver_us,
         }
     }
 

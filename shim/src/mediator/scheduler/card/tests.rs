@@ -11,16 +11,20 @@ use std::{
 use nvidia_glue::{
     driver::{Presence, Switch, SwitchLog, SwitchLogError, Taken},
     inject::status_file,
+    mediate::Seen,
     rm::Status as RmStatus,
     schedule::{
-        CardTurn, Edge, Epoch, Neighbour, Pass, Running, Status, StatusFile, Turn, Window, now_us,
+        CardTurn, Edge, Epoch, Neighbour, Pass, Running, Status, StatusFile, Turn, Window,
+        meter::{Measured, Meter},
+        now_us,
         priority::LOW_SLICE_US,
+        work::{Sample, Work},
     },
 };
 use runtime_config::{Bytes, request::Priority};
 
 use super::*;
-use crate::mediator::scheduler::clock::Monotonic;
+use crate::mediator::scheduler::{board::Utilization, clock::Monotonic};
 
 const PERIOD: u64 = 100_000;
 /// The mediators' processes.
@@ -148,8 +152,45 @@ impl SwitchLog for PlayedLog {
     }
 }
 
+/// The driver's samples: each 200 ms, how busy the card was.
+#[derive(Debug)]
+struct PlayedCard {
+    state: Mutex<CardState>,
+}
+
+#[derive(Debug, Default)]
+struct CardState {
+    meter: Meter,
+    work: Work,
+    samples: Vec<Sample>,
+    busy_ppm: u32,
+    is_silent: bool,
+    asked: u32,
+}
+
+impl Utilization for PlayedCard {
+    fn measured(&self, _: &str, measured: Measured, in_doubt: bool) -> Seen {
+        let CardState { meter, work, samples, busy_ppm, is_silent, asked } = &mut *lock(&self.state);
+        meter.tell(measured);
+        let now_us = measured.at_us;
+        while !*is_silent && samples.last().map_or(0, |sample| sample.at_us) + 200_000 <= now_us {
+            let at_us = samples.last().map_or(0, |sample| sample.at_us) + 200_000;
+            samples.push(Sample { at_us, busy_ppm: *busy_ppm });
+        }
+        if !in_doubt {
+            if !measured.rests {
+                work.pass_over(now_us);
+            }
+            return Seen::default();
+        }
+        *asked += u32::from(work.is_open(meter, now_us));
+        Seen { utilization_ppm: None, worked: work.add(meter, samples, now_us) }
+    }
+}
+
 struct World {
     directory: tempfile::TempDir,
+    card: Arc<PlayedCard>,
     clock: Arc<Played>,
     gate: Arc<PlayedGate>,
     log: PlayedLog,
@@ -176,13 +217,16 @@ impl World {
             moved: Condvar::new(),
         });
         let (place, post, board) = parts(&directory, is_capped);
+        let state = Mutex::new(CardState { busy_ppm: 1_000_000, ..CardState::default() });
+        let card = Arc::new(PlayedCard { state });
+        board.tell_container(Arc::clone(&card) as _);
         let place = Place { is_without_windows, ..place };
         let log = PlayedLog::default();
         let opened = log.clone();
         let sight = Sight::new(OWN, Box::new(move || Ok(has_log.then_some(Box::new(opened) as _))));
         let told = (Arc::clone(&post), board);
         let scheduler = CardScheduler::new(place, Arc::clone(&gate) as _, sight, told, Arc::clone(&clock));
-        Self { directory, clock, gate, log, post, scheduler }
+        Self { directory, card, clock, gate, log, post, scheduler }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, GateState> {
@@ -240,6 +284,16 @@ impl World {
 
     fn running(&self) -> Running {
         self.status().cards[0].running
+    }
+
+    fn is_busy(&self, busy_ppm: u32) {
+        lock(&self.card.state).busy_ppm = busy_ppm;
+    }
+
+    /// Of the last second, and in all.
+    fn achieved(&self) -> (Option<u32>, Option<u64>) {
+        let card = &self.status().cards[0];
+        (card.achieved_1s_ppm, card.used_us)
     }
 }
 
@@ -442,6 +496,106 @@ fn low_priority_leaves_when_others_come_and_comes_back_when_they_do_not() {
     world.run_until(20 * PERIOD);
     assert!(!world.state().is_closed, "the other did not come again");
     assert_eq!(world.running(), Running::Free);
+}
+
+#[test]
+fn who_is_alone_without_windows_achieves_what_the_card_works() {
+    for pass in [Pass::Free, Pass::Weight(1), windows(0, PERIOD)] {
+        let mut world = World::new(false);
+        world.channels(3);
+        world.tell(vec![epoch(0, pass, Priority::High, Vec::new())]);
+        world.is_busy(0);
+        world.run_until(20 * PERIOD);
+        assert_eq!(world.achieved(), (Some(0), Some(0)), "it has a context, and no work");
+        assert!(world.status().cards[0].open_us > 15 * PERIOD);
+        world.is_busy(1_000_000);
+        world.run_until(40 * PERIOD);
+        assert_eq!(world.achieved().0, Some(1_000_000));
+        world.is_busy(250_000);
+        world.run_until(60 * PERIOD);
+        assert_eq!(world.achieved().0, Some(250_000));
+        let used_us = world.achieved().1.unwrap();
+        assert!(used_us.abs_diff(25 * PERIOD) < 5 * PERIOD, "{used_us}");
+        let minute = world.status().cards[0].achieved_60s_ppm.unwrap();
+        assert!(minute.abs_diff(416_000) < 60_000, "{minute}");
+        world.is_busy(0);
+        world.run_until(80 * PERIOD);
+        assert_eq!(world.achieved().0, Some(0));
+    }
+}
+
+#[test]
+fn a_card_that_does_not_tell_how_busy_it_is_leaves_it_unknown() {
+    let mut world = World::new(false);
+    world.channels(3);
+    world.tell(vec![epoch(0, Pass::Free, Priority::High, Vec::new())]);
+    world.run_until(10 * PERIOD);
+    assert_eq!(world.achieved().0, Some(1_000_000));
+    lock(&world.card.state).is_silent = true;
+    world.run_until(50 * PERIOD);
+    assert_eq!(world.achieved(), (None, None));
+    lock(&world.card.state).is_silent = false;
+    world.run_until(80 * PERIOD);
+    assert_eq!(world.achieved().0, Some(1_000_000));
+}
+
+/// Who came last stays on the card.
+#[test]
+fn who_stays_on_the_card_beside_others_without_work_achieves_nothing() {
+    let mut world = World::with(false, true);
+    world.channels(3);
+    world.neighbour_is(OTHER);
+    world.tell(vec![epoch(0, Pass::Weight(1), Priority::High, vec![neighbour(Priority::High)])]);
+    let both_work = |world: &mut World, from: u64| {
+        for at in (from..from + 20 * PERIOD).step_by(6_000) {
+            world.log.add(at, OWN, Presence::On);
+            world.log.add(at + 2_000, OTHER, Presence::On);
+            world.run_until(at + 6_000);
+        }
+    };
+    both_work(&mut world, 0);
+    let (achieved, used_us) = world.achieved();
+    assert!(achieved.unwrap().abs_diff(333_333) < 10_000, "{achieved:?}");
+    world.log.add(world.clock.now_us(), OWN, Presence::On);
+    world.is_busy(0);
+    world.run_until(40 * PERIOD);
+    assert_eq!(world.achieved().0, Some(0));
+    let more_us = world.achieved().1.unwrap() - used_us.unwrap();
+    assert!(more_us < 5 * PERIOD, "{more_us}");
+    // The other one has the card: nobody is to be asked.
+    world.log.add(world.clock.now_us(), OTHER, Presence::On);
+    world.is_busy(1_000_000);
+    world.run_until(45 * PERIOD);
+    let asked = lock(&world.card.state).asked;
+    world.run_until(60 * PERIOD);
+    assert_eq!((world.achieved().0, lock(&world.card.state).asked), (Some(0), asked));
+    // It is gone, and nothing is logged of who stays.
+    world.tell(vec![epoch(0, Pass::Weight(1), Priority::High, Vec::new())]);
+    world.run_until(80 * PERIOD);
+    assert_eq!(world.achieved().0, Some(1_000_000));
+}
+
+#[test]
+fn windows_that_come_and_go_lose_and_add_nothing() {
+    let mut world = World::with(false, true);
+    world.channels(3);
+    world.is_busy(250_000);
+    world.tell(vec![epoch(0, Pass::Free, Priority::High, Vec::new())]);
+    world.run_until(20 * PERIOD + 50_000);
+    let asked = lock(&world.card.state).asked;
+    world.tell(vec![window_epoch(0, 10_000, 35_000)]);
+    for period in 21..40 {
+        world.run_until(period * PERIOD + 20_000);
+        world.log.add(world.clock.now_us(), OWN, Presence::On);
+        world.run_until(period * PERIOD + 60_000);
+    }
+    assert!(world.achieved().0.unwrap().abs_diff(250_000) < 5_000, "{:?}", world.achieved());
+    assert!(lock(&world.card.state).asked <= asked + 1, "edges are not to wait for the driver");
+    world.tell(vec![epoch(0, Pass::Free, Priority::High, Vec::new())]);
+    world.run_until(60 * PERIOD + 50_000);
+    assert!(world.achieved().0.unwrap().abs_diff(250_000) < 5_000, "{:?}", world.achieved());
+    let used_us = world.achieved().1.unwrap();
+    assert!(used_us.abs_diff(60 * PERIOD / 4) < PERIOD, "{used_us}");
 }
 
 /// What is left beside somebody's first 30 ms, which two share.
