@@ -1,10 +1,10 @@
 # Compute quotas on a real card, as tables; sourced by run.sh, whose functions it uses. Each table has its baseline in the same run.
-# EGPU_GPU_COMPUTE: which parts (caps together case3 weights priority edges flood preemption migrate utilization errors groups two); default: all that the machine has cards for.
+# EGPU_GPU_COMPUTE: which parts (caps together case3 weights priority edges flood preemption migrate utilization achieved errors groups two); default: all that the machine has cards for.
 # EGPU_GPU_LOADS: which loads the caps are tried with (short long graph cooperative training), EGPU_GPU_CAPS: which caps. EGPU_GPU_PEER: a library that limits by LD_PRELOAD
 # and CUDA_DEVICE_SM_LIMIT (HAMi-core's interface), with which the same is done beside; it is no part of the bundle. EGPU_GPU_BATCHES: of which sizes the weights are (16 32 64 128).
 # Rows for the picture are added to RESULT.tsv.
 
-parts=${EGPU_GPU_COMPUTE:-caps together weights priority edges flood preemption migrate utilization errors groups case3 two}
+parts=${EGPU_GPU_COMPUTE:-caps together weights priority edges flood preemption migrate utilization achieved errors groups case3 two}
 caps_asked=${EGPU_GPU_CAPS:-90 75 50 33 25 10 5}
 loads_of_caps=${EGPU_GPU_LOADS:-short long graph cooperative training}
 has_torch=$(python3 -c 'import torch; print("yes")' 2>/dev/null)
@@ -34,7 +34,7 @@ rate() {
         END { if (good) printf "%.3f", (end - start) / (to - from) * 1e6 }' "$1"
 }
 percent() { awk -v a="${1:-0}" -v b="${2:-0}" 'BEGIN { if (b > 0) printf "%.2f", 100 * a / b; else print "nan" }'; }
-within() { awk -v have="$1" -v want="$2" -v by="$3" 'BEGIN { d = have - want; if (d < 0) d = -d; exit !(have != "nan" && d <= by) }'; }
+within() { awk -v have="$1" -v want="$2" -v by="$3" 'BEGIN { d = have - want; if (d < 0) d = -d; exit !(have ~ /^-?[0-9.]+(e-?[0-9]+)?$/ && d <= by) }'; }
 # row TABLE LOAD WHO ASKED ACHIEVED
 row() { printf '%s\t%s\t%s\t%s\t%s\n' "$@" >>"$rows"; }
 power() { host_smi --query-gpu=clocks.sm,power.draw --format=csv,noheader | head -n 1; }
@@ -86,7 +86,7 @@ declare -A length_of
 # NCCL's load has no length.
 case $parts in
     two) kinds= ;;
-    groups | migrate) kinds=short ;;
+    groups | migrate | achieved) kinds=short ;;
     *) kinds="short long graph cooperative" ;;
 esac
 for kind in $kinds; do
@@ -424,13 +424,27 @@ threads() {
         for task in /proc/"$pid"/task/*/stat; do sed 's/^[0-9]* (\(.*\)) /\1 /' "$task" | awk '{ print $1, $13, $14 }'; done
     done | awk '{ own[$1] += $2; kernel[$1] += $3 } END { for (name in own) print name, own[name], kernel[name] }' | sort
 }
+# costs: processor time of all threads that schedule, and of that what went into driver calls; microseconds.
+costs() {
+    egpu top -n 1 --output json | python3 -c '
+import json, sys
+cards = [card for one in json.load(sys.stdin)["containers"] for card in one["cards"]]
+print(*(sum(card[key] for card in cards) for key in ("scheduler_cpu_us", "scheduler_driver_cpu_us")))'
+}
 edges_() {
-    local before after from to
+    local before after from to outside inside
     threads >"$work/threads.before"
+    before=$(costs)
     from=$(monotonic_us)
     sleep 10
     to=$(monotonic_us)
+    after=$(costs)
     threads >"$work/threads.after"
+    read -r outside inside < <(awk -v us=$((to - from)) -v before="$before" -v after="$after" 'BEGIN {
+        split(before, b, " "); split(after, a, " "); inside = a[2] - b[2]
+        printf "%.2f %.2f", 100 * (a[1] - b[1] - inside) / us, 100 * inside / us }')
+    echo "$1: the schedulers' processor time is $outside percent of a core outside driver calls, $inside in them"
+    check "outside driver calls it is at most 2 percent of a core" at_most "$outside" 2
     echo "$1; thread, percent of a core in user mode and in the kernel:"
     join "$work/threads.before" "$work/threads.after" | awk -v s=$(((to - from) / 1000)) -v hz="$(getconf CLK_TCK)" \
         '{ printf "  %-18s %6.2f %6.2f\n", $1, ($4 - $2) / hz * 1e5 / s, ($5 - $3) / hz * 1e5 / s }'
@@ -467,6 +481,62 @@ edges() {
     wait $busy 2>/dev/null
     stop "${names[@]}"
     settle
+}
+
+# told_achieved ID...: percent of the card's time that each achieved in the last second; "nan" where that is not known.
+told_achieved() {
+    egpu top -n 1 --output json | python3 -c '
+import json, sys
+told = {one["id"]: one["cards"][0]["achieved_1s_percent"] for one in json.load(sys.stdin)["containers"]}
+for id in sys.argv[1:]: print("nan" if told.get(id) is None else round(told[id], 2))' "$@"
+}
+# still SIGNAL SECONDS...: to loads, known by how long they are to run.
+still() { local signal=$1; shift; for seconds in "$@"; do pkill "-$signal" -f "^/tmp/compute-load run short .* $seconds\$"; done; }
+achieved() {
+    title "compute: what containers achieve, as egpu tells it"
+    local told
+    share a0
+    begin a0 a0 $(load short a0 91)
+    begun a0
+    sleep 2.5
+    told=$(told_achieved a0)
+    echo "alone, no limit, busy: $told percent"
+    check "who is alone and busy achieves the card's time" within "$told" 99 2
+    still STOP 91
+    sleep 3
+    told=$(told_achieved a0)
+    echo "the same, with a context and memory and no work: $told percent"
+    check "who is alone and idle achieves nothing" within "$told" 0 1
+    stop a0
+    settle
+
+    egpu policy 0 soft --wait
+    local who
+    for who in 1 2; do
+        share "a$who" --env EGPU_POLICY=soft --env "EGPU_WEIGHT=$who"
+        begin "a$who" "a$who" $(load short a "9$((who + 1))")
+    done
+    begun a1 a2
+    sleep 2
+    mapfile -t both < <(measured 3 a1 a2)
+    mapfile -t told < <(told_achieved a1 a2)
+    echo "soft 1:2, both busy: ${told[0]} and ${told[1]} percent, ratio $(ratio "${told[1]}" "${told[0]}"); throughputs have the ratio $(ratio "${both[1]}" "${both[0]}")"
+    check "the sum is at most the card's time" at_most "$(awk -v a="${told[0]}" -v b="${told[1]}" 'BEGIN { print (a == "nan" || b == "nan" || b == "") ? 1e30 : a + b }')" 100.5
+    check "it is what they do, within 10 percent" within "$(awk -v told="$(ratio "${told[1]}" "${told[0]}")" -v did="$(ratio "${both[1]}" "${both[0]}")" 'BEGIN { print (did > 0 ? told / did : "nan") }')" 1 0.1
+    still STOP 92
+    sleep 3
+    mapfile -t told < <(told_achieved a1 a2)
+    echo "the first one idle: ${told[0]} and ${told[1]} percent"
+    check "who is idle beside a busy one achieves nothing" within "${told[0]}" 0 1
+    check "and the other one all that it takes" within "${told[1]}" 99 2
+    still STOP 93
+    sleep 3
+    mapfile -t told < <(told_achieved a1 a2)
+    echo "both idle: ${told[0]} and ${told[1]} percent"
+    check "both idle achieve nothing" within "$(awk -v a="${told[0]}" -v b="${told[1]}" 'BEGIN { print (a == "nan" || b == "nan" || b == "") ? "nan" : a + b }')" 0 1
+    stop a1 a2
+    settle
+    egpu policy 0 fixed --wait
 }
 
 two() {

@@ -24,8 +24,8 @@ only=${EGPU_GPU_ONLY:-}
 [ -z "${EGPU_GPU_ONLY_COMPUTE:-}" ] || only=compute
 dry=${EGPU_GPU_DRY:-}
 case $only in
-    '' | memory | compute | attacks | cost | two | utilization | errors) ;;
-    *) echo "EGPU_GPU_ONLY=$only: memory, compute, attacks, cost, two, utilization or errors" >&2; exit 1 ;;
+    '' | memory | compute | attacks | cost | two | utilization | achieved | errors) ;;
+    *) echo "EGPU_GPU_ONLY=$only: memory, compute, attacks, cost, two, utilization, achieved or errors" >&2; exit 1 ;;
 esac
 
 mkdir -p "$results"
@@ -183,7 +183,7 @@ check "egpu lists the cards that nvidia-smi lists" diff <(printf '%s\n' "${host_
 if [ -n "$only" ]; then
     case $only in
         cost) EGPU_GPU_MEMORY="cost training" . "$here/memory.sh" ;;
-        two | utilization | errors) EGPU_GPU_COMPUTE=$only . "$here/compute.sh" ;;
+        two | utilization | achieved | errors) EGPU_GPU_COMPUTE=$only . "$here/compute.sh" ;;
         *) . "$here/$only.sh" ;;
     esac
     logs

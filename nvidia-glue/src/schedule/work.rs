@@ -90,11 +90,13 @@ mod tests {
     use super::*;
     use crate::schedule::meter::Measured;
 
+    const ALL_PPM: u32 = 1_000_000;
+
     /// On the engine for so much of each 50 ms from 1 s on.
     fn on(ppm: &[u64]) -> Meter {
         let (mut meter, mut used_us) = (Meter::default(), 0);
         let mut tell = |at_us, used_us| {
-            meter.tell(Measured { at_us, used_us: Some(used_us), share_ppm: MILLION as u32, rests: false });
+            meter.tell(Measured { at_us, used_us: Some(used_us), share_ppm: ALL_PPM, rests: false });
         };
         tell(MILLION, 0);
         for (step, ppm) in (1..).zip(ppm) {
@@ -125,7 +127,7 @@ mod tests {
     fn who_is_on_the_engine_works_no_more_than_the_card() {
         let whole = on(&[MILLION; 20]);
         assert_eq!(worked_us(&whole, &samples(&[0; 5]), 2 * MILLION), 0, "it only holds memory");
-        assert_eq!(worked_us(&whole, &samples(&[MILLION as u32; 5]), 2 * MILLION), MILLION);
+        assert_eq!(worked_us(&whole, &samples(&[ALL_PPM; 5]), 2 * MILLION), MILLION);
         assert_eq!(worked_us(&whole, &samples(&[250_000, 0, 500_000, 0, 0]), 2 * MILLION), 150_000);
     }
 
@@ -139,22 +141,19 @@ mod tests {
     fn samples_meet_the_time_in_which_they_were_taken() {
         // Works for 200 ms, is displaced, and the card is idle then, again and again: with figures of different times it would be nothing.
         let work: Vec<u64> = (0..20).map(|step| if step / 4 % 2 == 0 { MILLION } else { 0 }).collect();
-        assert_eq!(
-            worked_us(&on(&work), &samples(&[MILLION as u32, 0, MILLION as u32, 0, MILLION as u32]), 2 * MILLION),
-            600_000
-        );
-        assert_eq!(worked_us(&on(&work), &samples(&[0, MILLION as u32, 0, MILLION as u32, 0]), 2 * MILLION), 0);
+        assert_eq!(worked_us(&on(&work), &samples(&[ALL_PPM, 0, ALL_PPM, 0, ALL_PPM]), 2 * MILLION), 600_000);
+        assert_eq!(worked_us(&on(&work), &samples(&[0, ALL_PPM, 0, ALL_PPM, 0]), 2 * MILLION), 0);
     }
 
     #[test]
     fn what_is_known_ends_with_the_last_sample_and_goes_on_there() {
         let meter = on(&[MILLION; 20]);
         let mut work = begun();
-        let first = work.add(&meter, &samples(&[MILLION as u32; 3]), 1_700_000);
+        let first = work.add(&meter, &samples(&[ALL_PPM; 3]), 1_700_000);
         assert_eq!(first.len(), 4);
         assert_eq!(first[3], Worked { until_us: 1_600_000, worked_us: 600_000 });
         assert!(work.is_open(&meter, 1_800_000));
-        let again = work.add(&meter, &samples(&[MILLION as u32, MILLION as u32, MILLION as u32, 500_000]), 1_900_000);
+        let again = work.add(&meter, &samples(&[ALL_PPM, ALL_PPM, ALL_PPM, 500_000]), 1_900_000);
         assert_eq!(again, [first[3], Worked { until_us: 1_800_000, worked_us: 700_000 }], "nothing counts twice");
         assert_eq!(work.add(&meter, &[], 2 * MILLION).len(), 1, "no samples: what was known");
     }
@@ -166,7 +165,7 @@ mod tests {
         let meter = on(&steps);
         let mut work = begun();
         assert!(work.is_open(&meter, 1_400_000));
-        work.add(&meter, &samples(&[MILLION as u32; 3]), 1_650_000);
+        work.add(&meter, &samples(&[ALL_PPM; 3]), 1_650_000);
         assert!(!work.is_open(&meter, 1_900_000));
         assert_eq!(work.add(&meter, &[], 1_900_000), [Worked { until_us: 1_900_000, worked_us: 500_000 }]);
     }
@@ -176,7 +175,7 @@ mod tests {
         let mut work = begun();
         assert!(work.is_open(&Meter::default(), 2 * MILLION));
         assert_eq!(
-            work.add(&Meter::default(), &samples(&[MILLION as u32; 5]), 2 * MILLION),
+            work.add(&Meter::default(), &samples(&[ALL_PPM; 5]), 2 * MILLION),
             [Worked { until_us: MILLION, worked_us: 0 }]
         );
     }
@@ -187,13 +186,13 @@ mod tests {
         for at_us in [1_500_000, 2 * MILLION] {
             late.tell(Measured { at_us, used_us: Some(at_us), share_ppm: 1, rests: false });
         }
-        assert_eq!(worked_us(&late, &samples(&[MILLION as u32; 5]), 2 * MILLION), 600_000, "of three samples");
+        assert_eq!(worked_us(&late, &samples(&[ALL_PPM; 5]), 2 * MILLION), 600_000, "of three samples");
     }
 
     #[test]
     fn a_sample_says_nothing_of_a_time_long_before_it() {
         let meter = on(&[MILLION; 300]);
-        let late = [Sample { at_us: 12 * MILLION, busy_ppm: MILLION as u32 }];
+        let late = [Sample { at_us: 12 * MILLION, busy_ppm: ALL_PPM }];
         assert_eq!(worked_us(&meter, &late, 12 * MILLION), PERIOD_US);
         let two = [Sample { at_us: 2 * MILLION, busy_ppm: 0 }, late[0]];
         assert_eq!(worked_us(&meter, &two, 12 * MILLION), LONGEST_US);

@@ -304,7 +304,7 @@ mod tests {
             &["index", "uuid", "policy", "exclusive"][..],
             &time,
             &["throttled_percent", "throttled_us", "memory_used_bytes", "memory_limit_bytes", "busy", "running"],
-            &["channels", "edges", "late_edges", "failures"],
+            &["channels", "edges", "late_edges", "failures", "scheduler_cpu_us", "scheduler_driver_cpu_us"],
         ];
         assert_eq!(keys(&value["containers"][0]["cards"][0]), line.concat());
     }

@@ -8,6 +8,7 @@
 //! A scheduler that comes too late misses a window, and does not make up for it: a busy machine takes shares away, and adds to
 //! none. So nobody may have more than a little above what it was granted, and may have much less.
 
+mod achieved;
 mod attacks;
 mod cards;
 mod ends;
@@ -36,6 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
         lost::cases(),
         live::cases(),
         attacks::cases(),
+        achieved::cases(),
         utilization::cases(),
     ];
     let work = "the work is engine time of simulated cards";

@@ -1,0 +1,72 @@
+//! What `egpu top` says that containers achieve is work, and not that they were there: a context stays on the engine when its work is done.
+
+use std::time::{Duration, Instant};
+
+use integration::Node;
+
+use super::{AT_LAST, LONG_ENOUGH, SPIN, end, exec, granted, share, spinning};
+use crate::case::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::egpu("compute::who_is_alone_achieves_what_it_works", alone),
+        Case::egpu("compute::who_shares_by_weight_achieves_what_it_works", soft),
+    ]
+}
+
+/// What a container achieved of its card in the last second, in percent; `None`: nobody knows.
+fn achieved(node: &Node, id: &str) -> Option<f64> {
+    let frame = node.egpu_json(&["top"]);
+    let containers = frame["containers"].as_array().expect("containers");
+    let container = containers.iter().find(|container| container["id"] == id)?;
+    container["cards"][0]["achieved_1s_percent"].as_f64()
+}
+
+/// Waits until it is told of all for some looks in a row what is right.
+#[track_caller]
+fn until_achieved<const N: usize>(what: &str, node: &Node, ids: [&str; N], is_right: impl Fn([f64; N]) -> bool) {
+    const IN_A_ROW: u32 = 5;
+    let (deadline, mut right) = (Instant::now() + AT_LAST, 0);
+    while right < IN_A_ROW {
+        let told = ids.map(|id| achieved(node, id));
+        let known = told.iter().all(Option::is_some);
+        right = if known && is_right(told.map(Option::unwrap_or_default)) { right + 1 } else { 0 };
+        assert!(Instant::now() < deadline, "{what}: {told:?}");
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}
+
+/// A program that works for a moment, and then stays on the card without work.
+const MOMENT: &[&str] = &["rm-client", "burst", "600", "10ms", "500s", "--every", "100ms"];
+
+fn alone(node: &Node) {
+    let container = granted(node, "alone", &[]).args(MOMENT).start().unwrap();
+    container.stdio.value("working");
+    until_achieved("a context and memory", node, ["alone"], |[told]| told < 2.0);
+    let work = exec(&container, "work", SPIN);
+    until_achieved("work", node, ["alone"], |[told]| (80.0..=100.0).contains(&told));
+    work.end();
+    until_achieved("no work again", node, ["alone"], |[told]| told < 2.0);
+    end([container]);
+}
+
+fn soft(node: &Node) {
+    let weight = |weight: &'static str| [("EGPU_POLICY", "soft"), ("EGPU_WEIGHT", weight)];
+    let light = spinning(node, "light", &weight("1"));
+    let heavy = granted(node, "heavy", &weight("2")).args(MOMENT).start().unwrap();
+    heavy.stdio.value("working");
+    let ids = ["light", "heavy"];
+    until_achieved("beside one without work", node, ids, |[light, heavy]| light >= 80.0 && heavy < 2.0);
+    let work = exec(&heavy, "work", SPIN);
+    until_achieved("1 to 2", node, ids, |told| {
+        let got = [&light.stdio, &work.stdio].map(|stdio| share(stdio, 0, 0, LONG_ENOUGH).unwrap_or_default());
+        let is_told = told.iter().zip(got).all(|(told, got)| (told - got).abs() < 12.0);
+        // Each is told as of its own last sample.
+        is_told && told[0] * 1.3 < told[1] && told[0] > 10.0 && told[0] + told[1] <= 101.0
+    });
+    work.end();
+    until_achieved("without work again", node, ids, |[light, heavy]| light >= 80.0 && heavy < 2.0);
+    light.end();
+    until_achieved("who is left", node, ["heavy"], |[told]| told < 2.0);
+    end([heavy]);
+}
