@@ -19,9 +19,10 @@ it_() {
     env TMPDIR="$work/it" EGPU_TEST_BIN="$bin" EGPU_TEST_CONTAINERD_BIN="$bin" EGPU_TEST_HOSTILE="$bin/hostile" \
         EGPU_TEST_RM_CLIENT="$bin/rm-client" EGPU_TEST_REAL_CARDS="$([ -n "$dry" ] || echo 1)" "$@"
 }
-# one NAME: runs a case; what it came to is said and counted.
+# one NAME: runs a case; what it came to is said and counted, and what the driver wrote meanwhile.
 one() {
-    local name=$1 kept=$cases/${1//[\/:]/_}.txt status begun=$SECONDS took
+    local name=$1 kept=$cases/${1//[\/:]/_}.txt status begun=$SECONDS took log
+    log=$(kernel_log)
     it_ timeout --kill-after 5 "$case_seconds" "$bin/it" --exact "$name" --test-threads 1 >"$kept" 2>&1
     status=$?
     took=$((SECONDS - begun))
@@ -38,6 +39,8 @@ one() {
     else
         fail "$name: nothing was run, $kept"
     fi
+    log=$(($(kernel_log) - log))
+    [ "$log" = 0 ] || echo "$log new lines of the driver in the kernel's log"
 }
 attacks() {
     local names name until=$((SECONDS + seconds)) late=0
@@ -58,4 +61,6 @@ attacks() {
     [ $late = 0 ] || echo "$late cases were not begun: EGPU_GPU_SECONDS=$seconds"
     end_case
 }
+log_before=$(kernel_log)
 attacks
+no_log

@@ -249,7 +249,8 @@ fn older_calls(device: &Device<'_>, size: u64) -> Result<u64, RmError> {
     })
 }
 
-/// Bytes without any sense, for every number, on every node.
+/// Bytes without any sense, for every number, on every node. Numbers of UVM's begin at 8: those below are file systems' and disks', which
+/// nobody may keep from the kernel.
 fn garbage(device: &Device<'_>, seed: u64) -> Result<u64, RmError> {
     let mut random = Random(seed);
     let nodes = &device.client.nodes;
@@ -257,6 +258,7 @@ fn garbage(device: &Device<'_>, seed: u64) -> Result<u64, RmError> {
     for _ in 0..10_000 {
         let size = u32::try_from(random.below(512)).unwrap_or(0);
         let number = u32::try_from(random.below(256)).unwrap_or(0);
+        let uvm_number = 8 + u32::try_from(random.below(0x1f8)).unwrap_or(0);
         let mut args = vec![0; 16384];
         for at in (0..size as usize).step_by(4) {
             let word = u32::try_from(random.number() >> 32).unwrap_or(0);
@@ -271,7 +273,7 @@ fn garbage(device: &Device<'_>, seed: u64) -> Result<u64, RmError> {
         }
         let uvm = random.below(3) == 0;
         let (file, number) = match (uvm, files.as_slice()) {
-            (true, [.., file]) => (file, number),
+            (true, [.., file]) => (file, uvm_number),
             (false, [first, second, ..]) => (if random.below(4) == 0 { second } else { first }, command(number, size)),
             _ => break,
         };

@@ -45,11 +45,15 @@ A container with a quota makes these calls, and the mediator does one of four th
 ## What is not in the tables
 | what | done |
 |---|---|
-| an escape or UVM command that no known release has | refused (`EINVAL`, as the driver does), counted |
+| an escape that no known release has: type `F`, any number and size but those of frame buffers (`0x4600` to `0x4620`, `0x80204612`, `0x40044620`) | refused (`EINVAL`, as the driver does), counted |
+| a UVM command that no known release has: 8 to 0x1ff, 0x30000000 to 0x300000ff | refused (`EINVAL`), counted |
 | a class | refused with `NV_ERR_INVALID_CLASS`, counted: it could obtain memory |
 | a control | refused with `NV_ERR_NOT_SUPPORTED`, as the open modules do, counted: a pointer in its parameters would be one into the mediator. Those whose parameters the kernel hands to the card's firmware as they are (bit 15 without bit 14, and class 0x2081) pass and are counted |
 | serialized parameters (`FINN_SERIALIZED`) | refused with `NV_ERR_INVALID_ARGUMENT`; programs on the card's own host do not use them |
-| the driver's numbers under another type byte than `F` | `ENOTTY`, in the filter |
+| the driver's numbers under another type byte than `F`, with the sizes that they have | `ENOTTY`, in the filter; but for a few that can do nothing without the others and are also other drivers' |
+| any other number under another type byte, bare numbers below 8 | pass: they cannot be told from what programs ask of terminals, sockets, file systems and other drivers. The driver fails them, with a line in the kernel's log. A release that is not known might take one |
+
+A container without a grant gets `ENOTTY` for all of them that are refused here, as for every call in the tables.
 ";
 
 fn document() -> String {
