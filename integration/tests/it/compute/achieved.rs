@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use integration::Node;
+use integration::{Node, eventually};
 
 use super::{AT_LAST, LONG_ENOUGH, SPIN, end, exec, granted, share, spinning};
 use crate::case::Case;
@@ -16,10 +16,14 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// What a container achieved of its card in the last second, in percent; `None`: nobody knows.
 fn achieved(node: &Node, id: &str) -> Option<f64> {
+    card(node, id)?["achieved_1s_percent"].as_f64()
+}
+
+/// The container's card in `egpu top`.
+fn card(node: &Node, id: &str) -> Option<serde_json::Value> {
     let frame = node.egpu_json(&["top"]);
     let containers = frame["containers"].as_array().expect("containers");
-    let container = containers.iter().find(|container| container["id"] == id)?;
-    container["cards"][0]["achieved_1s_percent"].as_f64()
+    Some(containers.iter().find(|container| container["id"] == id)?["cards"][0].clone())
 }
 
 /// Waits until it is told of all for some looks in a row what is right.
@@ -45,6 +49,11 @@ fn alone(node: &Node) {
     until_achieved("a context and memory", node, ["alone"], |[told]| told < 2.0);
     let work = exec(&container, "work", SPIN);
     until_achieved("work", node, ["alone"], |[told]| (80.0..=100.0).contains(&told));
+    eventually("what its scheduler costs is told, and what of that are driver calls", || {
+        let card = card(node, "alone")?;
+        let [all, calls] = ["scheduler_cpu_us", "scheduler_driver_cpu_us"].map(|key| card[key].as_u64());
+        (all? > calls? && calls? > 0).then_some(())
+    });
     work.end();
     until_achieved("no work again", node, ["alone"], |[told]| told < 2.0);
     end([container]);

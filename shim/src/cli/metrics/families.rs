@@ -278,8 +278,8 @@ fn time(text: &mut Exposition, parts: &[Part<'_>]) {
     seconds("egpu_container_throttled_seconds_total", help, |status| Some(status.throttled_us));
     let help = "Time during which the container's channels were on the card, alone or beside others'.";
     seconds("egpu_container_on_card_seconds_total", help, |status| Some(status.open_us));
-    let help = "Card time that the container used: its windows in which anything ran, or, where others are on the card at the same \
-                time, what the card's log of switches says.";
+    let help = "Card time that the container used: its windows in which anything ran, or, where it has none, its time on the compute \
+                engine, but no more than the card was busy.";
     seconds("egpu_container_busy_seconds_total", help, |status| status.used_us);
 }
 
