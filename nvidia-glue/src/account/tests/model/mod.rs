@@ -4,6 +4,7 @@
 //! It only knows what is public, through `api`: the fuzz target includes this file too.
 
 mod objects;
+mod pinned;
 mod pools;
 mod processes;
 mod program;

@@ -12,8 +12,7 @@ impl Program<'_> {
         let (first, pages) = self.span();
         let cards: Vec<_> = self.accounts.cards().map(|(card, _)| card).collect();
         let tables = self.reserve_tables(&cards, pages * PAGE)?;
-        let usage = self.accounts.card(Card::HOST).unwrap();
-        let fits = usage.used.0 + pages * PAGE <= usage.limit.0;
+        let fits = self.fits(Card::HOST.0, pages * PAGE);
         match self.accounts.reserve_pool(Pid(process), Bytes(pages * PAGE)) {
             Ok(hold) => {
                 assert!(fits, "it does not fit, but was reserved");

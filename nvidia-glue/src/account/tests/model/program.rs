@@ -123,6 +123,7 @@ pub(crate) fn run(bytes: &[u8]) {
     program.world.processes.insert(100, 1);
     while let Some(&operation) = program.bytes.next() {
         program.step(operation);
+        program.settle_unfound();
         program.check();
     }
     program.end();
@@ -176,7 +177,7 @@ impl Program<'_> {
 
     pub(super) fn step(&mut self, operation: u8) -> Option<()> {
         // Programs that were written before are to stay what they were.
-        match if operation < 244 { operation % 48 } else { operation } {
+        match if operation < 236 { operation % 48 } else { operation } {
             0 | 1 => self.new_client(),
             2 | 3 => self.reserve(),
             4 | 5 => self.execute(),
@@ -219,6 +220,12 @@ impl Program<'_> {
             251 | 252 => self.make_channel().and_then(|()| self.register_channel()),
             253 => self.unregister_channel(),
             254 | 255 => self.context(Kind::Channel),
+            236 | 237 => self.pin(),
+            238 => self.find_one_pinned(),
+            239 | 240 => self.map_for_processor(),
+            241 => self.close_mapped_file(),
+            242 => self.range_group(),
+            243 => self.range_group_gone(),
             _ => self.map_nothing(),
         }
     }
@@ -247,6 +254,7 @@ impl Program<'_> {
                 assert_eq!(said, needed, "page tables of card {card}");
             }
         }
+        self.check_pinned();
         assert_eq!(self.accounts.abandoned(), 0);
         let counts = self.accounts.counts();
         assert!(counts.objects <= LIMITS.objects && counts.clients <= LIMITS.clients);
@@ -269,6 +277,7 @@ impl Program<'_> {
             (counts.channel_groups, Some(Kind::ChannelGroup)),
             (counts.channels, Some(Kind::Channel)),
             (counts.address_spaces, Some(Kind::AddressSpace)),
+            (counts.pinned, Some(Kind::Pinned)),
         ] {
             let flying = if kind.is_none() { self.flying.len() } else { 0 };
             let (said, there) = (said as usize, self.world.count(kind) + flying);
@@ -278,7 +287,7 @@ impl Program<'_> {
     }
 
     /// What the driver holds of a card, or is about to.
-    fn held(&self, card: u8) -> u64 {
+    pub(super) fn held(&self, card: u8) -> u64 {
         let flying: u64 = self.flying.iter().filter(|flying| flying.card == card).map(|flying| flying.bytes).sum();
         let managed = if card < CARDS { self.world.managed() } else { 0 };
         let pools = self.world.pools.values().copied().chain(self.flying_pools.iter().map(|pool| pool.pages));
@@ -300,9 +309,15 @@ impl Program<'_> {
         for process in self.world.processes.keys().copied().collect::<Vec<_>>() {
             self.world.exit(process);
         }
+        self.world.mapped_files.clear();
         self.behind = true;
         self.catch_up();
+        for file in self.accounts.mapped_files() {
+            self.accounts.mapped_file_gone(file);
+        }
+        self.settle_unfound();
         self.check();
+        assert_eq!((self.accounts.kept_by_pins().0, self.accounts.counts().range_groups), (0, 0));
         let counts = self.accounts.counts();
         assert_eq!((counts.os_events, self.coming), (0, [0; CARDS as usize]));
         let none = (0, 0, 0, 0, 0, 0, 0, 0);

@@ -114,6 +114,23 @@ pub(super) struct World {
     pub(super) mmaps: Vec<Mmap>,
     /// Managed pages by the file that keeps them.
     pub(super) zombies: BTreeMap<usize, u64>,
+    /// Memory of calls that have pinned something else than they were to, or nothing: charged until no client is left.
+    pub(super) unfound: Vec<Unfound>,
+    /// Files through which memory of the host's was mapped for the processor.
+    pub(super) mapped_files: BTreeMap<u64, usize>,
+    pub(super) mapped_files_ever: u64,
+    /// Pages of memory that something else pins: (what pins, of what, how many bytes).
+    pub(super) pinned_pages: Vec<(usize, usize, u64)>,
+    /// Groups of ranges of managed memory, by file.
+    pub(super) range_groups: BTreeMap<usize, u32>,
+}
+
+/// What a call has pinned that was rewritten.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unfound {
+    pub(super) memory: usize,
+    /// Where it was said to be, as long as that is what the account goes by.
+    pub(super) said: Option<(u32, u32)>,
 }
 
 impl World {
@@ -155,6 +172,8 @@ impl World {
         if handle == client {
             self.clients.remove(&client);
             self.events.remove(&client);
+            // What was said to be in it is, as far as anybody knows.
+            self.unfound.retain(|unfound| unfound.said.is_none_or(|(of, _)| of != client));
         }
     }
 
@@ -163,20 +182,39 @@ impl World {
         let retained = self.registrations.values().flat_map(|registration| &registration.retained).copied();
         let all = self.objects.iter().map(|object| (object.number, object.kind)).chain(retained);
         let counted: BTreeSet<_> = all.filter(|(_, of)| kind.is_none_or(|kind| kind == *of)).collect();
-        counted.len()
+        let unfound = if kind.is_none_or(|kind| kind == Kind::Pinned) { self.unfound.len() } else { 0 };
+        counted.len() + unfound
     }
 
     /// Bytes of `card` that objects, mappings, registrations and exports hold.
     pub(super) fn allocated(&self, card: u8) -> u64 {
+        let of_card = self.held().into_iter().map(|index| self.memory[index]).filter(|memory| memory.card == card);
+        of_card.map(|memory| memory.bytes).sum()
+    }
+
+    /// Bytes of the host's memory that nothing holds any more but what has pinned their pages.
+    pub(super) fn kept(&self) -> u64 {
+        let held = self.held();
+        let mut kept: BTreeMap<usize, u64> = BTreeMap::new();
+        for (_, of, bytes) in self.pinned_pages.iter().filter(|(by, of, _)| held.contains(by) && !held.contains(of)) {
+            let kept = kept.entry(*of).or_default();
+            *kept = (*kept + bytes).min(self.memory[*of].bytes);
+        }
+        kept.into_values().sum()
+    }
+
+    /// What objects, mappings, registrations and exports hold.
+    pub(super) fn held(&self) -> BTreeSet<usize> {
         let mut held: BTreeSet<usize> = self.maps.values().copied().flatten().collect();
+        held.extend(self.unfound.iter().map(|unfound| unfound.memory));
+        held.extend(self.mapped_files.values());
         held.extend(self.exports.values().flatten());
         held.extend(self.registrations.values().filter_map(|registration| registration.memory));
         for object in &self.objects {
             held.extend(object.memory);
             held.extend(&object.attached);
         }
-        let of_card = held.into_iter().map(|index| self.memory[index]).filter(|memory| memory.card == card);
-        of_card.map(|memory| memory.bytes).sum()
+        held
     }
 
     /// Bytes of page tables that mappings on `card` may need: one of the lowest level for each 2 MiB in which something is mapped, and four
@@ -242,6 +280,7 @@ impl World {
                 self.registrations.retain(|&(file, ..), _| file != index);
                 self.ranges.retain(|&(file, _), _| file != index);
                 self.zombies.remove(&index);
+                self.range_groups.remove(&index);
             }
         }
     }

@@ -1,0 +1,195 @@
+//! Pinned memory of programs' own, which the kernel pins from what the program says by then; memory of the host's that is mapped for the
+//! processor, so that it can be pinned there; groups of ranges of managed memory.
+
+use super::{
+    api::*,
+    program::{LIMITS, Program},
+    world::{Memory, Object, PAGE, Unfound},
+};
+
+/// What is charged for so many bytes that are pinned.
+fn charged(length: u64) -> u64 {
+    length / 128 + 4096
+}
+
+impl Program<'_> {
+    /// Whether there is room for so much, with what pinned pages keep of the host beyond what they may.
+    pub(super) fn fits(&mut self, card: u8, bytes: u64) -> bool {
+        let usage = self.accounts.card(Card(card)).unwrap();
+        let kept = if card == Card::HOST.0 { self.accounts.kept_by_pins().0 } else { 0 };
+        usage.used.0 + kept.saturating_sub(usage.limit.0) + bytes <= usage.limit.0
+    }
+
+    /// Under a name that nothing has, as far as is known; the kernel executes it at once, or something else in its place.
+    pub(super) fn pin(&mut self) -> Option<()> {
+        let (client, process) = (self.client()?, self.process()?);
+        let (handle, parent) = (self.handle(), self.parent(client));
+        let length = u64::from(self.byte() % 16) * PAGE;
+        let name = ObjectName::new(Handle(client), Handle(handle));
+        if self.accounts.object(name).is_some() {
+            self.find_pinned(client, handle);
+            if self.accounts.object(name).is_some() {
+                return None;
+            }
+        }
+        let bytes = charged(length);
+        let fits = self.fits(Card::HOST.0, bytes);
+        let counts = self.accounts.counts();
+        if let Err(refusal) = self.accounts.pin(Pid(process), name, Handle(parent), length) {
+            let full = counts.objects >= LIMITS.objects || counts.pinned >= LIMITS.pinned;
+            assert!(full || !fits, "it fits, but was refused: {refusal}");
+            return None;
+        }
+        assert!(fits, "it does not fit, but was pinned");
+        self.world.memory.push(Memory { card: Card::HOST.0, bytes });
+        let memory = self.world.memory.len() - 1;
+        let choice = self.byte();
+        if choice.is_multiple_of(4) || self.world.find(client, handle).is_some() {
+            self.world.unfound.push(Unfound { memory, said: Some((client, handle)) });
+            self.pin_pages(memory, None);
+        } else {
+            self.add_object(client, handle, vec![parent], Some(memory), Kind::Pinned);
+            // At times more than was said, or less.
+            let length = if choice % 4 == 1 { u64::from(choice / 4) * PAGE / 2 } else { length };
+            self.pin_pages(memory, Some(length));
+        }
+        Some(())
+    }
+
+    /// What was mapped for the processor may be what is pinned. `None`: nobody will ever know how much.
+    fn pin_pages(&mut self, by: usize, length: Option<u64>) {
+        let length = length.unwrap_or_else(|| u64::from(self.byte()) * PAGE);
+        let mapped: Vec<usize> = self.world.mapped_files.values().copied().collect();
+        if let Some(of) = self.pick(mapped).filter(|_| !self.byte().is_multiple_of(4)) {
+            self.world.pinned_pages.push((by, of, length));
+        } else {
+            // Its own.
+            self.world.pinned_pages.push((by, by, length));
+        }
+    }
+
+    /// The driver is asked what came of a call.
+    pub(super) fn find_one_pinned(&mut self) -> Option<()> {
+        let pinned: Vec<_> = self.world.objects.iter().filter(|object| object.kind == Kind::Pinned).cloned().collect();
+        let Object { client, handle, memory, .. } = self.pick(pinned)?;
+        let memory = memory?;
+        let at = self.world.pinned_pages.iter().position(|(by, ..)| *by == memory)?;
+        let length = self.world.pinned_pages[at].2;
+        let name = ObjectName::new(Handle(client), Handle(handle));
+        if self.accounts.is_pin_unknown(name) {
+            // The kernel has perhaps looked at the pages only now.
+            self.world.pinned_pages.remove(at);
+            self.pin_pages(memory, Some(length));
+        }
+        let knows = self.accounts.object(name).is_some_and(|object| object.kind == Kind::Pinned);
+        self.accounts.found_pinned(name, length);
+        if knows {
+            self.world.memory[memory].bytes = charged(length);
+            self.may_exceed[2] = true;
+            assert!(self.accounts.is_pin_known(name));
+        }
+        Some(())
+    }
+
+    /// Before something is freed, the driver is asked whether what is pinned with it is where it was said to be.
+    pub(super) fn find_pinned(&mut self, client: u32, object: u32) {
+        for handle in self.accounts.pinned_with(Handle(client), Handle(object)) {
+            let is_there = self.world.find(client, handle.0).is_some_and(|object| object.kind == Kind::Pinned);
+            if !is_there {
+                self.is_somewhere_else(client, handle.0);
+                self.accounts.pinned_elsewhere(ObjectName::new(Handle(client), handle));
+            }
+        }
+    }
+
+    /// Whatever was said to have that name is no longer taken to.
+    pub(super) fn is_somewhere_else(&mut self, client: u32, handle: u32) {
+        let said = |unfound: &&mut Unfound| unfound.said == Some((client, handle));
+        self.world.unfound.iter_mut().filter(said).for_each(|unfound| unfound.said = None);
+    }
+
+    /// What nobody knows where to find goes with the last client.
+    pub(super) fn settle_unfound(&mut self) {
+        if self.accounts.clients().next().is_none() {
+            self.world.unfound.clear();
+        }
+    }
+
+    /// `NV_ESC_RM_MAP_MEMORY` of memory of the host's on a file of its own.
+    pub(super) fn map_for_processor(&mut self) -> Option<()> {
+        let of_host = |object: &&Object| {
+            object.kind == Kind::Memory
+                && object.memory.is_some_and(|memory| self.world.memory[memory].card == Card::HOST.0)
+        };
+        let objects: Vec<_> = self.world.objects.iter().filter(of_host).cloned().collect();
+        let object = self.pick(objects)?;
+        let name = ObjectName::new(Handle(object.client), Handle(object.handle));
+        let hold = match self.accounts.hold_host_memory(name) {
+            Ok(hold) => hold?,
+            Err(refusal) => {
+                assert!(matches!(refusal, Refusal::TooMany { .. }));
+                assert!(self.world.mapped_files.len() >= LIMITS.host_mappings as usize);
+                return None;
+            }
+        };
+        if self.byte().is_multiple_of(8) {
+            self.accounts.release(hold);
+            return None;
+        }
+        let file = self.world.mapped_files_ever;
+        self.world.mapped_files_ever += 1;
+        self.world.mapped_files.insert(file, object.memory?);
+        self.accounts.host_memory_mapped(hold, MappedFile(file));
+        Some(())
+    }
+
+    pub(super) fn close_mapped_file(&mut self) -> Option<()> {
+        let files: Vec<_> = self.world.mapped_files.keys().copied().collect();
+        let file = self.pick(files)?;
+        self.world.mapped_files.remove(&file);
+        self.accounts.mapped_file_gone(MappedFile(file));
+        Some(())
+    }
+
+    pub(super) fn range_group(&mut self) -> Option<()> {
+        let file = self.uvm()?;
+        match self.accounts.range_group_fits() {
+            Ok(()) => {
+                *self.world.range_groups.entry(file).or_default() += 1;
+                self.accounts.range_group(UvmFile(file as u64));
+                Some(())
+            }
+            Err(_) => {
+                assert!(self.accounts.counts().range_groups >= LIMITS.range_groups);
+                None
+            }
+        }
+    }
+
+    pub(super) fn range_group_gone(&mut self) -> Option<()> {
+        let files: Vec<_> = self.world.range_groups.keys().copied().collect();
+        let file = self.pick(files).filter(|file| !self.world.uvm[*file].holders.is_empty())?;
+        let count = self.world.range_groups.get_mut(&file)?;
+        *count -= 1;
+        if *count == 0 {
+            self.world.range_groups.remove(&file);
+        }
+        self.accounts.range_group_gone(UvmFile(file as u64));
+        Some(())
+    }
+
+    /// What the account says of these, against the world.
+    pub(super) fn check_pinned(&mut self) {
+        // What has ended without having been told is in use as far as the account knows.
+        let said = self.accounts.kept_by_pins().0 + self.accounts.card(Card::HOST).unwrap().used.0;
+        let (kept, held) = (self.world.kept(), self.held(Card::HOST.0));
+        assert!(said >= kept + held, "{said} bytes said to be kept or held, {kept} and {held} are");
+        let counts = self.accounts.counts();
+        assert_eq!(counts.host_mappings, self.world.mapped_files.len());
+        assert!(counts.host_mappings <= LIMITS.host_mappings as usize);
+        let groups: u32 = self.world.range_groups.values().sum();
+        assert!(counts.range_groups >= groups);
+        assert!(self.behind || self.stale || self.mixed || counts.range_groups == groups);
+        assert!(counts.range_groups <= LIMITS.range_groups && counts.pinned <= LIMITS.pinned);
+    }
+}
