@@ -283,7 +283,7 @@ impl<'a> Flight<'a> {
         }
         if !driver.is_in_kernel() {
             // As the kernel would, whatever was looked at before.
-            if let Err(error) = self.caller.read(self.address, &mut self.args) {
+            if let Err(error) = self.caller.read_again(self.address, &mut self.args) {
                 return Some(Err(error.into()));
             }
             self.original.clone_from(&self.args);

@@ -40,6 +40,14 @@ pub trait Caller {
     /// [`CallerError::Fault`] when not all of it is readable.
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), CallerError>;
 
+    /// The same of what is there now, whatever was read before.
+    ///
+    /// # Errors
+    /// As those of [`Caller::read`].
+    fn read_again(&self, address: u64, bytes: &mut [u8]) -> Result<(), CallerError> {
+        self.read(address, bytes)
+    }
+
     /// Fills as much of `bytes` from `address` as is readable without a gap, and says how much that is; 0 when nothing is.
     ///
     /// # Errors

@@ -304,6 +304,11 @@ impl Caller for Calling<'_> {
         if self.read_up_to(address, bytes)? == length { Ok(()) } else { Err(CallerError::Fault { address }) }
     }
 
+    fn read_again(&self, address: u64, bytes: &mut [u8]) -> Result<(), CallerError> {
+        self.ahead.borrow_mut().bytes.clear();
+        self.read(address, bytes)
+    }
+
     fn read_up_to(&self, address: u64, bytes: &mut [u8]) -> Result<usize, CallerError> {
         let mut ahead = self.ahead.borrow_mut();
         if ahead.argument.is_none() {
