@@ -128,7 +128,8 @@ impl Session {
         let mut known = lock(known);
         known.load = found;
         // What cannot be had now may be later; it is still there then.
-        known.samples = samples.map(|(_, samples)| compute_samples(&samples, ahead_us())).unwrap_or_default();
+        known.samples =
+            samples.map(|(_, samples)| compute_samples(&samples, mediator_pid(), ahead_us())).unwrap_or_default();
         found
     }
 

@@ -69,8 +69,8 @@ pub struct CardStatus {
     /// Time during which it had channels, and they were off the card.
     pub throttled_us: u64,
     /// Card time that it used: its windows in which anything ran; where it has none, its time on the compute engine, but no more than the
-    /// card was busy. `None`: others are on the card at the same time and there is no log of its switches, or the driver does not tell how
-    /// busy the card is.
+    /// card was busy. `None`: its windows are others', too, and there is no log of the card's switches; or the driver does not tell how busy
+    /// the card is.
     pub used_us: Option<u64>,
     /// What it was granted of the card's time, in millionths.
     pub share_ppm: u32,

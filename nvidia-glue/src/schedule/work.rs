@@ -4,6 +4,9 @@
 //! sample by sample. A context that nobody displaces stays on the engine when its work is done, and a card is busy with others' work, too. So
 //! of each sample's time the smaller one counts. Where containers share a card at the same time, theirs are at most the card's time together, as
 //! one context has the engine at a time.
+//!
+//! For how long the container had the engine nobody knows where the card keeps no log of its switches, and as long as there was none since it was
+//! looked: who came before stays. Then each sample is the process's that the driver puts it down to.
 
 use super::meter::Meter;
 
@@ -19,6 +22,8 @@ pub struct Sample {
     pub at_us: u64,
     /// In millionths.
     pub busy_ppm: u32,
+    /// The driver puts it down to the container.
+    pub is_own: bool,
 }
 
 /// What a container has had a card work, until an instant.
@@ -71,8 +76,8 @@ impl Work {
                 continue;
             }
             let from_us = since_us.max(known.until_us).max(at_us.saturating_sub(LONGEST_US));
-            // Nobody can tell it from others' use, or could then.
-            let Some(used_ppm) = meter.used_ppm(from_us, at_us) else { continue };
+            let by_driver_ppm = || if sample.is_own { sample.busy_ppm } else { 0 };
+            let used_ppm = meter.used_ppm(from_us, at_us).unwrap_or_else(by_driver_ppm);
             let passed_us = at_us - from_us;
             let worked_us = passed_us.saturating_mul(u64::from(used_ppm.min(sample.busy_ppm))) / MILLION;
             known = Worked { until_us: at_us, worked_us: known.worked_us + worked_us.min(passed_us) };
@@ -108,8 +113,11 @@ mod tests {
 
     /// Samples from 1.2 s on, each 200 ms after the last.
     fn samples(busy_ppm: &[u32]) -> Vec<Sample> {
-        let sample =
-            |(number, busy_ppm): (u64, &u32)| Sample { at_us: MILLION + number * PERIOD_US, busy_ppm: *busy_ppm };
+        let sample = |(number, busy_ppm): (u64, &u32)| Sample {
+            at_us: MILLION + number * PERIOD_US,
+            busy_ppm: *busy_ppm,
+            is_own: false,
+        };
         (1..).zip(busy_ppm).map(sample).collect()
     }
 
@@ -171,13 +179,15 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_tell_stays_unknown() {
+    fn what_nobody_can_tell_is_whose_the_driver_says() {
         let mut work = begun();
         assert!(work.is_open(&Meter::default(), 2 * MILLION));
-        assert_eq!(
-            work.add(&Meter::default(), &samples(&[ALL_PPM; 5]), 2 * MILLION),
-            [Worked { until_us: MILLION, worked_us: 0 }]
-        );
+        let mut samples = samples(&[ALL_PPM, ALL_PPM, 500_000, ALL_PPM, 0]);
+        for own in [1, 2, 4] {
+            samples[own].is_own = true;
+        }
+        let known = work.add(&Meter::default(), &samples, 2 * MILLION);
+        assert_eq!(known.last(), Some(&Worked { until_us: 2 * MILLION, worked_us: 300_000 }));
     }
 
     #[test]
@@ -192,9 +202,9 @@ mod tests {
     #[test]
     fn a_sample_says_nothing_of_a_time_long_before_it() {
         let meter = on(&[MILLION; 300]);
-        let late = [Sample { at_us: 12 * MILLION, busy_ppm: ALL_PPM }];
+        let late = [Sample { at_us: 12 * MILLION, busy_ppm: ALL_PPM, is_own: false }];
         assert_eq!(worked_us(&meter, &late, 12 * MILLION), PERIOD_US);
-        let two = [Sample { at_us: 2 * MILLION, busy_ppm: 0 }, late[0]];
+        let two = [Sample { at_us: 2 * MILLION, busy_ppm: 0, is_own: false }, late[0]];
         assert_eq!(worked_us(&meter, &two, 12 * MILLION), LONGEST_US);
     }
 
@@ -212,7 +222,7 @@ mod tests {
                 .into_iter()
                 .map(|(after_us, busy_ppm)| {
                     at_us += after_us;
-                    Sample { at_us, busy_ppm }
+                    Sample { at_us, busy_ppm, is_own: false }
                 })
                 .collect();
             let (own, other) = (begun().add(&on(&steps), &samples, now_us), begun().add(&on(&others), &samples, now_us));

@@ -62,9 +62,10 @@ fn alone(node: &Node) {
 fn soft(node: &Node) {
     let weight = |weight: &'static str| [("EGPU_POLICY", "soft"), ("EGPU_WEIGHT", weight)];
     let light = spinning(node, "light", &weight("1"));
-    let heavy = granted(node, "heavy", &weight("2")).args(MOMENT).start().unwrap();
-    heavy.stdio.value("working");
+    let heavy = granted(node, "heavy", &weight("2")).start().unwrap();
     let ids = ["light", "heavy"];
+    until_achieved("beside one without a context", node, ids, |[light, heavy]| light >= 80.0 && heavy < 2.0);
+    let moment = exec(&heavy, "moment", MOMENT);
     until_achieved("beside one without work", node, ids, |[light, heavy]| light >= 80.0 && heavy < 2.0);
     let work = exec(&heavy, "work", SPIN);
     until_achieved("1 to 2", node, ids, |told| {
@@ -77,5 +78,6 @@ fn soft(node: &Node) {
     until_achieved("without work again", node, ids, |[light, heavy]| light >= 80.0 && heavy < 2.0);
     light.end();
     until_achieved("who is left", node, ["heavy"], |[told]| told < 2.0);
+    moment.end();
     end([heavy]);
 }

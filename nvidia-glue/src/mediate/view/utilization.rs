@@ -144,15 +144,17 @@ pub(in crate::mediate) fn load(params: &[u8], mediator: u32, now_ns: u64) -> Opt
 }
 
 /// How busy the compute engine was, sample by sample, in order. `ahead_us`: the real time less the clock of all schedules.
-pub(in crate::mediate) fn compute_samples(params: &[u8], ahead_us: u64) -> Vec<Sample> {
+pub(in crate::mediate) fn compute_samples(params: &[u8], mediator: u32, ahead_us: u64) -> Vec<Sample> {
     let samples = params.get(SAMPLES..).unwrap_or_default();
     let size = samples.len() / SAMPLE_COUNT;
     let Some(part) = part_size(size) else { return Vec::new() };
     let sample = |sample: &[u8]| {
         // One that was never taken has no time.
         let at_ns = read_u64(sample, 0).filter(|at_ns| *at_ns > 0)?;
-        let busy = read_u32(sample, SAMPLE_HEAD + COMPUTE * part)?.min(ALL);
-        Some(Sample { at_us: (at_ns / 1_000).checked_sub(ahead_us)?, busy_ppm: busy * PPM })
+        let at = SAMPLE_HEAD + COMPUTE * part;
+        let (busy, owner) = (read_u32(sample, at)?.min(ALL), read_u32(sample, at + PART_PID)?);
+        let at_us = (at_ns / 1_000).checked_sub(ahead_us)?;
+        Some(Sample { at_us, busy_ppm: busy * PPM, is_own: owner == mediator })
     };
     let mut all: Vec<Sample> = samples.chunks_exact(size).filter_map(sample).collect();
     all.sort_unstable_by_key(|sample| sample.at_us);
@@ -336,17 +338,25 @@ mod tests {
     #[test]
     fn samples_are_in_order_on_the_clock_of_schedules() {
         for (major, ..) in RELEASES {
-            let ahead_us = NOW / 1_000 - 50_000_000;
-            let found: Vec<(u64, u32)> = compute_samples(&samples(major), ahead_us)
-                .iter()
-                .map(|sample| (sample.at_us, sample.busy_ppm))
-                .collect();
-            let expected = [990_000, 500_000, 1_000_000, 1_000_000, 600_000, 400_000];
-            let expected: Vec<(u64, u32)> =
-                (0..).zip(expected).map(|(place, ppm)| (49_000_000 + place * 200_000, ppm)).collect();
-            assert_eq!(found, expected, "{major}");
+            let found = compute_samples(&samples(major), MEDIATOR, NOW / 1_000 - 50_000_000);
+            let expected = [
+                (990_000, true),
+                (500_000, false),
+                (1_000_000, false),
+                (1_000_000, true),
+                (600_000, true),
+                (400_000, true),
+            ];
+            let sample = |(place, (busy_ppm, is_own)): (u64, _)| Sample {
+                at_us: 49_000_000 + place * 200_000,
+                busy_ppm,
+                is_own,
+            };
+            assert_eq!(found, (0..).zip(expected).map(sample).collect::<Vec<_>>(), "{major}");
         }
-        assert!(compute_samples(&ask(release(580)), 0).is_empty() && compute_samples(&[0; 100], 0).is_empty());
+        assert!(
+            compute_samples(&ask(release(580)), MEDIATOR, 0).is_empty() && compute_samples(&[0; 100], 0, 0).is_empty()
+        );
     }
 
     #[test]
@@ -501,7 +511,7 @@ mod tests {
             if let Some(load) = load(&copy, u32::from(fill), now) {
                 prop_assert!(load.own.compute_ppm() <= load.card.compute_ppm() && load.card.compute_ppm() <= 1_000_000);
             }
-            prop_assert!(compute_samples(&copy, now).iter().all(|sample| sample.busy_ppm <= 1_000_000));
+            prop_assert!(compute_samples(&copy, u32::from(fill), now).iter().all(|sample| sample.busy_ppm <= 1_000_000));
             own_samples(&mut copy.clone(), u32::from(fill), Some(1), |_, _| all(1));
             nameless_samples(&mut copy);
             video_engine(&mut copy, &Busy::default());

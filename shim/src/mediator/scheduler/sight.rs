@@ -42,6 +42,8 @@ pub(super) struct Sight {
     /// How the log names the container.
     own: u32,
     residency: Residency,
+    /// Something was logged. Before that, whoever is on the card has come earlier.
+    has_seen: bool,
     taken: Vec<Switch>,
     /// The container's own since [`Sight::opened`].
     own_switches: Vec<Switch>,
@@ -76,6 +78,7 @@ impl Sight {
             log: None,
             own,
             residency: Residency::default(),
+            has_seen: false,
             taken: Vec::new(),
             own_switches: Vec::new(),
             others: Vec::new(),
@@ -109,6 +112,7 @@ impl Sight {
         self.taken.clear();
         // What cannot be taken now may be later; what is lost spoils a turn or two.
         let _ = log.take(&mut self.taken);
+        self.has_seen |= !self.taken.is_empty();
         for switch in &self.taken {
             self.residency.add(switch);
         }
@@ -206,14 +210,16 @@ impl Sight {
         self.log.is_some()
     }
 
-    /// Time on the card, as far as that is known.
+    /// Time on the card, as far as that is known. `None`: who is there nobody knows.
     pub(super) fn used_us(&self, now_us: u64) -> Option<u64> {
-        self.log.is_some().then(|| self.residency.used_us(self.own, now_us.saturating_mul(1_000)))
+        self.has_seen.then(|| self.residency.used_us(self.own, now_us.saturating_mul(1_000)))
     }
 
     /// Whether a container whose channels are always on the card has work; `None`: cannot be told.
     pub(super) fn is_busy(&self, now_us: u64) -> Option<bool> {
-        self.log.as_ref()?;
+        if !self.has_seen {
+            return None;
+        }
         let ago_us = |at_ns: Option<u64>| at_ns.map_or(u64::MAX, |at_ns| now_us.saturating_sub(at_ns / 1_000));
         if self.residency.is_on(self.own) {
             // Who is not displaced stays, with work or without.

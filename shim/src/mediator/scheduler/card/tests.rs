@@ -164,18 +164,19 @@ struct CardState {
     work: Work,
     samples: Vec<Sample>,
     busy_ppm: u32,
+    is_own: bool,
     is_silent: bool,
     asked: u32,
 }
 
 impl Utilization for PlayedCard {
     fn measured(&self, _: &str, measured: Measured, in_doubt: bool) -> Seen {
-        let CardState { meter, work, samples, busy_ppm, is_silent, asked } = &mut *lock(&self.state);
+        let CardState { meter, work, samples, busy_ppm, is_own, is_silent, asked } = &mut *lock(&self.state);
         meter.tell(measured);
         let now_us = measured.at_us;
         while !*is_silent && samples.last().map_or(0, |sample| sample.at_us) + 200_000 <= now_us {
             let at_us = samples.last().map_or(0, |sample| sample.at_us) + 200_000;
-            samples.push(Sample { at_us, busy_ppm: *busy_ppm });
+            samples.push(Sample { at_us, busy_ppm: *busy_ppm, is_own: *is_own });
         }
         if !in_doubt {
             if !measured.rests {
@@ -573,6 +574,20 @@ fn who_stays_on_the_card_beside_others_without_work_achieves_nothing() {
     world.tell(vec![epoch(0, Pass::Weight(1), Priority::High, Vec::new())]);
     world.run_until(80 * PERIOD);
     assert_eq!(world.achieved().0, Some(1_000_000));
+}
+
+/// Nobody has displaced it since the log was begun, which is when the other one came.
+#[test]
+fn who_was_on_the_card_before_there_was_a_log_is_whom_the_driver_names() {
+    for (is_own, expected) in [(true, 1_000_000), (false, 0)] {
+        let mut world = World::with(false, true);
+        world.channels(3);
+        world.neighbour_is(OTHER);
+        world.tell(vec![epoch(0, Pass::Weight(1), Priority::High, vec![neighbour(Priority::High)])]);
+        lock(&world.card.state).is_own = is_own;
+        world.run_until(20 * PERIOD);
+        assert_eq!((world.achieved().0, world.status().cards[0].busy), (Some(expected), None));
+    }
 }
 
 #[test]
