@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, fs::File, io, sync::Arc};
 
-use super::{Answer, Caller, CallerError, Pid, making::Made};
+use super::{Answer, Caller, CallerError, Pid, making::Made, pinned::Pinning};
 use crate::{
     driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder, LEAST_BUFFER},
     rm::{
@@ -106,6 +106,8 @@ pub(super) struct Flight<'a> {
     returned: i32,
     /// What has been made for the caller, to be unmade should it never hear of it.
     pub(super) made: Vec<Made>,
+    /// What the kernel is to pin for the caller.
+    pub(super) pinning: Option<Pinning>,
 }
 
 /// Where a buffer came from.
@@ -142,6 +144,7 @@ impl<'a> Flight<'a> {
             is_confirmed: false,
             returned: 0,
             made: Vec::new(),
+            pinning: None,
         }
     }
 

@@ -44,7 +44,7 @@ const ROUNDING: u64 = 2 * Bytes::MIB;
 
 /// A call that pins memory.
 #[derive(Debug, Clone, Copy)]
-struct Pinning {
+pub(super) struct Pinning {
     /// No other call has it.
     number: u64,
     thread: i32,
@@ -63,11 +63,13 @@ pub(super) struct UnderWay {
 }
 
 impl UnderWay {
-    pub(super) fn add(&self, thread: i32, pid: Pid, name: ObjectName, length: u64) {
+    pub(super) fn add(&self, thread: i32, pid: Pid, name: ObjectName, length: u64) -> Pinning {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let call = Pinning { number, thread, pid, name, length };
         let mut calls = lock(&self.calls);
-        calls.push(Pinning { number, thread, pid, name, length });
+        calls.push(call);
         self.count.store(calls.len(), Ordering::SeqCst);
+        call
     }
 
     fn remove(&self, call: Pinning) {
@@ -121,8 +123,32 @@ impl Session {
         }
         let length = alloc.limit.saturating_add(1);
         self.reserve(pid, |accounts| accounts.pin(pid, name, alloc.parent, length))?;
-        self.pinning.add(flight.caller.thread(), pid, name, length);
-        self.continue_call(flight)
+        let pinning = self.pinning.add(flight.caller.thread(), pid, name, length);
+        let answer = self.continue_call(flight);
+        match answer {
+            Ok(_) => flight.pinning = Some(pinning),
+            Err(_) => self.undo_pinning(pinning),
+        }
+        answer
+    }
+
+    /// The kernel was not told to execute it, or nobody hears of what a driver outside the kernel has done.
+    pub(super) fn undo_pinning(&self, call: Pinning) {
+        let name = call.name;
+        let Some(kept) = lock(&self.files).control_of(name.client) else { return };
+        self.locks.with(&[Name::Client(name.client)], || {
+            let is_there = match self.class_of(&kept.file, name.client, name.object) {
+                None => false,
+                Some(OS_DESCRIPTOR) => !self.raw(&kept.file, name.client).free(name.object).is_ok_and(Status::is_ok),
+                Some(_) => true,
+            };
+            // Else it is asked about as any other.
+            if !is_there && lock(&self.accounts).is_pin_unknown(name) {
+                // Its client is there, or all of it has gone with that.
+                let _ = lock(&self.accounts).free(name.client, name.object);
+                self.pinning.remove(call);
+            }
+        });
     }
 
     /// Whether a name is free after all: pinned memory was said to have it, and the driver has none there.

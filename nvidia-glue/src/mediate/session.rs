@@ -25,7 +25,7 @@ use super::{
     making::Made,
     open_files::OpenFiles,
     people::People,
-    pinned::UnderWay,
+    pinned::{Pinning, UnderWay},
     refresh::Found,
     setup::host_memory_limit,
     topology::Topology,
@@ -97,6 +97,7 @@ impl fmt::Debug for Session {
 pub struct Undo {
     file: DeviceFile,
     made: Vec<Made>,
+    pinning: Option<Pinning>,
 }
 
 /// Whether a command is one of those that a control file or a card's takes (`NV_IOCTL_MAGIC`), by its bare number; else UVM's.
@@ -208,8 +209,11 @@ impl Session {
 
     /// The caller will never hear of what was made for it.
     pub fn undo(&self, undo: Undo) {
-        let Undo { file, made } = undo;
+        let Undo { file, made, pinning } = undo;
         made.into_iter().for_each(|made| self.unmake(&file, made));
+        if let Some(pinning) = pinning {
+            self.undo_pinning(pinning);
+        }
     }
 
     /// Who calls; tells the observer of a process that is new.
@@ -247,7 +251,8 @@ impl Session {
             self.is_careful.store(true, Ordering::Relaxed);
         }
         let made = std::mem::take(&mut flight.made);
-        *undo = (!made.is_empty()).then(|| Undo { file: flight.file.clone(), made });
+        let pinning = flight.pinning;
+        *undo = (!made.is_empty() || pinning.is_some()).then(|| Undo { file: flight.file.clone(), made, pinning });
         Ok(result.unwrap_or_else(|end| flight.end(end)))
     }
 

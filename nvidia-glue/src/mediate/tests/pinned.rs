@@ -383,3 +383,23 @@ fn calls_under_way_are_limited_in_number() {
     assert_eq!(any_call(&context), Answer::Return(0));
     assert_eq!((container.session.pinning.len(), drifts(&container)), (0, vec![]));
 }
+
+/// A signal has interrupted it before the kernel was told to execute it: the program makes the same call again.
+#[test]
+fn what_nobody_hears_of_is_as_if_it_were_never_asked_for() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], MIB);
+    let program = container.program();
+    let context = program.context(0);
+    let card = card_of(&context);
+    for _ in 0..3 {
+        let argument = program.put(&pin_args(&context, 0x70, MIB));
+        let stopped = Stopped::Ioctl { fd: card, command: 3 << 30 | 56 << 16 | u32::from(b'F') << 8 | 0x27, argument };
+        let (_, undo) = container.session.handle_undoably(&program, &stopped);
+        container.session.undo(undo.unwrap());
+        assert_eq!((host(&container), pinned(&container), container.session.pinning.len()), (0, 0, 0));
+    }
+    pin(&context, card, 0x70, MIB).unwrap();
+    assert_eq!(any_call(&context), Answer::Return(0));
+    assert_eq!((host(&container), pinned(&container), drifts(&container)), (MIB / 128 + OBJECT, 1, vec![]));
+}
