@@ -21,6 +21,7 @@ pub mod reaper;
 pub mod registry;
 pub mod server;
 #[cfg(test)]
+#[path = "../../nvidia-glue/src/skipped.rs"]
 mod skipped;
 pub mod start;
 mod sync;

@@ -162,7 +162,10 @@ mod tests {
     use std::{fs::File, sync::Arc};
 
     use super::*;
-    use crate::{driver::FileField, rm::Node};
+    use crate::{
+        driver::FileField,
+        rm::{Node, uvm::UVM_COMMANDS},
+    };
 
     fn buffer(holder: Holder, offset: usize, length: usize) -> Buffer {
         Buffer { holder, offset, bytes: vec![7; length] }
@@ -216,6 +219,36 @@ mod tests {
                 assert!(padded.iter().all(|byte| *byte == 0), "{length}: not what was there before");
             });
         }
+    }
+
+    #[test]
+    fn the_room_for_uvms_arguments_is_more_than_any_of_them_takes() {
+        let layouts = || UVM_COMMANDS.iter().flat_map(|row| row.layouts);
+        let longest = layouts().map(|layout| usize::from(layout.size)).max();
+        // A later release may make it longer before its tables are here.
+        assert!(longest.is_some_and(|longest| longest + 4096 <= LEAST_UVM_ARGS), "{longest:?}");
+    }
+
+    /// As a driver would whose structs are longer than the tables know.
+    #[test]
+    fn what_is_written_beyond_the_known_length_stays_in_that_room() {
+        let terminal = match nix::pty::openpty(None, None) {
+            Ok(terminal) => terminal,
+            Err(error) => return crate::skipped::skipped(format_args!("no terminal can be had: {error}")),
+        };
+        let file = DeviceFile { node: Node::Uvm, file: Arc::new(terminal.slave.into()) };
+        // `TCGETS`, whose number says no size: the kernel writes 36 bytes.
+        let mut args = vec![7; 4];
+        let call = DriverCall { command: 0x5401, args: &mut args, buffers: &mut [], files: &[] };
+        assert_eq!(execute(&file, call).unwrap(), 0);
+        assert_eq!(args.len(), 4, "as much as was known is told");
+        assert_ne!(args, [7; 4]);
+        PADDED.with_borrow_mut(|padded| {
+            assert_eq!(padded.len(), LEAST_UVM_ARGS);
+            assert!(padded[4..36].iter().any(|byte| *byte != 0), "the kernel had room to write the rest");
+            // Other tests may follow in this thread.
+            padded.fill(0);
+        });
     }
 
     #[test]

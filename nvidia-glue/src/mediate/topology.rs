@@ -79,6 +79,10 @@ impl Topology {
         objects.find(|(_, placed)| placed.card == card && placed.place == place).map(|(handle, _)| *handle)
     }
 
+    fn place_mut(&mut self, client: Handle, object: Handle) -> Option<&mut Place> {
+        Some(&mut self.clients.get_mut(&client)?.get_mut(&object)?.place)
+    }
+
     /// Whether the object is a channel group, and whether its buffers are measured.
     pub(super) fn group(&self, client: Handle, object: Handle) -> Option<bool> {
         match self.clients.get(&client)?.get(&object)?.place {
@@ -101,9 +105,7 @@ impl Topology {
 
     /// The buffers of a channel group are measured.
     pub(super) fn group_is_measured(&mut self, client: Handle, object: Handle) {
-        if let Some(placed) = self.clients.get_mut(&client).and_then(|objects| objects.get_mut(&object))
-            && let Place::Group { is_measured, .. } = &mut placed.place
-        {
+        if let Some(Place::Group { is_measured, .. }) = self.place_mut(client, object) {
             *is_measured = true;
         }
     }
@@ -116,9 +118,7 @@ impl Topology {
 
     /// The kernels of a channel group can be.
     pub(super) fn group_is_preemptible(&mut self, client: Handle, object: Handle) {
-        if let Some(placed) = self.clients.get_mut(&client).and_then(|objects| objects.get_mut(&object))
-            && let Place::Group { is_preemptible, .. } = &mut placed.place
-        {
+        if let Some(Place::Group { is_preemptible, .. }) = self.place_mut(client, object) {
             *is_preemptible = true;
         }
     }
@@ -150,9 +150,7 @@ impl Topology {
 
     /// Whether the program wants to know there how busy the card is.
     pub(super) fn watches(&mut self, client: Handle, object: Handle, wants: bool) {
-        if let Some(placed) = self.clients.get_mut(&client).and_then(|objects| objects.get_mut(&object))
-            && let Place::SharedData { is_watched } = &mut placed.place
-        {
+        if let Some(Place::SharedData { is_watched }) = self.place_mut(client, object) {
             *is_watched = wants;
         }
     }

@@ -1,6 +1,7 @@
 //! Over quota with `kill`: the OOM script, the end of the process, and what containerd is told.
 
-use integration::{Container, Node, eventually};
+use containerd_client::types::v1::Status as TaskStatus;
+use integration::{Container, EgpuConfig, Node, Setup, eventually};
 
 use super::{fill, granted, until_free, until_used};
 use crate::case::Case;
@@ -12,6 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("memory::the_oom_script_runs_first", oom_script),
         Case::egpu("memory::an_oom_script_that_hangs_is_not_waited_for", hanging_script),
         Case::egpu("memory::alibabas_containers_have_their_script", alibabas_script),
+        Case::egpu("memory::kill_ends_a_paused_init", kills_paused_init).on(patient),
         Case::egpu("memory::hami_containers_may_ask_to_be_killed", active_oom_killer),
     ]
 }
@@ -72,6 +74,38 @@ fn hanging_script(node: &Node) {
     eventually("the script is ended, too", || (container.sh("pgrep -f oom.sh").0 != 0).then_some(()));
     assert!(fill_is_refused(&container));
     container.end();
+}
+
+fn patient() -> Setup {
+    Setup { egpu: EgpuConfig::with_keys("oom_script_timeout = \"8s\"\n"), ..Setup::default() }
+}
+
+/// It is paused while its script has its time, and so is the script: a process that is killed while it is frozen has to be thawed to die.
+fn kills_paused_init(node: &Node) {
+    let kills = |number: u32| {
+        let mut container = granted(node, &format!("a{number}"), 256)
+            .env("EGPU_OOM", "kill")
+            .env("EGPU_OOM_SCRIPT", "/tmp/oom.sh")
+            .script(
+                "printf '#!/bin/sh\\ntouch /tmp/begun; sleep 100000\\n' >/tmp/oom.sh; chmod 755 /tmp/oom.sh; exec hostile fill 16",
+            )
+            .start()
+            .unwrap();
+        let mut looks = 0_u32;
+        eventually("the script has begun", || {
+            looks += 1;
+            let look = container.exec(&format!("look{looks}"), &["test", "-e", "/tmp/begun"]).run();
+            let is_over = container.status() == TaskStatus::Stopped;
+            (is_over || look.is_ok_and(|(code, _)| code == 0)).then_some(())
+        });
+        // On a busy machine, its time may be over.
+        let is_paused = container.pause().is_ok();
+        assert_eq!(container.wait().unwrap(), 137);
+        container.delete().unwrap();
+        until_free(node);
+        is_paused
+    };
+    assert!((0..5).any(kills), "it was never paused in time");
 }
 
 fn fill_is_refused(container: &Container<'_>) -> bool {

@@ -98,3 +98,62 @@ fn tell(had: &Had) {
         tracing::warn!(%error, is_preferred, "no real-time priority can be had: on a busy host, turns may begin and end late");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use nix::unistd::{geteuid, getppid};
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    use super::*;
+    use crate::{mediator::privileges::drop_for_good, skipped::skipped};
+
+    const NAME: &str = "mediator::scheduler::priority::tests::nobody_takes_a_priority_once_rights_are_given_up";
+    const IN_CHILD: &str = "EGPU_TEST_GIVES_UP_RIGHTS";
+
+    /// Rights are given up for good, so it is another process, of this test alone, that does so.
+    #[test]
+    fn nobody_takes_a_priority_once_rights_are_given_up() {
+        if std::env::var_os(IN_CHILD).is_some() {
+            return gives_up_rights();
+        }
+        if !geteuid().is_root() {
+            return skipped("needs root: who has no rights cannot give them up");
+        }
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", NAME, "--nocapture", "--test-threads", "1"]).env(IN_CHILD, "1");
+        let output = child.output().unwrap();
+        let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && told.contains("1 passed"), "{}: {told}", output.status);
+    }
+
+    /// As a mediator does.
+    fn gives_up_rights() {
+        let taken = take();
+        if matches!(taken.had, Had::Nothing(_)) {
+            skipped("this machine gives nobody a priority");
+        }
+        drop_for_good(getppid().as_raw()).unwrap();
+        let _starter = taken.leave().unwrap();
+        has_none_and_takes_none();
+        thread::spawn(has_none_and_takes_none).join().unwrap();
+    }
+
+    fn has_none_and_takes_none() {
+        // From the third on, as the second may contain anything: 19 is the nice value, 40 the real-time priority, 41 the policy.
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        let field = |number: usize| fields[number - 3].parse::<i32>().unwrap();
+        assert_eq!((field(40), field(41)), (0, libc::SCHED_OTHER), "an ordinary thread: {stat}");
+        // The mediator's own filter knows no such call.
+        assert_eq!(sys::become_real_time().unwrap_err().raw_os_error(), Some(libc::ENOSYS));
+        // This one it knows, for who gives a priority back.
+        assert!(setpriority_process(None, field(19) - 1).is_err(), "a nice value below {}", field(19));
+        for resource in [Resource::Rtprio, Resource::Nice] {
+            assert_eq!(getrlimit(resource), Rlimit { current: Some(0), maximum: Some(0) }, "{resource:?}");
+            let more = Rlimit { current: Some(1), maximum: Some(1) };
+            assert!(setrlimit(resource, more).is_err(), "{resource:?}");
+        }
+    }
+}
