@@ -100,6 +100,7 @@ fn kills_paused_init(node: &Node) {
         });
         // On a busy machine, its time may be over.
         let is_paused = container.pause().is_ok();
+        eventually("it has died", || (container.status() == TaskStatus::Stopped).then_some(()));
         assert_eq!(container.wait().unwrap(), 137);
         container.delete().unwrap();
         until_free(node);

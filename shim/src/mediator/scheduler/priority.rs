@@ -134,6 +134,10 @@ mod tests {
         if matches!(taken.had, Had::Nothing(_)) {
             skipped("this machine gives nobody a priority");
         }
+        // As who started it may have left it. Where nobody may, there is nothing to be lowered.
+        for (resource, most) in [(Resource::Rtprio, 99), (Resource::Nice, 40)] {
+            let _ = setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
+        }
         drop_for_good(getppid().as_raw()).unwrap();
         let _starter = taken.leave().unwrap();
         has_none_and_takes_none();
