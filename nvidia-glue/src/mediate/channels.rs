@@ -7,7 +7,7 @@ mod engine;
 mod groups;
 mod off;
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use runtime_config::config::Throttle;
 
@@ -158,6 +158,13 @@ impl Channels {
         let of_client = self.channels.range(whole()).map(|(name, _)| *name);
         let of_client: Vec<_> = of_client.chain(self.handles.range(whole()).map(|(name, _)| *name)).collect();
         of_client.into_iter().for_each(|name| self.remove(name));
+    }
+
+    /// The channels of these clients that can do work.
+    pub(super) fn of_clients(&self, clients: &BTreeSet<Handle>) -> Vec<ObjectName> {
+        let of_them =
+            |(name, channel): &(&ObjectName, &Channel)| channel.is_scheduled && clients.contains(&name.client);
+        self.channels.iter().filter(of_them).map(|(name, _)| *name).collect()
     }
 
     /// Whether it is a channel.

@@ -7,7 +7,7 @@ use super::{
     Pid, Session,
     call::{End, errno},
     locks::{Name, lock},
-    open_files::{ControlFile, KeptUvm},
+    open_files::{ControlFile, KeptControl, KeptUvm},
 };
 use crate::{
     account::UvmFile,
@@ -76,12 +76,15 @@ impl Session {
     /// Control files that no process has any more: the driver would free their clients with the last descriptor, which may be somebody
     /// else's by now.
     pub(super) fn drop_unheld_control_files(&self, which: impl Fn(&BTreeSet<Handle>) -> bool) {
-        let all = lock(&self.files).all_controls();
-        for kept in all {
-            if which(&kept.clients) && !self.is_held(&kept.file.file, kept.opener) {
-                self.end_control_file(kept.id);
-            }
-        }
+        let mut unheld = lock(&self.files).all_controls();
+        unheld.retain(|kept| which(&kept.clients) && !self.is_held(&kept.file.file, kept.opener));
+        self.end_control_files(&unheld);
+    }
+
+    fn end_control_files(&self, files: &[KeptControl]) {
+        let clients = files.iter().flat_map(|kept| &kept.clients).copied().collect();
+        self.clients_leave_cards(&clients);
+        files.iter().for_each(|kept| self.end_control_file(kept.id));
     }
 
     /// Frees the clients of a file. What the driver does not free is kept, and stays charged.
@@ -213,7 +216,7 @@ impl Session {
     pub fn end(&self) -> Result<(), StillHeld> {
         lock(&self.files).end();
         let controls = lock(&self.files).all_controls();
-        controls.into_iter().for_each(|kept| self.end_control_file(kept.id));
+        self.end_control_files(&controls);
         // Whatever is still mapped is moved off the cards; no process is looked into, as one that lives could make that wait.
         self.uvm_files_in_order().iter().for_each(|kept| self.end_uvm_file(kept, true));
         self.tell_left_host_mappings();

@@ -1,13 +1,16 @@
 //! Which channels an edge takes off the card and puts back.
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
 
 use super::named;
 use crate::{
     mediate::{
         locks::lock,
         tests::{
-            spy::{COPY, DISABLE, GR, NVDEC, SCHEDULE_CHANNEL, SCHEDULE_GROUP, Spy},
+            spy::{COPY, DISABLE, GR, NVDEC, SCHEDULE_CHANNEL, SCHEDULE_GROUP, Seen, Spy},
             world::Machine,
         },
     },
@@ -115,6 +118,40 @@ fn what_is_gone_keeps_nobody_on_the_card() {
     container.session.process_ended(leaving.exit());
     assert_eq!(gate.channels(), 50);
     assert_eq!(gate.close().unwrap(), Edge { channels: 50, calls: 1 });
+}
+
+#[test]
+fn what_the_dead_have_on_a_card_is_off_before_any_of_it_is_freed() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let (one, other, living) = (container.program(), container.program(), container.program());
+    let mut of_the_dead = BTreeSet::new();
+    for (program, engines) in [(&one, [GR, NVDEC]), (&other, [GR, COPY])] {
+        let context = program.context(0);
+        let channels = engines.into_iter().flat_map(|engine| context.scheduled(engine, 3));
+        of_the_dead.extend(channels.map(|channel| (context.client, channel)));
+    }
+    let context = living.context(0);
+    let lives = context.scheduled(GR, 2);
+    spy.seen();
+    spy.escapes(0x29);
+    let freed_before = Arc::new(Mutex::new(None));
+    spy.during(DISABLE, {
+        let (spy, freed_before) = (Arc::clone(&spy), Arc::clone(&freed_before));
+        move || *lock(&freed_before) = Some(spy.escapes(0x29).len())
+    });
+
+    let mut left = container.session.process_left(one.exit());
+    left.add(container.session.process_left(other.exit()));
+    container.session.look_after(&left);
+    let taken_off: Vec<Seen> = spy.seen().into_iter().filter(|seen| seen.id == DISABLE).collect();
+    assert_eq!(taken_off.len(), 1, "one call for all of them");
+    assert_eq!((taken_off[0].params[0], named(&taken_off[0]).into_iter().collect()), (1, of_the_dead));
+    assert_eq!(*lock(&freed_before), Some(0));
+    assert_eq!(spy.escapes(0x29).len(), 2, "then both are freed");
+    assert!(lives.into_iter().all(|channel| spy.works(&context, channel)));
+    assert_eq!(container.gate().channels(), 2);
 }
 
 #[test]
