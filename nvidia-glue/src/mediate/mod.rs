@@ -40,6 +40,7 @@ mod tests;
 mod topology;
 mod utilization;
 mod uvm;
+mod version;
 mod view;
 mod wanted;
 

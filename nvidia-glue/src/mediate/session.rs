@@ -30,6 +30,7 @@ use super::{
     setup::host_memory_limit,
     topology::Topology,
     utilization::Utilization,
+    version::OwnVersion,
 };
 use crate::{
     account::{Accounts, Card, ObjectLimits, OverQuota, Refusal},
@@ -68,6 +69,7 @@ pub struct Session {
     pub(super) looks: Looks,
     /// Objects that the driver was asked for and did not make.
     pub(super) failures: Failures,
+    pub(super) version: OwnVersion,
     /// The driver has refused a client that is known here, which most likely went with its file. It writes a line into the kernel's
     /// log for each control in such a client: from then on it is asked first whether a client is there, which costs a microsecond.
     is_careful: AtomicBool,
@@ -154,6 +156,7 @@ impl Session {
             locks: Locks::default(),
             looks: Looks::default(),
             failures: Failures::default(),
+            version: OwnVersion::default(),
             is_careful: AtomicBool::new(false),
             unknown: Mutex::default(),
             counters: Counters::default(),
@@ -309,6 +312,7 @@ impl Session {
             Call::IdleChannels(idle) => self.idle_channels(flight, idle),
             Call::CardInfo => self.card_info(flight),
             Call::CardStatus { domain, bus, slot } => self.card_status(flight, domain, bus, slot),
+            Call::CheckVersion => self.check_version(flight),
             Call::AttachGpus => self.attach_gpus(flight),
             // A dma-buf outlives the mediator and cannot be taken back: memory behind one would be charged to nobody.
             Call::ExportToDmaBuf { .. } => Err(End::Status(Status::NOT_SUPPORTED)),

@@ -333,6 +333,7 @@ fn escape_call(
         0xce => Call::AllocOsEvent(os_event(fields)),
         0xcf => Call::FreeOsEvent(os_event(fields)),
         0xd1 => Call::CardStatus { domain: fields.u32(0), bus: byte(fields, 4), slot: byte(fields, 5) },
+        0xd2 => Call::CheckVersion,
         0xd4 => Call::AttachGpus,
         0xd9 => Call::ExportToDmaBuf(dma_buf(layout, fields)),
         _ => Call::Other,

@@ -399,9 +399,9 @@ pub const ESCAPES: &[Escape] = &[
     os(
         "NV_ESC_CHECK_VERSION_STR",
         0xd2,
-        Action::Continue("compares a string with the driver's version"),
+        Action::Execute,
         &[layout(72, None)],
-        "compares versions",
+        "compares a string with the driver's version; one that is not the same gets to the driver once, which logs it",
     )
     .on(OnNode::Control),
     os(

@@ -18,5 +18,6 @@ mod spy;
 mod uncharged;
 mod unknown;
 mod utilization;
+mod version;
 mod views;
 mod world;

@@ -62,6 +62,8 @@ pub enum Call {
         /// PCI slot.
         slot: u8,
     },
+    /// `NV_ESC_CHECK_VERSION_STR`: the struct is a command, a reply, and a string of 64 bytes.
+    CheckVersion,
     /// `NV_ESC_ATTACH_GPUS_TO_FD`: the struct is an array of GPU ids (4 bytes, 0: none), all of which must be granted.
     AttachGpus,
     /// `NV_ESC_REGISTER_FD`: the card's file that it is made on gets the rights of this control file.
