@@ -15,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("compute::hamis_core_limits", hami),
         Case::egpu("compute::all_processes_of_a_container_share_its_window", processes),
         Case::egpu("compute::hundreds_of_channels", channels),
-        Case::egpu("compute::hundreds_of_channels_in_two_groups", channels_of_a_group),
+        Case::egpu("compute::hundreds_of_channels_in_one_group", channels_of_a_group),
         Case::egpu("compute::copies_are_throttled_too", copies),
         Case::egpu("compute::copies_are_left_alone_where_that_is_configured", free_copies).on(compute_only),
         Case::egpu("compute::a_card_without_firmware_refuses_caps", without_firmware).on(no_firmware),
@@ -101,14 +101,15 @@ fn channels(node: &Node) {
     end([many, few]);
 }
 
-/// Two calls to the driver for the one, three for the other: a channel that is left on has its whole group's work to itself.
+/// Two calls to the driver, and three: a channel that is left on has its whole group's work to itself.
 fn channels_of_a_group(node: &Node) {
-    let spin = |channels: &'static str| [SPIN, &["--channels", channels]].concat();
-    let two_calls = granted(node, "two", &cap("30%")).args(&spin("80")).start().unwrap();
-    until_shares("80 channels alone", &[(&two_calls.stdio, 30.0)]);
-    let three_calls = granted(node, "three", &cap("50%")).args(&spin("160")).start().unwrap();
-    until_shares("80 and 160 channels", &[(&two_calls.stdio, 30.0), (&three_calls.stdio, 50.0)]);
-    end([two_calls, three_calls]);
+    for (channels, percent) in [("80", "30%"), ("160", "50%")] {
+        let spin = [SPIN, &["--channels", channels]].concat();
+        let container = granted(node, channels, &cap(percent)).args(&spin).start().unwrap();
+        let expected = percent.trim_end_matches('%').parse().unwrap();
+        until_shares(&format!("{channels} channels"), &[(&container.stdio, expected)]);
+        end([container]);
+    }
 }
 
 /// What a program that has copied for some seconds got of the copy engine.
