@@ -154,6 +154,7 @@ measure() { # NAME OUTSIDE... : the same command outside and inside, in turn; pa
     outside=$(median <"$work/$name.out") inside=$(median <"$work/$name.in")
     printf '%-28s outside %12s inside %12s in/out %s difference %s\n' "$name" "$outside" "$inside" "$(ratio "$inside" "$outside")" \
         "$(awk -v a="$inside" -v b="$outside" 'BEGIN { printf "%.2f", a - b }')"
+    echo "  each: outside $(tr '\n' ' ' <"$work/$name.out")inside $(tr '\n' ' ' <"$work/$name.in")"
 }
 # Launches, initialisation, malloc and free: some ten seconds for each pair.
 cost() {
