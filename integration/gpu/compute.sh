@@ -1,10 +1,10 @@
 # Compute quotas on a real card, as tables; sourced by run.sh, whose functions it uses. Each table has its baseline in the same run.
-# EGPU_GPU_COMPUTE: which parts (caps together case3 weights priority edges flood preemption migrate utilization achieved errors groups two); default: all that the machine has cards for.
+# EGPU_GPU_COMPUTE: which parts (caps together case3 weights lending priority edges flood preemption migrate utilization achieved errors groups two); default: all that the machine has cards for.
 # EGPU_GPU_LOADS: which loads the caps are tried with (short long graph cooperative training), EGPU_GPU_CAPS: which caps. EGPU_GPU_PEER: a library that limits by LD_PRELOAD
 # and CUDA_DEVICE_SM_LIMIT (HAMi-core's interface), with which the same is done beside; it is no part of the bundle. EGPU_GPU_BATCHES: of which sizes the weights are (16 32 64 128).
 # Rows for the picture are added to RESULT.tsv.
 
-parts=${EGPU_GPU_COMPUTE:-caps together weights priority edges flood preemption migrate utilization achieved errors groups case3 two}
+parts=${EGPU_GPU_COMPUTE:-caps together weights lending priority edges flood preemption migrate utilization achieved errors groups case3 two}
 caps_asked=${EGPU_GPU_CAPS:-90 75 50 33 25 10 5}
 loads_of_caps=${EGPU_GPU_LOADS:-short long graph cooperative training}
 has_torch=$(python3 -c 'import torch; print("yes")' 2>/dev/null)
@@ -362,7 +362,10 @@ weights() {
     weights_ weighted
     weights_ soft
     egpu policy 0 fixed --wait
+}
 
+# What an idle neighbour leaves, under soft.
+lending() {
     title "compute: soft, with kernels of 0.7 ms, and lending"
     alone short
     egpu policy 0 soft --wait
