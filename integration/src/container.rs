@@ -9,7 +9,9 @@ use containerd_client::{
         v1::{Process, ProcessInfo, Status as TaskStatus},
     },
 };
-use containerd_shim_protos::{cgroups::metrics::Metrics, shim::oci::Options};
+use containerd_shim_protos::{
+    cgroups::metrics::Metrics, cgroups_v2::metrics::Metrics as MetricsV2, shim::oci::Options,
+};
 use nix::sys::signal::Signal;
 use prost_types::Any;
 use protobuf::Message as _;
@@ -367,6 +369,24 @@ impl<'node> Container<'node> {
         let any = self.metrics().expect("metrics");
         assert_eq!(any.type_url, "io.containerd.cgroups.v1.Metrics");
         Metrics::parse_from_bytes(&any.value).expect("cgroup v1 metrics decode")
+    }
+
+    /// How often its metrics say that a process of it was killed for want of memory, whatever cgroup version they are of. Kubernetes
+    /// shows `OOMKilled` by this, after the exit.
+    #[track_caller]
+    pub fn oom_kills(&self) -> u64 {
+        let any = self.metrics().expect("metrics");
+        match any.type_url.as_str() {
+            "io.containerd.cgroups.v1.Metrics" => {
+                let metrics = Metrics::parse_from_bytes(&any.value).expect("cgroup v1 metrics decode");
+                metrics.memory_oom_control.oom_kill
+            }
+            "io.containerd.cgroups.v2.Metrics" => {
+                let metrics = MetricsV2::parse_from_bytes(&any.value).expect("cgroup v2 metrics decode");
+                metrics.memory_events.oom_kill
+            }
+            other => panic!("metrics of neither cgroup version: {other}"),
+        }
     }
 
     /// Starts preparing another process.

@@ -104,9 +104,7 @@ fn oom_v1(node: &Node) {
     container.wait().unwrap();
     node.events().wait_for("a", "oom");
     // CRI decides "OOMKilled" by what the metrics say after the exit.
-    eventually("the metrics tell of the kill", || {
-        (container.metrics_v1().memory_oom_control().oom_kill() > 0).then_some(())
-    });
+    eventually("the metrics tell of the kill", || (container.oom_kills() > 0).then_some(()));
     container.delete().unwrap();
 }
 
@@ -114,6 +112,7 @@ fn oom_v2(node: &Node) {
     let mut container = node.container("a").script(HOG).edit(limited_to_32_mib).start().unwrap();
     container.wait().unwrap();
     node.events().wait_for("a", "oom");
+    eventually("the metrics tell of the kill", || (container.oom_kills() > 0).then_some(()));
     container.delete().unwrap();
 }
 

@@ -29,14 +29,16 @@ impl Cgroup {
             Layout::V1 { .. } => {
                 let mut metrics = v1::metrics(self, Path::new("/proc/partitions"));
                 if more_oom_kills > 0 {
-                    metrics.memory_oom_control.mut_or_insert_default().oom_kill += more_oom_kills;
+                    let control = metrics.memory_oom_control.mut_or_insert_default();
+                    control.oom_kill = control.oom_kill.saturating_add(more_oom_kills);
                 }
                 packed("io.containerd.cgroups.v1.Metrics", &metrics)
             }
             Layout::V2 { directory, .. } => {
                 let mut metrics = v2::metrics(directory);
                 if more_oom_kills > 0 {
-                    metrics.memory_events.mut_or_insert_default().oom_kill += more_oom_kills;
+                    let events = metrics.memory_events.mut_or_insert_default();
+                    events.oom_kill = events.oom_kill.saturating_add(more_oom_kills);
                 }
                 packed("io.containerd.cgroups.v2.Metrics", &metrics)
             }
@@ -175,6 +177,28 @@ mod tests {
         assert_eq!((packed.type_url.as_str(), packed.value.len()), ("io.containerd.cgroups.v2.Metrics", 0));
         let packed = testing::v1(&[(&["memory", "cpu"], gone)]).metrics(0);
         assert_eq!((packed.type_url.as_str(), packed.value.len()), ("io.containerd.cgroups.v1.Metrics", 0));
+    }
+
+    /// The kernel knows nothing of kills for the want of a card's memory.
+    #[test]
+    fn kills_for_want_of_a_cards_memory_count_with_the_kernels() {
+        let v2 = |files: &[(&str, &str)], more| {
+            let packed = testing::v2(testing::directory(files).path()).metrics(more);
+            assert_eq!(packed.type_url, "io.containerd.cgroups.v2.Metrics");
+            cgroups_v2::metrics::Metrics::parse_from_bytes(&packed.value).unwrap().memory_events.oom_kill
+        };
+        let v1 = |files: &[(&str, &str)], more| {
+            let directory = testing::directory(files);
+            let packed = testing::v1(&[(&["memory"], directory.path())]).metrics(more);
+            assert_eq!(packed.type_url, "io.containerd.cgroups.v1.Metrics");
+            cgroups::metrics::Metrics::parse_from_bytes(&packed.value).unwrap().memory_oom_control.oom_kill
+        };
+        let events = [("memory.events", "low 0\nmax 9\noom 3\noom_kill 4\noom_group_kill 1\n")];
+        let control = [("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n")];
+        assert_eq!((v2(&events, 0), v2(&events, 2)), (4, 6));
+        assert_eq!((v1(&control, 0), v1(&control, 2)), (4, 6));
+        // A cgroup whose memory nobody accounts for, as a hybrid host's unified one.
+        assert_eq!((v2(&[("pids.current", "1\n")], 2), v1(&[], 2)), (2, 2));
     }
 
     const FILES: [&str; 24] = [
