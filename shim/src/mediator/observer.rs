@@ -166,7 +166,86 @@ impl<'a> MakeWriter<'a> for Lines {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        os::{fd::AsFd as _, unix::process::ExitStatusExt as _},
+        process::{Child, Command},
+    };
+
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+    use nvidia_glue::mediate::DriftKind;
+    use runtime_config::Bytes;
+
     use super::*;
+    use crate::{mediator::message, sys};
+
+    /// Processes that end with the test, however that ends.
+    struct Children(Vec<Child>);
+
+    impl Drop for Children {
+        fn drop(&mut self) {
+            for child in &mut self.0 {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+
+    fn drift(excess: bool, pids: &[i32]) -> Drift {
+        let (accounted, driver, limit) = (Bytes(1), Bytes(3), Bytes(2));
+        let kind = DriftKind::Card { card: "GPU-1".to_owned(), accounted, driver, limit };
+        Drift { kind, excess, pids: pids.iter().copied().map(Pid).collect() }
+    }
+
+    /// What the driver says that a container has too much is not said of any process.
+    #[test]
+    fn an_excess_of_nobody_in_particular_ends_all_that_use_the_driver() {
+        let (shim, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        let outbox = Arc::new(Outbox::new(own).unwrap());
+        let processes = Arc::new(ProcessTable::new(Vec::new()).unwrap());
+        let reporter = Reporter::new(Arc::clone(&outbox), Arc::clone(&processes), Wakers::of_nobody());
+        let sleeping = |_| Command::new("sleep").arg("infinity").spawn().unwrap();
+        let mut children = Children((0..3).map(sleeping).collect());
+        let pids: Vec<i32> = children.0.iter().map(|child| child.id().cast_signed()).collect();
+        // The third one uses no driver.
+        for pid in &pids[..2] {
+            processes.enter(*pid, *pid, |_| ()).unwrap();
+        }
+        let told = || -> Vec<(FromMediator, Option<std::os::fd::OwnedFd>)> {
+            outbox.put(FromMediator::Pong, None);
+            assert!(outbox.flush().unwrap());
+            let mut told = Vec::new();
+            loop {
+                match message::receive(shim.as_fd()).unwrap().unwrap() {
+                    (FromMediator::Pong, _) => return told,
+                    other => told.push(other),
+                }
+            }
+        };
+        reporter.drift(&drift(false, &[]));
+        assert!(matches!(&told()[..], [(FromMediator::Drift { .. }, None)]), "nobody has too much");
+        reporter.drift(&drift(true, &[]));
+        let mut killed = Vec::new();
+        for (message, pidfd) in told() {
+            if let FromMediator::Kill { pid, reason: KillReason::Drift(_), .. } = message {
+                sys::pidfd_send_signal(pidfd.unwrap().as_fd(), libc::SIGKILL).unwrap();
+                killed.push(pid);
+            }
+        }
+        killed.sort_unstable();
+        assert_eq!(killed, {
+            let mut all = pids[..2].to_vec();
+            all.sort_unstable();
+            all
+        });
+        for child in &mut children.0[..2] {
+            assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+        }
+        assert!(children.0[2].try_wait().unwrap().is_none());
+        // Of those that are named, and run, no other.
+        reporter.drift(&drift(true, &[pids[2]]));
+        let is_kill = |(message, _): &(FromMediator, _)| matches!(message, FromMediator::Kill { .. });
+        assert!(!told().iter().any(is_kill), "it is not known to use the driver");
+    }
 
     #[test]
     fn a_flood_of_refusals_is_told_in_parts() {

@@ -9,9 +9,9 @@ use super::{
     world::{Container, GIB, MIB, Machine, OWNER, memory_params, result, words},
 };
 use crate::{
-    mediate::{Answer, Stopped, locks::lock, looks::Clock},
+    mediate::{Answer, Drift, DriftKind, Stopped, locks::lock, looks::Clock},
     rm::{
-        Node, Status,
+        Handle, Node, Status,
         layout::{read_u32, read_u64, write_u32},
     },
 };
@@ -283,12 +283,34 @@ fn the_driver_and_the_accounts_agree() {
     context.free(memory).unwrap();
     assert_eq!(container.session.reconcile(), []);
     // What was handed out behind the accounts' back is found.
-    lock(&container.session.accounts).client_gone(crate::rm::Handle(context.client));
+    lock(&container.session.accounts).client_gone(Handle(context.client));
     context.program.close(uvm);
     let drifts = container.session.reconcile();
     assert_eq!(drifts.len(), 1, "{drifts:?}");
     assert!(!drifts[0].excess);
     assert_eq!(*lock(&container.told.drifts), drifts);
+}
+
+/// Whatever way round the accounts a container finds: what the driver has handed to it counts.
+#[test]
+fn more_than_the_limit_behind_the_accounts_back_is_an_excess_of_the_whole_container() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let (one, other) = (container.program(), container.program());
+    let first = one.context(0);
+    first.memory(LIMIT).unwrap();
+    // The accounts let go of what the driver keeps.
+    lock(&container.session.accounts).client_gone(Handle(first.client));
+    let excess = |drifts: &[Drift]| drifts.iter().map(|drift| drift.excess).collect::<Vec<_>>();
+    assert_eq!(excess(&container.session.reconcile()), [false], "that is all that it may have");
+    other.context(0).memory(MIB).unwrap();
+    let drifts = container.session.reconcile();
+    let [Drift { kind, excess: true, pids }] = &drifts[..] else { panic!("{drifts:?}") };
+    let uuid = container.inventory.cards[0].uuid.clone();
+    let (accounted, driver, limit) = (Bytes(MIB), Bytes(LIMIT + MIB), Bytes(LIMIT));
+    assert_eq!(*kind, DriftKind::Card { card: uuid, accounted, driver, limit });
+    assert_eq!(pids[..], [], "the driver does not say whose it is: all of the container");
+    assert_eq!(lock(&container.told.drifts).last(), drifts.last());
 }
 
 #[test]

@@ -90,6 +90,11 @@ pub(super) struct Prepared {
 pub(super) struct Wakers(Vec<Arc<Post>>);
 
 impl Wakers {
+    #[cfg(test)]
+    pub(super) const fn of_nobody() -> Self {
+        Self(Vec::new())
+    }
+
     /// A card has its first channel.
     pub(super) fn wake(&self, uuid: &str) {
         self.0.iter().filter(|post| post.uuid == uuid).for_each(|post| post.wake());
