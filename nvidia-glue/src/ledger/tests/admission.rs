@@ -3,8 +3,8 @@
 use runtime_config::{
     config::MemoryScaling,
     request::{
-        CardPolicy, CardRequest, ComputeShare, Condition, Dialect, GpuRequest, Isolation, Operator, PerCard, Placement,
-        Property, Requirement, Share,
+        CardPolicy, CardRequest, ComputeShare, Condition, Dialect, GpuRequest, Isolation, MemoryLimit, Operator,
+        PerCard, Placement, Property, Requirement, Share,
     },
 };
 
@@ -12,7 +12,7 @@ use crate::{
     cards::{Distance, Health, MigDevice},
     decision_log::chain,
     ledger::{
-        AdmitError, AdmitErrorKind, Enforcement, Refusal, ReleaseReason,
+        AdmitError, AdmitErrorKind, Change, Enforcement, Refusal, ReleaseReason,
         test_support::{Bench, bytes, cap, devices, key, mib, part, parts, request, weight, with_policy},
     },
 };
@@ -110,6 +110,36 @@ fn a_whole_card_and_shares_exclude_each_other() {
     );
     bench.ledger.release(&key("whole"), ReleaseReason::Ended, &bench.log).unwrap().unwrap();
     bench.admit("x", &on(0, 1024, cap(10))).unwrap();
+}
+
+#[test]
+fn a_quota_below_what_a_context_takes_is_told_of() {
+    let mut bench = Bench::new(2);
+    bench.inventory.cards[1].memory = mib(8192);
+    let warnings = |bench: &Bench| -> Vec<String> {
+        bench.take_log().into_iter().filter(|line| line.contains("event=warn") && line.contains("context")).collect()
+    };
+    for (what, request, expected) in [
+        ("too little", on(0, 511, cap(10)), true),
+        ("enough", on(0, 512, cap(10)), false),
+        ("a small card, of which a half is little", on(1, 511, cap(10)), false),
+        ("it asks for no memory", request(devices(&[0]), Share::Monitor), false),
+    ] {
+        bench.admit("c", &request).unwrap();
+        let told = warnings(&bench);
+        assert_eq!(told.len(), usize::from(expected), "{what}: {told:?}");
+        assert!(
+            told.iter().all(|line| line.contains("k8s.io/c") && line.contains("card=0") && line.contains("511MiB"))
+        );
+        bench.ledger.release(&key("c"), ReleaseReason::Ended, &bench.log).unwrap().unwrap();
+    }
+    // The same of what a running container is left with.
+    bench.admit("c", &on(0, 1024, cap(10))).unwrap();
+    let less = |memory| Change { memory: Some(PerCard::same(MemoryLimit::bytes(mib(memory)))), ..Change::default() };
+    for (memory, expected) in [(600, 0), (500, 1)] {
+        bench.ledger.set(&bench.inventory, &bench.limits, &key("c"), &less(memory), &bench.log).unwrap();
+        assert_eq!(warnings(&bench).len(), expected, "{memory} MiB");
+    }
 }
 
 #[test]
