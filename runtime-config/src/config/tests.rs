@@ -50,6 +50,22 @@ fn the_default_file_documents_every_key_with_its_default() {
     assert_eq!(keys(&documented["driver"]["simulated"][0]), keys(&every["driver"]["simulated"][0]));
 }
 
+/// docs/configuration.md has a row for each key, with its default, in the order of the file; simulated cards it leaves to the file.
+#[test]
+fn the_reference_has_every_key_with_its_default() {
+    let reference = include_str!("../../../docs/configuration.md");
+    let row = |line: &str| {
+        let mut cells = line.strip_prefix("| `")?.split("` | `");
+        let (key, default) = (cells.next()?, cells.next()?.split('`').next()?);
+        Some(format!("{key} = {default}"))
+    };
+    let shown: Vec<String> = reference.lines().filter_map(row).collect();
+    let every = uncommented();
+    let keys = every.lines().filter(|line| !line.starts_with(['#', '[']) && line.contains(" = "));
+    assert_eq!(shown, keys.collect::<Vec<_>>());
+    assert!(reference.lines().filter(|line| line.starts_with("| `")).all(|line| line.split(" | ").count() == 4));
+}
+
 #[test]
 fn the_example_of_simulated_cards_is_read() {
     let example: String =
