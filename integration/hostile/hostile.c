@@ -324,17 +324,31 @@ static void attack_forks(char **a) {
     }
     say("children", children);
 }
-/* tiny COUNT: as many of the smallest pieces as there are. */
+/* tiny COUNT: as many of the smallest pieces as there are, and then some times more. */
 static void attack_tiny(char **a) {
     struct session s = begin();
-    uint64_t limit = number(a, 0, 1000000), count = 0, sum = 0;
+    uint64_t limit = number(a, 0, 1000000), count = 0, sum = 0, more = 0;
+    uint32_t last = 0;
     long status = 0;
     for (; count < limit; count++) {
         uint64_t size = 1;
         uint32_t handle = 0;
         if ((status = memory(&s, &size, &handle))) break;
         sum += size;
+        last = handle;
+        if (count % 4096 == 4095) printf("so far %llu\n", (unsigned long long)count + 1);
     }
+    for (int i = 0; i < 20; i++) {
+        uint64_t size = 1;
+        uint32_t handle = 0;
+        more += memory(&s, &size, &handle) == 0;
+    }
+    say("more", more);
+    /* One goes, and one comes. */
+    uint64_t size = 1;
+    uint32_t handle = 0;
+    rm_free(s.control, s.client, last);
+    say("again", memory(&s, &size, &handle));
     say("count", count);
     say("got", sum);
     say("status", status);

@@ -3,16 +3,22 @@
 use integration::{
     Node,
     egpu::on_real_cards,
-    hostile::{MIB, OUT_OF_MEMORY},
+    eventually,
+    hostile::{MIB, OUT_OF_MEMORY, TOO_MANY},
 };
 
 use super::{Neighbour, QUOTA, attacker, run, whole_quota};
-use crate::{case::Case, memory::until_used};
+use crate::{
+    case::Case,
+    memory::{granted, until_used},
+};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::egpu("attacks::fork_and_exec_storms", forks),
         Case::egpu("attacks::many_tiny_allocations", tiny),
+        Case::egpu("attacks::more_tiny_allocations_than_a_container_may_have", tiniest)
+            .only_simulated("it takes many gigabytes of a card"),
         Case::egpu("attacks::objects_with_hidden_memory", objects),
         Case::egpu("attacks::memory_of_the_hosts_freed_while_it_is_mapped", pinned),
         Case::egpu("attacks::memory_of_the_hosts_pinned_while_it_is_mapped", pinned_while_mapped),
@@ -37,6 +43,34 @@ fn tiny(node: &Node) {
     assert!(container.stdio.value("status") != 0, "it ends");
     assert!(got <= QUOTA * MIB, "{count} pieces, {got} bytes");
     neighbour.and_quota_holds();
+    neighbour.end(container);
+}
+
+/// Objects that a container of one card may have (`ObjectLimits::objects`).
+const OBJECTS: i64 = 1 << 17;
+
+/// Defence: objects are limited in number, whatever memory is left: the accounts, and the driver's own tables, do not grow for ever.
+fn tiniest(node: &Node) {
+    let neighbour = Neighbour::new(node);
+    let quota = 16 << 10;
+    let container = granted(node, "attacker", quota).hostile(&["tiny"]).start().unwrap();
+    let said = || container.stdio.stdout_so_far();
+    while !said().contains("status=") {
+        let before = said();
+        eventually("it gets on", || (said() != before).then_some(()));
+        // Whoever takes so many holds up nobody.
+        neighbour.is_well();
+    }
+    let (count, got) = (container.stdio.value("count"), container.stdio.value("got").cast_unsigned());
+    assert_eq!(container.stdio.value("status"), TOO_MANY, "after {count} pieces");
+    assert!((OBJECTS - 64..OBJECTS).contains(&count), "{count} pieces, besides its client and what that needs");
+    assert!(got < quota * MIB, "there is memory left");
+    assert_eq!(container.stdio.value("more"), 0, "nor any more later");
+    assert_eq!(container.stdio.value("again"), 0, "for one that goes, one comes");
+    // What was refused is not charged.
+    until_used(node, "attacker", got / MIB, got / MIB + 16);
+    neighbour.is_well();
+    assert!(node.card_used(0) < got + 320 * MIB, "{} bytes are taken of the card", node.card_used(0));
     neighbour.end(container);
 }
 
