@@ -31,19 +31,21 @@ const DISABLE_CHANNELS: u32 = 0x2080_110b;
 /// What CUDA sets for its compute groups.
 const CUDA_SLICE_US: u64 = 2048;
 
-/// Bytes of a channel's place in the node, and where the driver tells what was executed.
+/// Bytes of a channel's place in the node, and where the driver tells what was executed, and as of when.
 const PLACE: u64 = 64;
 const EXECUTED: u64 = 16;
 /// Work without end.
 pub const ENDLESS: u64 = u64::MAX;
 
-/// An engine of a card: `NV2080_ENGINE_TYPE_GRAPHICS`, `_COPY0`.
+/// An engine of a card: `NV2080_ENGINE_TYPE_GRAPHICS`, `_COPY0`, `_NVDEC0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
     /// The one that computes.
     Compute = 1,
     /// One that copies.
     Copy = 9,
+    /// One that decodes video.
+    Video = 0x13,
 }
 
 /// A channel group with its channels.
@@ -125,17 +127,22 @@ impl<'a> Group<'a> {
     /// # Errors
     /// What the driver answers, or the node does.
     pub fn executed_ns(&self) -> Result<u64, RmError> {
-        let mut sum = 0;
+        Ok(self.executed()?.ns)
+    }
+
+    /// The same, and as of when.
+    fn executed(&self) -> Result<Executed, RmError> {
+        let mut all = Executed::default();
         for channel in &self.channels {
             let place = self.place(*channel)?;
-            let mut bytes = [0; 8];
+            let mut bytes = [0; 16];
             self.device
                 .node
                 .read_exact_at(&mut bytes, place + EXECUTED)
                 .map_err(system("reading what was executed"))?;
-            sum += get_u64(&bytes, 0);
+            all.add(Executed { ns: get_u64(&bytes, 0), at_ns: get_u64(&bytes, 8) });
         }
-        Ok(sum)
+        Ok(all)
     }
 
     /// Frees it.
@@ -144,6 +151,31 @@ impl<'a> Group<'a> {
     /// What the driver answers.
     pub fn free(self) -> Result<(), RmError> {
         self.device.client.free(self.handle)
+    }
+}
+
+/// What the engines gave, until the instant for which the driver tells it. This program may come to hear of it later.
+#[derive(Debug, Clone, Copy, Default)]
+struct Executed {
+    ns: u64,
+    /// `CLOCK_MONOTONIC`.
+    at_ns: u64,
+}
+
+impl Executed {
+    fn add(&mut self, other: Self) {
+        self.ns += other.ns;
+        self.at_ns = self.at_ns.max(other.at_ns);
+    }
+
+    fn of(groups: &[Group<'_>]) -> Result<Self, RmError> {
+        let mut all = Self::default();
+        groups.iter().try_for_each(|group| group.executed().map(|more| all.add(more)))?;
+        Ok(all)
+    }
+
+    const fn time(self) -> Duration {
+        Duration::from_nanos(self.ns)
     }
 }
 
@@ -177,6 +209,8 @@ pub struct Load {
     pub channels: usize,
     /// One group on a copy engine besides.
     pub copy: bool,
+    /// One group on a video engine besides.
+    pub video: bool,
     /// This much work comes again and again; `None`: there is work without end.
     pub burst: Option<Burst>,
 }
@@ -195,8 +229,9 @@ pub struct Burst {
 pub struct Worker<'a> {
     compute: Vec<Vec<Group<'a>>>,
     copies: Vec<Group<'a>>,
+    videos: Vec<Group<'a>>,
     burst: Option<(Burst, Instant, u64)>,
-    start: Instant,
+    start_ns: u64,
 }
 
 /// What a program got until now.
@@ -206,8 +241,12 @@ pub struct Got {
     pub compute: Vec<Duration>,
     /// Copy engine time of all cards.
     pub copy: Duration,
-    /// Since it began.
+    /// Video engine time of all cards.
+    pub video: Duration,
+    /// When that was, since it began.
     pub wall: Duration,
+    /// The same on `CLOCK_MONOTONIC`, in nanoseconds.
+    pub at_ns: u64,
 }
 
 impl<'a> Worker<'a> {
@@ -220,13 +259,16 @@ impl<'a> Worker<'a> {
             let work_ns = load.burst.map_or(ENDLESS, |burst| nanoseconds(burst.work));
             Group::working(device, engine, load.channels, work_ns)
         };
-        let start = Instant::now();
+        let (start_ns, start) = (now_ns(), Instant::now());
         let on_card = |device| (0..load.groups).map(|_| begin(device, Engine::Compute)).collect();
         let compute = devices.iter().map(on_card).collect::<Result<_, _>>()?;
-        let copies = devices.iter().filter(|_| load.copy).map(|device| begin(device, Engine::Copy));
-        let copies = copies.collect::<Result<_, _>>()?;
+        let besides = |wanted, engine| {
+            let groups = devices.iter().filter(move |_| wanted).map(|device| begin(device, engine));
+            groups.collect::<Result<Vec<_>, _>>()
+        };
+        let (copies, videos) = (besides(load.copy, Engine::Copy)?, besides(load.video, Engine::Video)?);
         let burst = load.burst.map(|burst| (burst, start + burst.every, nanoseconds(burst.work)));
-        Ok(Self { compute, copies, burst, start })
+        Ok(Self { compute, copies, videos, burst, start_ns })
     }
 
     /// Goes on until `until`.
@@ -241,7 +283,7 @@ impl<'a> Worker<'a> {
             }
             *work_ns += nanoseconds(burst.work);
             *next += burst.every;
-            for group in self.compute.iter().flatten().chain(&self.copies) {
+            for group in self.compute.iter().flatten().chain(&self.copies).chain(&self.videos) {
                 for channel in &group.channels {
                     group.submit(*channel, *work_ns)?;
                 }
@@ -261,12 +303,16 @@ impl<'a> Worker<'a> {
     /// # Errors
     /// What the driver answers.
     pub fn got(&self) -> Result<Got, RmError> {
-        let sum = |groups: &[Group<'_>]| -> Result<Duration, RmError> {
-            let executed: Result<Vec<u64>, RmError> = groups.iter().map(Group::executed_ns).collect();
-            Ok(Duration::from_nanos(executed?.iter().sum()))
-        };
-        let compute = self.compute.iter().map(|groups| sum(groups)).collect::<Result<_, _>>()?;
-        Ok(Got { compute, copy: sum(&self.copies)?, wall: self.start.elapsed() })
+        let cards = self.compute.iter().map(|groups| Executed::of(groups)).collect::<Result<Vec<_>, _>>()?;
+        let (copy, video) = (Executed::of(&self.copies)?, Executed::of(&self.videos)?);
+        let at_ns = cards.iter().chain([&copy, &video]).map(|executed| executed.at_ns).max().unwrap_or_default();
+        Ok(Got {
+            compute: cards.into_iter().map(Executed::time).collect(),
+            copy: copy.time(),
+            video: video.time(),
+            wall: Duration::from_nanos(at_ns.saturating_sub(self.start_ns)),
+            at_ns,
+        })
     }
 }
 

@@ -51,7 +51,7 @@ usage: rm-client COMMAND [--card N] [--dev DIRECTORY]
   export-import SIZE                    both in one process
   random SEED STEPS [--max SIZE]        a random honest program
   attack NAME [SIZE]                    says how much it came to hold; `attack list` names them
-  spin TIME [--groups N] [--channels N] [--cards N] [--copy] [--every TIME]
+  spin TIME [--groups N] [--channels N] [--cards N] [--copy] [--video] [--every TIME]
                                         has work without end, and says what the card's engines gave it
   burst TIME WORK EVERY [...]           has so much work every so often
   storm TIME N [...]                    N processes have work without end, each as its own client
@@ -129,6 +129,7 @@ impl Options {
                 "--channels" => options.work.channels = rest.next()?.parse().ok()?,
                 "--cards" => options.work.cards = rest.next()?.parse().ok()?,
                 "--copy" => options.work.copy = true,
+                "--video" => options.work.video = true,
                 "--every" => options.work.every = Some(work::duration(rest.next()?)?),
                 "--map" => options.map = true,
                 "--int80" => options.int80 = true,

@@ -9,7 +9,7 @@ use std::{
 
 use rm_client::{
     Client, Device, RmError,
-    compute::{Burst, Got, Group, Load, Worker, now_ns},
+    compute::{Burst, Got, Group, Load, Worker},
     compute_attacks::{ATTACKS, Effect},
     processes, system,
 };
@@ -23,13 +23,14 @@ pub(crate) struct WorkOptions {
     pub(crate) channels: usize,
     pub(crate) cards: usize,
     pub(crate) copy: bool,
+    pub(crate) video: bool,
     /// A sample is printed so often.
     pub(crate) every: Option<Duration>,
 }
 
 impl Default for WorkOptions {
     fn default() -> Self {
-        Self { groups: 1, channels: 1, cards: 1, copy: false, every: None }
+        Self { groups: 1, channels: 1, cards: 1, copy: false, video: false, every: None }
     }
 }
 
@@ -56,11 +57,11 @@ pub(crate) fn work(options: &Options, seconds: &str, burst: Option<(&str, &str)>
         .map(|(work, every)| Ok::<_, RmError>(Burst { work: time_of(work)?, every: time_of(every)? }))
         .transpose()?;
     let time = time_of(seconds)?;
-    let WorkOptions { groups, channels, cards, copy, every } = options.work;
+    let WorkOptions { groups, channels, cards, copy, video, every } = options.work;
     let client = Client::open(&options.nodes)?;
     let places = options.card..options.card + cards;
     let devices: Vec<Device<'_>> = places.map(|card| client.device(card)).collect::<Result<_, _>>()?;
-    let mut worker = Worker::start(&devices, Load { groups, channels, copy, burst })?;
+    let mut worker = Worker::start(&devices, Load { groups, channels, copy, video, burst })?;
     if let Some(group) = worker.groups().next() {
         let Group { device, handle, channels } = group;
         let channel = channels.first().copied().unwrap_or_default();
@@ -85,10 +86,10 @@ pub(crate) fn work(options: &Options, seconds: &str, burst: Option<(&str, &str)>
     Ok(ExitCode::SUCCESS)
 }
 
-/// One line: the instant (`CLOCK_MONOTONIC`), and what each card has given until then, in microseconds.
+/// One line: an instant (`CLOCK_MONOTONIC`), and what each card has given until then, in microseconds.
 fn sample(got: &Got) {
     let given: Vec<String> = got.compute.iter().map(|card| microseconds(*card).to_string()).collect();
-    println!("sample {} {}", now_ns() / 1000, given.join(" "));
+    println!("sample {} {}", got.at_ns / 1000, given.join(" "));
 }
 
 fn tell(begin: &Got, end: &Got, together: Duration) {
@@ -103,6 +104,7 @@ fn tell(begin: &Got, end: &Got, together: Duration) {
         }
     }
     println!("copy_us={}", microseconds(end.copy.saturating_sub(begin.copy)));
+    println!("video_us={}", microseconds(end.video.saturating_sub(begin.video)));
     println!("together_us={}", microseconds(together));
 }
 
@@ -113,12 +115,12 @@ fn per_mille(part: Duration, whole: Duration) -> u128 {
 /// `storm SECONDS N`: N processes work at once, each as its own client; what they got together is told.
 pub(crate) fn storm(options: &Options, seconds: &str, count: usize) -> Result<ExitCode, RmError> {
     let time = time_of(seconds)?;
-    let WorkOptions { groups, channels, copy, .. } = options.work;
+    let WorkOptions { groups, channels, copy, video, .. } = options.work;
     let (mut told, tell) = std::io::pipe().map_err(system("a pipe"))?;
     let child = |_| -> (i32, Box<dyn std::any::Any>) {
         let outcome = Client::open(&options.nodes).and_then(|client| {
             let devices = [client.device(options.card)?];
-            let mut worker = Worker::start(&devices, Load { groups, channels, copy, burst: None })?;
+            let mut worker = Worker::start(&devices, Load { groups, channels, copy, video, burst: None })?;
             worker.work_until(Instant::now() + time)?;
             let got = worker.got()?;
             let executed = got.compute.iter().sum::<Duration>();
@@ -152,7 +154,7 @@ pub(crate) fn steal(options: &Options, name: &str, seconds: &str) -> Result<Exit
     let time = time_of(seconds)?;
     let client = Client::open(&options.nodes)?;
     let devices = [client.device(options.card)?];
-    let mut worker = Worker::start(&devices, Load { groups: 1, channels: 1, copy: false, burst: None })?;
+    let mut worker = Worker::start(&devices, Load { groups: 1, channels: 1, copy: false, video: false, burst: None })?;
     let mut effect = Effect::default();
     println!("working=1");
     let begin = worker.got()?;

@@ -1,11 +1,11 @@
 //! What a container may try to get more of a card's time than it was granted, or to take it from others
 //! (integration/rm-client/src/compute_attacks.rs says each way).
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use integration::{Node, stdio::Output};
 
-use super::{around, each_time, end, granted, share, spinning, until_shares};
+use super::{each_time, end, granted, share, spinning, until_shares};
 use crate::{attacks::assert_refused, case::Case};
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -24,8 +24,11 @@ pub(crate) fn cases() -> Vec<Case> {
 /// Of the attacker, in percent, and of whoever is beside it.
 const OWN: i64 = 20;
 const NEIGHBOURS: f64 = 60.0;
-/// Per mille that an attacker may be above its share in a few seconds on a busy machine.
-const SLACK: i64 = 80;
+/// What the neighbour is to have beside an attack: edges of many channels take many calls, each of which holds up those of others.
+const NEAR: RangeInclusive<f64> = 45.0..=62.0;
+/// Per mille that an attacker may be above its share in a few seconds on a busy machine: what an edge was late by is taken off later windows,
+/// of which there may be none any more.
+const SLACK: i64 = 40;
 
 /// Defences: time slices, schedule and enable calls of a container's are kept and not carried out while its window is closed;
 /// channels of others are not known to it; what would change how it is scheduled is refused.
@@ -107,7 +110,7 @@ fn steal_by(node: &Node, names: &[&str], wrong: impl Fn(&Output) -> Option<Strin
             }
             // What was taken off would stay off.
             let left = share(&neighbour.stdio, 0, 0, Duration::from_secs(2));
-            let hurt = left.is_none_or(|share| !around(NEIGHBOURS).contains(&share));
+            let hurt = left.is_none_or(|share| !NEAR.contains(&share));
             hurt.then(|| format!("{name}: the neighbour does not have its share: {left:?}"))
         });
         stolen.extend(outcome);
@@ -143,8 +146,8 @@ fn soft(node: &Node) {
             let (code, output) = attacker.run().unwrap();
             assert_eq!(code, 0, "{name}: {}", output.stderr());
             let got = output.value("share_permille");
-            // Unhindered, a slice of a second leaves a neighbour with a few thousandths.
-            (got > 700).then(|| format!("{name}: {got} per mille"))
+            // Half of the card is its own. Unhindered, a slice of a second leaves a neighbour with a few thousandths.
+            (got > 560).then(|| format!("{name}: {got} per mille"))
         });
         assert_eq!(stolen, None);
     }

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use integration::{EgpuConfig, Node, Setup, eventually};
 
-use super::{SPIN, around, each_time, end, exec, granted, spinning, until_shares, until_within};
+use super::{SPIN, around, each_time, end, exec, granted, planned, spinning, until_shares, until_within};
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -18,6 +18,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("compute::hundreds_of_channels_in_one_group", channels_of_a_group),
         Case::egpu("compute::copies_are_throttled_too", copies),
         Case::egpu("compute::copies_are_left_alone_where_that_is_configured", free_copies).on(compute_only),
+        Case::egpu("compute::video_engines_are_left_alone", free_videos),
+        Case::egpu("compute::video_engines_are_throttled_where_that_is_configured", videos).on(all_engines),
         Case::egpu("compute::a_card_without_firmware_refuses_caps", without_firmware).on(no_firmware),
         Case::egpu("compute::a_card_without_firmware_may_share_by_weights", degraded).on(degrading),
         Case::egpu("compute::a_card_that_turns_out_not_to_hold_caps_refuses_them", found_out).on(unwilling),
@@ -34,6 +36,7 @@ fn three_caps(node: &Node) {
     let containers = [("a", "10%"), ("b", "30%"), ("c", "60%")].map(|(id, percent)| spinning(node, id, &cap(percent)));
     let [a, b, c] = &containers;
     until_shares("10, 30, 60 %", &[(&a.stdio, 10.0), (&b.stdio, 30.0), (&c.stdio, 60.0)]);
+    planned(node, &[("a", 10.0), ("b", 30.0), ("c", 60.0)]);
     end(containers);
 }
 
@@ -43,6 +46,7 @@ fn cap_and_remainder(node: &Node) {
     until_shares("30 % alone", &[(&capped.stdio, 30.0)]);
     let one = spinning(node, "one", &[]);
     until_shares("30 % and the rest", &[(&capped.stdio, 30.0), (&one.stdio, 70.0)]);
+    planned(node, &[("capped", 30.0), ("one", 70.0)]);
     let two = spinning(node, "two", &[]);
     until_shares("two share the rest", &[(&capped.stdio, 30.0), (&one.stdio, 35.0), (&two.stdio, 35.0)]);
     end([one, two]);
@@ -57,6 +61,7 @@ fn vendor_case_3(node: &Node) {
         let builder = node.container("job").env("EGPU", &request).env("NVIDIA_VISIBLE_DEVICES", "0");
         let container = builder.args(SPIN).start().unwrap();
         until_shares(&request, &[(&container.stdio, f64::from(percent))]);
+        planned(node, &[("job", f64::from(percent))]);
         container.end();
     }
 }
@@ -72,10 +77,12 @@ fn hami(node: &Node) {
     until_shares("alone", &[(&default.stdio, 100.0)]);
     let force = limited("force", "force");
     until_shares("beside another", &[(&default.stdio, 30.0), (&force.stdio, 30.0)]);
+    planned(node, &[("default", 30.0), ("force", 30.0)]);
     default.end();
     until_shares("forced", &[(&force.stdio, 30.0)]);
     let disable = limited("disable", "disable");
     until_shares("not limited", &[(&force.stdio, 30.0), (&disable.stdio, 70.0)]);
+    planned(node, &[("force", 30.0), ("disable", 70.0)]);
     end([force, disable]);
 }
 
@@ -97,40 +104,42 @@ fn channels(node: &Node) {
     let spin = [SPIN, &["--groups", "10", "--channels", "15"]].concat();
     let many = granted(node, "many", &cap("30%")).args(&spin).start().unwrap();
     let few = spinning(node, "few", &cap("50%"));
-    until_shares("150 channels", &[(&many.stdio, 30.0), (&few.stdio, 50.0)]);
+    // An edge takes three calls, one after the other, and what that moves is some points.
+    until_within("150 channels", &[(&many.stdio, 22.0..=32.0), (&few.stdio, 44.0..=53.0)]);
     end([many, few]);
 }
 
 /// Two calls to the driver, and three: a channel that is left on has its whole group's work to itself.
 fn channels_of_a_group(node: &Node) {
-    for (channels, percent) in [("80", "30%"), ("160", "50%")] {
+    // Each edge takes several calls, one after the other, and what that moves is some points.
+    for (channels, percent, range) in [("80", "30%", 22.0..=32.0), ("160", "50%", 40.0..=53.0)] {
         let spin = [SPIN, &["--channels", channels]].concat();
         let container = granted(node, channels, &cap(percent)).args(&spin).start().unwrap();
-        let expected = percent.trim_end_matches('%').parse().unwrap();
-        until_shares(&format!("{channels} channels"), &[(&container.stdio, expected)]);
+        until_within(&format!("{channels} channels"), &[(&container.stdio, range)]);
         end([container]);
     }
 }
 
-/// What a program that has copied for some seconds got of the copy engine.
-fn copied(node: &Node) -> f64 {
-    let (code, output) = granted(node, "a", &cap("30%")).args(&["rm-client", "spin", "4", "--copy"]).run().unwrap();
+/// What a program that has copied, or decoded, for some seconds got of that engine.
+fn had_of(node: &Node, engine: &str) -> f64 {
+    let spin = ["rm-client", "spin", "4", &format!("--{engine}")];
+    let (code, output) = granted(node, "a", &cap("30%")).args(&spin).run().unwrap();
     assert_eq!(code, 0, "{}", output.stderr());
     #[allow(clippy::cast_precision_loss, reason = "a share in percent")]
-    let percent = output.value("copy_us") as f64 * 100.0 / output.value("wall_us") as f64;
+    let percent = output.value(&format!("{engine}_us")) as f64 * 100.0 / output.value("wall_us") as f64;
     percent
 }
 
-/// What a program that copies gets of the copy engine, if that is never in `range`.
-fn copied_beyond(node: &Node, range: &RangeInclusive<f64>) -> Option<String> {
+/// What such a program gets of its engine, if that is never in `range`.
+fn had_beyond(node: &Node, engine: &str, range: &RangeInclusive<f64>) -> Option<String> {
     each_time(|| {
-        let percent = copied(node);
-        (!range.contains(&percent)).then(|| format!("{percent} % of the copy engine, not {range:?}"))
+        let percent = had_of(node, engine);
+        (!range.contains(&percent)).then(|| format!("{percent} % of the {engine} engine, not {range:?}"))
     })
 }
 
 fn copies(node: &Node) {
-    assert_eq!(copied_beyond(node, &around(30.0)), None);
+    assert_eq!(had_beyond(node, "copy", &around(30.0)), None);
 }
 
 fn compute_only() -> Setup {
@@ -138,7 +147,19 @@ fn compute_only() -> Setup {
 }
 
 fn free_copies(node: &Node) {
-    assert_eq!(copied_beyond(node, &around(100.0)), None);
+    assert_eq!(had_beyond(node, "copy", &around(100.0)), None);
+}
+
+fn free_videos(node: &Node) {
+    assert_eq!(had_beyond(node, "video", &around(100.0)), None);
+}
+
+fn all_engines() -> Setup {
+    Setup { egpu: EgpuConfig::with_keys("throttle = \"all\"\n"), ..Setup::default() }
+}
+
+fn videos(node: &Node) {
+    assert_eq!(had_beyond(node, "video", &around(30.0)), None);
 }
 
 /// Two cards that cannot take channels off.
@@ -167,7 +188,7 @@ fn degraded(node: &Node) {
     let less = spinning(node, "less", &cap("20%"));
     until_shares("alone", &[(&less.stdio, 100.0)]);
     let more = spinning(node, "more", &cap("60%"));
-    until_within("1 to 3", &[(&less.stdio, 10.0..=35.0), (&more.stdio, 30.0..=85.0)]);
+    until_within("1 to 3", &[(&less.stdio, around(25.0)), (&more.stdio, around(75.0))]);
     end([less, more]);
 }
 
@@ -200,7 +221,7 @@ fn found_degraded(node: &Node) {
     let less = spinning(node, "less", &cap("20%"));
     until_shares("alone", &[(&less.stdio, 100.0)]);
     let more = spinning(node, "more", &cap("60%"));
-    until_within("1 to 3", &[(&less.stdio, 10.0..=35.0), (&more.stdio, 30.0..=85.0)]);
+    until_within("1 to 3", &[(&less.stdio, around(25.0)), (&more.stdio, around(75.0))]);
     let said = |arguments: &[&str]| String::from_utf8(node.egpu(arguments).stdout).unwrap();
     for container in ["less", "more"] {
         eventually("its grant says so", || said(&["inspect", container]).contains("weights only").then_some(()));
