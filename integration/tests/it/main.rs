@@ -27,6 +27,7 @@ mod pods;
 mod recovery;
 mod systemd;
 mod task;
+mod uninstall;
 
 use integration::Flavour;
 use libtest_mimic::Arguments;
@@ -51,6 +52,7 @@ fn main() -> std::process::ExitCode {
         ctr::cases(),
         docker::cases(),
         examples::cases(),
+        uninstall::cases(),
     ]
     .into_iter()
     .flatten()
