@@ -34,7 +34,7 @@ impl Accounts {
         if let Some(charge) = reservation.charge {
             self.charges.pins(charge);
         }
-        // A handle that the driver chooses nobody hears of here; one that is taken it refuses.
+        // Another thread may have taken the name meanwhile; then the driver refuses it. (None that it would choose itself is asked for.)
         let is_named = object.object != Handle::NONE && self.tree.find(object).is_none();
         if is_named {
             // Its client is there.

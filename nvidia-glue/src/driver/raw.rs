@@ -79,15 +79,21 @@ impl Raw<'_> {
 
     /// `NV_ESC_RM_CONTROL`; the parameters come back as the driver left them.
     pub(crate) fn control(&self, object: Handle, id: u32, params: Vec<u8>) -> io::Result<(Status, Vec<u8>)> {
-        let mut args = [0; NVOS54];
-        let size = u32::try_from(params.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        for (at, value) in [(0, self.client.0), (4, object.0), (8, id), (24, size)] {
-            let _ = write_u32(&mut args, at, value);
-        }
+        let mut args = self.control_args(object, id, params.len())?;
         // The driver refuses a pointer to nothing.
         let mut buffers = if params.is_empty() { Vec::new() } else { vec![parameters(NVOS54_PARAMS, params)] };
         let status = self.call(CONTROL, &mut args, &mut buffers, &[])?;
         Ok((status, buffers.pop().map_or_else(Vec::new, |buffer| buffer.bytes)))
+    }
+
+    /// The struct of a control whose parameters are so long.
+    fn control_args(&self, object: Handle, id: u32, params: usize) -> io::Result<[u8; NVOS54]> {
+        let mut args = [0; NVOS54];
+        let size = u32::try_from(params).map_err(|_| io::ErrorKind::InvalidInput)?;
+        for (at, value) in [(0, self.client.0), (4, object.0), (8, id), (24, size)] {
+            let _ = write_u32(&mut args, at, value);
+        }
+        Ok(args)
     }
 
     /// `NV0041_CTRL_CMD_GET_SURFACE_INFO` {count, list} of memory in the client, for its length in pages of 4 KiB; `None`: the driver does not say.
@@ -97,11 +103,8 @@ impl Raw<'_> {
         const LIST: usize = 8;
         /// `NV0041_CTRL_SURFACE_INFO_INDEX_PHYS_SIZE`, which every release has.
         const PAGES: u32 = 7;
-        let mut args = [0; NVOS54];
-        for (at, value) in [(0, self.client.0), (4, memory.0), (8, GET_SURFACE_INFO), (24, 16)] {
-            let _ = write_u32(&mut args, at, value);
-        }
         let (mut params, mut list) = (vec![0; 16], vec![0; 8]);
+        let mut args = self.control_args(memory, GET_SURFACE_INFO, params.len())?;
         let _ = write_u32(&mut params, 0, 1) && write_u32(&mut list, 0, PAGES);
         let list = Buffer { holder: Holder::Buffer(0), offset: LIST, bytes: list };
         let mut buffers = [parameters(NVOS54_PARAMS, params), list];

@@ -40,9 +40,9 @@ fn a_program_cannot_put_itself_back_in_the_off_time() {
     assert!(!spy.works(&context, video));
     context.disable(false, &all).unwrap();
     assert!(spy.works(&context, video));
-    assert!(channels.iter().all(|channel| !spy.works(&context, *channel)));
+    assert!(spy.none_works(&context, &channels));
     gate.open().unwrap();
-    assert!(channels.iter().all(|channel| spy.works(&context, *channel)));
+    assert!(spy.all_work(&context, &channels));
 }
 
 #[test]
@@ -413,7 +413,7 @@ fn a_group_is_what_any_of_its_channels_is_found_to_be() {
         program.alloc(context.control, (context.client, one, 0), class, &mut [0; 8]).unwrap();
         let late = context.channel(group, 0).unwrap();
         gate.close().unwrap();
-        assert!([one, other, late].iter().all(|channel| !spy.works(&context, *channel)), "{class:#x}");
+        assert!(spy.none_works(&context, &[one, other, late]), "{class:#x}");
         gate.open().unwrap();
     }
 }

@@ -243,6 +243,16 @@ impl Spy {
         channel.scheduled && channel.off == 0
     }
 
+    /// Whether each of the channels does.
+    pub(super) fn all_work(&self, context: &Context<'_, '_>, channels: &[u32]) -> bool {
+        channels.iter().all(|channel| self.works(context, *channel))
+    }
+
+    /// Whether none of the channels does.
+    pub(super) fn none_works(&self, context: &Context<'_, '_>, channels: &[u32]) -> bool {
+        !channels.iter().any(|channel| self.works(context, *channel))
+    }
+
     /// Whether the card would have a channel work, were it not off.
     pub(super) fn is_scheduled(&self, context: &Context<'_, '_>, channel: u32) -> bool {
         lock(&self.card).channels[&(context.client, channel)].scheduled

@@ -69,7 +69,7 @@ fn a_driver_that_refuses_is_told_of_and_tried_again() {
     // A new attempt of the scheduler's.
     spy.refuse_nothing();
     gate.open().unwrap();
-    assert!(channels.iter().all(|channel| spy.works(&context, *channel)));
+    assert!(spy.all_work(&context, &channels));
 }
 
 #[test]
@@ -107,9 +107,9 @@ fn a_channel_that_has_gone_has_nobody_put_on_while_the_gate_closes() {
         spy.seen();
         gate.close().unwrap();
         assert_eq!(put_on(&spy.seen()), []);
-        assert!(channels.iter().all(|channel| !spy.works(&context, *channel)));
+        assert!(spy.none_works(&context, &channels));
         gate.open().unwrap();
-        assert!(channels.iter().all(|channel| spy.works(&context, *channel)));
+        assert!(spy.all_work(&context, &channels));
     }
 }
 
@@ -129,9 +129,9 @@ fn what_a_call_that_failed_may_have_done_is_undone() {
     }
     spy.refuse_nothing();
     gate.close().unwrap();
-    assert!(channels.iter().all(|channel| !spy.works(&context, *channel)));
+    assert!(spy.none_works(&context, &channels));
     gate.open().unwrap();
-    assert!(channels.iter().all(|channel| spy.works(&context, *channel)));
+    assert!(spy.all_work(&context, &channels));
 }
 
 /// The driver refuses them, too, and writes a line into the kernel's log each time.

@@ -61,9 +61,9 @@ fn more_channels_than_a_call_takes_are_named_in_several() {
     let channels: Vec<u32> = (0..13).flat_map(|_| context.scheduled(GR, 10)).collect();
     let gate = container.gate();
     assert_eq!(gate.close().unwrap(), Edge { channels: 130, calls: 3 });
-    assert!(channels.iter().all(|channel| !spy.works(&context, *channel)));
+    assert!(spy.none_works(&context, &channels));
     gate.open().unwrap();
-    assert!(channels.iter().all(|channel| spy.works(&context, *channel)));
+    assert!(spy.all_work(&context, &channels));
 }
 
 #[test]
@@ -111,10 +111,10 @@ fn what_is_gone_keeps_nobody_on_the_card() {
     let gate = container.gate();
     assert_eq!(gate.channels(), 80);
     let edge = gate.close().unwrap();
-    assert!(channels.iter().all(|channel| !spy.works(&context, *channel)));
+    assert!(spy.none_works(&context, &channels));
     assert!(edge.calls <= 4, "{edge:?}");
     gate.open().unwrap();
-    assert!(channels.iter().all(|channel| spy.works(&context, *channel)));
+    assert!(spy.all_work(&context, &channels));
     container.session.process_ended(leaving.exit());
     assert_eq!(gate.channels(), 50);
     assert_eq!(gate.close().unwrap(), Edge { channels: 50, calls: 1 });
@@ -150,7 +150,7 @@ fn what_the_dead_have_on_a_card_is_off_before_any_of_it_is_freed() {
     assert_eq!((taken_off[0].params[0], named(&taken_off[0]).into_iter().collect()), (1, of_the_dead));
     assert_eq!(*lock(&freed_before), Some(0));
     assert_eq!(spy.escapes(0x29).len(), 2, "then both are freed");
-    assert!(lives.into_iter().all(|channel| spy.works(&context, channel)));
+    assert!(spy.all_work(&context, &lives));
     assert_eq!(container.gate().channels(), 2);
 }
 

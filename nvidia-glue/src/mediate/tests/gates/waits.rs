@@ -335,7 +335,7 @@ fn a_loop_that_makes_channels_in_the_off_time_gains_nothing() {
         assert!(!spy.works(&context, *channel));
     }
     assert_eq!(gate.open().unwrap().channels, channels.len());
-    assert!(channels.iter().all(|channel| spy.works(&context, *channel)));
+    assert!(spy.all_work(&context, &channels));
 }
 
 #[test]
@@ -401,7 +401,7 @@ fn a_loop_of_bind_stop_or_reset_in_the_off_time_puts_nothing_on_the_card() {
         container.session.hurry(false);
         // However often: the calls that it takes to open are bounded.
         assert!(gate.open().unwrap().calls <= 3 * 4, "{id:#x}");
-        assert!(channels.iter().all(|channel| spy.works(&context, *channel)), "{id:#x}");
+        assert!(spy.all_work(&context, &channels), "{id:#x}");
     }
 }
 
@@ -437,10 +437,10 @@ fn a_gate_that_moves_while_many_threads_call_has_the_last_word() {
         callers.into_iter().map(|caller| caller.join().unwrap()).collect::<Vec<_>>()
     });
     for (context, channels) in contexts.iter().zip(&all) {
-        assert!(channels.iter().all(|channel| !spy.works(context, *channel)));
+        assert!(spy.none_works(context, &channels));
     }
     assert_eq!(gate.open().unwrap().channels, 48);
     for (context, channels) in contexts.iter().zip(&all) {
-        assert!(channels.iter().all(|channel| spy.works(context, *channel)));
+        assert!(spy.all_work(context, &channels));
     }
 }
