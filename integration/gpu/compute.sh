@@ -712,4 +712,5 @@ python3 "$here/compute_plot.py" "$rows" >"${result%.txt}.svg" || rm -f "${result
 title "compute: the kernel's log"
 dmesg 2>/dev/null | grep 'NVRM\|nvidia' | tail -n 10
 # One for each time that the driver was too busy to read the log of context switches before it was full.
-echo "lines of a full log of context switches: $(dmesg 2>/dev/null | grep -c 'FECS Exception: Logging error')"
+full=$(dmesg 2>/dev/null | grep -c 'FECS Exception: Logging error')
+check "the log of context switches was never full ($full lines)" [ "$full" = 0 ]
