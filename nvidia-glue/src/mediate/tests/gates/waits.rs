@@ -437,10 +437,10 @@ fn a_gate_that_moves_while_many_threads_call_has_the_last_word() {
         callers.into_iter().map(|caller| caller.join().unwrap()).collect::<Vec<_>>()
     });
     for (context, channels) in contexts.iter().zip(&all) {
-        assert!(spy.none_works(context, &channels));
+        assert!(spy.none_works(context, channels));
     }
     assert_eq!(gate.open().unwrap().channels, 48);
     for (context, channels) in contexts.iter().zip(&all) {
-        assert!(spy.all_work(context, &channels));
+        assert!(spy.all_work(context, channels));
     }
 }
