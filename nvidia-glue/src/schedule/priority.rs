@@ -14,8 +14,8 @@ pub const LOW_SLICE_US: u64 = 1_000;
 /// What all of its groups have together, before others come: for about so long these wait when they want the card, and no more is taken
 /// from them when the container is let in to see.
 const LOW_SHARE_US: u64 = 2 * LOW_SLICE_US;
-/// So many of its groups are on the card at a time at most, in the shortest slices.
-const LOW_FIT: usize = 8;
+/// So many of its groups are on the card at a time at most: as many as have a worthwhile slice each in that.
+const LOW_FIT: usize = 4;
 
 /// The slice of each group of a container of low priority.
 pub fn low_slice_us(groups: Groups) -> u64 {

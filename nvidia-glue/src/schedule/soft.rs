@@ -24,6 +24,9 @@ const LEAST_BASE_US: f64 = 3_000.0;
 const ROUND_US: f64 = 36_000.0;
 /// However many share the card, and however unequal they are.
 const SHORTEST_US: f64 = 250.0;
+/// Where more groups of a container work than have so long a slice each in its share, they take turns. With the shortest slices, a quarter
+/// of the card went to switches (16 processes beside one, H200, 580.159.04).
+const WORTHWHILE_US: f64 = 500.0;
 /// So many groups of a container always fit, however small its share is.
 const LEAST_FIT: usize = 4;
 /// When all groups of a container begin to work at once, before anybody has seen it, they have no more than so many times its share.
@@ -104,8 +107,8 @@ fn divided(share_us: f64, groups: Groups) -> f64 {
 
 /// How many groups at a time have a slice each in so much of a round.
 fn fit(share_us: f64) -> usize {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 50 000 / 250")]
-    let fit = (share_us / SHORTEST_US) as usize;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 50 000 / 500")]
+    let fit = (share_us / WORTHWHILE_US) as usize;
     fit.max(LEAST_FIT)
 }
 

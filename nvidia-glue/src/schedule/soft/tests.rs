@@ -216,7 +216,7 @@ fn sixty_four_groups_get_no_more_than_their_weight() {
         let (shares, all) = run(&[1, weight], &[vec![Load::Busy; 64], vec![Load::Busy]], 20 * SECONDS, 10 * SECONDS);
         assert!(shares[0] <= granted + within, "{} of 1 to {weight}", shares[0]);
         assert!(shares[0] >= granted * 0.6, "{} of 1 to {weight}", shares[0]);
-        assert!(all > 0.7, "{all}");
+        assert!(all > 0.9, "little of the card goes to switches: {all}");
     }
 }
 
@@ -245,7 +245,7 @@ fn many_groups_alone_have_all_of_the_card() {
     let loads = [vec![Load::Busy; 64], vec![Load::IdleUntil(u64::MAX)]];
     let (shares, all) = run(&[1, 1], &loads, 10 * SECONDS, 5 * SECONDS);
     is_about(shares[0], 1.0, 1e-9);
-    assert!(all > 0.7, "a switch at the end of each slice: {all}");
+    assert!(all > 0.84, "a switch at the end of each slice: {all}");
 }
 
 /// The part of the card that `groups` busy groups of low priority have beside a busy one of high priority, in periods of some length.
