@@ -90,6 +90,7 @@ pub(crate) fn spec(spec: &mut Value, systemd_cgroup: bool, host: HostFacts) -> R
     let linux = linux.ok_or_else(|| Refused("the spec has no linux section; this is a Linux runtime".into()))?;
     linux.retain(|_, value| !value.is_null());
     rootfs_propagation(linux)?;
+    seccomp_flags(linux);
     label("linux.mountLabel", "mountLabel", linux, host)?;
     let flags = linux.get("personality").and_then(|p| p.get("flags")).and_then(Value::as_array);
     if flags.is_some_and(|flags| !flags.is_empty()) {
@@ -128,6 +129,15 @@ fn rootfs_propagation(linux: &mut Map<String, Value>) -> Result<(), Refused> {
     };
     linux.insert(NAME.to_owned(), json!(known));
     Ok(())
+}
+
+/// As runc since 1.2 (pull request 3588) and crun: a profile that says nothing of flags leaves speculation alone. The mitigations that kernels before 5.16 else
+/// turn on halve what interpreters do. Who wants them writes an empty list.
+fn seccomp_flags(linux: &mut Map<String, Value>) {
+    let Some(profile) = linux.get_mut("seccomp").and_then(Value::as_object_mut) else { return };
+    if profile.get("flags").is_none_or(Value::is_null) {
+        profile.insert("flags".to_owned(), json!(["SECCOMP_FILTER_FLAG_SPEC_ALLOW"]));
+    }
 }
 
 /// As runc, and as the spec's own rules assume: no device to begin with. libcgroups leaves a v1 cgroup with all that its
@@ -333,6 +343,32 @@ mod tests {
             spec(&mut asked, false, HOST).unwrap();
             assert_eq!(asked["linux"]["rootfsPropagation"], wanted, "{given}");
         }
+    }
+
+    #[test]
+    fn a_seccomp_profile_leaves_speculation_alone_unless_it_says_otherwise() {
+        const SPEC_ALLOW: &str = "SECCOMP_FILTER_FLAG_SPEC_ALLOW";
+        for (given, wanted) in [
+            (json!({"defaultAction": "SCMP_ACT_ALLOW"}), json!([SPEC_ALLOW])),
+            (json!({"defaultAction": "SCMP_ACT_ALLOW", "flags": null}), json!([SPEC_ALLOW])),
+            (json!({"defaultAction": "SCMP_ACT_ALLOW", "flags": []}), json!([])),
+            (
+                json!({"defaultAction": "SCMP_ACT_ALLOW", "flags": ["SECCOMP_FILTER_FLAG_LOG"]}),
+                json!(["SECCOMP_FILTER_FLAG_LOG"]),
+            ),
+        ] {
+            let mut asked = json!({"ociVersion": "1.1.0", "linux": {"seccomp": given}});
+            spec(&mut asked, false, HOST).unwrap();
+            assert_eq!(asked["linux"]["seccomp"]["flags"], wanted, "{given}");
+            let linux: oci_spec::runtime::Linux = serde_json::from_value(asked["linux"].take()).unwrap();
+            assert_eq!(
+                linux.seccomp().as_ref().unwrap().flags().as_ref().unwrap().len(),
+                wanted.as_array().unwrap().len()
+            );
+        }
+        let mut without = json!({"ociVersion": "1.1.0", "linux": {}});
+        spec(&mut without, false, HOST).unwrap();
+        assert!(without["linux"].get("seccomp").is_none());
     }
 
     #[test]
