@@ -143,6 +143,10 @@ impl Session {
                 accounts.release(hold);
             }
         }
+        // Nothing took the place of what was there. Whoever imported from there would be told that it has what the handle names that it has
+        // written where the driver leaves the new one's.
+        let emptied = objects.iter().filter(|(_, object)| exported && *object == Handle::NONE);
+        emptied.for_each(|(index, _)| accounts.unexport(token.id, *index));
         status
     }
 

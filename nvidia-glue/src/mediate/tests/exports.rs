@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::world::{Context, MIB, Machine};
+use super::world::{Context, MIB, Machine, device_params};
 use crate::rm::{
     Node, Status,
     layout::{read_u32, write_u32},
@@ -102,6 +102,52 @@ fn several_objects_travel_in_one_file_as_cuda_sends_them() {
     assert_eq!(container.used(0), 4 * MIB);
     user.free(user.client).unwrap();
     assert_eq!(container.used(0), 0);
+}
+
+/// The driver takes an empty place of a file for nothing to import: it says that all is well, and leaves the handle that the importer has written
+/// there, be it that of another object.
+#[test]
+fn a_place_that_was_emptied_gives_nobody_a_second_name_for_something_else() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    let [kept, emptied] = [(); 2].map(|()| context.memory(2 * MIB).unwrap());
+    let token = program.open(Node::Control).cast_unsigned();
+    let ask =
+        |id: u32, params: &mut [u8]| program.control(context.control, (context.client, context.client), id, params);
+    let export = |memories: &[u32]| {
+        let mut params = vec![0; 2128];
+        for (at, value) in [(0, token), (4, context.device), (8, 2), (2124, u32::try_from(memories.len()).unwrap())] {
+            assert!(write_u32(&mut params, at, value));
+        }
+        for (at, memory) in memories.iter().enumerate() {
+            assert!(write_u32(&mut params, 76 + 4 * at, *memory));
+        }
+        ask(0x3d0b, &mut params).unwrap();
+    };
+    export(&[emptied, kept]);
+    export(&[0]);
+    context.free(emptied).unwrap();
+    assert_eq!(container.used(0), 2 * MIB, "it was let go of");
+    let place = (context.client, context.client, 0);
+    let second = program.alloc(context.control, place, 0x80, &mut device_params(0)).unwrap();
+    for handles in [&[context.device, 0x700][..], &[context.device]] {
+        let mut params = vec![0; 652];
+        for (at, value) in [(0, token), (4, second), (648, u32::try_from(handles.len()).unwrap())] {
+            assert!(write_u32(&mut params, at, value));
+        }
+        for (at, handle) in handles.iter().enumerate() {
+            assert!(write_u32(&mut params, 8 + 4 * at, *handle));
+        }
+        assert!(ask(0x3d0c, &mut params).is_err());
+    }
+    // It is below the first device, as far as the account knows, too.
+    let used = container.used(0);
+    context.memory(LIMIT / 2).unwrap();
+    context.free(second).unwrap();
+    assert_eq!(container.used(0), used + LIMIT / 2);
+    assert_eq!(context.memory(LIMIT / 2), Err(Status::NO_MEMORY));
 }
 
 #[test]

@@ -142,13 +142,20 @@ pub(super) fn objects_to_fd(state: &mut State, control: &mut Control<'_, '_>) ->
         let export = new_export(state, control, device, most)?;
         state.exports.insert(file, Export { metadata, ..export });
     }
-    for (place, handle) in (index..).zip(handles) {
-        let (kind, _) = exported(state, control, handle)?;
-        let export = state.exports.get_mut(&file).ok_or(Status::INVALID_ARGUMENT)?;
-        if place >= export.most {
-            return Err(Status::INVALID_ARGUMENT);
-        }
-        export.objects.insert(place, kind);
+    // All of them, or none.
+    let kind =
+        |handle| if handle == 0 { Ok(None) } else { exported(state, control, handle).map(|(kind, _)| Some(kind)) };
+    let kinds = handles.into_iter().map(kind).collect::<Result<Vec<_>, _>>()?;
+    let export = state.exports.get_mut(&file).ok_or(Status::INVALID_ARGUMENT)?;
+    if index + count > export.most {
+        return Err(Status::INVALID_ARGUMENT);
+    }
+    for (place, kind) in (index..).zip(kinds) {
+        // Nothing takes the place of what was there.
+        match kind {
+            Some(kind) => export.objects.insert(place, kind),
+            None => export.objects.remove(&place),
+        };
     }
     Ok(())
 }
@@ -162,9 +169,19 @@ pub(super) fn objects_from_fd(state: &mut State, control: &mut Control<'_, '_>) 
     if count == 0 || count > MOST {
         return Err(Status::INVALID_ARGUMENT);
     }
-    for place in 0..count {
+    let export = state.exports.get(&file).ok_or(Status::INVALID_ARGUMENT)?;
+    if index + count > export.most {
+        return Err(Status::INVALID_ARGUMENT);
+    }
+    let has: Vec<bool> = (index..index + count).map(|place| export.objects.contains_key(&place)).collect();
+    for (place, has) in (0..).zip(has) {
         let at = 8 + place as usize * 4;
         let asked = get(control.params(), at);
+        if !has {
+            // What its importer has written there stays.
+            put_bytes(control.params(), 520 + place as usize, &[0]);
+            continue;
+        }
         let handle = import(state, control, file, index + place, parent, asked)?;
         put(control.params(), at, handle);
         // NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_TYPE_VIDMEM, ..._SYSMEM.
