@@ -329,13 +329,16 @@ impl Session {
     }
 
     /// A context that is off the card is suspended by keeping its channels off; one that is on it by stopping its multiprocessors, and then it
-    /// stays there. So the container is off the card for as long as the driver takes.
+    /// stays there. So the container is off the card for as long as the driver takes, and nobody puts it back meanwhile: not another thread of the
+    /// program's, and not one that has suspended something else.
     fn suspend_context(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
-        let off: Vec<_> = self.gates.iter().map(|gate| (gate, gate.with(|channels| channels.wanted()))).collect();
+        // In the order of cards, as by whoever takes several. None has to be waited for.
+        let turns = self.gates.iter().filter_map(|gate| Some((gate, gate.enter(Instant::now(), |_| false)?)));
+        let off: Vec<_> = turns.map(|(gate, turn)| (gate, turn, gate.with(|channels| channels.wanted()))).collect();
         let want = |wanted| {
-            let bring = |(gate, names): &(&Arc<CardGate>, Vec<ObjectName>)| {
+            let bring = |(gate, turn, names): &(&Arc<CardGate>, Turn<'_>, Vec<ObjectName>)| {
                 gate.with(|channels| channels.want(names, wanted));
-                gate.bring(names)
+                turn.bring(names)
             };
             // Each, whatever becomes of the others.
             off.iter().map(bring).fold(Ok(()), Result::and)
@@ -346,6 +349,7 @@ impl Session {
             Err(_) => Err(End::Status(Status::NOT_SUPPORTED)),
         };
         let _ = want(true);
+        drop(off);
         result.and_then(|()| flight.finish())
     }
 

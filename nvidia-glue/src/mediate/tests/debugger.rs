@@ -3,6 +3,15 @@
 //! The driver lets any process of its own user make a session over an object that CUDA has shared with that user; handles count up, and the
 //! mediators of all containers are of one user.
 
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
+
 use super::{
     spy::{DISABLE, GR, SCHEDULE_GROUP, Seen, Spy},
     world::{Container, Context, GIB, Machine},
@@ -67,7 +76,7 @@ fn nobody_debugs_another_container() {
     assert_eq!(refused, Err(Status::INVALID_ARGUMENT), "the driver would log it");
 }
 
-fn alone(test: impl FnOnce(&Spy, &Container, &Context<'_, '_>, &Debugged)) {
+fn alone(test: impl FnOnce(&Arc<Spy>, &Container, &Context<'_, '_>, &Debugged)) {
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
     let container = spy.container(&machine);
@@ -128,6 +137,39 @@ fn who_took_its_channels_off_finds_them_off() {
     });
 }
 
+/// On the card it would be stopped there, and stay.
+#[test]
+fn no_other_thread_puts_a_context_back_while_it_is_suspended() {
+    alone(|spy, _, context, debugged| {
+        let sessions = [(); 2].map(|()| debugged.session(context, context.client).unwrap());
+        let name = (context.client, debugged.channel);
+        let put_back = || context.disable(false, &[name]).unwrap();
+        let suspend = || context.control(sessions[1], SUSPEND, &mut [0; 8]).unwrap();
+        let attacks: [&(dyn Fn() + Sync); 2] = [&put_back, &suspend];
+        for attack in attacks {
+            let has_worked = Arc::new(AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                let (tell, told) = mpsc::channel();
+                let attacking = scope.spawn(move || {
+                    told.recv().unwrap();
+                    attack();
+                });
+                let (card, sees) = (Arc::clone(spy), Arc::clone(&has_worked));
+                spy.during(SUSPEND, move || {
+                    tell.send(()).unwrap();
+                    // For it to come as far as it can.
+                    std::thread::sleep(Duration::from_millis(20));
+                    sees.store(card.does_work(name), Ordering::SeqCst);
+                });
+                context.control(sessions[0], SUSPEND, &mut [0; 8]).unwrap();
+                attacking.join().unwrap();
+            });
+            assert!(!has_worked.load(Ordering::SeqCst), "it was on the card");
+            assert!(spy.works(context, debugged.channel), "and is again");
+        }
+    });
+}
+
 #[test]
 fn what_cannot_be_taken_off_is_not_suspended() {
     alone(|spy, _, context, debugged| {
@@ -169,7 +211,7 @@ fn copies_for_a_debugger_wait_for_the_containers_time() {
                     params.extend(buffer.to_le_bytes());
                     context.control(session, READ_MEMORY, &mut params)
                 });
-                std::thread::sleep(std::time::Duration::from_millis(30));
+                std::thread::sleep(Duration::from_millis(30));
                 container.gate().open().unwrap();
                 reading.join().unwrap().unwrap();
             });

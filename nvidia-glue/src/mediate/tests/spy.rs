@@ -238,8 +238,13 @@ impl Spy {
 
     /// Whether a channel does work.
     pub(super) fn works(&self, context: &Context<'_, '_>, channel: u32) -> bool {
+        self.does_work((context.client, channel))
+    }
+
+    /// The same of one by its client's handle and its own.
+    pub(super) fn does_work(&self, name: Name) -> bool {
         let card = lock(&self.card);
-        let channel = &card.channels[&(context.client, channel)];
+        let channel = &card.channels[&name];
         channel.scheduled && channel.off == 0
     }
 
