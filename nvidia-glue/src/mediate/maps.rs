@@ -82,6 +82,7 @@ impl Session {
             accounts.reserve_page_tables(&[card], length)
         })?;
         let done = self.locks.with(&[Name::Client(map.client)], || {
+            self.is_no_hidden_memory(ObjectName::new(map.client, map.memory))?;
             let status = flight.execute(self.driver.as_ref())?;
             // The status stands behind it in every release.
             let offset = flight.row.status_at().and_then(|at| read_u64(&flight.args, at.checked_sub(8)?));

@@ -318,11 +318,22 @@ fn what_was_made_of_it_is_not_used_before_it_is_known() {
         result(answer, &args, 40)
     };
     let map_on_card = |object: u32| lent.map(uvm, 1 << 30, MIB, object);
+    let space = lent.object(0x50a0, &mut memory_params(4 * MIB)).unwrap();
+    let map_by_driver = |object: u32| {
+        let mut args = vec![0; 64];
+        for (at, value) in [(0, lent.client), (4, lent.device), (8, space), (12, object)] {
+            assert!(write_u32(&mut args, at, value));
+        }
+        assert!(write_u64(&mut args, 24, MIB));
+        let answer = other.escape(control, 0x57, &mut args);
+        result(answer, &args, 56)
+    };
     let free = |object: u32| lent.free(object);
-    let uses: [(u32, Use<'_>, _); 3] = [
+    let uses: [(u32, Use<'_>, _); 4] = [
         (0x70, &map, Err(Status::OBJECT_NOT_FOUND)),
         (0x71, &map_on_card, Err(Status::OBJECT_NOT_FOUND)),
-        (0x72, &free, Ok(())),
+        (0x72, &map_by_driver, Err(Status::OBJECT_NOT_FOUND)),
+        (0x73, &free, Ok(())),
     ];
     for (object, used, expected) in uses {
         pin_rewritten(&context, card, (object, MIB), &[(CLASS, 0x3e)]);
