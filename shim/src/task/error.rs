@@ -232,7 +232,18 @@ impl TaskError {
 
 impl From<TaskError> for ttrpc::Error {
     fn from(error: TaskError) -> Self {
-        Self::RpcStatus(get_status(error.code(), chain(&error)))
+        let text = chain(&error);
+        Self::RpcStatus(get_status(readable(error.code(), &text), text))
+    }
+}
+
+/// The code with which containerd passes `text` on unchanged. Its 1.x versions take the messages of codes that they know for format
+/// strings: `EGPU_COMPUTE=150% is` arrives as `EGPU_COMPUTE=150%!i(MISSING)s`. Those of an unknown error they leave alone. Only codes
+/// on which nobody branches at a refused create are given up for that.
+fn readable(code: Code, text: &str) -> Code {
+    match code {
+        Code::INVALID_ARGUMENT | Code::FAILED_PRECONDITION if text.contains('%') => Code::UNKNOWN,
+        code => code,
     }
 }
 
@@ -261,6 +272,21 @@ mod tests {
         let ttrpc::Error::RpcStatus(status) = error.into() else { panic!("not a status") };
         assert_eq!(status.code(), Code::UNKNOWN);
         assert_eq!(status.message(), "the bundle cannot be used: cannot read /b/config.json: entity not found");
+    }
+
+    #[test]
+    fn messages_with_a_percent_sign_have_a_code_of_which_containerd_makes_no_format_string() {
+        let failed = |message: &str| {
+            let error = TaskError::Invalid { field: "spec", reason: message.to_owned() };
+            let ttrpc::Error::RpcStatus(status) = error.into() else { panic!("not a status") };
+            assert!(status.message().contains(message), "{}", status.message());
+            status.code()
+        };
+        assert_eq!(failed("EGPU_COMPUTE=150% is not accepted"), Code::UNKNOWN);
+        assert_eq!(failed("EGPU_COMPUTE=150 is not accepted"), Code::INVALID_ARGUMENT);
+        // Branched upon.
+        assert_eq!(readable(Code::NOT_FOUND, "100%"), Code::NOT_FOUND);
+        assert_eq!(readable(Code::ALREADY_EXISTS, "100%"), Code::ALREADY_EXISTS);
     }
 
     #[test]
