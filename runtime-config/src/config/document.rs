@@ -60,6 +60,7 @@ impl<'text> Document<'text> {
                     suggestion: nearest(name, known.keys().map(String::as_str)).map(|near| format!("{prefix}{near}")),
                 });
             };
+            self.refuse_other_type(&format!("{prefix}{name}"), value, expected)?;
             let prefix = format!("{prefix}{name}.");
             match (value.get_ref(), expected) {
                 (DeValue::Table(inner), Value::Table(known)) => self.refuse_unknown(inner, known, &prefix)?,
@@ -73,6 +74,33 @@ impl<'text> Document<'text> {
             }
         }
         Ok(())
+    }
+
+    /// `example` is a value of the type that the key has.
+    fn refuse_other_type(&self, key: &str, value: &Spanned<DeValue<'_>>, example: &Value) -> Result<(), ConfigError> {
+        let accepted = match (value.get_ref(), example) {
+            (DeValue::String(_), Value::String(_))
+            | (DeValue::Integer(_), Value::Integer(_) | Value::Float(_))
+            | (DeValue::Float(_), Value::Float(_))
+            | (DeValue::Boolean(_), Value::Boolean(_))
+            | (DeValue::Table(_), Value::Table(_))
+            | (DeValue::Array(_), Value::Array(_)) => return Ok(()),
+            (_, Value::String(text)) if text.is_empty() => "text in quotation marks".to_owned(),
+            (_, Value::String(text)) => format!("text in quotation marks, such as {text:?}"),
+            (_, Value::Integer(number)) => format!("a whole number without quotation marks, such as {number}"),
+            (_, Value::Float(number)) => format!("a number without quotation marks, such as {number:?}"),
+            (_, Value::Boolean(_)) => "true or false, without quotation marks".to_owned(),
+            (_, Value::Array(_)) => format!("tables that begin with [[{key}]]"),
+            (_, Value::Table(_) | Value::Datetime(_)) => format!("a table that begins with [{key}]"),
+        };
+        let written = self.text.get(value.span()).unwrap_or_default();
+        Err(ConfigError::Value {
+            origin: self.origin.to_owned(),
+            line: Some(line_at(self.text, value.span().start)),
+            key: key.to_owned(),
+            value: written.lines().next().unwrap_or_default().to_owned(),
+            accepted,
+        })
     }
 
     fn line_of(&self, key: &str) -> Option<usize> {

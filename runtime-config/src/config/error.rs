@@ -7,7 +7,7 @@ use std::{io, path::PathBuf};
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file is there, or was named, and cannot be read.
-    #[error("cannot read the configuration file {path}", path = .path.display())]
+    #[error("cannot read the configuration file {path}; `egpu config default` prints one to begin with", path = .path.display())]
     Read {
         /// Which file.
         path: PathBuf,

@@ -208,6 +208,11 @@ fn values_out_of_range_are_refused_with_key_line_value_and_range() {
             ", line 2: driver.simulated[0].model = \"\" is",
         ),
         (
+            "\n[[driver.simulated]]\nmodel = 'A'".to_owned(),
+            ", line 2: driver.simulated[0].memory = \"\" is not accepted; it must be whole KiB from 64MiB to 1024GiB, such as",
+        ),
+        ("[[driver.simulated]]\nmemory = '1GiB'".to_owned(), ", line 1: driver.simulated[0].model = \"\" is"),
+        (
             "[[driver.simulated]]\nmodel = 'A'\nmemory = '63MiB'".to_owned(),
             ", line 3: driver.simulated[0].memory = \"63MiB\" is",
         ),
@@ -215,6 +220,36 @@ fn values_out_of_range_are_refused_with_key_line_value_and_range() {
         let shown = error_of(&text);
         assert!(shown.starts_with(&format!("config.toml{error}")), "{text:?}: {shown}");
     }
+}
+
+#[test]
+fn values_of_another_type_are_refused_with_key_line_value_and_type() {
+    for (text, error) in [
+        (
+            "\nperiod = 100",
+            ", line 2: period = 100 is not accepted; it must be text in quotation marks, such as \"100ms\"",
+        ),
+        (
+            "max_inst = '16'",
+            ", line 1: max_inst = '16' is not accepted; it must be a whole number without quotation marks, such as 16",
+        ),
+        ("max_inst = 1.5", ", line 1: max_inst = 1.5 is not accepted; it must be a whole number"),
+        ("memory_scaling = '2'", ", line 1: memory_scaling = '2' is not accepted; it must be a number without"),
+        ("accept_env = 1", ", line 1: accept_env = 1 is not accepted; it must be true or false"),
+        ("driver = 'auto'", ", line 1: driver = 'auto' is not accepted; it must be a table that begins with [driver]"),
+        (
+            "[driver]\nsimulated = 4",
+            ", line 2: driver.simulated = 4 is not accepted; it must be tables that begin with [[driver.simulated]]",
+        ),
+        (
+            "[[driver.simulated]]\nmodel = 'A'\nmemory = 1024",
+            ", line 3: driver.simulated.memory = 1024 is not accepted; it must be text in quotation marks",
+        ),
+    ] {
+        let shown = error_of(text);
+        assert!(shown.starts_with(&format!("config.toml{error}")), "{text:?}: {shown}");
+    }
+    assert!(Config::from_toml("memory_scaling = 2", "any").unwrap().memory_scaling > MemoryScaling::NONE);
 }
 
 #[test]
@@ -232,7 +267,10 @@ fn a_named_file_must_be_there_and_a_directory_is_none() {
     let directory = tempfile::tempdir().unwrap();
     let missing = directory.path().join("config.toml");
     let error = Config::load(Some(&missing)).unwrap_err();
-    assert_eq!(error.to_string(), format!("cannot read the configuration file {}", missing.display()));
+    assert!(
+        error.to_string().starts_with(&format!("cannot read the configuration file {}; ", missing.display())),
+        "{error}"
+    );
     assert!(std::error::Error::source(&error).is_some());
     assert!(Config::load(Some(directory.path())).is_err());
     fs::write(&missing, "max_inst = 4").unwrap();

@@ -60,7 +60,11 @@ pub(super) struct Driver {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Simulated {
+    /// Left out: empty, which is refused with what is accepted.
+    #[serde(default)]
     pub(super) model: String,
+    /// Likewise.
+    #[serde(default)]
     pub(super) memory: String,
     #[serde(default = "one")]
     pub(super) count: i64,

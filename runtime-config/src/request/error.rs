@@ -39,7 +39,10 @@ pub enum RequestError {
         values: Vec<Shown>,
     },
     /// Variables of two foreign systems in one container.
-    #[error("{first_said} belongs to {first} and {second_said} to {second}: a container can ask in one of them only")]
+    #[error(
+        "{first_said} belongs to {first} and {second_said} to {second}: a container can ask in one of them only; \
+         leave out the variables of the other"
+    )]
     TwoDialects {
         /// One language.
         first: Dialect,
@@ -71,7 +74,7 @@ pub enum RequestError {
         privileges: Vec<&'static str>,
     },
     /// A name of egpu's own that there is not.
-    #[error("there is no {name}{}", .suggestion.as_ref().map(|near| format!(", did you mean {near}?")).unwrap_or_default())]
+    #[error("there is no {name}{}", .suggestion.as_ref().map_or_else(|| "; leave it out".to_owned(), |near| format!(", did you mean {near}?")))]
     UnknownName {
         /// As written.
         name: Shown,

@@ -123,16 +123,19 @@ pub(crate) fn joined<'a, T>(
 impl<'a> Statement<'a> {
     /// A whole number, `least` to `most`.
     pub(crate) fn integer(self, least: u64, most: u64) -> Result<u64, RequestError> {
+        let number = self.digits().filter(|number| (least..=most).contains(number));
+        number.ok_or_else(|| RequestError::invalid(self, format!("a whole number from {least} to {most}")))
+    }
+
+    /// A whole number of something, `least` or more; `accepted` tells of what.
+    pub(crate) fn amount(self, least: u64, accepted: &str) -> Result<u64, RequestError> {
+        let number = self.digits().filter(|number| *number >= least);
+        number.ok_or_else(|| RequestError::invalid(self, accepted))
+    }
+
+    fn digits(self) -> Option<u64> {
         let value = self.value.trim();
-        let number = if value.bytes().all(|byte| byte.is_ascii_digit()) { value.parse::<u64>().ok() } else { None };
-        number.filter(|number| (least..=most).contains(number)).ok_or_else(|| {
-            let accepted = match (least, most) {
-                (0, u64::MAX) => "a whole number".to_owned(),
-                (1, u64::MAX) => "a whole number above 0".to_owned(),
-                _ => format!("a whole number from {least} to {most}"),
-            };
-            RequestError::invalid(self, accepted)
-        })
+        if value.bytes().all(|byte| byte.is_ascii_digit()) { value.parse().ok() } else { None }
     }
 
     /// `true` or `1`, `false` or `0`.

@@ -109,7 +109,7 @@ fn refusals_name_variable_value_and_what_is_accepted() {
             ),
             (
                 &[ON, CARD, "GPU_MEM_PER_DEVICE=1GiB"],
-                "refused: GPU_MEM_PER_DEVICE=1GiB is not accepted: it must be a whole number above 0",
+                "refused: GPU_MEM_PER_DEVICE=1GiB is not accepted: it must be a whole number of bytes above 0",
             ),
             (
                 &[ON, CARD, "GPU_MEM_PER_DEVICE=10485760"],
@@ -120,14 +120,17 @@ fn refusals_name_variable_value_and_what_is_accepted() {
                 &[ON, CARD, "GPU_MEM_PER_DEVICE=99999999999999999999"],
                 "refused: GPU_MEM_PER_DEVICE=99999999999999999999 is",
             ),
-            (&[ON, CARD, "ALIYUN_COM_GPU_MEM_RESERVED=ten"], "refused: ALIYUN_COM_GPU_MEM_RESERVED=ten is"),
+            (
+                &[ON, CARD, "ALIYUN_COM_GPU_MEM_RESERVED=ten"],
+                "refused: ALIYUN_COM_GPU_MEM_RESERVED=ten is not accepted: it must be a whole number of MiB",
+            ),
             (
                 &[ON, CARD, "ALIYUN_COM_GPU_MEM_RESERVED=18446744073709551615"],
                 "refused: ALIYUN_COM_GPU_MEM_RESERVED=18446744073709551615 is",
             ),
             (
                 &[ON, CARD, "GPU_UTIL_PER_DEVICE=50%"],
-                "refused: GPU_UTIL_PER_DEVICE=50% is not accepted: it must be a whole number",
+                "refused: GPU_UTIL_PER_DEVICE=50% is not accepted: it must be a whole number of percent, such as 50",
             ),
             (
                 &[ON, CARD, "ALIYUN_COM_GPU_OOM_SCRIPT=oom.sh"],

@@ -23,7 +23,7 @@ fn two_foreign_languages_are_refused_naming_both() {
         &[
             (
                 &with(&EGPU, &[CTYUN]),
-                "refused: AMP_VGPU_ENABLE=1 belongs to Alibaba eGPU and EGPU=POLICY=0,ONLINE=1:PGPU=0,MEM=1024,WEIGHT=20 to CTYun eGPU: a container can ask in one of them only",
+                "refused: AMP_VGPU_ENABLE=1 belongs to Alibaba eGPU and EGPU=POLICY=0,ONLINE=1:PGPU=0,MEM=1024,WEIGHT=20 to CTYun eGPU: a container can ask in one of them only; leave out the variables of the other",
             ),
             (
                 &with(&EGPU, &HAMI),

@@ -87,7 +87,10 @@ fn annotations_are_the_same_and_take_the_place_of_variables() {
             ),
             (&["egpu.io/memory=6GiB", "EGPU_MEMORY=nonsense"], "any 1 mem 6GiB time free"),
             (&["egpu.io/memory=6GiB", "EGPU_COMPUTE=30%"], "any 1 mem 6GiB time 30% policy:fixed"),
-            (&["egpu.io/memory=lots"], "refused: egpu.io/memory=lots is not accepted: it must be 6GiB or 40%"),
+            (
+                &["egpu.io/memory=lots"],
+                "refused: egpu.io/memory=lots is not accepted: it must be an amount such as 6GiB (or MiB, KiB, B), a percentage",
+            ),
             (
                 &["egpu.io/devices=0", "EGPU_CARDS=1"],
                 "refused: egpu.io/devices=0 and EGPU_CARDS=1 contradict each other: the one says which",
@@ -136,7 +139,10 @@ fn refusals() {
                 &["EGPU_DEVICES=first"],
                 "refused: EGPU_DEVICES=first is not accepted: it must be a list of cards, all, none or void; a card is named by",
             ),
-            (&["EGPU_MEMORY="], "refused: EGPU_MEMORY= is not accepted: it must be 6GiB or 40%"),
+            (
+                &["EGPU_MEMORY="],
+                "refused: EGPU_MEMORY= is not accepted: it must be an amount such as 6GiB (or MiB, KiB, B), a percentage",
+            ),
             (&["EGPU_MEMORY=6"], "refused: EGPU_MEMORY=6 is"),
             (&["EGPU_MEMORY=0GiB"], "refused: EGPU_MEMORY=0GiB is"),
             (
@@ -211,9 +217,9 @@ fn mistyped_names_are_refused_with_a_suggestion() {
         &Config::default(),
         &[
             (&["EGPU_MEMROY=6GiB"], "refused: there is no EGPU_MEMROY, did you mean EGPU_MEMORY?"),
-            (&["EGPU_CARDS=1", "EGPU_XYZ=1"], "refused: there is no EGPU_XYZ"),
+            (&["EGPU_CARDS=1", "EGPU_XYZ=1"], "refused: there is no EGPU_XYZ; leave it out"),
             (&["egpu.io/memmory=6GiB"], "refused: there is no egpu.io/memmory, did you mean egpu.io/memory?"),
-            (&["egpu.io/xyz=1"], "refused: there is no egpu.io/xyz"),
+            (&["egpu.io/xyz=1"], "refused: there is no egpu.io/xyz; leave it out"),
             // Somebody else's, in a container that asks for nothing.
             (&["EGPU_XYZ=1"], "nothing"),
             (&["EGPU_CARDS=1", "EGPU_CONFIG=/etc/x"], "any 1 exclusive"),

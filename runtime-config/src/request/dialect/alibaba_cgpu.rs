@@ -82,7 +82,7 @@ type Memory<'a> = (PerCard<Vec<MemoryLimit>>, Statement<'a>);
 /// `None`: the quota is disabled, the card's whole memory counts.
 fn memory<'a>(env: &Statements<'a>) -> Result<Option<Memory<'a>>, RequestError> {
     let device = env.one(DEVICE)?;
-    let denominator = device.map(|device| device.integer(1, u64::MAX)).transpose()?;
+    let denominator = device.map(|device| device.amount(1, "a whole number above 0")).transpose()?;
     let Some(container) = env.one(CONTAINER)? else { return Ok(None) };
     let accepted =
         "whole numbers separated by commas, one for each card; zeros only at the end, where they switch the quota off";

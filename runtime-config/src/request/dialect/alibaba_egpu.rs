@@ -69,7 +69,7 @@ pub(super) fn parse(switch: Statement<'_>, env: &Statements<'_>) -> Result<Forei
 }
 
 fn utilization(statement: Statement<'_>) -> Result<ComputeShare, RequestError> {
-    let percent = statement.integer(0, u64::MAX)?;
+    let percent = statement.amount(0, "a whole number of percent, such as 50; 0 and above 95: no limit")?;
     if percent > MOST_CONTROLLED_PERCENT {
         return Ok(ComputeShare::Unlimited);
     }
@@ -89,7 +89,7 @@ fn memory<'a>(env: &Statements<'a>) -> Result<Option<(Vec<MemoryLimit>, Statemen
         return Err(RequestError::contradiction(bytes, said, reason));
     }
     let limit = |statement: Statement<'a>| {
-        let amount = Bytes(statement.integer(1, u64::MAX)?);
+        let amount = Bytes(statement.amount(1, "a whole number of bytes above 0, such as 2147483648")?);
         let limit = MemoryLimit::Bytes { amount, reserved };
         // What the card has does not matter to an amount in bytes.
         if limit.resolve(amount).is_none() {
@@ -104,7 +104,7 @@ fn memory<'a>(env: &Statements<'a>) -> Result<Option<(Vec<MemoryLimit>, Statemen
 }
 
 fn mebibytes(statement: Statement<'_>) -> Result<Bytes, RequestError> {
-    let count = statement.integer(0, u64::MAX)?;
+    let count = statement.amount(0, "a whole number of MiB, such as 10")?;
     Bytes::from_mib(count).ok_or_else(|| RequestError::invalid(statement, "a number of MB below 2^44"))
 }
 
@@ -119,11 +119,11 @@ fn ratio<'a>(env: &Statements<'a>, reserved: Bytes) -> Result<Option<(Vec<Memory
             )),
         };
     };
-    let numerator = container.integer(1, u64::MAX)?;
+    let numerator = container.amount(1, "a whole number above 0")?;
     let Some(device) = device else {
         return Ok(Some((vec![MemoryLimit::OfCardInGib { numerator, reserved }], container)));
     };
-    let denominator = device.integer(1, u64::MAX)?;
+    let denominator = device.amount(1, "a whole number above 0")?;
     if numerator > denominator {
         return Err(RequestError::invalid(container, format!("at most {DEVICE}, which is {denominator}")));
     }

@@ -66,7 +66,9 @@ pub(super) fn parse(
     });
     terms.memory_said = memory_said.map(Into::into);
     let cap_policy = env.joined(CAP_POLICY, cap_policy, Ord::max)?.unwrap_or(CapPolicy::Default);
-    let percent = |statement: Statement<'_>| statement.integer(0, u64::MAX);
+    let percent = |statement: Statement<'_>| {
+        statement.amount(0, "a whole number of percent, such as 30; 0, and 100 and above: no limit")
+    };
     let (compute, compute_said) = per_card(env, COMPUTE, percent, tighter_percent, |percent| *percent == 0)?;
     terms.compute = compute.map(|percent| cap(*percent, cap_policy, config));
     terms.compute_said = compute_said.map(Into::into);
@@ -130,8 +132,12 @@ fn memory(statement: Statement<'_>) -> Result<Vec<MemoryLimit>, RequestError> {
         Some(b'k') => (value.trim_end_matches('k'), Bytes::KIB),
         _ => (value.as_str(), 1),
     };
-    let error =
-        || RequestError::invalid(statement, "a number of bytes, or one with a suffix g, m or k; 0 for no limit");
+    let error = || {
+        RequestError::invalid(
+            statement,
+            "a number of bytes, or one with a suffix g, m or k, such as 4096m; 0 for no limit",
+        )
+    };
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) || value.len() > digits.len() + 1 {
         return Err(error());
     }

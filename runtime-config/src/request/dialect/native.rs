@@ -121,7 +121,7 @@ pub(in crate::request) fn parse(
     if let Some(memory) = lists(
         &source,
         MEMORY,
-        "6GiB or 40%, or one for each card: 3GiB,4GiB",
+        "an amount such as 6GiB (or MiB, KiB, B), a percentage up to 100% such as 40%, or one for each card: 3GiB,4GiB",
         |item| item.parse().ok().map(|limit: MemoryLimit| vec![limit]),
         |one, other| Some([one.as_slice(), other].concat()),
     )? {
