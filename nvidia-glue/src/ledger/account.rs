@@ -254,11 +254,20 @@ impl fmt::Display for ComputeText {
     }
 }
 
+/// What to do about memory that is not free.
+fn remedy(asked: Bytes, grantable: Bytes) -> &'static str {
+    if asked > grantable {
+        "the card never has as much: ask for less"
+    } else {
+        "ask for less, or wait until another container ends"
+    }
+}
+
 /// Why a card cannot give what was asked of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Not enough memory.
-    #[error("{asked} of memory asked, {free} of {grantable} free; ask for less, or wait until another container ends")]
+    #[error("{asked} of memory asked, {free} of {grantable} free; {}", remedy(*asked, *grantable))]
     Memory {
         /// What was asked.
         asked: Bytes,

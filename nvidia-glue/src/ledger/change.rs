@@ -54,7 +54,9 @@ pub enum ChangeError {
         has: String,
     },
     /// A list does not fit the number of its cards.
-    #[error("the list of {quantity} limits does not fit the cards of container {container}")]
+    #[error(
+        "the list of {quantity} limits does not fit the cards of container {container}; give one value for all, or one for each"
+    )]
     ListLength {
         /// Whose.
         container: Box<ContainerKey>,

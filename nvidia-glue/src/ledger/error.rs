@@ -31,9 +31,7 @@ pub enum AdmitError {
         source: Box<Refusal>,
     },
     /// egpu was to choose, and no card has room.
-    #[error(
-        "no {count} card(s) of this node have room for container {container}, which asked for {asked} on each: {tried}"
-    )]
+    #[error("{} room for container {container}, which asked for {asked} on each card: {tried}", nowhere(*count))]
     NoRoom {
         /// Who asked.
         container: Box<ContainerKey>,
@@ -70,6 +68,14 @@ pub enum AdmitError {
         /// What failed.
         source: StoreError,
     },
+}
+
+/// How a message begins that no set of `count` cards would do.
+fn nowhere(count: usize) -> String {
+    match count {
+        1 => "no card of this node has".to_owned(),
+        count => format!("this node has no {count} cards that together have"),
+    }
 }
 
 /// For whoever must answer in terms of another protocol.

@@ -86,7 +86,7 @@ pub enum SelectError {
         device: String,
     },
     /// More cards than there are.
-    #[error("{asked} cards were asked for, and this node offers {offered}")]
+    #[error("{asked} cards were asked for, and this node offers {offered}; ask for fewer (`egpu cards` lists them)")]
     TooFewCards {
         /// How many were asked for.
         asked: u32,
@@ -108,7 +108,7 @@ pub enum SelectError {
         allowed: String,
     },
     /// A list does not fit the number of cards.
-    #[error("the list of {quantity} limits does not fit the cards: {source}")]
+    #[error("the list of {quantity} limits does not fit the cards; give one value for all, or one for each")]
     ListLength {
         /// `memory` or `compute`.
         quantity: &'static str,
@@ -126,12 +126,12 @@ pub enum SelectError {
         memory: Bytes,
     },
     /// `NVIDIA_REQUIRE_*` does not hold.
-    #[error("{}{source}", on_card(*index))]
+    #[error("{}{unsatisfied}", on_card(*index))]
     Requirement {
         /// The card's index; `None`: no card was asked for.
         index: Option<u32>,
         /// What does not hold.
-        source: UnsatisfiedRequirement,
+        unsatisfied: UnsatisfiedRequirement,
     },
     /// Caps exist on `fixed` cards only.
     #[error(

@@ -39,7 +39,7 @@ fn check(inventory: &Inventory, request: &GpuRequest, card: Option<&Card>) -> Re
     for requirement in &request.requirements {
         requirement
             .check(&platform)
-            .map_err(|source| SelectError::Requirement { index: card.map(|card| card.index), source })?;
+            .map_err(|unsatisfied| SelectError::Requirement { index: card.map(|card| card.index), unsatisfied })?;
     }
     Ok(())
 }

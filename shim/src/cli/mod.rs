@@ -227,6 +227,24 @@ mod tests {
     }
 
     #[test]
+    fn wrong_values_are_named_with_what_is_accepted() {
+        for (arguments, value, accepted) in [
+            ("set c --memory -1GiB", "'-1GiB' for '--memory <LIMIT>'", "6GiB (or MiB, KiB, B)"),
+            ("set c --memory 150%", "'150%' for '--memory <LIMIT>'", "a percentage up to 100%"),
+            ("set c --compute -5%", "'-5%' for '--compute <PERCENT>'", "1% to 100% or `none`"),
+            ("set c --weight -1", "'-1' for '--weight <N>'", "1 to 1000"),
+            ("top --count 0", "'0' for '--count <N>'", "a whole number above 0"),
+            ("metrics --listen node:9402", "'node:9402' for '--listen <ADDRESS:PORT>'", "such as 127.0.0.1:9402"),
+            ("policy 0 fairest", "'fairest' for '[POLICY]'", "fair, preemptive"),
+            ("cards --output yaml", "'yaml' for '--output <OUTPUT>'", "table, json"),
+        ] {
+            let error = Cli::try_parse_from(["egpu"].into_iter().chain(arguments.split(' '))).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains(value) && text.contains(accepted), "{arguments}: {text}");
+        }
+    }
+
+    #[test]
     fn only_commands_that_work_are_listed() {
         let names: Vec<_> = Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
         assert_eq!(

@@ -30,7 +30,7 @@ pub(super) struct Arguments {
     #[arg(long, short, value_name = "TIME", default_value = "1s", value_parser = values::interval)]
     interval: Duration,
     /// How often to look [default: until interrupted; with `--output json`: once]
-    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, short = 'n', value_name = "N", value_parser = values::looks)]
     count: Option<u64>,
     #[command(flatten)]
     output: Output,

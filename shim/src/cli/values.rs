@@ -1,6 +1,6 @@
 //! Values on the command line, with what is accepted.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use runtime_config::{
@@ -35,9 +35,21 @@ pub(super) fn period_us(text: &str) -> Result<u64, String> {
     parsed.ok_or_else(|| "a time from 20ms to 500ms is accepted, such as 50ms".to_owned())
 }
 
+/// Where to serve.
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "an IP address and a port are accepted, such as 127.0.0.1:9402, or 0.0.0.0:9402 for all addresses".to_owned()
+    })
+}
+
+/// How often to look.
+pub(super) fn looks(text: &str) -> Result<u64, String> {
+    text.parse().ok().filter(|looks| *looks > 0).ok_or_else(|| "a whole number above 0 is accepted".to_owned())
+}
+
 pub(super) fn memory(text: &str) -> Result<PerCard<MemoryLimit>, String> {
     per_card(text, |item| item.parse().ok())
-        .ok_or_else(|| "an amount or a percentage is accepted (6GiB, 40%), or one for each card: 3GiB,4GiB".to_owned())
+        .ok_or_else(|| "an amount is accepted, such as 6GiB (or MiB, KiB, B), a percentage up to 100%, such as 40%, or one for each card: 3GiB,4GiB".to_owned())
 }
 
 pub(super) fn compute(text: &str) -> Result<PerCard<ComputeShare>, String> {

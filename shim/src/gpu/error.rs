@@ -26,9 +26,9 @@ pub enum GpuError {
         #[source]
         source: io::Error,
     },
-    /// What was asked cannot be meant so, or is not allowed here.
+    /// What was asked is not valid, or not allowed here.
     #[error(
-        "container {container} asks for what cannot be meant or is not allowed here, and nothing has been reserved"
+        "the request of container {container} is not valid, or not allowed on this node, and nothing has been reserved"
     )]
     Request {
         /// Who asked.

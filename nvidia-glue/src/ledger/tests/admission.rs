@@ -88,6 +88,20 @@ fn a_count_that_fits_nowhere_names_every_card_and_its_holders() {
 }
 
 #[test]
+fn a_refusal_says_whether_waiting_helps() {
+    let bench = Bench::new(2);
+    bench.admit("a", &on(0, 16384, cap(10))).unwrap();
+    let refused = |request: &GpuRequest| chain(&bench.admit("x", request).unwrap_err());
+    let text = refused(&one(65536, cap(10)));
+    assert!(text.starts_with("no card of this node has room for container k8s.io/x"), "{text}");
+    assert!(text.contains("64GiB of memory asked, 32GiB of 32GiB free; the card never has as much"), "{text}");
+    assert!(!text.contains("wait"), "{text}");
+    let text = refused(&request(CardRequest::Count(2), part(32768, cap(10))));
+    assert!(text.starts_with("this node has no 2 cards that together have room for container k8s.io/x"), "{text}");
+    assert!(text.contains("16GiB of 32GiB free; ask for less, or wait until another container ends"), "{text}");
+}
+
+#[test]
 fn a_whole_card_and_shares_exclude_each_other() {
     let bench = Bench::new(2);
     let whole = |card| request(devices(&[card]), Share::Exclusive);
@@ -345,6 +359,7 @@ fn requirements_hold_on_every_card() {
     assert_eq!(bench.placed("a", &needs(arch(), one(1024, cap(10)))), [1], "the other one is too old");
     let text = chain(&bench.admit("x", &needs(arch(), on(0, 1024, cap(10)))).unwrap_err());
     assert!(text.contains("on card 0: unsatisfied condition: arch>=7.0"), "{text}");
+    assert_eq!(text.matches("unsatisfied condition").count(), 1, "{text}");
     for request in [one(1024, cap(10)), on(1, 1024, cap(10)), request(CardRequest::None, Share::Monitor)] {
         let error = bench.admit("x", &needs(vec![condition(Property::Cuda, "12.0")], request)).unwrap_err();
         assert_eq!(error.kind(), AdmitErrorKind::Invalid);

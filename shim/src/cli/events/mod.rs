@@ -50,7 +50,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
     for kind in &arguments.kinds {
         if Kind::ALL.iter().all(|known| known.name() != kind) {
             super::say(&format!(
-                "egpu: this version tells of no kind {kind}; `egpu events --help` lists what there is"
+                "egpu: this version knows no events of the kind {kind}; `egpu events --help` lists the kinds"
             ));
         }
     }
