@@ -59,6 +59,11 @@ impl From<&ContainerKey> for ContainerName {
     }
 }
 
+/// What a list leaves unsaid.
+pub(super) fn remark(cards: &[CardListing]) -> Option<&'static str> {
+    cards.is_empty().then_some("egpu: this node has no cards; `egpu doctor` says why, and what to do about it")
+}
+
 pub(super) fn list(node: &Node) -> Vec<CardListing> {
     let simulated = node.inventory.source == Source::Simulated;
     let listing = |(card, state): (&Card, &CardState)| CardListing {
@@ -134,6 +139,12 @@ fn row(card: &CardListing) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::cli::test_support;
+
+    #[test]
+    fn a_node_without_cards_is_told_of() {
+        assert!(remark(&[]).unwrap().contains("no cards"));
+        assert_eq!(remark(&list(&test_support::node())), None);
+    }
 
     #[test]
     fn json_keys_are_fixed() {

@@ -135,6 +135,9 @@ fn execute(command: Command) -> Result<Exit, CliError> {
     match command {
         Command::Cards { output } => {
             let cards = cards::list(&Node::look()?);
+            if let Some(remark) = cards::remark(&cards) {
+                say(remark);
+            }
             show(output, &cards, || cards::table(&cards))
         }
         Command::Ps { output } => {

@@ -54,7 +54,7 @@ fn directory(path: &Path) -> Check {
         _ => warning(
             STATE,
             format!("{shown} is not on a tmpfs: files stay after a reboot, when their grants are void"),
-            "set state_dir to a directory below /run",
+            "set state_dir to a directory on a tmpfs (/run is one on most systems), or mount a tmpfs there",
         ),
     }
 }

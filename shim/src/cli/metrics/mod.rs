@@ -19,7 +19,7 @@ use families::Snapshot;
 #[command(after_help = "\
 Prometheus' text format, version 0.0.4. What is not known is left out. For node_exporter's textfile collector, run it from a timer with \
 --textfile; to be scraped itself, run it as a service with --listen, on an address that only Prometheus reaches: the figures name \
-containers and pods, and nobody is asked who he is.")]
+containers and pods, and there is no authentication.")]
 pub(super) struct Arguments {
     /// Write to this file instead of stdout, all at once (mode 0644)
     #[arg(long, value_name = "FILE", conflicts_with = "listen")]
