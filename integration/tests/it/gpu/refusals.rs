@@ -52,7 +52,11 @@ type Refusal = (&'static [(&'static str, &'static str)], &'static [&'static str]
 const MALFORMED: &[Refusal] = &[
     (&[("EGPU_MEMORY", "6 bananas")], &["EGPU_MEMORY", "6 bananas"]),
     (&[("EGPU_MEMORY", "0")], &["EGPU_MEMORY"]),
-    (&[("EGPU_MEMORY", "1GiB"), ("EGPU_COMPUTE", "130%")], &["EGPU_COMPUTE", "130%"]),
+    // Whole: containerd 1.x takes messages of some codes for format strings.
+    (
+        &[("EGPU_MEMORY", "1GiB"), ("EGPU_COMPUTE", "130%")],
+        &["EGPU_COMPUTE=130% is not accepted: it must be 1% to 100%, or one for each card: 30%,50%"],
+    ),
     (&[("EGPU_CARDS", "1"), ("EGPU_DEVICES", "0")], &["EGPU_CARDS", "EGPU_DEVICES"]),
     (&[("EGPU_CARDS", "2"), ("EGPU_MEMORY", "1GiB,2GiB,3GiB")], &["EGPU_MEMORY"]),
     (&[("EGPU_MEMORY", "1GiB"), ("EGPU_ISOLATION", "none")], &["EGPU_ISOLATION", "none"]),
