@@ -308,7 +308,9 @@ pub enum Refusal {
         max_inst: u32,
     },
     /// Too many containers.
-    #[error("it has {limit} containers already, as many as device_split_count allows")]
+    #[error(
+        "it has {limit} containers already, as many as device_split_count allows; use another card, or wait until one of them ends"
+    )]
     Containers {
         /// The configured limit.
         limit: u32,

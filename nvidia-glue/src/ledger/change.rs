@@ -40,7 +40,10 @@ pub enum ChangeError {
         container: Box<ContainerKey>,
     },
     /// Its request forbids it (CTYun: `ONLINE=0`).
-    #[error("the request of container {container} does not allow its quota to be changed while it runs (ONLINE=0)")]
+    #[error(
+        "the request of container {container} does not allow its quota to be changed while it runs (ONLINE=0); start it anew with \
+         other limits, or with ONLINE=1"
+    )]
     Fixed {
         /// Which.
         container: Box<ContainerKey>,
@@ -67,7 +70,8 @@ pub enum ChangeError {
     },
     /// A memory limit is nothing, or more than the card has.
     #[error(
-        "the memory limit for container {container} leaves nothing of card {index}, which has {memory}, or is more than all of it"
+        "the memory limit for container {container} leaves nothing of card {index}, which has {memory}, or is more than all of it; \
+         give an amount between the two"
     )]
     Memory {
         /// Whose.
@@ -86,7 +90,7 @@ pub enum ChangeError {
         uuid: String,
     },
     /// Beside the other containers it does not fit.
-    #[error("{card} cannot give container {container} what it is to have: {asked}{holders}")]
+    #[error("{card} cannot give container {container} these limits: {asked}{holders}")]
     Card {
         /// Whose.
         container: Box<ContainerKey>,

@@ -301,7 +301,7 @@ fn refused(
         container,
         card: card_name(card),
         asked: ask.describe(),
-        holders: holders(&others).map(|names| format!("; beside it, it is held by {names}")).unwrap_or_default(),
+        holders: holders(&others).map(|names| format!("; it is also held by {names}")).unwrap_or_default(),
         source: Box::new(refusal),
     }
 }

@@ -218,7 +218,9 @@ fn changes_hold_together_or_not_at_all() {
     let error = crate::decision_log::chain(&set("first", &compute(cap(41))).unwrap_err());
     assert!(error.contains("41% of compute asked, 40% free") && error.contains("k8s.io/second"), "{error}");
     let error = set("first", &Change { memory: memory(31 * 1024 + 1), ..compute(cap(10)) }).unwrap_err();
-    assert!(crate::decision_log::chain(&error).contains("of memory asked, 31GiB of 32GiB free"));
+    let text = crate::decision_log::chain(&error);
+    assert!(text.contains("of memory asked, 31GiB of 32GiB free"), "{text}");
+    assert!(text.contains("these limits: ") && text.contains("it is also held by k8s.io/"), "{text}");
     let error = set("first", &compute(weight(7))).unwrap_err();
     assert!(crate::decision_log::chain(&error).contains("44% of compute asked, 40% free"), "{error:?}");
     set("first", &compute(cap(30))).unwrap();
