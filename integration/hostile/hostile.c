@@ -1011,6 +1011,43 @@ static void attack_managed(char **a) {
     say("status", last);
     for (;;) pause();
 }
+/* leaderless MIB PROCESSES: managed memory of processes whose first thread has ended: of those, /proc/PID shows none, and kcmp says that one has
+ * what the other has. */
+struct leaderless { volatile uint64_t got; volatile int done; uint64_t piece; };
+static void *without_the_first(void *mine) {
+    struct leaderless *own = mine;
+    int uvm = xopen("/dev/nvidia-uvm");
+    uint64_t initialize[2] = {0}, address = 0x200000000000ull;
+    ioctl(uvm, 0x30000001, initialize);
+    for (int i = 0; i < 40; i++) {
+        void *at = mmap((void *)address, own->piece, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, uvm, address);
+        if (at == MAP_FAILED) { usleep(50000); continue; }
+        own->got += own->piece;
+        address += own->piece + 2 * MIB;
+    }
+    own->done = 1;
+    for (;;) pause();
+}
+static void attack_leaderless(char **a) {
+    int processes = (int)number(a, 1, 2), flags = MAP_SHARED | MAP_ANONYMOUS;
+    struct leaderless *all = mmap(NULL, processes * sizeof *all, PROT_READ | PROT_WRITE, flags, -1, 0);
+    for (int i = 0; i < processes; i++) {
+        all[i].piece = number(a, 0, 64) * MIB;
+        if (fork() == 0) {
+            pthread_t thread;
+            pthread_create(&thread, NULL, without_the_first, &all[i]);
+            syscall(SYS_exit, 0);
+        }
+    }
+    uint64_t got = 0;
+    for (int i = 0; i < processes; got += all[i++].got)
+        while (!all[i].done) usleep(10000);
+    say("got", got);
+    struct session s = begin();
+    long last;
+    say("and", fill(&s, 64 * MIB, &last));
+    for (;;) pause();
+}
 /* grow MIB: managed memory that becomes larger without an mmap. The real driver's mappings cannot; simulated nodes are plain files. */
 static void attack_grow(char **a) {
     struct session s = begin();
@@ -1041,6 +1078,7 @@ static const struct {
     {"listener", attack_listener}, {"block", attack_block}, {"fuse", attack_fuse}, {"stopped", attack_stopped}, {"signals", attack_signals},
     {"recycled", attack_recycled}, {"pin", attack_pin}, {"pin-mapped", attack_pin_mapped},
     {"race-pin", attack_race_pin}, {"managed", attack_managed}, {"grow", attack_grow},
+    {"leaderless", attack_leaderless},
 };
 
 int main(int count, char **arguments) {

@@ -13,11 +13,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::{
-    epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
-    time::TimeSpec,
-    timer::{Expiration, TimerSetTimeFlags},
-    timerfd::{ClockId, TimerFd, TimerFlags},
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+        time::TimeSpec,
+        timer::{Expiration, TimerSetTimeFlags},
+        timerfd::{ClockId, TimerFd, TimerFlags},
+    },
 };
 use nvidia_glue::mediate::{Pid, Processes, UvmMapping};
 
@@ -232,17 +235,67 @@ impl Processes for ProcessTable {
     }
 
     fn share_memory(&self, one: Pid, other: Pid) -> io::Result<bool> {
-        self.looking(&[one.0, other.0], || sys::share_memory(one.0, other.0))
+        self.looking(&[one.0, other.0], || share_memory(one.0, other.0))
     }
 
     fn uvm_mappings(&self, pid: Pid) -> io::Result<Vec<UvmMapping>> {
-        let maps = self.looking(&[pid.0], || fs::read_to_string(format!("/proc/{}/maps", pid.0)))?;
-        Ok(uvm_mappings(&maps))
+        let maps = self.looking(&[pid.0], || Maps::of(pid.0))?;
+        Ok(uvm_mappings(&maps.text))
     }
 
     fn has_open_file(&self, pid: Pid, file: &File) -> io::Result<bool> {
         self.looking(&[pid.0], || has_open_file(pid, file))
     }
+}
+
+/// What a process has mapped, as one of its threads tells.
+#[derive(Debug, PartialEq, Eq)]
+struct Maps {
+    thread: i32,
+    text: String,
+}
+
+impl Maps {
+    /// The memory of a thread that has ended is none, to the kernel, also where it was the first and the others go on: so it is asked of them then.
+    /// Empty where all have ended.
+    fn of(pid: i32) -> io::Result<Self> {
+        Self::find(Path::new("/proc"), pid, || has_ended(&sys::pidfd_open(pid)?))
+    }
+
+    fn find(proc: &Path, pid: i32, has_ended: impl Fn() -> io::Result<bool>) -> io::Result<Self> {
+        /// Threads may come and go all the time, and each have ended by the time that it is asked.
+        const ROUNDS: usize = 16;
+        let process = proc.join(pid.to_string());
+        let told = |directory: PathBuf| fs::read_to_string(directory.join("maps")).unwrap_or_default();
+        for _ in 0..ROUNDS {
+            let text = told(process.clone());
+            if !text.is_empty() || has_ended()? {
+                return Ok(Self { thread: pid, text });
+            }
+            for entry in fs::read_dir(process.join("task"))?.filter_map(Result::ok) {
+                let Some(thread) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+                let text = told(entry.path());
+                if !text.is_empty() {
+                    return Ok(Self { thread, text });
+                }
+            }
+        }
+        Err(io::Error::other("no thread of the process is there for long enough to be looked at"))
+    }
+}
+
+/// Whether no thread of a process is left, be it reaped or not.
+fn has_ended(pidfd: &OwnedFd) -> io::Result<bool> {
+    Ok(poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO)? > 0)
+}
+
+/// Whether two processes have the same memory. Those whose first threads have ended have the same by those: none.
+fn share_memory(one: i32, other: i32) -> io::Result<bool> {
+    if !sys::share_memory(one, other)? {
+        return Ok(false);
+    }
+    let (one, other) = (Maps::of(one)?, Maps::of(other)?);
+    Ok(!one.text.is_empty() && !other.text.is_empty() && sys::share_memory(one.thread, other.thread)?)
 }
 
 /// Each of its threads may have a table of descriptors of its own (`unshare(CLONE_FILES)`), and the first one, which alone `/proc/PID/fd`
@@ -384,6 +437,52 @@ mod tests {
         thread.join().unwrap();
         assert_eq!((shared.unwrap(), shares.unwrap()), (true, false));
         assert_eq!(found.map(Result::unwrap), [true, false], "what it had when its table became its own");
+    }
+
+    #[test]
+    fn what_is_mapped_is_told_by_whichever_thread_is_left() {
+        let proc = tempfile::tempdir().unwrap();
+        let write = |thread: &str, text: &str| {
+            let directory = proc.path().join("10/task").join(thread);
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("maps"), text).unwrap();
+        };
+        let first = |text| fs::write(proc.path().join("10/maps"), text).unwrap();
+        let find = |has_ended| Maps::find(proc.path(), 10, || Ok(has_ended)).map(|maps| (maps.thread, maps.text)).ok();
+        let told = |thread, text: &str| Some((thread, text.to_owned()));
+        write("10", "of 10");
+        first("of 10");
+        assert_eq!(find(false), told(10, "of 10"));
+        // It has ended.
+        write("10", "");
+        first("");
+        write("11", "");
+        write("12", "of 12");
+        assert_eq!(find(false), told(12, "of 12"));
+        write("12", "");
+        assert_eq!(find(false), None, "one that is there has something");
+        assert_eq!(find(true), told(10, ""));
+        let ended = Maps::find(proc.path(), 11, || Err(io::Error::from_raw_os_error(libc::ESRCH)));
+        assert_eq!(ended.unwrap_err().raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
+    fn who_has_the_same_memory_is_said_of_those_that_have_some() {
+        let own = nix::unistd::getpid().as_raw();
+        assert!(share_memory(own, own).unwrap());
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        assert!(!share_memory(own, pid).unwrap());
+        let pidfd = sys::pidfd_open(pid).unwrap();
+        child.kill().unwrap();
+        while !has_ended(&pidfd).unwrap() {
+            std::thread::yield_now();
+        }
+        // Nobody has waited for it yet.
+        assert!(!share_memory(pid, pid).unwrap());
+        assert_eq!(Maps::of(pid).unwrap(), Maps { thread: pid, text: String::new() });
+        child.wait().unwrap();
+        assert!(Maps::of(pid).is_err());
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("attacks::garbage_in_every_field", garbage),
         Case::egpu("attacks::handles_used_again", handles),
         Case::egpu("attacks::managed_memory_beside_the_quota", managed),
+        Case::egpu("attacks::managed_memory_without_a_first_thread", leaderless),
     ]
 }
 
@@ -85,6 +86,19 @@ fn handles(node: &Node) {
     until_used(node, "attacker", 64, 96);
     neighbour.and_quota_holds();
     neighbour.end(container);
+}
+
+/// Defence: what a process has mapped is asked of its other threads where the first one has ended, and so is with whom it shares it.
+fn leaderless(node: &Node) {
+    for processes in ["1", "3"] {
+        let neighbour = Neighbour::new(node);
+        let container = attacker(node, &["leaderless", "64", processes]).start().unwrap();
+        let (got, and) = (container.stdio.value("got").cast_unsigned(), container.stdio.value("and").cast_unsigned());
+        assert!(got >= QUOTA * MIB / 2, "managed memory works: {got}");
+        assert!(got + and <= QUOTA * MIB, "{got} managed by {processes} processes, and {and} besides");
+        neighbour.and_quota_holds();
+        neighbour.end(container);
+    }
 }
 
 /// Defence: shared mappings of the UVM node are charged.
