@@ -807,29 +807,56 @@ static void attack_ptrace_neighbour(char **a) {
 
 /* --- standing still --------------------------------------------------------------------------------------------------------- */
 
-/* block: arguments on a page that never comes. */
+/* A call of `block`'s. */
+struct blocked {
+    int control;
+    char *page;
+};
+static atomic_ulong answered;
+static void *call_on_page(void *argument) {
+    struct blocked *call = argument;
+    ioctl(call->control, RM(0x2b, struct rm_alloc), call->page);
+    atomic_fetch_add(&answered, 1);
+    return NULL;
+}
+/* Whether it can still make calls itself. */
+static void say_status(struct session *s) {
+    uint64_t size = 2 * MIB;
+    uint32_t handle = 0;
+    say("status", memory(s, &size, &handle));
+}
+/* block [COUNT]: arguments on pages that never come, of threads: the memory of a child would not be watched. It goes on once all of these calls
+ * have been answered, or wait for their pages: whoever looks into the memory of others may be told at once that there is nothing. */
 static void attack_block(char **a) {
     struct session s = begin();
-    uint64_t count = number(a, 0, 8);
-    int fault = syscall(SYS_userfaultfd, O_CLOEXEC);
+    uint64_t count = number(a, 0, 4), waiting = 0;
+    int fault = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
     if (fault < 0) {
         say("userfaultfd", -errno);
         return;
     }
     struct uffdio_api api = {.api = UFFD_API};
     if (ioctl(fault, UFFDIO_API, &api)) die("UFFDIO_API");
+    struct blocked *calls = calloc(count, sizeof *calls);
     for (uint64_t i = 0; i < count; i++) {
         char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         struct uffdio_register range = {.range = {(uintptr_t)page, 4096}, .mode = UFFDIO_REGISTER_MODE_MISSING};
         if (ioctl(fault, UFFDIO_REGISTER, &range)) die("UFFDIO_REGISTER");
-        if (fork() == 0) {
-            ioctl(s.control, RM(0x2b, struct rm_alloc), page);
-            _exit(0);
-        }
+        calls[i] = (struct blocked){s.control, page};
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, call_on_page, &calls[i])) die("pthread_create");
+    }
+    while (atomic_load(&answered) + waiting < count) {
+        struct uffd_msg message;
+        if (read(fault, &message, sizeof message) == sizeof message) waiting += message.event == UFFD_EVENT_PAGEFAULT;
+        else usleep(1000);
     }
     say("blocking", count);
+    say_status(&s);
     for (;;) pause();
 }
+/* Reads that `never_read` has been asked for. */
+static atomic_ulong reads;
 /* Answers what it takes to open a file of one page, and never what is asked for its contents. */
 static void *never_read(void *argument) {
     int fuse = *(int *)argument;
@@ -855,8 +882,9 @@ static void *never_read(void *argument) {
             size = sizeof out.body.init;
             break;
         case FUSE_LOOKUP:
-            attr.ino = 2, attr.mode = S_IFREG | 0666;
-            out.body.entry = (struct fuse_entry_out){.nodeid = 2, .entry_valid = 3600, .attr_valid = 3600, .attr = attr};
+            /* The file's name is its number. */
+            attr.ino = 2 + strtoul((char *)(in + 1), NULL, 10), attr.mode = S_IFREG | 0666;
+            out.body.entry = (struct fuse_entry_out){.nodeid = attr.ino, .entry_valid = 3600, .attr_valid = 3600, .attr = attr};
             size = sizeof out.body.entry;
             break;
         case FUSE_GETATTR:
@@ -867,6 +895,8 @@ static void *never_read(void *argument) {
             size = sizeof out.body.open;
             break;
         case FUSE_READ:
+            atomic_fetch_add(&reads, 1);
+            continue;
         case FUSE_FORGET:
         case FUSE_INTERRUPT:
             continue;
@@ -883,11 +913,12 @@ static void write_text(const char *path, const char *text) {
     if (fd < 0 || write(fd, text, strlen(text)) < 0) die(path);
     close(fd);
 }
-/* fuse [COUNT]: arguments in a file of a file system that never answers. */
+/* fuse [COUNT] [SEEN]: arguments in files of a file system that never answers. It goes on, and makes a call itself, once SEEN of them are being
+ * read. */
 static void attack_fuse(char **a) {
     static int fuse;
     struct session s = begin();
-    uint64_t count = number(a, 0, 8);
+    uint64_t count = number(a, 0, 8), seen = number(a, 1, 1);
     if (mkdir("/tmp", 0777) && errno != EEXIST) die("/tmp");
     if (mkdir("/tmp/fuse", 0777) && errno != EEXIST) die("/tmp/fuse");
     /* The device of a file system belongs to the user namespace in which it is opened. */
@@ -902,19 +933,23 @@ static void attack_fuse(char **a) {
     if (mount("fuse", "/tmp/fuse", "fuse", MS_NOSUID | MS_NODEV, options)) die("mount");
     pthread_t thread;
     pthread_create(&thread, NULL, never_read, &fuse);
-    int file = xopen("/tmp/fuse/page");
     for (uint64_t i = 0; i < count; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "/tmp/fuse/%lu", (unsigned long)i);
+        int file = xopen(name);
         char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
         if (page == MAP_FAILED) die("mmap");
+        close(file);
         if (fork() == 0) {
-            /* The last process that has the device ends it all; to close the file, its system would have to be asked. */
+            /* The last process that has the device ends it all. */
             close(fuse);
-            close(file);
             ioctl(s.control, RM(0x2b, struct rm_alloc), page);
             _exit(0);
         }
     }
-    say("blocking", count);
+    while (atomic_load(&reads) < seen) usleep(1000);
+    say("blocking", seen);
+    say_status(&s);
     for (;;) pause();
 }
 /* stopped SECONDS: a process is stopped and continued, again and again, in the middle of its calls. */

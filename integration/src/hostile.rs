@@ -49,7 +49,7 @@ pub(crate) fn built() -> Result<&'static Path, String> {
             let is_there = program.is_file();
             return if is_there { Ok((None, program)) } else { Err(format!("{PREBUILT} names no program")) };
         }
-        let directory = tempfile::Builder::new().prefix("egpu-hostile-").tempdir().expect("make a directory");
+        let directory = crate::shared::directory("egpu-hostile-");
         let program = directory.path().join("hostile");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("hostile/hostile.c");
         let arguments = ["-static", "-O1", "-pthread", "-o"];
@@ -85,13 +85,6 @@ fn real_cards_used() -> Vec<(String, u64)> {
     let cards: Vec<_> = text.lines().filter_map(line).collect();
     assert!(!cards.is_empty(), "nvidia-smi lists no card: {text}{}", String::from_utf8_lossy(&output.stderr));
     cards
-}
-
-/// Removes what was built; to be called when the last test has ended.
-pub fn remove() {
-    if let Some(Ok((Some(directory), _))) = BUILT.get() {
-        let _ = std::fs::remove_dir_all(directory.path());
-    }
 }
 
 impl ContainerBuilder<'_> {

@@ -23,6 +23,7 @@ pub mod leftovers;
 pub mod node;
 pub mod processes;
 pub mod rootfs;
+mod shared;
 pub mod spec;
 pub mod stdio;
 pub mod wait;

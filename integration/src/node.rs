@@ -19,7 +19,7 @@ use crate::{
     containerd::{Daemon, DaemonCommand, DaemonConfig, Flavour},
     egpu::EgpuConfig,
     events::EventLog,
-    leftovers, processes,
+    leftovers, processes, shared,
     wait::eventually,
 };
 
@@ -162,7 +162,7 @@ impl Node {
     pub fn rootfs(&self) -> &'static Path {
         ROOTFS
             .get_or_init(|| {
-                let directory = tempfile::Builder::new().prefix("egpu-rootfs-").tempdir().expect("make a directory");
+                let directory = shared::directory("egpu-rootfs-");
                 crate::rootfs::populate(directory.path());
                 directory
             })
@@ -329,17 +329,9 @@ pub fn shim_directory() -> PathBuf {
 static ROOTFS: OnceLock<TempDir> = OnceLock::new();
 static ARCHIVE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
 
-/// Removes what all nodes of a run share; to be called when the last one has ended.
-pub fn remove_shared() {
-    let directories = [ROOTFS.get(), ARCHIVE.get().map(|(directory, _)| directory)];
-    for directory in directories.into_iter().flatten() {
-        let _ = fs::remove_dir_all(directory.path());
-    }
-}
-
 fn image_archive() -> &'static Path {
     let (_, archive) = ARCHIVE.get_or_init(|| {
-        let directory = tempfile::Builder::new().prefix("egpu-image-").tempdir().expect("make a directory");
+        let directory = shared::directory("egpu-image-");
         let archive = directory.path().join("images.tar");
         crate::rootfs::write_image_archive(directory.path(), &archive);
         (directory, archive)

@@ -1,6 +1,6 @@
 //! Ways to more of a card's time than was granted, or to less for others, that a hostile program may try while it works.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
 use crate::{
     RmError,
@@ -57,6 +57,8 @@ pub const ATTACKS: &[(&str, Attack)] = &[
 
 /// For how long a driver is asked to wait, with what everybody's calls need: as long as it lets anybody say.
 const HELD_US: u32 = 1_000_000;
+/// For how long what has come to be may work before it is looked at what it got: most of the time, no window is open.
+const WORKS: Duration = Duration::from_millis(10);
 
 /// Its group stays on the engine for a second.
 fn own_timeslice(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
@@ -156,6 +158,7 @@ fn new_channels(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
     };
     let new = Group { device: group.device, handle: group.handle, channels: vec![channel] };
     effect.count(new.submit(channel, ENDLESS).and_then(|()| new.schedule()))?;
+    thread::sleep(WORKS);
     effect.executed += Duration::from_nanos(new.executed_ns()?);
     client.free(channel)
 }
@@ -169,6 +172,7 @@ fn new_groups(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
         made => made?,
     };
     effect.count(Ok(()))?;
+    thread::sleep(WORKS);
     effect.executed += Duration::from_nanos(new.executed_ns()?);
     new.free()
 }

@@ -58,8 +58,5 @@ fn main() -> std::process::ExitCode {
     .flatten()
     .collect();
     let trials = case::trials(&flavours, &cases);
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    integration::node::remove_shared();
-    integration::hostile::remove();
-    conclusion.exit_code()
+    libtest_mimic::run(&arguments, trials).exit_code()
 }

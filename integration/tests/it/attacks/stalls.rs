@@ -1,6 +1,6 @@
 //! Callers that never go on.
 
-use integration::{Node, hostile::MIB};
+use integration::{Container, Node, hostile::MIB};
 use serde_json::json;
 
 use super::{Neighbour, attacker};
@@ -15,8 +15,10 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Defence: no lock is held while the caller's memory is read; a thread that hangs there is lost to its own container alone,
-/// and that container can be ended.
+/// Receivers of one listener (`MOST_THREADS` in shim/src/mediator/listener.rs).
+const RECEIVERS: u64 = 8;
+
+/// Defence: no lock is held while the caller's memory is read, and what is not there is not waited for.
 fn blocked(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["block", "64"])
@@ -29,6 +31,7 @@ fn blocked(node: &Node) {
         .start()
         .unwrap();
     container.stdio.value("blocking");
+    assert_eq!(container.stdio.value("status"), 0, "the program is served all the same");
     neighbour.and_quota_holds();
     neighbour.end(container);
 }
@@ -37,25 +40,37 @@ fn fuse() -> Skip {
     std::fs::metadata("/dev/fuse").map(drop).map_err(|error| format!("/dev/fuse: {error}"))
 }
 
-/// Defence: the same. Arguments lie in a file whose file system is a program of the attacker's.
+/// Defence: no lock is held either while that is waited for. Arguments lie in files whose file system is a program of the attacker's. Others of the
+/// listener are served as long as it has a receiver that does not wait; a thread that hangs is lost to its own container alone, which can be ended.
 fn never_read(node: &Node) {
     let neighbour = Neighbour::new(node);
-    let container = attacker(node, &["fuse", "64"])
-        .edit(|spec| {
-            let device = json!({ "path": "/dev/fuse", "type": "c", "major": 10, "minor": 229, "fileMode": 0o666 });
-            let devices = &mut spec["linux"]["devices"];
-            match devices.as_array_mut() {
-                Some(devices) => devices.push(device),
-                None => *devices = json!([device]),
-            }
-            let rule = json!({ "allow": true, "type": "c", "major": 10, "minor": 229, "access": "rw" });
-            spec["linux"]["resources"]["devices"].as_array_mut().unwrap().push(rule);
-        })
-        .start()
-        .unwrap();
-    container.stdio.value("blocking");
+    let some = unreadable(node, RECEIVERS - 1, RECEIVERS - 1);
+    assert_eq!(some.stdio.value("status"), 0, "one receiver is left");
     neighbour.and_quota_holds();
-    neighbour.end(container);
+    some.end();
+    let all = unreadable(node, 8 * RECEIVERS, RECEIVERS);
+    // An exec has a listener of its own.
+    let (code, output) = all.sh("hostile step 1");
+    assert_eq!((code, output.value("status")), (0, 0));
+    neighbour.and_quota_holds();
+    neighbour.end(all);
+}
+
+/// One whose program makes so many calls with such arguments, of which so many are being waited for.
+fn unreadable(node: &Node, calls: u64, waited_for: u64) -> Container<'_> {
+    let container = attacker(node, &["fuse", &calls.to_string(), &waited_for.to_string()]).edit(|spec| {
+        let device = json!({ "path": "/dev/fuse", "type": "c", "major": 10, "minor": 229, "fileMode": 0o666 });
+        let devices = &mut spec["linux"]["devices"];
+        match devices.as_array_mut() {
+            Some(devices) => devices.push(device),
+            None => *devices = json!([device]),
+        }
+        let rule = json!({ "allow": true, "type": "c", "major": 10, "minor": 229, "access": "rw" });
+        spec["linux"]["resources"]["devices"].as_array_mut().unwrap().push(rule);
+    });
+    let container = container.start().unwrap();
+    container.stdio.value("blocking");
+    container
 }
 
 /// Defence: nobody waits for a caller once its call is answered; what a stopped process holds is still its.

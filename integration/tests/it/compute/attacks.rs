@@ -16,6 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("compute::stealing_with_many_channels", many_channels),
         Case::egpu("compute::stealing_with_many_processes", processes),
         Case::egpu("compute::stealing_on_a_soft_card", soft),
+        Case::egpu("compute::stealing_where_the_driver_shares", native),
         Case::egpu("compute::stealing_by_making_the_driver_wait", waiting_driver),
         Case::egpu("compute::each_control_that_could_decide_about_a_card", controls),
     ]
@@ -139,10 +140,20 @@ fn processes(node: &Node) {
 /// Defences: slices are egpu's to set, and are divided among the groups of a container.
 fn soft(node: &Node) {
     let weight = [("EGPU_POLICY", "soft"), ("EGPU_WEIGHT", "1")];
-    let neighbour = spinning(node, "neighbour", &weight);
-    for name in ["own-timeslice", "duplicate-timeslice", "channel-properties", "new-groups"] {
+    half_each(node, &weight, &["own-timeslice", "duplicate-timeslice", "channel-properties", "new-groups"]);
+}
+
+/// Defence: a program's own slices have a bound.
+fn native(node: &Node) {
+    half_each(node, &[("EGPU_POLICY", "native")], &["own-timeslice", "duplicate-timeslice", "channel-properties"]);
+}
+
+/// By none of these attacks a container gets more than half of a card that it shares with another one without windows.
+fn half_each(node: &Node, asked: &[(&str, &str)], names: &[&str]) {
+    let neighbour = spinning(node, "neighbour", asked);
+    for name in names {
         let stolen = each_time(|| {
-            let attacker = granted(node, "attacker", &weight).args(&["rm-client", "steal", name, "4"]);
+            let attacker = granted(node, "attacker", asked).args(&["rm-client", "steal", name, "4"]);
             let (code, output) = attacker.run().unwrap();
             assert_eq!(code, 0, "{name}: {}", output.stderr());
             let got = output.value("share_permille");

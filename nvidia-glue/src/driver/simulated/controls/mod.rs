@@ -142,7 +142,6 @@ const NO_EFFECT: &[u32] = &[
     0x83de_0310,
     0x83de_0315,
     0x83de_0317,
-    0x83de_0318,
     0x906f_0101,
     0x90e6_0102,
     0xcb33_0101,
@@ -173,6 +172,9 @@ const HARMFUL: &[u32] = &[
     0xa06f_0109,
     0xa06f_0111,
 ];
+
+/// `NV83DE_CTRL_CMD_DEBUG_RESUME_CONTEXT`, of whatever size.
+const RESUME_CONTEXT: u32 = 0x83de_0318;
 
 const CONTROLS: &[Row] = &[
     row(0x201, On::Client, 128, gpus::attached_ids),
@@ -222,9 +224,13 @@ const CONTROLS: &[Row] = &[
     row(0xa06c_0104, On::Group, 8, scheduling::timeslice),
     row(0xa06c_0105, On::Group, 8, scheduling::preempt),
     row(0xa06f_0103, On::Channel, 3, scheduling::schedule),
-    row(0xa06f_0104, On::Channel, 4, |_, _| Ok(())),
+    row(0xa06c_0102, On::Group, 1, scheduling::put_back),
+    row(0xa06f_0104, On::Channel, 4, scheduling::put_back),
+    row(0xa06f_0112, On::Channel, 1, scheduling::put_back),
+    row(0x906f_0102, On::Channel, 16, scheduling::put_back),
+    row(0xa06f_0102, On::Channel, 16, scheduling::put_back),
     row(0xc36f_0103, On::Channel, 3, scheduling::schedule),
-    row(0xc36f_0104, On::Channel, 4, |_, _| Ok(())),
+    row(0xc36f_0104, On::Channel, 4, scheduling::put_back),
     row(0xc36f_0108, On::Channel, 4, scheduling::work_submit_token),
     row(0x503c_0104, On::Any, 32, memory::object_at_0),
     row(0x503c_0105, On::Any, 4, memory::object_at_0),
@@ -252,6 +258,9 @@ pub(super) fn control(state: &mut State, call: &mut Call<'_>) -> Result<(), Stat
     let target = if object == client { None } else { Some(state.client(call.file, client)?.object(object)?) };
     if NO_EFFECT.contains(&command) || HARMFUL.contains(&command) {
         return Ok(());
+    }
+    if command == RESUME_CONTEXT {
+        return scheduling::put_back(state, &mut Control { call, client, object, card });
     }
     let row = CONTROLS.iter().find(|row| row.command == command).ok_or(Status::NOT_SUPPORTED)?;
     if !takes(row.on, target) {

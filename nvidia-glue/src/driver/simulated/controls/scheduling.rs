@@ -60,11 +60,7 @@ pub(super) fn schedule(state: &mut State, control: &mut Control<'_, '_>) -> Resu
     let grouped = owner.objects.get(&parent).is_some_and(|above| matches!(above.kind, Kind::ChannelGroup { .. }));
     let context = if grouped { parent } else { target };
     let named = owner.objects.iter().filter(|(handle, object)| **handle == target || object.parent == target);
-    let seat = |object: &Object| match &object.kind {
-        Kind::Channel { seat, .. } => Some(Arc::clone(seat)),
-        _ => None,
-    };
-    let seats: Vec<Arc<Seat>> = named.filter_map(|(_, object)| seat(object)).collect();
+    let seats: Vec<Arc<Seat>> = named.filter_map(|(_, object)| seat_of(object)).collect();
     if seats.is_empty() {
         return Err(Status::INVALID_STATE);
     }
@@ -76,6 +72,26 @@ pub(super) fn schedule(state: &mut State, control: &mut Control<'_, '_>) -> Resu
         }
     }
     Ok(())
+}
+
+/// `BIND`, `STOP_CHANNEL`, `RESET_CHANNEL`, `RESUME_CONTEXT`: what becomes of channels that have been taken off. The worst for whoever did that: they
+/// are on the card, as if they had never been off. Of a channel, of all in a group, or of all of a debugger's client.
+pub(super) fn put_back(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    let (file, client, target, card) = (control.call.file, control.client, control.object, control.card()?);
+    let owner = state.client(file, client)?;
+    let is_of_channels = matches!(owner.object(target)?.kind, Kind::Channel { .. } | Kind::ChannelGroup { .. });
+    let is_named = |handle: u32, object: &Object| !is_of_channels || handle == target || object.parent == target;
+    let named = owner.objects.iter().filter(|(handle, object)| is_named(**handle, object));
+    let seats: Vec<Arc<Seat>> = named.filter_map(|(_, object)| seat_of(object)).collect();
+    let card = state.cards.get(card).ok_or(Status::INVALID_DEVICE)?;
+    seats.iter().try_for_each(|seat| seat.put_back()).map_err(|error| card.cannot_count(&error))
+}
+
+fn seat_of(object: &Object) -> Option<Arc<Seat>> {
+    match &object.kind {
+        Kind::Channel { seat, .. } => Some(Arc::clone(seat)),
+        _ => None,
+    }
 }
 
 fn make_buffers(state: &mut State, (file, client): (FileId, u32), context: u32, card: usize) -> Result<(), Status> {

@@ -273,6 +273,13 @@ impl Seat {
         })
     }
 
+    /// However often it was taken off, it is on.
+    pub(super) fn put_back(&self) -> io::Result<()> {
+        let own = self.engines.own(self.token);
+        self.engines
+            .event(|Channels { channels, .. }| channels.iter_mut().filter(own).for_each(|channel| channel.disabled = 0))
+    }
+
     /// It has no work any more, and gets none.
     pub(super) fn leave(&self) {
         let left = self.engines.event(|Channels { channels, .. }| {
