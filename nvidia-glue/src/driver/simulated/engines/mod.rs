@@ -152,7 +152,8 @@ impl Engines {
         })?
     }
 
-    /// A new channel of a client; `None` when the card has too many.
+    /// A new channel of a client; `None` when the card has too many. It has not been seen whether a card runs what joins a group that runs: here it
+    /// does.
     pub(super) fn join(
         self: &Arc<Self>,
         (client, handle): (u32, u32),
@@ -166,6 +167,8 @@ impl Engines {
             let token = free.into_iter().find(|(token, taken)| *taken != Some(token)).map(|(token, _)| token);
             let Some(token) = token else { return Ok(None) };
             self.doorbells.clear(token)?;
+            let is_beside = |other: &Channel| other.owner == self.own && other.group == group.id;
+            let scheduled = channels.iter().any(|other| is_beside(other) && other.scheduled);
             channels.push(Channel {
                 owner: self.own,
                 client,
@@ -174,7 +177,7 @@ impl Engines {
                 group: group.id,
                 engine,
                 slice_us: group.slice_us(),
-                scheduled: false,
+                scheduled,
                 disabled: 0,
                 submitted_ns: 0,
                 executed_ns: 0,
