@@ -143,9 +143,10 @@ fn soft(node: &Node) {
     half_each(node, &weight, &["own-timeslice", "duplicate-timeslice", "channel-properties", "new-groups"]);
 }
 
-/// Defence: a program's own slices have a bound.
+/// Defences: a program's own slices have a bound, and its kernels can be interrupted.
 fn native(node: &Node) {
-    half_each(node, &[("EGPU_POLICY", "native")], &["own-timeslice", "duplicate-timeslice", "channel-properties"]);
+    let names = &["own-timeslice", "duplicate-timeslice", "channel-properties", "preemption-mode"];
+    half_each(node, &[("EGPU_POLICY", "native")], names);
 }
 
 /// By none of these attacks a container gets more than half of a card that it shares with another one without windows.

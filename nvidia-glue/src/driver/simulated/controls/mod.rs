@@ -147,30 +147,44 @@ const NO_EFFECT: &[u32] = &[
     0xcb33_0101,
 ];
 
-/// Controls that a real driver executes for whoever asks, or whoever has `CAP_SYS_NICE`, and that no program in a container has a use for:
-/// executed without an effect, so that it shows when one is let through.
+/// Controls that no program in a container has a use for. A real driver executes some for whoever asks, or whoever has `CAP_SYS_NICE`, and refuses
+/// others to all but administrators, or the kernel, which is nothing to rely on: all are executed without an effect, so that it shows when one
+/// is let through.
 const HARMFUL: &[u32] = &[
-    // Of devices: who may run where, which channels run.
+    // Of devices: who may run where, which channels run, run lists.
     0x0080_1108,
     0x0080_1705,
-    // Of subdevices: resets, policies, keys, clocks, watchdogs.
+    0x0080_1711,
+    0x0080_1712,
+    // Of subdevices: compute modes, resets, policies, timeouts, keys, clocks, watchdogs, recovery.
+    0x2080_012c,
+    0x2080_0130,
+    0x2080_0194,
     0x2080_01a9,
     0x2080_01aa,
     0x2080_01ac,
     0x2080_01ad,
+    0x2080_1110,
     0x2080_1115,
+    0x2080_1117,
     0x2080_111a,
+    0x2080_111b,
     0x2080_1121,
     0x2080_122c,
     0x2080_205b,
     0x2080_220a,
     0x2080_220b,
-    // Of groups and channels: levels, real time, run lists.
+    0x2080_220d,
+    // Of groups and channels: partitions, levels, real time, run lists, slices.
     0x506f_0105,
+    0x9067_0102,
     0xa06c_0107,
     0xa06c_0110,
+    0xa06c_0201,
+    0xa06c_0202,
     0xa06f_0109,
     0xa06f_0111,
+    0xb06f_0110,
 ];
 
 /// `NV83DE_CTRL_CMD_DEBUG_RESUME_CONTEXT`, of whatever size.

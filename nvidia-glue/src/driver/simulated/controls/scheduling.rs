@@ -155,13 +155,28 @@ pub(super) fn idle_channels(state: &mut State, control: &mut Control<'_, '_>) ->
     if named.is_empty() { Ok(()) } else { hold(state, card, timeout_us) }
 }
 
-/// flags, hChannel: a channel or a group of the client. Whatever is at work here leaves at once.
+/// flags, hChannel, gfxpPreemptMode, cilpPreemptMode: of a channel or a group of the client. Whose kernels are not to be interrupted has the engine for
+/// as long as it has work, as with a slice without end.
 pub(super) fn preemption_mode(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     const CHANNEL: usize = 4;
-    let (file, client) = (control.call.file, control.client);
-    let channel = get(control.params(), CHANNEL);
-    match state.client(file, client)?.object(channel)?.kind {
-        Kind::Channel { .. } | Kind::ChannelGroup { .. } => Ok(()),
+    const CILP_MODE: usize = 12;
+    const SETS_CILP: u32 = 1;
+    /// `NV2080_CTRL_SET_CTXSW_PREEMPTION_MODE_COMPUTE_CILP`.
+    const CILP: u32 = 2;
+    let (file, client, card) = (control.call.file, control.client, control.card()?);
+    let params = control.params();
+    let (flags, channel, cilp) = (get(params, 0), get(params, CHANNEL), get(params, CILP_MODE));
+    let is_interrupted = flags & SETS_CILP == 0 || cilp == CILP;
+    match &state.client(file, client)?.object(channel)?.kind {
+        Kind::Channel { .. } | Kind::ChannelGroup { .. } if is_interrupted => Ok(()),
+        Kind::Channel { seat, .. } => {
+            let seat = Arc::clone(seat);
+            set_slice(state, card, seat.group(), u64::MAX)
+        }
+        Kind::ChannelGroup { group, .. } => {
+            let group = Arc::clone(group);
+            set_slice(state, card, &group, u64::MAX)
+        }
         _ => Err(INVALID_CHANNEL),
     }
 }
