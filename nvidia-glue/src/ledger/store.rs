@@ -104,7 +104,7 @@ pub enum StoreError {
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "; make room on its file system",
-        ErrorKind::PermissionDenied => "; egpu runs as root",
+        ErrorKind::PermissionDenied => "; run egpu as root",
         ErrorKind::ReadOnlyFilesystem => "; choose another state_dir",
         _ => "",
     }

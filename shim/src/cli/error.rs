@@ -39,7 +39,7 @@ pub(super) enum CliError {
     Output(#[source] io::Error),
     #[error(transparent)]
     Trace(TraceError),
-    #[error("cannot read the events in {directory}", directory = .directory.display())]
+    #[error("cannot read the events in {}{}", .directory.display(), as_root(.source))]
     Events {
         directory: PathBuf,
         #[source]
@@ -47,13 +47,13 @@ pub(super) enum CliError {
     },
     #[error("cannot wait for more events")]
     Wait(#[source] io::Error),
-    #[error("cannot write {path}", path = .path.display())]
+    #[error("cannot write {}{}", .path.display(), as_root(.source))]
     Textfile {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("cannot serve at {address}")]
+    #[error("cannot serve at {address}; choose an address of this node and a port that is free")]
     Listen {
         address: SocketAddr,
         #[source]
@@ -91,5 +91,29 @@ impl CliError {
             | Self::Textfile { .. }
             | Self::Listen { .. } => Exit::Failure,
         }
+    }
+}
+
+/// What helps against an error of a file, where that is known.
+fn as_root(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "; run egpu as root",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_may_not_read_is_told_to_be_root() {
+        let events =
+            |kind: io::ErrorKind| CliError::Events { directory: "/run/egpu/events".into(), source: kind.into() };
+        assert_eq!(
+            events(io::ErrorKind::PermissionDenied).to_string(),
+            "cannot read the events in /run/egpu/events; run egpu as root"
+        );
+        assert_eq!(events(io::ErrorKind::NotADirectory).to_string(), "cannot read the events in /run/egpu/events");
     }
 }
