@@ -181,9 +181,15 @@ impl Session {
         found
     }
 
-    /// Compares the accounts with what the driver and the processes say, lets go of what is gone, and tells the observer of
-    /// differences.
+    /// Lets go of what is gone, then compares as [`Session::compare`] does.
     pub fn reconcile(&self) -> Vec<Drift> {
+        self.look_for_closed_files();
+        self.compare()
+    }
+
+    /// Lets go of what is gone with its processes and files. May take long: for each file that is kept, each that a process has open is looked at,
+    /// and processes have as many as they like.
+    pub fn look_for_closed_files(&self) {
         self.end_processes();
         self.drop_unheld_control_files(|_| true);
         let clients: Vec<Handle> = lock(&self.accounts).clients().map(|(client, _)| client).collect();
@@ -191,6 +197,12 @@ impl Session {
         self.look_at_managed();
         self.drop_unheld_uvm_files(|_| true);
         self.drop_unheld_tokens(super::TRANSIT);
+    }
+
+    /// Compares the accounts with what the driver says and with what processes have mapped, and tells the observer of differences. Does not
+    /// wait for [`Session::look_for_closed_files`].
+    pub fn compare(&self) -> Vec<Drift> {
+        self.look_at_managed();
         self.look_at_what_is_pinned();
         if lock(&self.accounts).has_freed_while_mapped() {
             self.drop_gone_host_mappings();

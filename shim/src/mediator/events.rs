@@ -321,8 +321,9 @@ fn account(mediation: &Mediation, file: &UsageFile, period: Duration) {
         let has_processes = !mediation.processes.known().is_empty() || mediation.session.holds_anything();
         had_processes |= has_processes;
         if had_processes && compared.elapsed() >= period {
+            mediation.look_for_closed_files();
             // What it finds it has told the observer.
-            mediation.session.reconcile();
+            mediation.session.compare();
             compared = Instant::now();
             // Once more after the last has ended.
             had_processes = has_processes;

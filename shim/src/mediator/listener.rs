@@ -38,6 +38,15 @@ pub(super) const INTERRUPT: i32 = libc::SIGUSR1;
 const MOST_THREADS: usize = 8;
 const STACK: usize = 256 << 10;
 
+/// What may be gone, and has to be looked for.
+#[derive(Debug, Default)]
+struct Searched {
+    /// What processes that have ended have left.
+    left: Option<Left>,
+    /// Whatever went with a file that was closed.
+    closed_files: bool,
+}
+
 /// What all listeners of the container share.
 #[derive(Debug)]
 pub(super) struct Mediation {
@@ -49,9 +58,9 @@ pub(super) struct Mediation {
     pub(super) is_active: AtomicBool,
     paused: Mutex<bool>,
     resumed: Condvar,
-    /// What processes that have ended have left.
-    left: Mutex<Option<Left>>,
-    has_left: Condvar,
+    /// What is to be looked for.
+    searched: Mutex<Searched>,
+    is_searched: Condvar,
     /// There are accounts to be looked after.
     has_work: AtomicBool,
     /// Held while it changes to `true`.
@@ -76,8 +85,8 @@ impl Mediation {
             is_active: AtomicBool::new(false),
             paused: Mutex::new(false),
             resumed: Condvar::new(),
-            left: Mutex::default(),
-            has_left: Condvar::new(),
+            searched: Mutex::default(),
+            is_searched: Condvar::new(),
             has_work: AtomicBool::new(false),
             work: Mutex::default(),
             worked: Condvar::new(),
@@ -90,16 +99,29 @@ impl Mediation {
     pub(super) fn process_ended(&self, process: &Arc<Process>) {
         self.threads.forget(process);
         let left = self.session.process_left(Pid(process.pid));
-        lock(&self.left).get_or_insert_default().add(left);
-        self.has_left.notify_all();
+        lock(&self.searched).left.get_or_insert_default().add(left);
+        self.is_searched.notify_all();
+    }
+
+    /// It is time to look for files that were closed. Who compares does not wait for that.
+    pub(super) fn look_for_closed_files(&self) {
+        lock(&self.searched).closed_files = true;
+        self.is_searched.notify_all();
     }
 
     /// For the thread that looks after what processes have left: it may have to wait for others of the container's.
     pub(super) fn look_after_what_is_left(&self) -> ! {
         loop {
-            let left = self.has_left.wait_while(lock(&self.left), |left| left.is_none());
-            let left = left.unwrap_or_else(PoisonError::into_inner).take();
-            self.session.look_after(&left.unwrap_or_default());
+            let is_nothing = |searched: &mut Searched| searched.left.is_none() && !searched.closed_files;
+            let searched = self.is_searched.wait_while(lock(&self.searched), is_nothing);
+            let Searched { left, closed_files } =
+                std::mem::take(&mut *searched.unwrap_or_else(PoisonError::into_inner));
+            if let Some(left) = left {
+                self.session.look_after(&left);
+            }
+            if closed_files {
+                self.session.look_for_closed_files();
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::world::{MIB, Machine, range};
 use crate::{
-    mediate::{Answer, DriftKind, Stopped, locks::lock},
+    mediate::{Answer, Drift, DriftKind, Stopped, locks::lock},
     rm::Node,
 };
 
@@ -170,4 +170,24 @@ fn an_excess_is_told_whoever_finds_it() {
         [(true, vec![program.pid])]
     );
     assert_eq!(container.session.reconcile(), [], "once");
+}
+
+/// A process has as many open files as it likes, each of which is looked at for each that is kept.
+#[test]
+fn what_nobody_charged_is_found_while_files_are_looked_for() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let _context = program.context(0);
+    program.map_uvm(AT, MIB);
+    std::thread::scope(|scope| {
+        let looking = program.while_nobody_sees_its_files(|| {
+            let looking = scope.spawn(|| container.session.look_for_closed_files());
+            let drifts = container.session.compare();
+            assert!(matches!(drifts.as_slice(), [Drift { kind: DriftKind::Managed { .. }, .. }]), "{drifts:?}");
+            assert_eq!(container.used(0), MIB);
+            looking
+        });
+        looking.join().unwrap();
+    });
 }

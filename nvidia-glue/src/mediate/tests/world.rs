@@ -314,6 +314,12 @@ impl<'a> Program<'a> {
         lock(&self.process.files)[&fd].try_clone().unwrap()
     }
 
+    /// Whoever looks into its descriptors meanwhile has to wait.
+    pub(super) fn while_nobody_sees_its_files<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _files = lock(&self.process.files);
+        work()
+    }
+
     pub(super) fn close(&self, fd: i32) {
         lock(&self.process.files).remove(&fd).unwrap();
     }
