@@ -104,6 +104,8 @@ pub(super) struct Flight<'a> {
     /// Nothing was looked at since [`Flight::confirm`].
     is_confirmed: bool,
     returned: i32,
+    /// The driver was asked, and refused.
+    pub(super) has_failed: bool,
     /// What has been made for the caller, to be unmade should it never hear of it.
     pub(super) made: Vec<Made>,
     /// What the kernel is to pin for the caller.
@@ -143,6 +145,7 @@ impl<'a> Flight<'a> {
             files: Vec::new(),
             is_confirmed: false,
             returned: 0,
+            has_failed: false,
             made: Vec::new(),
             pinning: None,
         }
@@ -274,8 +277,11 @@ impl<'a> Flight<'a> {
     pub(super) fn execute(&mut self, driver: &dyn Driver) -> Result<Status, End> {
         self.confirm()?;
         let file = self.file.clone();
+        self.has_failed = true;
         self.returned = driver.ioctl(&file, self.driver_call()).map_err(errno)?;
-        Ok(self.row.status(&self.args).unwrap_or(Status::OK))
+        let status = self.row.status(&self.args).unwrap_or(Status::OK);
+        self.has_failed = !status.is_ok();
+        Ok(status)
     }
 
     /// Has a driver that is not in the kernel execute a call that the kernel's own executes in the caller's place; `None`: let the

@@ -16,7 +16,7 @@ use super::{
     Answer, Caller, Drift, Observer, OverMemoryEvent, Pid, Processes, SessionError, SessionSetup, Stopped, UnknownCall,
     UnknownKind,
     call::{End, Flight, device_file, zeroes},
-    failures::Failures,
+    failures::{Failed, Failures},
     gate::CardGate,
     grant::{Grant, OwnCard},
     host_mappings::HostMappings,
@@ -283,7 +283,13 @@ impl Session {
                 Call::AllocMemory(alloc) => self.alloc_memory(flight, alloc),
                 _ => self.continue_call(flight),
             },
-            Action::Execute => self.execute(flight),
+            Action::Execute => {
+                let answer = self.execute(flight);
+                if flight.has_failed {
+                    self.failures.wait(Failed::at(flight.call), self.looks.clock.as_ref());
+                }
+                answer
+            }
         }
     }
 

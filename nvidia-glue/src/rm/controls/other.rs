@@ -532,7 +532,7 @@ pub(super) const OTHER: &[ControlRow] = &[
     row(0xa084010e, "NVA084_CTRL_CMD_KERNEL_HOST_VGPU_DEVICE_SET_PLACEMENT_ID", Refuse(Status::NOT_SUPPORTED, CLASS), "ctrla084.h"),
     row(0xa0bc0101, "NVA0BC_CTRL_CMD_NVENC_SW_SESSION_UPDATE_INFO", Pass, "ctrla0bc.h").pointing(32, &[Pointer::new(24, counted(16, 16), Direction::InOut).since(R550)]),
     row(0xa0bc0102, "NVA0BC_CTRL_CMD_NVENC_SW_SESSION_UPDATE_INFO_V2", Pass, "ctrla0bc.h"),
-    row(0xa0bd0101, "NVA0BD_CTRL_CMD_NVFBC_SW_SESSION_UPDATE_INFO", Pass, "ctrla0bd.h"),
+    row(0xa0bd0101, "NVA0BD_CTRL_CMD_NVFBC_SW_SESSION_UPDATE_INFO", Refuse(Status::NOT_SUPPORTED, "figures of screen capture, for tools; the driver takes those that are too large, and logs each"), "ctrla0bd.h"),
     row(0xa16f0101, "NVA16F_CTRL_GET_CLASS_ENGINEID", Pass, "ctrla16f.h"),
     row(0xa16f0102, "NVA16F_CTRL_CMD_RESET_CHANNEL", Schedule(ScheduleKind::Reset), "ctrla16f.h"),
     row(0xa16f0103, "NVA16F_CTRL_CMD_GPFIFO_SCHEDULE", Schedule(ScheduleKind::ScheduleChannel), "ctrla16f.h"),

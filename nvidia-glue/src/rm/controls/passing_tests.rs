@@ -350,7 +350,7 @@ pub(in crate::rm) const PASSING: &[(&str, &[u32])] = &[
     ("has the driver look now for interrupts that are due anyhow; CUDA programs ask for it", &[0x2080_1702]),
     (
         "tells the driver, for its tools, how fast the caller's own video session is; tools in other containers see sums",
-        &[0xa0bc_0101, 0xa0bc_0102, 0xa0bd_0101],
+        &[0xa0bc_0101, 0xa0bc_0102],
     ),
     (
         "tells of the table of clear values that all who draw on the card share",

@@ -201,6 +201,7 @@ fn what_reveals_or_schedules_never_just_passes() {
         0x90cc_0301,
         0x90cc_0302,
         0xa06f_0108,
+        0xa0bd_0101,
         0xb06f_010b,
         0xb06f_010e,
         0xb06f_010f,

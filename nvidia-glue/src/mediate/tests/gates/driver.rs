@@ -173,3 +173,26 @@ fn a_loop_of_objects_that_the_driver_does_not_make_is_slowed_down() {
     (0..20).for_each(|_| ask());
     assert_eq!(clock.now(), Duration::from_secs(1));
 }
+
+/// As for many controls: "size mismatch: client 0x0 rm 0x3".
+#[test]
+fn a_loop_of_other_calls_that_the_driver_refuses_is_slowed_down() {
+    const FB_GET_CAPS_V2: u32 = 0x0080_1307;
+    let machine = Machine::new(1);
+    let mut container = machine.container(&[0], 1 << 30);
+    let clock = Told::default();
+    container.looks_cost(&clock, Duration::ZERO);
+    let program = container.program();
+    let context = program.context(0);
+    let ask = || {
+        let answer = program.control(context.control, (context.client, 0xdead), FB_GET_CAPS_V2, &mut [0; 4]);
+        assert_eq!(answer, Err(Status::OBJECT_NOT_FOUND));
+    };
+    (0..5 * 1024).for_each(|_| ask());
+    assert_eq!(clock.now(), Duration::ZERO);
+    (0..100).for_each(|_| ask());
+    assert_eq!(clock.now(), Duration::from_secs(1));
+    // What it takes is not slowed down.
+    program.context(0);
+    assert_eq!(clock.now(), Duration::from_secs(1));
+}
