@@ -122,8 +122,9 @@ fn windows_in_which_nothing_ran_are_not_used() {
     assert!(idle.open_us > busy.open_us, "they were its own all the same");
 }
 
-#[test]
-fn edges_count_from_when_work_began_and_ended() {
+/// Thirty windows of a card whose log says so long before each call to open has ended that work began, and so long before each call to close
+/// has ended that work did.
+fn with_log(began_before_us: u64, ended_before_us: u64) -> World {
     let mut world = World::with(true, true);
     world.channels(3);
     world.tell(vec![window_epoch(0, 10_000, 35_000)]);
@@ -132,18 +133,28 @@ fn edges_count_from_when_work_began_and_ended() {
         let edges = world.state().edges.len();
         world.run_until(period * PERIOD + 30_000);
         let opened = world.state().edges[edges].0;
-        world.log.add(opened - 50, OWN, Presence::On);
-        // The call begins 250 us before its effect and ends 150 us after it.
-        lock(&world.gate.state).off = Some((world.log.clone(), 150));
+        world.log.add(opened - began_before_us, OWN, Presence::On);
+        lock(&world.gate.state).off = Some((world.log.clone(), ended_before_us));
         world.run_until(period * PERIOD + 60_000);
     }
-    let (opened, closed) = {
-        let state = world.state();
-        (state.edges[state.edges.len() - 2].0 - 50, state.edges[state.edges.len() - 1].0 - 150)
-    };
+    world
+}
+
+/// When the calls of the last window had ended.
+fn last_window(world: &World) -> (u64, u64) {
+    let state = world.state();
+    let [.., (opened, true), (closed, false)] = state.edges[..] else { panic!("{:?}", state.edges) };
+    (opened, closed)
+}
+
+#[test]
+fn edges_count_from_when_work_began_and_ended() {
+    let mut world = with_log(50, 150);
+    let (opened, closed) = last_window(&world);
+    let (began, ended) = (opened - 50, closed - 150);
     assert!(
-        opened.abs_diff(29 * PERIOD + 10_000) < 100 && closed.abs_diff(29 * PERIOD + 35_000) < 100,
-        "{opened} {closed}"
+        began.abs_diff(29 * PERIOD + 10_000) < 100 && ended.abs_diff(29 * PERIOD + 35_000) < 100,
+        "{began} {ended}"
     );
     assert_eq!(world.status().cards[0].busy, Some(true));
     world.run_until(31 * PERIOD);
@@ -152,20 +163,7 @@ fn edges_count_from_when_work_began_and_ended() {
 
 #[test]
 fn what_came_onto_the_card_before_its_call_ended_counts() {
-    let mut world = World::with(true, true);
-    world.channels(3);
-    world.tell(vec![window_epoch(0, 10_000, 35_000)]);
-    world.run_until(5_000);
-    for period in 0..30 {
-        let edges = world.state().edges.len();
-        world.run_until(period * PERIOD + 30_000);
-        let opened = world.state().edges[edges].0;
-        world.log.add(opened - 350, OWN, Presence::On);
-        lock(&world.gate.state).off = Some((world.log.clone(), 0));
-        world.run_until(period * PERIOD + 60_000);
-    }
-    let state = world.state();
-    let [.., (opened, true), (closed, false)] = state.edges[..] else { panic!("{:?}", state.edges) };
+    let (opened, closed) = last_window(&with_log(350, 0));
     assert!((closed - (opened - 350)).abs_diff(25_000) < 150, "{opened} {closed}");
 }
 
