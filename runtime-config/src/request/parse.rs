@@ -18,6 +18,9 @@ use super::{
 };
 use crate::{config::Config, request::DriverCapabilities, units::Weight};
 
+/// Names and values of all variables and annotations that ask for something, in bytes. NVIDIA's images have some 4000.
+const LONGEST_REQUEST: usize = 64 << 10;
+
 /// Reads what one container asks for.
 ///
 /// # Errors
@@ -45,6 +48,7 @@ pub fn parse(source: &Source, config: &Config) -> Result<ContainerRequest, Reque
             "mounts at /var/run/nvidia-container-devices are ignored: {key} is off in the configuration"
         ));
     }
+    require_short(&env, &annotations)?;
     let native = native::parse(&env, &annotations)?;
     if let Some(statement) = native::isolation_none(&env, &annotations)
         && !config.allow_isolation_none
@@ -286,6 +290,23 @@ fn said_about_gpus(env: &Statements<'_>, annotations: &Statements<'_>) -> Vec<St
         }
     }
     asked
+}
+
+/// Refuses what nobody means: a request is kept in the ledger, which all containers of the node share, and what it takes to
+/// read it is the host's time.
+fn require_short(env: &Statements<'_>, annotations: &Statements<'_>) -> Result<(), RequestError> {
+    let mut length = 0usize;
+    let annotated = annotations.names().filter(|name| is_annotation_of_a_request(name));
+    let annotated = annotated.flat_map(|name| annotations.all(name));
+    let in_env = env.names().filter(|name| is_of_a_request(name)).flat_map(|name| env.all(name));
+    for statement in annotated.chain(in_env) {
+        length = length.saturating_add(statement.name.len()).saturating_add(statement.value.len());
+        if length > LONGEST_REQUEST {
+            let accepted = format!("shorter: all that is said about GPUs may have {LONGEST_REQUEST} bytes");
+            return Err(RequestError::invalid(statement, accepted));
+        }
+    }
+    Ok(())
 }
 
 fn is_annotation_of_a_request(name: &str) -> bool {

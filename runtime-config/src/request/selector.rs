@@ -1,6 +1,6 @@
 //! How one card or MIG device is named in a request.
 
-use std::{fmt, str::FromStr};
+use std::{collections::HashSet, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
@@ -99,6 +99,15 @@ impl DeviceSelector {
         }
     }
 
+    /// Equal for those that are the [`same_text`](Self::same_text).
+    fn in_lower_case(&self) -> Self {
+        match self {
+            Self::Uuid(uuid) => Self::Uuid(uuid.to_ascii_lowercase()),
+            Self::MigUuid(uuid) => Self::MigUuid(uuid.to_ascii_lowercase()),
+            other => other.clone(),
+        }
+    }
+
     /// It names a MIG device.
     pub fn is_mig(&self) -> bool {
         matches!(self, Self::MigUuid(_) | Self::MigIndex { .. })
@@ -166,13 +175,14 @@ impl FromStr for DeviceList {
             return Ok(Self::Void);
         }
         let mut devices: Vec<DeviceSelector> = Vec::new();
+        let mut known = HashSet::new();
         for item in items() {
             match item {
                 "none" => return Ok(Self::None),
                 "all" | "nvidia.com/gpu=all" | "runtime.nvidia.com/gpu=all" => return Ok(Self::All),
                 _ => {
                     let device: DeviceSelector = item.parse()?;
-                    if !devices.iter().any(|known| known.same_text(&device)) {
+                    if known.insert(device.in_lower_case()) {
                         devices.push(device);
                     }
                 }

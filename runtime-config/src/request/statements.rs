@@ -1,6 +1,6 @@
 //! The environment and the annotations as statements, `NAME=value`, that can be looked up by name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::{RequestError, error::Said};
 
@@ -36,10 +36,11 @@ impl<'a> Statements<'a> {
 
     fn new(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let mut values: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        // By hash: there may be any number of them, also under one name, and comparing each with all would take the host's time.
+        let mut known = HashSet::new();
         for (name, value) in pairs {
-            let known = values.entry(name).or_default();
-            if !known.contains(&value) {
-                known.push(value);
+            if known.insert((name, value)) {
+                values.entry(name).or_default().push(value);
             }
         }
         Self { values }

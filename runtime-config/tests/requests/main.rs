@@ -11,6 +11,7 @@ mod combination;
 mod ctyun;
 mod golden;
 mod hami;
+mod large;
 mod native;
 mod nvidia;
 mod properties;
