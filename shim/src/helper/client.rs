@@ -200,8 +200,19 @@ impl HelperClient {
 
     /// Runs one more process in a running container; returns once it executes its program.
     pub async fn exec(&self, exec: Exec, stdio: Vec<OwnedFd>) -> Result<ContainerProcess, HelperError> {
+        self.exec_within(EXEC_LIMIT, exec, stdio).await
+    }
+
+    /// The same where somebody waits who must not wait long. The container can hold it up: it sees the process from its birth on,
+    /// and can stop it.
+    pub async fn exec_within(
+        &self,
+        limit: Duration,
+        exec: Exec,
+        stdio: Vec<OwnedFd>,
+    ) -> Result<ContainerProcess, HelperError> {
         check_stdio("exec", (exec.stdio, exec.mediated), &stdio)?;
-        self.process("exec", Operation::Exec(exec), stdio, EXEC_LIMIT).await
+        self.process("exec", Operation::Exec(exec), stdio, limit.min(EXEC_LIMIT)).await
     }
 
     /// Kills what is left of a container and removes its cgroups, mounts and state. Succeeds when there is nothing.

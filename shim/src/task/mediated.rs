@@ -7,7 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use containerd_shim::protos::events::task::TaskOOM;
@@ -331,8 +331,9 @@ impl Container {
         process["terminal"] = json!(false);
         let owner = Owner { id: &self.fixed.id, namespace: &context.namespace, reaper: &context.reaper };
         let (io, ends) = ProcessIo::open(&Stdio::default(), &owner).await.map_err(TaskError::Io)?;
-        let (child, exit) = self.make_exec(context, process, ends).await?;
-        let ended = timeout(limit, exit).await;
+        let begun = Instant::now();
+        let (child, exit) = self.make_exec(context, process, ends, limit).await?;
+        let ended = timeout(limit.saturating_sub(begun.elapsed()), exit).await;
         if ended.is_err() {
             // It may have ended in this instant.
             let _ = sys::pidfd_send_signal(child.pidfd.as_fd(), libc::SIGKILL);

@@ -162,7 +162,16 @@ impl Container<'_> {
     pub async fn exec(&self, process: Value, fence: bool) -> Result<(ContainerProcess, File), HelperError> {
         let (output, mut stdio) = streams();
         stdio.extend(self.intake());
-        let exec = Exec {
+        self.bench.client.exec(self.exec_request(process, fence), stdio).await.map(|process| (process, output))
+    }
+
+    pub async fn exec_within(&self, limit: Duration, process: Value) -> Result<ContainerProcess, HelperError> {
+        let (_, stdio) = streams();
+        self.bench.client.exec_within(limit, self.exec_request(process, false), stdio).await
+    }
+
+    fn exec_request(&self, process: Value, fence: bool) -> Exec {
+        Exec {
             id: self.id.clone(),
             runtime_root: self.bench.root(),
             cgroup: self.cgroup(),
@@ -171,8 +180,7 @@ impl Container<'_> {
             mediated: self.mediator.is_some(),
             io_owner: None,
             fence,
-        };
-        self.bench.client.exec(exec, stdio).await.map(|process| (process, output))
+        }
     }
 
     /// Executes a shell line in the running container; exit code and output.

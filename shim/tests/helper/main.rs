@@ -6,6 +6,7 @@ mod mediation;
 mod probe;
 
 use std::future::Future;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
@@ -66,6 +67,7 @@ fn main() {
         a_cgroup_in_use_is_not_taken,
         a_process_with_inits_pid_is_not_init,
         a_passwd_that_never_ends_does_not_hold_up_the_start,
+        an_exec_that_the_container_stops_ends_in_time,
         a_worker_that_is_killed_leaves_nothing,
         deleting_works_without_a_zygote,
         no_spec_makes_a_worker_die,
@@ -420,6 +422,28 @@ async fn a_passwd_that_never_ends_does_not_hold_up_the_start(bench: &Bench) {
     std::fs::rename(etc.join("passwd.kept"), etc.join("passwd")).unwrap();
     container.delete().await.unwrap();
     wait(&init);
+}
+
+/// Before it executes its program, where it waits for its start.
+async fn an_exec_that_the_container_stops_ends_in_time(bench: &Bench) {
+    const LIMIT: Duration = Duration::from_secs(3);
+    let mut container = bench.container(&["sh", "-c", "while :; do kill -STOP -1; done 2>/dev/null"], |_| {});
+    let init = container.create().await.unwrap();
+    container.start().await.unwrap();
+    // One may be faster than the container.
+    let error = loop {
+        match container.exec_within(LIMIT, process(&["true"])).await {
+            Err(error) => break error,
+            Ok(probe) => {
+                let _ = sys::pidfd_send_signal(probe.pidfd.as_fd(), libc::SIGKILL);
+                wait(&probe);
+            }
+        }
+    };
+    assert!(matches!(error, HelperError::Deadline { operation: "exec", limit: LIMIT }), "{error}");
+    container.delete().await.unwrap();
+    assert_eq!(wait(&init), 137);
+    container.assert_gone();
 }
 
 async fn a_worker_that_is_killed_leaves_nothing(bench: &Bench) {

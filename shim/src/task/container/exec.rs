@@ -1,6 +1,9 @@
 //! Execs of a container: further processes in it, each with streams and an end of its own.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use containerd_shim::protos::events::task::{TaskExecAdded, TaskExecStarted};
 use tokio::sync::oneshot;
@@ -60,7 +63,7 @@ impl Container {
         let spec = self.fixed.exec_rules.apply(&exec.spec).map_err(TaskError::Gpu)?;
         let owner = Owner { id: &self.fixed.id, namespace: &context.namespace, reaper: &context.reaper };
         let (mut io, ends) = ProcessIo::open(&exec.stdio, &owner).await.map_err(TaskError::Io)?;
-        let (child, exit) = self.make_exec(context, spec, ends).await?;
+        let (child, exit) = self.make_exec(context, spec, ends, Duration::MAX).await?;
         let pid = child.pid;
         for warning in &child.warnings {
             tracing::warn!(container = self.fixed.id, exec = exec.exec_id, "{warning}");
@@ -84,12 +87,13 @@ impl Container {
         Ok(pid)
     }
 
-    /// Has the helper make a process in the container; it and its end.
+    /// Has the helper make a process in the container, within `limit` or less; it and its end.
     pub(in crate::task) async fn make_exec(
         &self,
         context: &Context,
         process: serde_json::Value,
         mut ends: ChildEnds,
+        limit: Duration,
     ) -> Result<(ContainerProcess, oneshot::Receiver<Exit>), TaskError> {
         let request = protocol::Exec {
             id: self.fixed.id.clone(),
@@ -104,7 +108,7 @@ impl Container {
         let expectation = context.reaper.expect();
         let child = context
             .helper
-            .exec(request, ends.descriptors)
+            .exec_within(limit, request, ends.descriptors)
             .await
             .map_err(|source| TaskError::Helper { operation: "exec", source })?;
         let exit = expectation.claim(child.pid);
