@@ -4,6 +4,7 @@ use super::{
     Answer, Session, UnknownKind,
     call::{End, Flight},
     context,
+    kernel_mappings::ContextDmaFields,
     locks::{Name, lock},
     making::{Gated, Made, Making, Prepared},
     topology::Place,
@@ -150,6 +151,7 @@ impl Session {
     }
 
     pub(super) fn alloc_context_dma(&self, flight: &mut Flight<'_>, alloc: AllocContextDma) -> Result<Answer, End> {
+        ContextDmaFields::ESCAPE.map_little(&flight.args)?;
         let ask = Ask { client: alloc.client, kind: Kind::Other, memory: None, process: flight.pid };
         let prepare = |_: &Flight<'_>| {
             let reservation = lock(&self.accounts).reserve(ask)?;

@@ -18,6 +18,7 @@ mod grant;
 mod heap;
 mod host_mappings;
 mod kept;
+mod kernel_mappings;
 mod locks;
 mod looks;
 mod making;

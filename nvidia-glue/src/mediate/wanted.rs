@@ -10,6 +10,7 @@ use super::{
         takes_one_address_space,
     },
     context,
+    kernel_mappings::ContextDmaFields,
     locks::lock,
     making::Gated,
     topology::Place,
@@ -28,6 +29,9 @@ use crate::{
 
 /// `NV50_MEMORY_VIRTUAL` (src/common/sdk/nvidia/inc/class/cl50a0.h).
 const VIRTUAL_MEMORY: u32 = 0x50a0;
+
+/// `NV01_CONTEXT_DMA`.
+const CONTEXT_DMA: u32 = 0x0002;
 
 /// What of an object's parameters says what it is, beside its class.
 #[derive(Debug, Default)]
@@ -109,7 +113,11 @@ impl Session {
                 wanted.gated = Some(Gated::Channel(engine));
             }
             ClassKind::ContextShare => wanted.dependencies = handles(params, &[0]),
-            ClassKind::MemoryReference => wanted.references = handles(params, &[0, 4]),
+            ClassKind::MemoryReference => {
+                wanted.references = handles(params, &[0, 4]);
+                self.are_little(alloc.client, &wanted.references)?;
+            }
+            ClassKind::Plain if alloc.class == CONTEXT_DMA => ContextDmaFields::CLASS.map_little(params)?,
             ClassKind::Event(EventKind::ByClass | EventKind::OsEvent) => self.event_is_own(params, class)?,
             _ => {}
         }

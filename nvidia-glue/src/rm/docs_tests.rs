@@ -219,7 +219,9 @@ fn class_kind(kind: ClassKind) -> &'static str {
         ClassKind::Debugger => {
             "looks into an object of the container's own, and into no other container's; never puts off what ends a kernel that failed"
         }
-        ClassKind::MemoryReference => "keeps memory that exists allocated",
+        ClassKind::MemoryReference => {
+            "keeps memory that exists allocated; the kernel maps it, and it may be 4 MiB long"
+        }
         ClassKind::PeerToPeer => "a path between two cards, both of which must be granted",
         ClassKind::Plain => "decides nothing",
         ClassKind::Answered(..) | ClassKind::Refused(..) => "refused",

@@ -229,7 +229,10 @@ fn classes_that_hold_memory_are_known_as_such() {
 
 /// Why objects of a class that nothing is decided about may be made, by class.
 pub(super) const PLAIN: &[(&str, &[u32])] = &[
-    ("names a part of the caller's own memory, and is freed with it", &[0x0002]),
+    (
+        "names a part of the caller's own memory, and is freed with it; the kernel maps a notifier's, which may be 4 MiB long",
+        &[0x0002],
+    ),
     (
         "what questions about the card are asked on; each is judged by itself",
         &[0x0073, 0x208f, 0x9096, 0x90e6, 0x90e7, 0xcb33],

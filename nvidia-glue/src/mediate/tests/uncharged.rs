@@ -2,7 +2,10 @@
 
 use runtime_config::Bytes;
 
-use super::world::{Container, Context, MIB, Machine, host_memory_params, memory_params, result, uuid_bytes, words};
+use super::{
+    spy::Spy,
+    world::{Container, Context, MIB, Machine, host_memory_params, memory_params, result, uuid_bytes, words},
+};
 use crate::{
     account::{Accounts, Card, ObjectLimits},
     mediate::{Answer, locks::lock},
@@ -358,4 +361,45 @@ fn groups_of_ranges_are_limited_in_number() {
     program.close(uvm);
     container.session.reconcile();
     assert_eq!(count(), 0);
+}
+
+/// For each of them, the driver maps the memory into the addresses of the host's kernel.
+#[test]
+fn objects_that_the_kernel_maps_memory_for_are_over_little_of_it() {
+    const MOST: u64 = 4 << 20;
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let memory = |size| context.object(0x3e, &mut host_memory_params(size)).unwrap();
+    let (little, much) = (memory(MOST), memory(1 << 30));
+    let much_again = program.dup(context.control, (context.client, context.device), (context.client, much)).unwrap();
+    spy.escapes(0);
+    for memories in [[much, little], [little, much], [much_again, little]] {
+        let mut params: Vec<u8> = memories.iter().flat_map(|memory| memory.to_le_bytes()).collect();
+        params.resize(16, 0);
+        assert_eq!(context.object(0xda, &mut params), Err(Status::INVALID_ARGUMENT));
+    }
+    let notifier = |flags: u32, last: u64| {
+        let mut params = [0; 32];
+        params[4..8].copy_from_slice(&flags.to_le_bytes());
+        params[8..12].copy_from_slice(&much.to_le_bytes());
+        params[24..].copy_from_slice(&last.to_le_bytes());
+        context.object(0x2, &mut params)
+    };
+    assert_eq!(notifier(1 << 20, MOST), Err(Status::INVALID_ARGUMENT));
+    let mut args = [0; 56];
+    for (at, value) in [(0, context.client), (16, 1 << 20), (24, much)] {
+        args[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+    args[40..48].copy_from_slice(&MOST.to_le_bytes());
+    let answer = program.escape(context.control, 0x54, &mut args);
+    assert_eq!(result(answer, &args, 48), Err(Status::INVALID_ARGUMENT));
+    assert_eq!((spy.escapes(0x2b), spy.escapes(0x54)), (Vec::<Vec<u8>>::new(), Vec::new()));
+    // What is not mapped may be as long as the memory, and a notifier is short.
+    for (flags, last) in [(0, MOST), (1 << 20, MOST - 1)] {
+        let _ = notifier(flags, last);
+    }
+    assert_eq!(spy.escapes(0x2b).len(), 2);
 }
