@@ -260,7 +260,10 @@ impl Container {
                 incidents.tell(Kind::Killed, card, 1, &format!("process {pid_in_container} of the container: {why}"));
                 let Some(pidfd) = pidfd else { return };
                 let (container, context) = (Arc::clone(self), Arc::clone(context));
-                tokio::spawn(async move { container.kill_for_excess(&context, pid, &pidfd).await });
+                // One that asked for too much was refused, and waits. One that has too much would have it for as long as the script
+                // runs, and each of its processes after the other.
+                let has_script = matches!(reason, KillReason::OverMemory(_));
+                tokio::spawn(async move { container.kill_for_excess(&context, pid, &pidfd, has_script).await });
             }
             // Whoever asked for the pause or the end is told by the mediator's own reader.
             FromMediator::Paused { .. } | FromMediator::Pong | FromMediator::StillHeld { .. } => {}
@@ -284,13 +287,13 @@ impl Container {
         }
     }
 
-    /// Runs the container's script, if it has one, and ends the process; if it is init, as the kernel's OOM killer would be
+    /// Runs the container's script, if it has one and `has_script`, and ends the process; if it is init, as the kernel's OOM killer would be
     /// told of.
-    async fn kill_for_excess(self: &Arc<Self>, context: &Arc<Context>, pid: i32, pidfd: &OwnedFd) {
+    async fn kill_for_excess(self: &Arc<Self>, context: &Arc<Context>, pid: i32, pidfd: &OwnedFd, has_script: bool) {
         let Some(mediated) = &self.fixed.mediated else { return };
         let id = self.fixed.id.as_str();
         let limit = mediated.excess.oom_script_timeout;
-        if let Some(script) = mediated.excess.oom_script.as_deref().filter(|_| !limit.is_zero()) {
+        if let Some(script) = mediated.excess.oom_script.as_deref().filter(|_| has_script && !limit.is_zero()) {
             let _one_at_a_time = mediated.script.lock().await;
             if let Err(error) = self.run_script(context, script, limit).await {
                 let script = script.display();

@@ -12,6 +12,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("memory::kill_ends_the_process_that_asked_alone", kills_an_exec),
         Case::egpu("memory::the_oom_script_runs_first", oom_script),
         Case::egpu("memory::an_oom_script_that_hangs_is_not_waited_for", hanging_script),
+        Case::egpu("memory::no_oom_script_puts_off_the_end_of_who_got_around_the_accounts", script_against_drift)
+            .only_simulated("mappings of the real driver's do not grow"),
         Case::egpu("memory::alibabas_containers_have_their_script", alibabas_script),
         Case::egpu("memory::kill_ends_a_paused_init", kills_paused_init).on(patient),
         Case::egpu("memory::hami_containers_may_ask_to_be_killed", active_oom_killer),
@@ -66,6 +68,19 @@ fn hanging_script(node: &Node) {
     assert_eq!(container.sh("exec hostile fill 16").0, 137);
     eventually("the script is ended, too", || (container.sh("pgrep -f oom.sh").0 != 0).then_some(()));
     assert!(fill_is_refused(&container));
+    container.end();
+}
+
+fn script_against_drift(node: &Node) {
+    let container = granted(node, "a", 256)
+        .env("EGPU_OOM", "kill")
+        .env("EGPU_OOM_SCRIPT", "/tmp/oom.sh")
+        .script("printf '#!/bin/sh\\necho told >/tmp/told\\nsleep 100000\\n' >/tmp/oom.sh; chmod 755 /tmp/oom.sh; sleep infinity")
+        .start()
+        .unwrap();
+    eventually("the script is there", || (container.sh("test -x /tmp/oom.sh").0 == 0).then_some(()));
+    assert_eq!(container.sh("exec hostile grow 64").0, 137);
+    assert_eq!(container.read("cat /tmp/told 2>/dev/null || echo nothing"), "nothing");
     container.end();
 }
 
