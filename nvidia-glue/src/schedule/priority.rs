@@ -7,15 +7,13 @@
 //!
 //! Where shares are windows, nobody else comes in a container's own window, and this never makes it leave.
 
-use super::soft::{Groups, slice_of};
+use super::soft::{Groups, on_card, slice_of};
 
 /// The slice of a channel group of a container of low priority beside others of high priority, if one or two of its groups work.
 pub const LOW_SLICE_US: u64 = 1_000;
 /// What all of its groups have together, before others come: for about so long these wait when they want the card, and no more is taken
 /// from them when the container is let in to see.
 const LOW_SHARE_US: u64 = 2 * LOW_SLICE_US;
-/// So many of its groups are on the card at a time at most: as many as have a worthwhile slice each in that.
-const LOW_FIT: usize = 4;
 
 /// The slice of each group of a container of low priority.
 pub fn low_slice_us(groups: Groups) -> u64 {
@@ -26,7 +24,7 @@ pub fn low_slice_us(groups: Groups) -> u64 {
 pub fn low_on_card(groups: Groups) -> Option<usize> {
     // As long as nobody has seen any of them, all may work.
     let working = groups.working.map(|working| if working == 0 { groups.all } else { working });
-    Groups { working, ..groups }.on_card(LOW_FIT)
+    on_card(LOW_SHARE_US, Groups { working, ..groups })
 }
 
 /// How long after it was let in a container looks for the first time: a slice of the others, and its own.

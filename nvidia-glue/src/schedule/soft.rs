@@ -87,7 +87,7 @@ impl Groups {
     }
 
     /// How many are to be on the card at a time, so that about `fit` work; `None`: all.
-    pub fn on_card(self, fit: usize) -> Option<usize> {
+    fn on_card(self, fit: usize) -> Option<usize> {
         let working = self.working.filter(|working| *working > fit)?;
         let on_card = self.all.saturating_mul(fit).div_ceil(working).max(1);
         (on_card < self.all).then_some(on_card)
@@ -99,7 +99,12 @@ pub fn slice_of(share_us: u64, groups: Groups) -> u64 {
     rounded(divided(as_f64(share_us), groups))
 }
 
-/// The same, not rounded.
+/// How many of a container's groups are to be on the card at a time, others in turn, where they have so much of a round together; `None`: all.
+pub fn on_card(share_us: u64, groups: Groups) -> Option<usize> {
+    groups.on_card(fit(as_f64(share_us)))
+}
+
+/// The same as [`slice_of`], not rounded.
 fn divided(share_us: f64, groups: Groups) -> f64 {
     let divisor = u64::try_from(groups.divisor(fit(share_us))).unwrap_or(u64::MAX);
     (share_us / as_f64(divisor)).clamp(SHORTEST_US, LONGEST_US)
