@@ -35,6 +35,8 @@ rate() {
 }
 percent() { awk -v a="${1:-0}" -v b="${2:-0}" 'BEGIN { if (b > 0) printf "%.2f", 100 * a / b; else print "nan" }'; }
 within() { awk -v have="$1" -v want="$2" -v by="$3" 'BEGIN { d = have - want; if (d < 0) d = -d; exit !(have ~ /^-?[0-9.]+(e-?[0-9]+)?$/ && d <= by) }'; }
+# farther WORST HAVE WANT: by how much the worst is off, this one included; what is no figure is 100 off.
+farther() { awk -v w="$1" -v a="$2" -v c="$3" 'BEGIN { d = a - c; if (d < 0) d = -d; if (a == "nan") d = 100; printf "%.2f", (d > w ? d : w) }'; }
 # row TABLE LOAD WHO ASKED ACHIEVED
 row() { printf '%s\t%s\t%s\t%s\t%s\n' "$@" >>"$rows"; }
 power() { host_smi --query-gpu=clocks.sm,power.draw --format=csv,noheader | head -n 1; }

@@ -18,7 +18,7 @@ caps() {
             achieved=$(percent "$(measured $seconds caps)" "${solo_of[$kind]}")
             all="$all $cap: $achieved "
             row "cap, alone" "$kind" one $cap "$achieved"
-            worst=$(awk -v w=$worst -v a="$achieved" -v c=$cap 'BEGIN { d = a - c; if (d < 0) d = -d; if (a == "nan") d = 100; printf "%.2f", (d > w ? d : w) }')
+            worst=$(farther "$worst" "$achieved" "$cap")
         done
         printf '%-12s %s\n' "$kind" "$all"
         check "$kind: each cap within 1 point (worst $worst)" at_most "$worst" 1
@@ -68,7 +68,7 @@ together_() { # NAME CAP...
         row "$name" short "t$index" "$cap" "$achieved"
         all="$all $cap: $achieved "
         sum=$(awk -v s=$sum -v a="$achieved" 'BEGIN { printf "%.2f", s + a }')
-        worst=$(awk -v w=$worst -v a="$achieved" -v c="$cap" 'BEGIN { d = a - c; if (d < 0) d = -d; if (a == "nan") d = 100; printf "%.2f", (d > w ? d : w) }')
+        worst=$(farther "$worst" "$achieved" "$cap")
         index=$((index + 1))
     done
     echo "$name: $all sum $sum"
@@ -106,7 +106,7 @@ periods() {
             cap=$((20 + 30 * index))
             measured_rates[$index]=$(percent "${measured_rates[$index]}" "${solo_of[short]}")
             row "20/50, $period ms" short "p$index" $cap "${measured_rates[$index]}"
-            worst=$(awk -v w=$worst -v a="${measured_rates[$index]}" -v c=$cap 'BEGIN { d = a - c; if (d < 0) d = -d; if (a == "nan") d = 100; printf "%.2f", (d > w ? d : w) }')
+            worst=$(farther "$worst" "${measured_rates[$index]}" "$cap")
         done
         echo "$period ms: ${measured_rates[0]} and ${measured_rates[1]}"
         # 0.6 ms of each turn, as for the sums of busy containers.
