@@ -18,7 +18,7 @@ pub trait Observer: fmt::Debug + Send + Sync {
     /// A call that no table has. Told for the first of each kind; all are counted in the usage.
     fn unknown_call(&self, call: &UnknownCall);
 
-    /// What was found in [`Session::reconcile`](super::Session::reconcile), too.
+    /// What was found in [`Session::compare`](super::Session::compare), too.
     fn drift(&self, drift: &Drift);
 
     /// On card `uuid`, where the container had none, there is a channel on an engine that is throttled. Whoever opens and closes

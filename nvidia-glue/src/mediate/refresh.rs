@@ -181,8 +181,9 @@ impl Session {
         found
     }
 
-    /// Lets go of what is gone, then compares as [`Session::compare`] does.
-    pub fn reconcile(&self) -> Vec<Drift> {
+    /// Lets go of what is gone, then compares as [`Session::compare`] does: what two threads of the mediator do, one after the other.
+    #[cfg(test)]
+    pub(super) fn reconcile(&self) -> Vec<Drift> {
         self.look_for_closed_files();
         self.compare()
     }

@@ -434,7 +434,7 @@ impl Session {
         answer.map_err(|refusal| self.refused(pid, refusal))
     }
 
-    /// Whether something is held that only [`Session::reconcile`] can find gone: it is to be called, though no process makes calls.
+    /// Whether something is held that only [`Session::look_for_closed_files`] can find gone: it is to be called, though no process makes calls.
     pub fn holds_anything(&self) -> bool {
         let keeps_files = {
             let files = lock(&self.files);
