@@ -43,14 +43,20 @@ fn kills_an_exec(node: &Node) {
     container.end();
 }
 
-fn oom_script(node: &Node) {
+/// Whose script does so, in lines as `printf` writes them.
+fn with_oom_script<'node>(node: &'node Node, lines: &str) -> Container<'node> {
     let container = granted(node, "a", 256)
         .env("EGPU_OOM", "kill")
         .env("EGPU_OOM_SCRIPT", "/tmp/oom.sh")
-        .script("printf '#!/bin/sh\\necho told >/tmp/told\\n' >/tmp/oom.sh; chmod 755 /tmp/oom.sh; sleep infinity")
+        .script(&format!("printf '#!/bin/sh\\n{lines}' >/tmp/oom.sh; chmod 755 /tmp/oom.sh; sleep infinity"))
         .start()
         .unwrap();
     eventually("the script is there", || (container.sh("test -x /tmp/oom.sh").0 == 0).then_some(()));
+    container
+}
+
+fn oom_script(node: &Node) {
+    let container = with_oom_script(node, "echo told >/tmp/told\\n");
     let (code, _) = container.sh("exec hostile fill 16");
     assert_eq!(code, 137);
     assert_eq!(container.read("cat /tmp/told"), "told");
@@ -58,13 +64,7 @@ fn oom_script(node: &Node) {
 }
 
 fn hanging_script(node: &Node) {
-    let container = granted(node, "a", 256)
-        .env("EGPU_OOM", "kill")
-        .env("EGPU_OOM_SCRIPT", "/tmp/oom.sh")
-        .script("printf '#!/bin/sh\\nsleep 100000\\n' >/tmp/oom.sh; chmod 755 /tmp/oom.sh; sleep infinity")
-        .start()
-        .unwrap();
-    eventually("the script is there", || (container.sh("test -x /tmp/oom.sh").0 == 0).then_some(()));
+    let container = with_oom_script(node, "sleep 100000\\n");
     assert_eq!(container.sh("exec hostile fill 16").0, 137);
     eventually("the script is ended, too", || (container.sh("pgrep -f oom.sh").0 != 0).then_some(()));
     assert!(fill_is_refused(&container));
@@ -72,13 +72,7 @@ fn hanging_script(node: &Node) {
 }
 
 fn script_against_drift(node: &Node) {
-    let container = granted(node, "a", 256)
-        .env("EGPU_OOM", "kill")
-        .env("EGPU_OOM_SCRIPT", "/tmp/oom.sh")
-        .script("printf '#!/bin/sh\\necho told >/tmp/told\\nsleep 100000\\n' >/tmp/oom.sh; chmod 755 /tmp/oom.sh; sleep infinity")
-        .start()
-        .unwrap();
-    eventually("the script is there", || (container.sh("test -x /tmp/oom.sh").0 == 0).then_some(()));
+    let container = with_oom_script(node, "echo told >/tmp/told\\nsleep 100000\\n");
     assert_eq!(container.sh("exec hostile grow 64").0, 137);
     assert_eq!(container.read("cat /tmp/told 2>/dev/null || echo nothing"), "nothing");
     container.end();

@@ -157,6 +157,15 @@ fn a_channel_of_two_address_spaces_does_not_reach_the_driver() {
     ask(context.device, 0, space).unwrap();
 }
 
+/// So many cost nothing, and after them so many a second.
+#[track_caller]
+fn is_slowed_down(clock: &Told, free: u32, a_second: u32, ask: impl Fn()) {
+    (0..free).for_each(|_| ask());
+    assert_eq!(clock.now(), Duration::ZERO);
+    (0..a_second).for_each(|_| ask());
+    assert_eq!(clock.now(), Duration::from_secs(1));
+}
+
 /// For some of them the driver writes a line into the kernel's log.
 #[test]
 fn a_loop_of_objects_that_the_driver_does_not_make_is_slowed_down() {
@@ -168,10 +177,7 @@ fn a_loop_of_objects_that_the_driver_does_not_make_is_slowed_down() {
     let context = program.context(0);
     // No engine hangs from a device.
     let ask = || assert!(context.object(0xc8b5, &mut [0; 8]).is_err());
-    (0..1024).for_each(|_| ask());
-    assert_eq!(clock.now(), Duration::ZERO);
-    (0..20).for_each(|_| ask());
-    assert_eq!(clock.now(), Duration::from_secs(1));
+    is_slowed_down(&clock, 1024, 20, ask);
 }
 
 /// As for many controls: "size mismatch: client 0x0 rm 0x3".
@@ -188,10 +194,7 @@ fn a_loop_of_other_calls_that_the_driver_refuses_is_slowed_down() {
         let answer = program.control(context.control, (context.client, 0xdead), FB_GET_CAPS_V2, &mut [0; 4]);
         assert_eq!(answer, Err(Status::OBJECT_NOT_FOUND));
     };
-    (0..5 * 1024).for_each(|_| ask());
-    assert_eq!(clock.now(), Duration::ZERO);
-    (0..100).for_each(|_| ask());
-    assert_eq!(clock.now(), Duration::from_secs(1));
+    is_slowed_down(&clock, 5 * 1024, 100, ask);
     // What it takes is not slowed down.
     program.context(0);
     assert_eq!(clock.now(), Duration::from_secs(1));
