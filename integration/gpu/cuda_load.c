@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -100,17 +101,26 @@ static int fill(size_t least) {
     return 0;
 }
 
+static double seconds(struct timeval time) { return time.tv_sec + time.tv_usec / 1e6; }
+
 static void launch(long count) {
     static const char kernel[] = ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry nothing() { ret; }\n";
     void *module, *function;
     must(cuModuleLoadData(&module, kernel), "cuModuleLoadData");
     must(cuModuleGetFunction(&function, module, "nothing"), "cuModuleGetFunction");
     for (int warm = 0; warm < 2; warm++) {
+        struct rusage before, after;
+        getrusage(RUSAGE_SELF, &before);
         double begin = now();
         long rounds = warm ? count : 2000;
         for (long i = 0; i < rounds; i++) must(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0), "cuLaunchKernel");
         must(cuCtxSynchronize(), "cuCtxSynchronize");
-        if (warm) printf("%.0f\n", count / (now() - begin));
+        double took = now() - begin;
+        getrusage(RUSAGE_SELF, &after);
+        if (warm)
+            printf("%.0f a second, %.3f s by the process and %.3f s by the kernel for it, %ld and %ld switches, %ld page faults\n", count / took,
+                   seconds(after.ru_utime) - seconds(before.ru_utime), seconds(after.ru_stime) - seconds(before.ru_stime),
+                   after.ru_nvcsw - before.ru_nvcsw, after.ru_nivcsw - before.ru_nivcsw, after.ru_minflt - before.ru_minflt);
     }
 }
 

@@ -1,6 +1,6 @@
 # Memory quotas on a real card, as tables; sourced by run.sh, whose functions it uses. Each table has its baseline in the same run.
 # EGPU_GPU_MEMORY: which parts (quota vendor random cost training many sixteen); default: all. EGPU_GPU_PROGRAMS: random programs (300);
-# EGPU_GPU_PAIRS: pairs of a comparison (5).
+# EGPU_GPU_PAIRS: pairs of a comparison (5). EGPU_GPU_SAID=1 shows all that the compared programs say.
 
 parts=${EGPU_GPU_MEMORY:-quota vendor random cost training many sixteen}
 programs=${EGPU_GPU_PROGRAMS:-300}
@@ -141,29 +141,61 @@ random() {
     stop random
 }
 
-measure() { # NAME OUTSIDE... : the same command outside and inside, in turn; pause=SECONDS before each
-    local name=$1 pair
+# A container of runc with all of the machine's devices and rights, where the bundle carries runc: what a container costs without egpu.
+start_runc() {
+    command -v runc >/dev/null && command -v containerd-shim-runc-v2 >/dev/null || return
+    overlay runc && cp "$work/tools"/* "$work/roots/runc/merged/tmp/" &&
+        ctr_ run --detach --privileged --runtime io.containerd.runc.v2 --env "PATH=$container_path" --env HOME=/root --env TORCH_HOME=/tmp \
+            --env "LD_LIBRARY_PATH=$LD_LIBRARY_PATH" --rootfs "$work/roots/runc/merged" runc sleep infinity
+}
+start_compared() {
+    tools cost
+    launch cost --env EGPU_DEVICES=0 --env EGPU_MEMORY=40GiB -- sleep infinity
+    places="out in"
+    start_runc && places="out runc in" || echo "no container of runc can be had: it is left out"
+}
+stop_compared() { stop cost; [ "$places" = "out in" ] || stop runc; }
+# The same command in one place, with @ for the folder of the programs.
+in_place() {
+    local place=$1
     shift
-    : >"$work/$name.out" && : >"$work/$name.in"
-    for pair in $(seq "$pairs"); do
-        sleep "${pause:-0}"
-        "${@/#@/$work/tools/}" 2>/dev/null | number >>"$work/$name.out"
-        sleep "${pause:-0}"
-        in_ cost "${@/#@//tmp/}" | number >>"$work/$name.in"
+    case $place in
+        out) "${@/#@/$work/tools/}" 2>/dev/null ;;
+        runc) in_ runc "${@/#@//tmp/}" ;;
+        in) in_ cost "${@/#@//tmp/}" ;;
+    esac
+}
+measure() { # NAME COMMAND...: outside, in a container of runc, and inside, in turn; pause=SECONDS before each
+    local name=$1 round place
+    shift
+    for place in $places; do : >"$work/$name.$place"; done
+    for round in $(seq "$pairs"); do
+        for place in $places; do
+            sleep "${pause:-0}"
+            in_place "$place" "$@" >"$work/said"
+            number <"$work/said" >>"$work/$name.$place"
+            [ -z "${EGPU_GPU_SAID:-}" ] || echo "  $place: $(tr '\n' ' ' <"$work/said")"
+        done
     done
     outside=$(median <"$work/$name.out") inside=$(median <"$work/$name.in")
     printf '%-28s outside %12s inside %12s in/out %s difference %s\n' "$name" "$outside" "$inside" "$(ratio "$inside" "$outside")" \
         "$(awk -v a="$inside" -v b="$outside" 'BEGIN { printf "%.2f", a - b }')"
-    echo "  each: outside $(tr '\n' ' ' <"$work/$name.out")inside $(tr '\n' ' ' <"$work/$name.in")"
+    [ "$places" = "out in" ] || {
+        local runc
+        runc=$(median <"$work/$name.runc")
+        printf '%-28s in runc %12s runc/out %s in/runc %s\n' "" "$runc" "$(ratio "$runc" "$outside")" "$(ratio "$inside" "$runc")"
+    }
+    for place in $places; do echo "  each, $place: $(tr '\n' ' ' <"$work/$name.$place")"; done
 }
 # Launches, initialisation, malloc and free: some ten seconds for each pair.
 cost() {
     title "memory: cost, median of $pairs pairs"
-    tools cost
-    launch cost --env EGPU_DEVICES=0 --env EGPU_MEMORY=40GiB -- sleep infinity
+    start_compared
+    pairs=$((3 * pairs)) measure launches_per_s_anywhere @cuda-load launch 300000
+    check "kernel launches, wherever the system has the program run: at least 0.995x" at_least "$(ratio "$inside" "$outside")" 0.995
     # On one processor and more often: a program that is moved between them is a tenth faster or slower each time, egpu or not.
     pairs=$((3 * pairs)) measure launches_per_s taskset -c "$(($(nproc) / 2))" @cuda-load launch 300000
-    check "kernel launches: at least 0.995x" at_least "$(ratio "$inside" "$outside")" 0.995
+    check "kernel launches, on one processor: at least 0.995x" at_least "$(ratio "$inside" "$outside")" 0.995
     # What the one before has left in the driver (unified memory has the card registered for as long as anybody has) is gone by then.
     pause=2.5 measure init_ms @cuda-load init
     check "CUDA initialisation: at most 1.05x" at_most "$(ratio "$inside" "$outside")" 1.05
@@ -171,17 +203,16 @@ cost() {
     check "malloc and free of 4 MiB: at most 45 us more" at_most "$(awk -v a="$inside" -v b="$outside" 'BEGIN { print a - b }')" 45
     measure malloc_1GiB_us @cuda-load malloc 1048576 200
     check "malloc and free of 1 GiB: at most 1.05x" at_most "$(ratio "$inside" "$outside")" 1.05
-    stop cost
+    stop_compared
 }
 
 training() {
     [ -n "$has_torch" ] || { skip "training: no PyTorch"; return; }
     title "memory: a training job, median of $pairs pairs"
-    tools cost
-    launch cost --env EGPU_DEVICES=0 --env EGPU_MEMORY=40GiB -- sleep infinity
+    start_compared
     measure examples_per_s python3 @train.py 4
     check "PyTorch training: at least 0.995x" at_least "$(ratio "$inside" "$outside")" 0.995
-    stop cost
+    stop_compared
 }
 
 many() {

@@ -86,16 +86,20 @@ stop() {
     done
 }
 container_path=$(dirname "$(command -v python3)"):/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-# An overlay of this machine's root file system without its driver: what works inside was injected.
+# An overlay of this machine's root file system.
+overlay() {
+    local root=$work/roots/$1
+    mkdir -p "$root/upper" "$root/work" "$root/merged"
+    mount -t overlay overlay -o "lowerdir=/,upperdir=$root/upper,workdir=$root/work" "$root/merged" && mkdir -p "$root/merged/tmp"
+}
+# The same without its driver: what works inside was injected.
 rootfs() {
     local root=$work/roots/$1
     [ -d "$root/merged" ] && return
-    mkdir -p "$root/upper" "$root/work" "$root/merged"
-    mount -t overlay overlay -o "lowerdir=/,upperdir=$root/upper,workdir=$root/work" "$root/merged" || return
+    overlay "$1" || return
     rm -rf "$root/merged/usr/local/nvidia"
     find "$root/merged"/{usr/lib,usr/lib64,lib,lib64,usr/bin} -maxdepth 2 -xdev \( -name 'libcuda.so*' -o -name 'libnvidia-*' \
         -o -name 'nvidia-smi' -o -name 'libcudadebugger*' \) -delete 2>/dev/null
-    mkdir -p "$root/merged/tmp"
 }
 same_cards() { [ -n "$1" ] && [ "$1" = "$2" ]; }
 other_cards() { [ -n "$1" ] && [ -n "$2" ] && [ "$1" != "$2" ]; }
