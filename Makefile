@@ -56,12 +56,14 @@ test: lint unit-test link-test integration-test
 
 lint:
 	scripts/setup.sh build
+	scripts/setup.sh tests
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 # Without the suite that needs containerd, which runs on the release binaries.
 unit-test:
 	scripts/setup.sh build
+	scripts/setup.sh tests
 	$(CARGO) test --workspace --exclude integration --locked --no-fail-fast
 	$(CARGO) test --package integration --lib --locked
 
@@ -71,6 +73,7 @@ rm-client:
 	    --target $(RM_CLIENT_TARGET) --target-dir $(TARGET)/rm-client
 
 integration-test: build rm-client
+	scripts/setup.sh tests
 	scripts/setup.sh containerd
 	integration/setup-containerd.sh || echo "no second containerd could be had: testing on this machine's own alone" >&2
 	integration/setup-docker.sh || echo "no Docker could be had: its tests are skipped" >&2
@@ -84,17 +87,20 @@ deny:
 	$(CARGO) deny --workspace --all-features check bans licenses sources
 
 bench: build
+	scripts/setup.sh tests
 	scripts/setup.sh containerd
 	EGPU_TEST_BIN=$(RELEASE) $(CARGO) bench --package integration --bench against_runc --profile dev --locked -- $(BENCH_ARGS)
 	$(CARGO) bench --package nvidia-glue --bench admission --locked
 
 bench-calls: build rm-client
+	scripts/setup.sh tests
 	scripts/setup.sh containerd
 	EGPU_TEST_BIN=$(RELEASE) $(CARGO) bench --package integration --bench mediated_calls --profile dev --locked -- $(BENCH_ARGS)
 	$(CARGO) bench --package nvidia-glue --bench mediation --locked
 
 # Where there is no driver: the bundle only, to be unpacked on a machine that has one.
 gpu-test: build
+	scripts/setup.sh tests
 	scripts/setup.sh containerd
 	integration/gpu/bundle.sh
 	@if [ -e /proc/driver/nvidia/version ]; then integration/gpu/run.sh; else \
@@ -103,6 +109,7 @@ gpu-test: build
 
 # Exit status 77 is a skipped run, which has said why.
 vm-test: build rm-client
+	scripts/setup.sh tests
 	integration/vm/run.sh -b $(RELEASE) $(VM_ARGS) || [ $$? = 77 ]
 
 install: build

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Installs what a target needs and the machine lacks, from the machine's own Debian or Ubuntu archive.
-# usage: scripts/setup.sh build|containerd
+# usage: scripts/setup.sh build|tests|containerd
 #   build       a C compiler and linker, libseccomp to link in
+#   tests       what the tests are built with besides: protoc, from which their client of containerd is generated
 #   containerd  containerd, runc to compare with, a static busybox for root file systems, what unpacks packages
 # Whatever is there already is left alone: a containerd from Docker's packages, say, serves as well.
 set -euo pipefail
@@ -43,6 +44,9 @@ build)
         }
     fi
     ;;
+tests)
+    want protobuf-compiler command -v "${PROTOC:-protoc}"
+    ;;
 containerd)
     want containerd command -v containerd
     want runc command -v runc
@@ -50,7 +54,7 @@ containerd)
     want xz-utils command -v xz
     ;;
 *)
-    echo "usage: $0 build|containerd" >&2
+    echo "usage: $0 build|tests|containerd" >&2
     exit 2
     ;;
 esac
