@@ -69,12 +69,28 @@ static void load(void) {
     FUNCTIONS(FIND)
 }
 
+/* When the library was loaded, CUDA initialised, the context made. */
+static double loaded, initialised, made;
+
 static void start(void) {
     void *context;
     load();
+    loaded = now();
     must(cuInit(0), "cuInit");
+    initialised = now();
     must(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
     must(cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    made = now();
+}
+
+static double seconds(struct timeval time) { return time.tv_sec + time.tv_usec / 1e6; }
+
+static void tell_start(double begin) {
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    printf("%.2f ms: library %.2f, cuInit %.2f, context %.2f; %.1f ms by the process and %.1f by the kernel for it, %ld page faults\n",
+           (made - begin) * 1e3, (loaded - begin) * 1e3, (initialised - loaded) * 1e3, (made - initialised) * 1e3, seconds(used.ru_utime) * 1e3,
+           seconds(used.ru_stime) * 1e3, used.ru_minflt);
 }
 
 static size_t info(size_t *total) {
@@ -100,8 +116,6 @@ static int fill(size_t least) {
     printf("allocated %zu in %zu blocks, then refused; free %zu total %zu\n", sum, blocks, shown, total);
     return 0;
 }
-
-static double seconds(struct timeval time) { return time.tv_sec + time.tv_usec / 1e6; }
 
 static void launch(long count) {
     static const char kernel[] = ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry nothing() { ret; }\n";
@@ -207,7 +221,7 @@ int main(int count, char **arguments) {
     for (int i = 2; i < count && i < 5; i++) numbers[i - 2] = atol(arguments[i]);
     double begin = now();
     start();
-    if (!strcmp(what, "init")) printf("%.2f\n", (now() - begin) * 1e3);
+    if (!strcmp(what, "init")) tell_start(begin);
     else if (!strcmp(what, "info")) { size_t total, available = info(&total); printf("free %zu total %zu\n", available, total); }
     else if (!strcmp(what, "fill")) return fill((size_t)(numbers[0] ? numbers[0] : 2048) << 10);
     else if (!strcmp(what, "launch")) launch(numbers[0] ? numbers[0] : 300000);

@@ -53,7 +53,7 @@ pub use types::{
 
 use std::sync::{Arc, atomic::AtomicU64};
 
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 use runtime_config::units::Bytes;
 
 use crate::rm::Handle;
@@ -77,8 +77,8 @@ pub struct Accounts {
     unfound: pinned::Unfound,
     processor_mappings: processor_mappings::ProcessorMappings,
     range_groups: HashMap<UvmFile, u32>,
-    /// By client.
-    os_events: HashMap<Handle, u32>,
+    /// By client: the descriptors' numbers under which the driver knows them.
+    os_events: HashMap<Handle, HashSet<i32>>,
     abandoned: Arc<AtomicU64>,
     conflicts: u64,
 }

@@ -366,20 +366,24 @@ impl Accounts {
         }
     }
 
-    /// An event of `client`'s was made (`NV_ESC_ALLOC_OS_EVENT`).
-    pub fn os_event(&mut self, client: Handle) {
+    /// An event of `client`'s was made (`NV_ESC_ALLOC_OS_EVENT`) for the descriptor with that number: the two are its name.
+    pub fn os_event(&mut self, client: Handle, fd: i32) {
         // With a client that has gone meanwhile, it went.
         if self.clients.contains_key(&client) {
-            let count = self.os_events.entry(client).or_default();
-            *count = count.saturating_add(1);
+            self.os_events.entry(client).or_default().insert(fd);
         }
     }
 
-    /// One was freed.
-    pub fn os_event_gone(&mut self, client: Handle) {
-        if let Some(count) = self.os_events.get_mut(&client) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
+    /// Whether there may be such an event: a file that is closed takes those with it that were made on it, of which nobody tells.
+    pub fn has_os_event(&self, client: Handle, fd: i32) -> bool {
+        self.os_events.get(&client).is_some_and(|events| events.contains(&fd))
+    }
+
+    /// One was freed, or there is none.
+    pub fn os_event_gone(&mut self, client: Handle, fd: i32) {
+        if let Some(events) = self.os_events.get_mut(&client) {
+            events.remove(&fd);
+            if events.is_empty() {
                 self.os_events.remove(&client);
             }
         }

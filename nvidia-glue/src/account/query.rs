@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use foldhash::HashSet;
 use runtime_config::units::Bytes;
 
 use super::{Accounts, Card, CardUsage, ExportFile, Kind, ObjectName, Refusal, UvmFile};
@@ -115,7 +116,7 @@ impl Accounts {
             references: self.references(),
             managed_ranges: self.managed.len(),
             conflicts: self.conflicts,
-            os_events: self.os_events.values().fold(0, |sum, count| sum.saturating_add(*count)),
+            os_events: u32::try_from(self.os_events.values().map(HashSet::len).sum::<usize>()).unwrap_or(u32::MAX),
             processor_mappings: self.processor_mappings.len(),
             pinned: self.counts.pinned,
             range_groups: self.range_groups(),

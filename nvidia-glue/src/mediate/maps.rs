@@ -16,7 +16,7 @@ use crate::{
     driver::{FileField, Holder},
     rm::{
         Handle, Status,
-        decode::{IdleChannels, MapDma, MapMemory, Share, UnmapMemory},
+        decode::{IdleChannels, MapDma, MapMemory, OsEvent, Share, UnmapMemory},
         layout::{Width, read_number, read_u32, read_u64, write_u32},
     },
 };
@@ -117,21 +117,25 @@ impl Session {
     }
 
     /// `NV_ESC_ALLOC_OS_EVENT`: a little of the kernel's memory, that nobody counts.
-    pub(super) fn alloc_os_event(&self, flight: &mut Flight<'_>, client: Handle) -> Result<Answer, End> {
-        self.own_client(client)?;
+    pub(super) fn alloc_os_event(&self, flight: &mut Flight<'_>, event: OsEvent) -> Result<Answer, End> {
+        self.own_client(event.client)?;
         flight.confirm()?;
         self.reserve(flight.pid, |accounts| accounts.os_event_fits())?;
         if self.execute_row(flight)?.is_ok() {
-            lock(&self.accounts).os_event(client);
+            lock(&self.accounts).os_event(event.client, event.fd);
         }
         flight.finish()
     }
 
-    /// `NV_ESC_FREE_OS_EVENT`.
-    pub(super) fn free_os_event(&self, flight: &mut Flight<'_>, client: Handle) -> Result<Answer, End> {
-        self.own_client(client)?;
-        if self.execute_row(flight)?.is_ok() {
-            lock(&self.accounts).os_event_gone(client);
+    /// `NV_ESC_FREE_OS_EVENT`. Of one that it does not find, the driver tells the kernel's log in three lines: it is not asked for those.
+    pub(super) fn free_os_event(&self, flight: &mut Flight<'_>, event: OsEvent) -> Result<Answer, End> {
+        self.own_client(event.client)?;
+        if !lock(&self.accounts).has_os_event(event.client, event.fd) {
+            return Err(End::Status(Status::INVALID_EVENT));
+        }
+        let status = self.execute_row(flight)?;
+        if matches!(status, Status::OK | Status::INVALID_EVENT) {
+            lock(&self.accounts).os_event_gone(event.client, event.fd);
         }
         flight.finish()
     }

@@ -328,8 +328,8 @@ impl Session {
             Call::MapDma(map) => self.map_dma(flight, map),
             Call::UnmapDma(map) => self.unmap_dma(flight, map),
             Call::BindContextDma { client, .. } => self.on_client(flight, client),
-            Call::AllocOsEvent(event) => self.alloc_os_event(flight, event.client),
-            Call::FreeOsEvent(event) => self.free_os_event(flight, event.client),
+            Call::AllocOsEvent(event) => self.alloc_os_event(flight, event),
+            Call::FreeOsEvent(event) => self.free_os_event(flight, event),
             // It is made of the caller's own pages, which only the kernel finds, and only in the caller's place.
             Call::AllocMemory(_) => Err(End::Status(Status::NOT_SUPPORTED)),
             Call::Uvm(call) => self.uvm(flight, call),

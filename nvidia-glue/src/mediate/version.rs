@@ -1,7 +1,8 @@
 //! `NV_ESC_CHECK_VERSION_STR`: whether a program's libraries are of the driver's release.
 //!
-//! The driver writes five lines into the kernel's log for each string that is not its own. So it is asked until it has said once which its own
-//! is; from then on only what it accepts gets there (src/nvidia/arch/nvalloc/unix/src/osapi.c, `rm_perform_version_check`).
+//! The driver writes five lines into the kernel's log for each string that is not its own. So it is asked first which its own is, and only what
+//! it accepts gets there. Releases before 530 tell that only when they refuse a string: the first one
+//! (src/nvidia/arch/nvalloc/unix/src/osapi.c, `rm_perform_version_check`).
 
 use std::sync::Mutex;
 
@@ -10,12 +11,16 @@ use super::{
     call::{End, Flight},
     locks::lock,
 };
+use crate::rm::{
+    Status,
+    layout::{read_u32, write_u32},
+};
 
 /// Where the string is in the struct, which has a command and a reply before it.
 const TEXT_AT: usize = 8;
 /// `NV_RM_API_VERSION_CMD_RELAXED`, `NV_RM_API_VERSION_CMD_QUERY` (up to 525 `_OVERRIDE`).
-const RELAXED: u8 = b'1';
-const QUERY: u8 = b'2';
+const RELAXED: u32 = b'1' as u32;
+const QUERY: u32 = b'2' as u32;
 
 /// The driver's own string, once it has told it.
 #[derive(Debug, Default)]
@@ -23,9 +28,13 @@ pub(super) struct OwnVersion(Mutex<Option<Vec<u8>>>);
 
 impl Session {
     pub(super) fn check_version(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
-        let command = flight.args.first().copied().unwrap_or_default();
-        let own = lock(&self.version.0).clone();
-        if let Some(own) = own.filter(|own| command != QUERY && !is_accepted(command, text(&flight.args), own)) {
+        let command = read_u32(&flight.args, 0).unwrap_or_default();
+        if command == QUERY {
+            flight.execute(self.driver.as_ref())?;
+            return flight.finish();
+        }
+        let own = self.own_version(flight)?;
+        if let Some(own) = own.filter(|own| !is_accepted(command, text(&flight.args), own)) {
             flight.confirm()?;
             // The reply is that the question was understood.
             if let Some(reply) = flight.args.get_mut(4..TEXT_AT) {
@@ -49,6 +58,27 @@ impl Session {
             Err(end) => Err(end),
         }
     }
+
+    /// What the driver says that its version is; `None`: it does not say.
+    fn own_version(&self, flight: &mut Flight<'_>) -> Result<Option<Vec<u8>>, End> {
+        if let Some(own) = lock(&self.version.0).clone() {
+            return Ok(Some(own));
+        }
+        let asked = flight.args.clone();
+        flight.args.fill(0);
+        if !write_u32(&mut flight.args, 0, QUERY) {
+            return Err(End::Status(Status::INVALID_ARGUMENT));
+        }
+        flight.execute(self.driver.as_ref())?;
+        let own = text(&flight.args).to_vec();
+        flight.args = asked;
+        // A release that does not know the question says yes to it.
+        if own.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        *lock(&self.version.0) = Some(own.clone());
+        Ok(Some(own))
+    }
 }
 
 /// The call fails, and the struct is written back all the same.
@@ -62,7 +92,7 @@ fn text(args: &[u8]) -> &[u8] {
 }
 
 /// Whether the driver accepts a string: all of it up to its end is the same or, if that is asked for, all up to the first point.
-fn is_accepted(command: u8, asked: &[u8], own: &[u8]) -> bool {
+fn is_accepted(command: u32, asked: &[u8], own: &[u8]) -> bool {
     for (asked, own) in asked.iter().zip(own) {
         if asked != own {
             return false;

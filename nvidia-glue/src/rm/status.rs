@@ -28,6 +28,8 @@ impl Status {
     pub const INVALID_CLIENT: Self = Self(0x23);
     /// `NV_ERR_INVALID_DEVICE`.
     pub const INVALID_DEVICE: Self = Self(0x26);
+    /// `NV_ERR_INVALID_EVENT`.
+    pub const INVALID_EVENT: Self = Self(0x28);
     /// `NV_ERR_INVALID_OFFSET`.
     pub const INVALID_OFFSET: Self = Self(0x37);
     /// `NV_ERR_INVALID_STATE`.

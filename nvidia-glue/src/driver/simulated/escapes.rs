@@ -74,8 +74,8 @@ const ESCAPES: &[Escape] = &[
     escape(0x5e, On::Control, 40, Some(32), of_an_object_at_8),
     escape(0xc8, On::Control, 0, None, card_info),
     escape(0xc9, On::Either, 4, None, register_fd),
-    escape(0xce, On::Either, 16, Some(12), os_event),
-    escape(0xcf, On::Either, 16, Some(12), os_event),
+    escape(0xce, On::Either, 16, Some(12), alloc_os_event),
+    escape(0xcf, On::Either, 16, Some(12), free_os_event),
     escape(0xd1, On::Control, 12, None, |_, call| {
         put(call.args, 8, 0);
         Ok(())
@@ -198,6 +198,7 @@ fn free(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
         };
     }
     state.clients.remove(&own);
+    state.os_events.retain(|(client, _), _| *client != own);
     Ok(())
 }
 
@@ -313,11 +314,26 @@ fn register_fd(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
 }
 
 /// Events reach a simulated card's programs as they reach those of an idle one: never.
-fn os_event(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    state.client(call.file, get(call.args, 0)).map(|_| ())
+fn alloc_os_event(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
+    match state.os_events.entry(os_event(call)) {
+        Entry::Occupied(_) => Err(Status::INSUFFICIENT_RESOURCES),
+        Entry::Vacant(event) => {
+            event.insert(call.file);
+            Ok(())
+        }
+    }
 }
 
-/// Compares the version that the caller's libraries have with the driver's, which is put in its place.
+fn free_os_event(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
+    state.os_events.remove(&os_event(call)).map(|_| ()).ok_or(Status::INVALID_EVENT)
+}
+
+/// Client and descriptor, which the driver takes as they are.
+fn os_event(call: &Call<'_>) -> (u32, i32) {
+    (get(call.args, 0), get(call.args, 8).cast_signed())
+}
+
+/// Compares the version that the caller's libraries have with the driver's, which is put in its place. 525 does not tell it without that.
 fn check_version(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     const QUERY: u32 = b'2' as u32;
     let own = state.version.as_bytes();
@@ -325,10 +341,14 @@ fn check_version(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     let asked = text.split(|byte| *byte == 0).next().unwrap_or_default();
     let same = asked == own;
     let command = get(call.args, 0);
+    // The question was understood.
+    put(call.args, 4, 1);
+    if command == QUERY && state.version.starts_with("525.") {
+        return Ok(());
+    }
     let mut version = [0; 64];
     put_bytes(&mut version, 0, own);
     put_bytes(call.args, 8, &version);
-    put(call.args, 4, u32::from(same || command == QUERY));
     if same || command == QUERY { Ok(()) } else { Err(Status::INVALID_ARGUMENT) }
 }
 

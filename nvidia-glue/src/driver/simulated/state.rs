@@ -80,6 +80,8 @@ pub(super) struct State {
     pub(super) clients: BTreeMap<u32, Client>,
     /// Control files by the file that was registered to them, which keeps them open.
     pub(super) registered: BTreeMap<FileId, FileId>,
+    /// By client and descriptor: the file on which each was made, with which it goes.
+    pub(super) os_events: BTreeMap<(u32, i32), FileId>,
     pub(super) exports: BTreeMap<FileId, Export>,
     pub(super) uvm: BTreeMap<FileId, UvmFile>,
     /// What a mapping for the processor was prepared of on each file, if that is the host's memory (`mmap_context`, and the list of what was
@@ -109,6 +111,7 @@ impl State {
             files,
             clients: BTreeMap::new(),
             registered: BTreeMap::new(),
+            os_events: BTreeMap::new(),
             exports: BTreeMap::new(),
             uvm: BTreeMap::new(),
             mapped: BTreeMap::new(),
@@ -179,10 +182,12 @@ impl State {
             self.uvm.remove(&closed);
             self.registered.remove(&closed);
             self.mapped.remove(&closed);
+            self.os_events.retain(|_, file| *file != closed);
         }
         let (files, registered) = (&self.files, &self.registered);
         let held = |file: &FileId| files.is_known(*file) || registered.values().any(|control| control == file);
         self.clients.retain(|_, client| held(&client.file));
+        self.os_events.retain(|(client, _), _| self.clients.contains_key(client));
     }
 
     /// The client `handle`, if it may be used through `file`: the one it was allocated on, or one registered to that.

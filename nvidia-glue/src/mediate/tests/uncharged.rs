@@ -278,19 +278,49 @@ fn events_are_limited_in_number() {
     let container = limited(&machine, ObjectLimits { os_events: 3, ..ObjectLimits::default() });
     let program = container.program();
     let context = program.context(0);
-    let event = |number| {
-        let mut args = words(&[context.client, context.device, context.control.cast_unsigned(), 0]);
+    let event = |number, fd| {
+        let mut args = words(&[context.client, context.device, fd, 0]);
         let answer = program.escape(context.control, number, &mut args);
         result(answer, &args, 12)
     };
-    (0..3).for_each(|_| event(0xce).unwrap());
-    assert_eq!(event(0xce), Err(Status::INSUFFICIENT_RESOURCES));
-    event(0xcf).unwrap();
-    event(0xce).unwrap();
+    (20..23).for_each(|fd| event(0xce, fd).unwrap());
+    assert_eq!(event(0xce, 23), Err(Status::INSUFFICIENT_RESOURCES));
+    event(0xcf, 21).unwrap();
+    event(0xce, 23).unwrap();
     context.free(context.client).unwrap();
     assert_eq!(lock(&container.session.accounts).counts().os_events, 0);
     let node = program.open(Node::Control);
     program.close(node);
+}
+
+/// For each that it does not find, the driver writes three lines into the kernel's log.
+#[test]
+fn the_driver_is_not_asked_for_events_that_nobody_made() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let on = |file, number, client, fd| {
+        let mut args = words(&[client, context.device, fd, 0]);
+        let answer = program.escape(file, number, &mut args);
+        (result(answer, &args, 12), spy.escapes(number).len())
+    };
+    let event = |number, fd| on(context.control, number, context.client, fd);
+    assert_eq!(event(0xcf, 20), (Err(Status::INVALID_EVENT), 0));
+    assert_eq!(event(0xce, 20), (Ok(()), 1));
+    assert_eq!(event(0xce, 20), (Err(Status::INSUFFICIENT_RESOURCES), 1), "the driver's own word");
+    assert_eq!(event(0xcf, 21), (Err(Status::INVALID_EVENT), 0));
+    assert_eq!(event(0xcf, 20), (Ok(()), 1));
+    assert_eq!(event(0xcf, 20), (Err(Status::INVALID_EVENT), 0));
+    // One that went with the file on which it was made is asked for once.
+    let node = program.open(Node::Control);
+    assert_eq!(on(node, 0xce, context.client, 20), (Ok(()), 1));
+    program.close(node);
+    assert_eq!(event(0xcf, 20), (Err(Status::INVALID_EVENT), 1));
+    assert_eq!(event(0xcf, 20), (Err(Status::INVALID_EVENT), 0));
+    // And it may be made again.
+    assert_eq!(event(0xce, 20), (Ok(()), 1));
 }
 
 /// Each stays with the object, whatever becomes of the file.

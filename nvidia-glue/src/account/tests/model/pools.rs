@@ -51,8 +51,10 @@ impl Program<'_> {
         let client = self.client()?;
         match self.accounts.os_event_fits() {
             Ok(()) => {
-                self.accounts.os_event(Handle(client));
-                *self.world.events.entry(client).or_default() += 1;
+                let events = self.world.events.entry(client).or_default();
+                let fd = events.last().map_or(0, |last| last + 1);
+                events.insert(fd);
+                self.accounts.os_event(Handle(client), fd);
                 Some(())
             }
             Err(refusal) => {
@@ -66,13 +68,14 @@ impl Program<'_> {
     /// An event is freed, or the file that it wakes is closed, of which nobody tells.
     pub(super) fn os_event_gone(&mut self) -> Option<()> {
         let clients: Vec<_> =
-            self.world.events.iter().filter(|(_, count)| **count > 0).map(|(&client, _)| client).collect();
+            self.world.events.iter().filter(|(_, fds)| !fds.is_empty()).map(|(&client, _)| client).collect();
         let client = self.pick(clients)?;
-        *self.world.events.get_mut(&client)? -= 1;
+        let fd = self.world.events.get_mut(&client)?.pop_first()?;
+        assert!(self.accounts.has_os_event(Handle(client), fd));
         if self.byte().is_multiple_of(4) {
             self.events_lost = true;
         } else {
-            self.accounts.os_event_gone(Handle(client));
+            self.accounts.os_event_gone(Handle(client), fd);
         }
         Some(())
     }

@@ -259,7 +259,7 @@ impl Program<'_> {
         let counts = self.accounts.counts();
         assert!(counts.objects <= LIMITS.objects && counts.clients <= LIMITS.clients);
         assert!(counts.channel_groups <= LIMITS.channel_groups && counts.channels <= LIMITS.channels);
-        let events = self.world.events.values().sum();
+        let events = u32::try_from(self.world.events.values().map(BTreeSet::len).sum::<usize>()).unwrap();
         assert!(counts.os_events >= events && (self.events_lost || counts.os_events <= LIMITS.os_events));
         let is_exact = !self.behind && !self.stale;
         if is_exact {

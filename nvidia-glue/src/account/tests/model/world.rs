@@ -102,8 +102,8 @@ pub(super) struct World {
     /// (file, client, channel).
     pub(super) registrations: BTreeMap<(usize, u32, u32), Registration>,
     pub(super) dma: Vec<Dma>,
-    /// Client -> events that wake files.
-    pub(super) events: BTreeMap<u32, u32>,
+    /// Client -> descriptors of events that wake files.
+    pub(super) events: BTreeMap<u32, BTreeSet<i32>>,
     /// (file, first page) -> pages.
     pub(super) ranges: BTreeMap<(usize, u64), u64>,
     pub(super) exports: BTreeMap<(usize, u32), Option<usize>>,
