@@ -65,6 +65,8 @@ pub enum Kind {
     Pinned,
     /// A device or subdevice of a card (classes `0080`, `2080`).
     Device(Card),
+    /// What the driver tells of something (classes `0005`, `0079`).
+    Event,
     /// Anything else.
     Other,
 }
@@ -83,7 +85,9 @@ pub struct ObjectLimits {
     /// Devices and subdevices of each card. The card's firmware keeps each of them, in a heap that all clients of the card share: 96 MiB
     /// for their objects (src/nvidia/inc/kernel/gpu/gsp/gsp_fw_heap.h). When that is full, nobody gets any more.
     pub devices: u32,
-    /// Objects that have no limit of their own and are not memory either (engines' objects, events, shares of groups ...): the firmware
+    /// Events. The driver goes through those of an engine at each of its interrupts, whoever's work it was.
+    pub events: u32,
+    /// Objects that have no limit of their own and are not memory either (engines' objects, shares of groups ...): the firmware
     /// keeps most of them, too.
     pub others: u32,
     /// Pinned memory of programs' own.
@@ -124,6 +128,7 @@ impl Default for ObjectLimits {
             channels: 512,
             address_spaces: 64,
             devices: 1024,
+            events: 2048,
             others: 1 << 14,
             // PyTorch pins a block for each size and worker, some thousand of them.
             pinned: 1 << 14,
@@ -171,6 +176,8 @@ pub enum Counted {
     AddressSpaces,
     /// Devices and subdevices of a card.
     Devices,
+    /// Events of objects.
+    Events,
     /// Objects that have no limit of their own.
     Others,
     /// Objects in total.
@@ -203,6 +210,7 @@ impl std::fmt::Display for Counted {
             Self::Channels => "channels",
             Self::AddressSpaces => "address spaces",
             Self::Devices => "devices and subdevices of a card",
+            Self::Events => "events of objects",
             Self::Others => "objects besides memory and channels",
             Self::Objects => "objects",
             Self::References => "mappings and exports",
@@ -211,7 +219,7 @@ impl std::fmt::Display for Counted {
             Self::Pinned => "pieces of pinned memory",
             Self::RangeGroups => "groups of ranges of managed memory",
             Self::ManagedRanges => "ranges of managed memory",
-            Self::OsEvents => "events",
+            Self::OsEvents => "events that wake files",
             Self::HostMappings => "mappings of the host's memory",
             Self::PageTableKib => "KiB of page tables",
         })

@@ -7,6 +7,7 @@ use super::{
     kernel_mappings::ContextDmaFields,
     locks::{Name, lock},
     making::{Gated, Made, Making, Prepared},
+    overrides,
     topology::Place,
     wanted::Wanted,
 };
@@ -87,7 +88,10 @@ impl Session {
             // In a group that does work it could do some, too, before it is taken off.
             self.wait_to_join(flight, ObjectName::new(alloc.client, alloc.parent))?;
         }
-        let Some(made) = self.make(flight, &making, &[])? else {
+        let told = overrides::put(class.kind, alloc.client, flight.params_mut())?;
+        let made = self.make(flight, &making, &[]);
+        told.take_back(flight.params_mut());
+        let Some(made) = made? else {
             return flight.finish();
         };
         match class.kind {
@@ -212,6 +216,7 @@ fn kind_of(kind: ClassKind, place: Option<(Card, Place)>) -> Kind {
         ClassKind::AddressSpace => Kind::AddressSpace,
         ClassKind::ChannelGroup => Kind::ChannelGroup,
         ClassKind::Channel => Kind::Channel,
+        ClassKind::Event(_) => Kind::Event,
         _ => Kind::Other,
     }
 }

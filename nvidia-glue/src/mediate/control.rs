@@ -200,7 +200,7 @@ impl Session {
     /// `NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY` {policy}, `..._SHARE_OBJECT` {object, policy}.
     fn share_control(&self, flight: &mut Flight<'_>, control: Control) -> Result<Answer, End> {
         let at = if control.id == SHARE_OBJECT { 4 } else { 0 };
-        self.policy_is_own(flight.params().get(at..).unwrap_or_default())?;
+        self.may_be_shared(flight.params().get(at..).unwrap_or_default())?;
         flight.execute(self.driver.as_ref())?;
         flight.finish()
     }

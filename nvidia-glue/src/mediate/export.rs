@@ -79,6 +79,11 @@ impl Session {
             EXPORT_OBJECTS => MANY_EXPORTS,
             _ => return Err(End::Status(Status::NOT_SUPPORTED)),
         };
+        // The driver keeps room for so many with the file.
+        let room = if control.id == EXPORT_OBJECTS { read_number(flight.params(), 8, Width::U16) } else { None };
+        if room.is_some_and(|room| usize::try_from(room).is_ok_and(|room| room > MANY_EXPORTS.most)) {
+            return Err(INVALID);
+        }
         let token = self.token(flight, &layout)?;
         flight.confirm()?;
         let (token, is_new) = match token {

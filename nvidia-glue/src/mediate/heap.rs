@@ -15,6 +15,7 @@ use crate::{
     rm::{
         Status,
         decode::{VidHeap, VidHeapAlloc, VidHeapFunction},
+        memory::HeapMemory,
     },
 };
 
@@ -37,21 +38,25 @@ impl Session {
     }
 
     fn vid_heap_alloc(&self, flight: &mut Flight<'_>, heap: VidHeap, alloc: VidHeapAlloc) -> Result<Answer, End> {
-        let is_video_memory = alloc.request.may_be_video_memory();
-        // As in an allocation by class.
-        if is_video_memory && alloc.request.is_at_fixed_address() {
-            return Err(End::Status(Status::INVALID_ARGUMENT));
+        let made = alloc.request.heap_memory();
+        match made {
+            // As in an allocation by class.
+            HeapMemory::Video if alloc.request.is_at_fixed_address() => {
+                return Err(End::Status(Status::INVALID_ARGUMENT));
+            }
+            HeapMemory::Extended => return Err(End::Status(Status::INVALID_CLASS)),
+            _ => {}
         }
         let process = flight.pid;
         let prepare = |_: &Flight<'_>| {
             let card = || self.card_of(heap.client, heap.parent).ok_or(End::Status(Status::OBJECT_NOT_FOUND));
-            let memory = if is_video_memory {
-                Some((card()?, Bytes(alloc.request.rounded_size())))
-            } else if alloc.request.is_virtual() {
-                let tables = alloc.request.page_tables_at_once();
-                if tables > 0 { Some((card()?, Bytes(tables))) } else { None }
-            } else {
-                Some((Card::HOST, Bytes(alloc.request.size)))
+            let memory = match made {
+                HeapMemory::Video => Some((card()?, Bytes(alloc.request.rounded_size()))),
+                HeapMemory::System | HeapMemory::Extended => Some((Card::HOST, Bytes(alloc.request.host_size()))),
+                HeapMemory::Virtual => match alloc.request.page_tables_at_once() {
+                    0 => None,
+                    tables => Some((card()?, Bytes(tables))),
+                },
             };
             let ask = Ask { client: heap.client, kind: Kind::Memory, memory, process };
             Ok(lock(&self.accounts).reserve(ask)?.into())

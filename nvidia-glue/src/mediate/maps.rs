@@ -25,6 +25,8 @@ use crate::{
 const IDLE_CLIENTS: usize = 16;
 /// Offset of `timeout` there.
 const IDLE_TIMEOUT: usize = 44;
+/// Bytes of `NV_ESC_ATTACH_GPUS_TO_FD`'s ids: of as many cards as there can be (`NV_MAX_DEVICES`).
+const ATTACHED_MOST: usize = 32 * 4;
 /// Offset of the policy in `NVOS57_PARAMETERS`.
 const SHARE_POLICY: usize = 8;
 /// Offset of `length` in `NVOS46_PARAMETERS`; of `dmaOffset` and, since 550, `size` in `NVOS47_PARAMETERS`.
@@ -196,18 +198,21 @@ impl Session {
 
     pub(super) fn share(&self, flight: &mut Flight<'_>, share: Share) -> Result<Answer, End> {
         self.own_client(share.client)?;
-        self.policy_is_own(flight.args.get(SHARE_POLICY..).unwrap_or_default())?;
+        self.may_be_shared(flight.args.get(SHARE_POLICY..).unwrap_or_default())?;
         self.pass(flight)
     }
 
-    /// An `RS_SHARE_POLICY` {target, access mask, type, action} names no client of another container. That others may duplicate an object is
-    /// harmless for the rest: whoever is mediated can only name clients of its own container.
-    pub(super) fn policy_is_own(&self, policy: &[u8]) -> Result<(), End> {
+    /// An `RS_SHARE_POLICY` {target, access mask, type, action} names no client. For each time that it does, the driver keeps an entry with the
+    /// target, and copies all that there are to whatever is shared below (`clientAddAccessBackRef`, `rsShareListCopy`). Nor is there anything to
+    /// do: to the driver, all clients of a container are of one process, the mediator, and may duplicate each other's objects. That others may is
+    /// harmless: whoever is mediated can only name clients of its own container.
+    pub(super) fn may_be_shared(&self, policy: &[u8]) -> Result<(), End> {
         /// `RS_SHARE_TYPE_CLIENT` (src/common/sdk/nvidia/inc/rs_access.h).
         const CLIENT: u64 = 3;
         if read_number(policy, 8, Width::U16) == Some(CLIENT) {
             let target = read_u32(policy, 0).unwrap_or(0);
             self.own_client(Handle(target))?;
+            return Err(End::Status(Status::OK));
         }
         Ok(())
     }
@@ -226,6 +231,10 @@ impl Session {
 
     /// A list of cards' ids, 0 for none.
     pub(super) fn attach_gpus(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        // The driver keeps as many as there are said to be with the file.
+        if flight.args.len() > ATTACHED_MOST {
+            return Err(End::Errno(libc::EINVAL));
+        }
         let mut ids = flight.args.chunks_exact(4).filter(|id| id.iter().any(|byte| *byte != 0));
         if !ids.all(|id| view::cards::names_granted(id, 0, self.grant.names())) {
             return Err(End::Errno(libc::EINVAL));

@@ -25,6 +25,7 @@ mod making;
 mod maps;
 mod observer;
 mod open_files;
+mod overrides;
 mod people;
 mod pieces;
 mod pinned;

@@ -78,7 +78,7 @@ impl Session {
             }
             ClassKind::SystemMemory => {
                 let request = MemoryRequest::of_params(params).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
-                wanted.memory = Some((Card::HOST, Bytes(request.size)));
+                wanted.memory = Some((Card::HOST, Bytes(request.host_size())));
             }
             ClassKind::VirtualMemory if alloc.class == VIRTUAL_MEMORY => {
                 let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;

@@ -31,6 +31,19 @@ pub struct MemoryRequest {
     pub size: u64,
 }
 
+/// What `NV_ESC_RM_VID_HEAP_CONTROL` makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeapMemory {
+    /// Addresses only (class `50A0`).
+    Virtual,
+    /// Of the card (class `0040`).
+    Video,
+    /// Of the host (class `003E`).
+    System,
+    /// Of another node's host (class `0042`).
+    Extended,
+}
+
 impl MemoryRequest {
     /// From the parameters of a memory class; `None` when they are too short.
     pub fn of_params(params: &[u8]) -> Option<Self> {
@@ -47,11 +60,26 @@ impl MemoryRequest {
         self.flags & 0x0008_0000 != 0
     }
 
-    /// Whether `NVOS32_ATTR_LOCATION` may end in video memory: `VIDMEM`, or `ANY` for the driver to choose. What is neither
-    /// that nor host memory counts as video memory too.
-    pub const fn may_be_video_memory(&self) -> bool {
-        const PCI: u32 = 1;
-        !self.is_virtual() && (self.attr >> 25) & 3 != PCI
+    /// What `NV_ESC_RM_VID_HEAP_CONTROL` makes of it: whatever is not said to be the card's memory (`NVOS32_ATTR_LOCATION_VIDMEM`) is the
+    /// host's, also `ANY`. (`_rmVidHeapControlAllocCommon`; before 580 it does not know EGM, which has no meaning there.)
+    pub const fn heap_memory(&self) -> HeapMemory {
+        const USE_EGM: u32 = 1 << 24;
+        const VIDEO: u32 = 0;
+        if self.is_virtual() {
+            HeapMemory::Virtual
+        } else if self.attr2 & USE_EGM != 0 {
+            HeapMemory::Extended
+        } else if (self.attr >> 25) & 3 == VIDEO {
+            HeapMemory::Video
+        } else {
+            HeapMemory::System
+        }
+    }
+
+    /// What the driver takes of the host at most: it rounds up to huge pages where these are asked for.
+    pub const fn host_size(&self) -> u64 {
+        const HUGE: u32 = 3;
+        if (self.attr >> 23) & 3 == HUGE { self.rounded_size() } else { self.size }
     }
 
     /// Page tables that the driver makes of the card's memory at once for addresses that are asked for, unless it is told to wait until

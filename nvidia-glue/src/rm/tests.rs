@@ -3,7 +3,7 @@ use super::{
     decode::*,
     escapes::{Action, ESCAPES, escape},
     layout::write_u32,
-    memory::MemoryRequest,
+    memory::{HeapMemory, MemoryRequest},
     uvm::{UVM_COMMANDS, UvmRule},
     *,
 };
@@ -368,8 +368,17 @@ fn requests_are_rounded_to_the_page_that_the_driver_will_take() {
     ] {
         assert_eq!(request.rounded_size(), rounded, "{what}");
     }
-    assert!(request(0, 0, 1).may_be_video_memory());
-    assert!(!request(1 << 25, 0, 1).may_be_video_memory(), "PCI");
-    assert!(request(3 << 25, 0, 1).may_be_video_memory(), "ANY");
-    assert!(!MemoryRequest { flags: 0x8_0000, attr: 0, attr2: 0, size: 1 }.may_be_video_memory(), "addresses only");
+    for (attr, attr2, made) in [
+        (0, 0, HeapMemory::Video),
+        (1 << 25, 0, HeapMemory::System),
+        (2 << 25, 0, HeapMemory::System),
+        (3 << 25, 0, HeapMemory::System),
+        (0, 1 << 24, HeapMemory::Extended),
+    ] {
+        assert_eq!(request(attr, attr2, 1).heap_memory(), made, "{attr:#x} {attr2:#x}");
+        let virtually = MemoryRequest { flags: 0x8_0000, ..request(attr, attr2, 1) };
+        assert_eq!(virtually.heap_memory(), HeapMemory::Virtual);
+    }
+    assert_eq!(request(1 << 25, 0, 4096).host_size(), 4096);
+    assert_eq!(request(1 << 25 | 3 << 23, 2 << 20, 4096).host_size(), 512 << 20);
 }

@@ -85,8 +85,9 @@ fn numbers_are_limited_reservations_included() {
         channels: 2,
         address_spaces: 3,
         devices: 4,
+        events: 6,
         others: 5,
-        objects: 13,
+        objects: 17,
         references: 2,
         managed_ranges: 1,
         ..ObjectLimits::default()
@@ -99,8 +100,9 @@ fn numbers_are_limited_reservations_included() {
         (Kind::Channel, Counted::Channels, 2),
         (Kind::AddressSpace, Counted::AddressSpaces, 3),
         (Kind::Device(CARD), Counted::Devices, 4),
+        (Kind::Event, Counted::Events, 6),
         (Kind::Other, Counted::Others, 5),
-        (Kind::Memory, Counted::Objects, 13),
+        (Kind::Memory, Counted::Objects, 17),
     ] {
         let mut reserved = Vec::new();
         let refusal = loop {

@@ -2,13 +2,13 @@
 
 use runtime_config::Bytes;
 
-use super::world::{Container, Context, MIB, Machine, host_memory_params, result};
+use super::world::{Container, Context, MIB, Machine, OWNER, host_memory_params, result};
 use crate::{
     account::{Accounts, Card, ObjectLimits},
     mediate::locks::lock,
     rm::{
         Node, Status,
-        layout::{write_u32, write_u64},
+        layout::{read_u32, write_u32, write_u64},
     },
 };
 
@@ -31,6 +31,17 @@ impl Context<'_, '_> {
         self.object(0x3e, &mut host_memory_params(size))
     }
 
+    /// The same by `NV_ESC_RM_VID_HEAP_CONTROL` (`NVOS32_FUNCTION_ALLOC_SIZE`), with `NVOS32_ATTR_LOCATION_ANY`.
+    fn host_memory_by_heap(&self, size: u64) -> Result<u32, Status> {
+        let mut args = vec![0; 184];
+        for (at, value) in [(0, self.client), (4, self.device), (8, 2), (40, OWNER), (56, 3 << 25)] {
+            assert!(write_u32(&mut args, at, value));
+        }
+        assert!(write_u64(&mut args, 88, size));
+        let answer = self.program.escape(self.control, 0x4a, &mut args);
+        result(answer, &args, 20).map(|()| read_u32(&args, 44).unwrap())
+    }
+
     /// `NV_ESC_RM_MAP_MEMORY` of all of it on a file.
     fn map_on(&self, file: i32, memory: u32, length: u64) -> Result<(), Status> {
         let mut args = vec![0; 56];
@@ -44,11 +55,35 @@ impl Context<'_, '_> {
 
     /// Memory that is mapped through a file of its own.
     fn mapped(&self, size: u64) -> Result<(u32, i32), Status> {
-        let memory = self.host_memory(size)?;
+        self.mapped_at(self.host_memory(size)?, size)
+    }
+
+    fn mapped_at(&self, memory: u32, size: u64) -> Result<(u32, i32), Status> {
         let file = self.program.open(Node::Control);
         self.map_on(file, memory, size)?;
         Ok((memory, file))
     }
+}
+
+#[test]
+fn what_the_old_heap_call_takes_of_the_host_counts_alike() {
+    let machine = Machine::new(1);
+    let container = container(&machine, ObjectLimits::default());
+    let program = container.program();
+    let context = program.context(0);
+    let mut files = Vec::new();
+    let status = loop {
+        match context.host_memory_by_heap(16 * MIB) {
+            Ok(memory) => {
+                files.push(context.mapped_at(memory, 16 * MIB).unwrap().1);
+                context.free(memory).unwrap();
+            }
+            Err(status) => break status,
+        }
+        assert!(machine.driver.host_memory_used() <= LIMIT, "{} MiB", machine.driver.host_memory_used() / MIB);
+    };
+    assert_eq!((status, files.len(), charged(&container)), (Status::NO_MEMORY, 4, LIMIT));
+    files.into_iter().for_each(|file| program.close(file));
 }
 
 /// The driver keeps the pages until the file is closed: in a loop, that would be all that the machine has.

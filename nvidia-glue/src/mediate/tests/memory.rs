@@ -9,6 +9,7 @@ use super::{
     world::{Container, GIB, MIB, Machine, OWNER, memory_params, result, words},
 };
 use crate::{
+    account::Card,
     mediate::{Answer, Drift, DriftKind, Stopped, locks::lock, looks::Clock},
     rm::{
         Handle, Node, Status,
@@ -161,22 +162,27 @@ fn the_old_heap_call_is_charged_by_where_the_memory_is() {
     let container = machine.container(&[0], LIMIT);
     let program = container.program();
     let context = program.context(0);
-    let alloc = |location: u32, size: u64| {
+    let alloc_of = |location: u32, attr2: u32, size: u64| {
         // NVOS32_FUNCTION_ALLOC_SIZE.
         let mut args = vec![0; 184];
         for (at, value) in [(0, context.client), (4, context.device), (8, 2), (40, OWNER), (56, location << 25)] {
             assert!(write_u32(&mut args, at, value));
         }
+        assert!(write_u32(&mut args, 144, attr2));
         args[88..96].copy_from_slice(&size.to_le_bytes());
         let answer = program.escape(context.control, 0x4a, &mut args);
         result(answer, &args, 20).map(|()| read_u32(&args, 44).unwrap())
     };
+    let alloc = |location, size| alloc_of(location, 0, size);
     let memory = alloc(0, 2 * MIB).unwrap();
     assert_eq!(container.used(0), 2 * MIB);
     alloc(1, 2 * MIB).unwrap();
     assert_eq!(container.used(0), 2 * MIB, "memory of the host");
     assert_eq!(alloc(0, LIMIT), Err(Status::NO_MEMORY));
-    assert_eq!(alloc(3, LIMIT), Err(Status::NO_MEMORY), "anywhere may be the card");
+    alloc(3, 2 * MIB).unwrap();
+    let of_the_host = lock(&container.session.accounts).card(Card::HOST).unwrap().used.0;
+    assert_eq!((container.used(0), of_the_host), (2 * MIB, 4 * MIB), "anywhere is the host");
+    assert_eq!(alloc_of(0, 1 << 24, MIB), Err(Status::INVALID_CLASS), "another node's memory");
     // NVOS32_FUNCTION_FREE.
     let mut free = vec![0; 184];
     for (at, value) in [(0, context.client), (4, context.device), (8, 3), (44, memory)] {

@@ -11,6 +11,7 @@ mod lent;
 mod managed;
 mod memory;
 mod monitor;
+mod overrides;
 mod pieces;
 mod pinned;
 mod scheduling;

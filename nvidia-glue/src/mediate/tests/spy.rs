@@ -114,6 +114,8 @@ pub(super) struct Spy {
     driver: Arc<SimulatedDriver>,
     seen: Mutex<Vec<Seen>>,
     escapes: Mutex<Vec<(u8, Vec<u8>)>>,
+    /// Parameters of allocations, with the class.
+    allocated: Mutex<Vec<(u32, Vec<u8>)>>,
     card: Mutex<Card>,
     during: Mutex<Option<(u32, During)>>,
     refused: Mutex<HashMap<u32, Status>>,
@@ -138,6 +140,7 @@ impl Spy {
             driver: Arc::clone(&machine.driver),
             seen: Mutex::default(),
             escapes: Mutex::default(),
+            allocated: Mutex::default(),
             card: Mutex::default(),
             during: Mutex::default(),
             refused: Mutex::default(),
@@ -231,6 +234,11 @@ impl Spy {
         seen.into_iter().filter(|(seen, _)| *seen == number).map(|(_, args)| args).collect()
     }
 
+    /// The parameters with which the driver was asked for an object of a class, the last time.
+    pub(super) fn last_params(&self, class: u32) -> Option<Vec<u8>> {
+        lock(&self.allocated).iter().rev().find(|(asked, _)| *asked == class).map(|(_, params)| params.clone())
+    }
+
     /// How many of this control have come since anything was last asked.
     pub(super) fn count(&self, id: u32) -> usize {
         self.seen().iter().filter(|seen| seen.id == id).count()
@@ -289,6 +297,9 @@ impl Driver for Spy {
         }
         let word = |args: &[u8], at| read_u32(args, at).unwrap_or(0);
         let number = (command & 0xff, file.node == Node::Uvm);
+        if let ((0x2b, false), Some(params)) = (number, buffers.first()) {
+            lock(&self.allocated).push((word(args, 12), params.bytes.clone()));
+        }
         let is_one_that_stays = *lock(&self.stays) == Some(word(args, 8));
         let refused = lock(&self.free_refused).or(is_one_that_stays.then_some(Status::INVALID_STATE));
         if let (Some(status), (0x29, false)) = (refused, number) {

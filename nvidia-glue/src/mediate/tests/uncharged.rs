@@ -20,7 +20,7 @@ const GIB_512: u64 = 512 << 30;
 /// What page tables may come to: see `account::page_tables`.
 const TABLES: u64 = 32 * MIB + LIMIT / 128;
 
-fn limited(machine: &Machine, limits: ObjectLimits) -> Container {
+pub(super) fn limited(machine: &Machine, limits: ObjectLimits) -> Container {
     let container = machine.container(&[0], LIMIT);
     *lock(&container.session.accounts) = Accounts::new(&[Bytes(LIMIT)], limits);
     container

@@ -19,6 +19,7 @@ pub(super) const LIMITS: ObjectLimits = ObjectLimits {
     channels: 4,
     address_spaces: 4,
     devices: 4,
+    events: 30,
     others: 30,
     objects: 40,
     references: 40,
