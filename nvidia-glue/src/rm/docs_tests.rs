@@ -204,17 +204,23 @@ fn classes(text: &mut String) {
 fn class_kind(kind: ClassKind) -> &'static str {
     match kind {
         ClassKind::Root => "a client; registered",
-        ClassKind::Device => "a card; must be granted",
+        ClassKind::Device => {
+            "a card; must be granted. Its own address space is its client's alone, in the card's memory"
+        }
         ClassKind::Subdevice => "a part of a card",
         ClassKind::VideoMemory => "video memory; charged",
         ClassKind::SystemMemory => "memory of the host",
         ClassKind::VirtualMemory => "GPU addresses, no memory",
-        ClassKind::AddressSpace => "page directories; limited in number",
+        ClassKind::AddressSpace => {
+            "an address space of the program's own, its page tables in the card's memory; limited in number"
+        }
         ClassKind::ChannelGroup => "a channel group; its context buffers are charged, limited in number",
         ClassKind::Channel => "a channel; limited in number",
         ClassKind::ContextShare => "a share of a channel group",
         ClassKind::Engine => "an engine's object on a channel",
-        ClassKind::Event(_) => "an event; one that calls back into the kernel is refused",
+        ClassKind::Event(_) => {
+            "an event; it wakes and brings no data; limited in number; one that calls back into the kernel is refused"
+        }
         ClassKind::UserSharedData => "a page that tells the card's memory and load; its mapping is replaced",
         ClassKind::Debugger => {
             "looks into an object of the container's own, and into no other container's; never puts off what ends a kernel that failed"

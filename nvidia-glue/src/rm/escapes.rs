@@ -275,7 +275,7 @@ pub const ESCAPES: &[Escape] = &[
     rm("NV_ESC_RM_CONFIG_GET", 0x32, OBSOLETE, &[], "obsolete"),
     rm("NV_ESC_RM_CONFIG_SET", 0x33, OBSOLETE, &[], "obsolete"),
     rm("NV_ESC_RM_DUP_OBJECT", 0x34, Action::Execute, &[layout(28, Some(24))], "a second handle on an object"),
-    rm("NV_ESC_RM_SHARE", 0x35, Action::Execute, &[layout(24, Some(20))], "lets other clients duplicate an object"),
+    rm("NV_ESC_RM_SHARE", 0x35, Action::Execute, &[layout(24, Some(20))], "lets others duplicate an object; done already if it names a client"),
     rm("NV_ESC_RM_CONFIG_GET_EX", 0x37, OBSOLETE, &[], "obsolete"),
     rm("NV_ESC_RM_CONFIG_SET_EX", 0x38, OBSOLETE, &[], "obsolete"),
     rm(
