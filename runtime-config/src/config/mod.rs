@@ -74,6 +74,8 @@ pub struct Config {
     pub fence_other_containers: bool,
     /// What to do about a driver whose calls are not known.
     pub unknown_driver: UnknownDriver,
+    /// What happens to the driver calls of containers that have whole cards.
+    pub whole_cards: WholeCards,
     /// How often what containers are charged is compared with what the driver says.
     pub reconcile_period: Duration,
     /// How long a container's OOM script may run; zero: it is not run.
@@ -147,6 +149,15 @@ pub enum UnknownDriver {
     Refuse,
     /// Use it: their calls are read as those of the nearest known driver.
     Pass,
+}
+
+/// What happens to the driver calls of containers that have whole cards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WholeCards {
+    /// The driver gets them as they are.
+    Direct,
+    /// They are mediated like those of a share, of all that the card has.
+    Mediated,
 }
 
 /// What becomes of a request for a hard cap on a card that cannot take containers off.
@@ -269,6 +280,7 @@ impl Default for Config {
             allow_privileged_quota: false,
             fence_other_containers: true,
             unknown_driver: UnknownDriver::Refuse,
+            whole_cards: WholeCards::Direct,
             reconcile_period: Duration::from_secs(1),
             oom_script_timeout: Duration::from_secs(10),
             default_policy: CardPolicy::Fixed,

@@ -90,7 +90,7 @@ fn the_example_of_simulated_cards_is_read() {
 fn values_are_read() {
     let config = Config::from_toml(
         "state_dir = '/run/other'\nmax_inst = 20\nmemory_scaling = 1.5\ndefault_policy = 'soft'\n\
-         unknown_driver = 'pass'\nreconcile_period = '250ms'\nperiod = '20ms'\nthrottle = 'all'\n\
+         unknown_driver = 'pass'\nwhole_cards = 'mediated'\nreconcile_period = '250ms'\nperiod = '20ms'\nthrottle = 'all'\n\
          hard_caps_unavailable = 'degrade'\noom_script_timeout = '1m 30s'\n\
          supported_driver_capabilities = 'compute, utility'\nshare_by_default = true\n\
          [default_share]\nmemory = '8GiB'\ncompute = 'none'\n\
@@ -102,6 +102,7 @@ fn values_are_read() {
     assert_eq!(config.state_dir, Path::new("/run/other"));
     assert_eq!(config.max_inst, 20);
     assert_eq!(config.unknown_driver, UnknownDriver::Pass);
+    assert_eq!(config.whole_cards, WholeCards::Mediated);
     assert_eq!(config.reconcile_period, Duration::from_millis(250));
     assert_eq!(config.oom_script_timeout, Duration::from_secs(90));
     assert_eq!(config.period, Duration::from_millis(20));
@@ -167,6 +168,10 @@ fn values_out_of_range_are_refused_with_key_line_value_and_range() {
         (
             "throttle = 'copy'".to_owned(),
             ", line 1: throttle = \"copy\" is not accepted; it must be \"compute\", \"compute+copy\" or \"all\"",
+        ),
+        (
+            "whole_cards = 'pass'".to_owned(),
+            ", line 1: whole_cards = \"pass\" is not accepted; it must be \"direct\" or \"mediated\"",
         ),
         (
             "hard_caps_unavailable = 'ignore'".to_owned(),

@@ -9,7 +9,7 @@ use jiff::SignedDuration;
 
 use super::{
     Config, ConfigError, DefaultShare, Driver, DriverKind, HamiDefaults, HardCapsUnavailable, MAX_PERIOD_US,
-    MIN_PERIOD_US, MemoryScaling, SimulatedCards, SimulatedEdges, SimulatedLink, Throttle, UnknownDriver,
+    MIN_PERIOD_US, MemoryScaling, SimulatedCards, SimulatedEdges, SimulatedLink, Throttle, UnknownDriver, WholeCards,
     document::Document, wire,
 };
 use crate::{
@@ -48,6 +48,7 @@ pub(super) fn validate(file: &wire::File, document: &Document<'_>) -> Result<Con
         allow_privileged_quota: file.allow_privileged_quota,
         fence_other_containers: file.fence_other_containers,
         unknown_driver: check.unknown_driver(&file.unknown_driver)?,
+        whole_cards: check.whole_cards(&file.whole_cards)?,
         reconcile_period: check.duration(
             "reconcile_period",
             &file.reconcile_period,
@@ -126,6 +127,17 @@ impl Check<'_> {
             let accepted = "\"compute\", \"compute+copy\" or \"all\"".to_owned();
             self.error("throttle", &format!("{value:?}"), accepted)
         })
+    }
+
+    fn whole_cards(&self, value: &str) -> Result<WholeCards, ConfigError> {
+        match value {
+            "direct" => Ok(WholeCards::Direct),
+            "mediated" => Ok(WholeCards::Mediated),
+            other => {
+                let accepted = "\"direct\" or \"mediated\"".to_owned();
+                Err(self.error("whole_cards", &format!("{other:?}"), accepted))
+            }
+        }
     }
 
     fn hard_caps_unavailable(&self, value: &str) -> Result<HardCapsUnavailable, ConfigError> {

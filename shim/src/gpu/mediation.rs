@@ -8,7 +8,7 @@ use nvidia_glue::{
     ledger::{CardGrant, ComputeEnforcement, Enforcement, Record},
 };
 use runtime_config::{
-    config::{Config, HardCapsUnavailable, UnknownDriver},
+    config::{Config, HardCapsUnavailable, UnknownDriver, WholeCards},
     request::{Isolation, OverMemory, Share},
 };
 
@@ -33,7 +33,7 @@ pub struct ExcessRules {
     pub oom_script_timeout: Duration,
 }
 
-/// `None`: the container shares no card, and looks at none that it could take memory of. `is_confined`: it has no rights that no
+/// `None`: the container shares no card, looks at none that it could take memory of, and has no whole one that is to be mediated. `is_confined`: it has no rights that no
 /// mediator survives; who shares a card is mediated with them, too, where the configuration lets it have a quota that is advice.
 pub(super) fn mediation(
     config: &Config,
@@ -45,7 +45,9 @@ pub(super) fn mediation(
         Enforcement::Mediated => true,
         // In MIG mode a card has no memory but its devices', which the driver holds apart, and tells through capabilities of the caller's.
         Enforcement::Monitor => is_confined && !is_in_mig_mode(grant, inventory),
-        Enforcement::WholeCard | Enforcement::Mig | Enforcement::Admission => false,
+        // Else it could use any card whose file a container with a share hands it.
+        Enforcement::WholeCard => config.whole_cards == WholeCards::Mediated && is_confined,
+        Enforcement::Mig | Enforcement::Admission => false,
     };
     if !record.cards.iter().any(is_mediated) {
         return Ok(None);

@@ -1,6 +1,7 @@
-//! Containers that only look at cards (`utility` alone): they see all, and can have nothing.
+//! Containers that share no card: those that only look at cards (`utility` alone) see all, and can have nothing; those with whole cards have
+//! them without a mediator, unless the configuration wants one.
 
-use integration::{ContainerBuilder, Node, eventually, hostile::OUT_OF_MEMORY};
+use integration::{ContainerBuilder, EgpuConfig, Node, Setup, eventually, hostile::OUT_OF_MEMORY};
 
 use super::{granted, until_free};
 use crate::case::Case;
@@ -12,6 +13,9 @@ pub(crate) fn cases() -> Vec<Case> {
             .needing(crate::attacks::rm_client)
             .only_simulated("four V100 of 32 GiB"),
         Case::egpu("memory::monitoring_with_rights_that_no_mediator_survives_is_told", exempt),
+        Case::egpu("memory::a_whole_card_is_mediated_where_that_is_wanted", whole)
+            .on(whole_cards_mediated)
+            .only_simulated("four V100 of 32 GiB"),
     ]
 }
 
@@ -42,6 +46,30 @@ fn monitor(node: &Node) {
     assert!(node.grant("whole").unwrap().exclusive());
     for container in [whole, neighbour, container] {
         let _ = container.end();
+    }
+    until_free(node);
+}
+
+fn whole_cards_mediated() -> Setup {
+    Setup { egpu: EgpuConfig::with_keys("whole_cards = \"mediated\"\n"), ..Setup::default() }
+}
+
+/// All of its own card, and nothing of another, whatever open files it is handed: its mediator speaks for it.
+fn whole(node: &Node) {
+    let neighbour = granted(node, "neighbour", 4096).hostile(&["hold", "1024"]).start().unwrap();
+    let container = node.container("whole").armed().env("NVIDIA_VISIBLE_DEVICES", "1").start().unwrap();
+    let grant = node.grant("whole").unwrap();
+    assert!(grant.exclusive() && grant.0["mediator"].as_u64().is_some());
+    let (_, output) = container.sh("hostile total");
+    assert_eq!(output.value("status"), 0);
+    assert!(output.value("size_kib") > 30 << 20, "{}", output.stdout());
+    let taken = node.card_used(0);
+    let (_, output) = container.sh("hostile fill 1024");
+    assert_eq!(output.value("status"), OUT_OF_MEMORY);
+    assert!(output.value("got") > 30 << 30, "{}", output.stdout());
+    assert_eq!(node.card_used(0), taken);
+    for container in [container, neighbour] {
+        container.end();
     }
     until_free(node);
 }
