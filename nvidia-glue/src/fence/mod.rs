@@ -229,4 +229,6 @@ fn commands(driver_call: Action) -> Assembler {
 }
 
 #[cfg(test)]
+pub(crate) mod kernel;
+#[cfg(test)]
 mod tests;

@@ -8,8 +8,30 @@ use runtime_config::{Bytes, request::PciBusId};
 use super::{Event, Header, Ioctl, Line, read};
 use crate::{
     cards::Card,
-    rm::{Node, layout::read_u32},
+    rm::{
+        Node, Status,
+        layout::{read_u32, write_u32},
+    },
 };
+
+/// Every program of which there is a trace.
+pub(crate) const PROGRAMS: [&str; 7] = ["nvidia-smi", "cuda", "managed", "pytorch", "export", "ipc", "mps"];
+
+const NO_RIGHTS: Status = Status::INSUFFICIENT_PERMISSIONS;
+
+/// What the simulated driver answers otherwise than the driver did: the class, control or command, its status, the reason.
+pub(crate) const NOT_SIMULATED: &[(u32, Status, &str)] = &[
+    (0xc639, NO_RIGHTS, "MIG sessions: the traced programs had rights that no program in a container has"),
+    (0xc640, NO_RIGHTS, "the same"),
+    (
+        0x2080_0146,
+        Status::NOT_SUPPORTED,
+        "gives back a reservation that a process had not made: they are not simulated",
+    ),
+    (0x2080_014b, Status::OK, "what is in a card's ROM"),
+    (0x2080_182a, Status::OK, "what the machine's bus can do"),
+    (75, Status::OK, "UVM_MM_INITIALIZE of a process in which memory cannot be watched"),
+];
 
 fn word(bytes: &[u8], at: usize) -> u32 {
     read_u32(bytes, at).unwrap()
@@ -35,6 +57,45 @@ pub(crate) fn node(name: &str) -> Node {
 /// Whether it is that escape of the driver's.
 pub(crate) fn is_escape(call: &Ioctl, number: u32) -> bool {
     call.command >> 30 == 3 && call.command >> 8 & 0xff == u32::from(b'F') && call.command & 0xff == number
+}
+
+/// What a call is about: the class of an allocation, the number of a control, else the command.
+pub(crate) fn number(call: &Ioctl) -> u32 {
+    match call.command {
+        _ if is_escape(call, 0x2b) => word(call.args.after(), 12),
+        _ if is_escape(call, 0x2a) => word(call.args.after(), 8),
+        command => command,
+    }
+}
+
+/// A call as people read it.
+pub(crate) fn name(call: &Ioctl) -> String {
+    let subject = call.subject.as_deref().unwrap_or("");
+    format!("{} {subject} ({:#x})", call.name.as_deref().unwrap_or("?"), number(call))
+}
+
+/// Handles that the driver chose, by what it chose when it was recorded.
+#[derive(Debug, Default)]
+pub(crate) struct Handles(BTreeMap<u32, u32>);
+
+impl Handles {
+    /// Today's answer to a call that succeeds.
+    pub(crate) fn answered(&mut self, call: &Ioctl, args: &[u8]) {
+        if is_escape(call, 0x2b) || is_escape(call, 0x34) {
+            self.0.insert(word(call.args.after(), 8), word(args, 8));
+        }
+    }
+
+    /// Bytes of the program's with today's handles where the recorded ones were.
+    pub(crate) fn translated(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        for bytes in bytes.chunks_exact_mut(4) {
+            if let Some(handle) = self.0.get(&word(bytes, 0)) {
+                assert!(write_u32(bytes, 0, *handle));
+            }
+        }
+        bytes
+    }
 }
 
 fn calls(lines: &[Line]) -> impl Iterator<Item = &Ioctl> {

@@ -14,6 +14,7 @@ mod monitor;
 mod overrides;
 mod pieces;
 mod pinned;
+mod replay;
 mod scheduling;
 mod spy;
 mod uncharged;

@@ -1,18 +1,16 @@
 //! A container that only looks at its cards: it sees all of them, and can have nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use super::world::{Container, GIB, MIB, Machine, Program, host_memory_params, uuid_bytes, words};
+use super::{
+    replay::{Replay, machine_of},
+    world::{Container, GIB, MIB, Machine, host_memory_params, uuid_bytes},
+};
 use crate::{
-    cards::Inventory,
     mediate::{Answer, locks::lock},
     rm::{
-        Node, Status,
+        Status,
         layout::{read_u32, write_u32, write_u64},
-    },
-    trace::{
-        Event, Ioctl,
-        recorded::{cards, is_escape, node, recorded},
     },
 };
 
@@ -99,132 +97,15 @@ fn a_limit_of_nothing_alone_refuses_what_takes_memory() {
     assert_eq!(container.used(0), 0);
 }
 
-/// A recorded program, made again by one in a container.
-struct Again<'p, 'a> {
-    program: &'p Program<'a>,
-    files: BTreeMap<u32, (i32, Node)>,
-    /// Handles that the driver chose, by what it chose when it was recorded.
-    handles: BTreeMap<u32, u32>,
-    differences: BTreeSet<String>,
-    compared: usize,
-}
-
-impl Again<'_, '_> {
-    fn translated(&self, bytes: &[u8]) -> Vec<u8> {
-        let handle = |word: &[u8]| {
-            let word = read_u32(word, 0).unwrap();
-            self.handles.get(&word).copied().unwrap_or(word)
-        };
-        let words_of = bytes.chunks_exact(4);
-        let rest = words_of.remainder().to_vec();
-        [words(&words_of.map(handle).collect::<Vec<_>>()), rest].concat()
-    }
-
-    fn call(&mut self, call: &Ioctl) {
-        let mut holders: Vec<Vec<u8>> =
-            call.buffers.iter().map(|buffer| self.translated(&buffer.bytes.before.0)).collect();
-        let mut args = self.translated(&call.args.before.0);
-        for field in &call.files {
-            let number = field.file.map_or(-1, |file| self.files[&file].0);
-            let holder = field.holder.map_or(&mut args, |index| &mut holders[index]);
-            assert!(write_u32(holder, field.offset, number.cast_unsigned()));
-        }
-        // What hangs from another buffer comes after it, so its address is known when that is put down.
-        let mut addresses = BTreeMap::new();
-        for index in (0..holders.len()).rev() {
-            let bytes = std::mem::take(&mut holders[index]);
-            let address = self.program.put(&bytes);
-            addresses.insert(index, address);
-            let buffer = &call.buffers[index];
-            let holder = buffer.holder.map_or(&mut args, |holder| &mut holders[holder]);
-            assert!(write_u64(holder, buffer.offset, address));
-        }
-        let (fd, _) = self.files[&call.file];
-        let answer = self.program.ioctl(fd, call.command, &mut args);
-        let after: Vec<Vec<u8>> = (0..call.buffers.len()).map(|index| self.program.take(addresses[&index])).collect();
-        self.compare(call, &args, &after, answer);
-    }
-
-    fn compare(&mut self, call: &Ioctl, args: &[u8], buffers: &[Vec<u8>], answer: Answer) {
-        let was = call.args.after();
-        let number = match call.command {
-            _ if is_escape(call, 0x2b) => read_u32(was, 12),
-            _ if is_escape(call, 0x2a) => read_u32(was, 8),
-            command => Some(command),
-        };
-        let name = format!("{} {}", call.name.as_deref().unwrap_or("?"), call.subject.as_deref().unwrap_or(""));
-        if MAY_DIFFER.iter().any(|(known, _)| Some(*known) == number) {
-            return;
-        }
-        self.compared += 1;
-        if answer != Answer::Return(call.result) {
-            self.differences.insert(format!("{name}: {answer:?}, was {}", call.result));
-            return;
-        }
-        if let Some(status) = call.status {
-            let abi = self.program.container.session.abi;
-            let row = crate::rm::row(abi, self.files[&call.file].1, call.command).unwrap();
-            let now = row.status(args).map_or(0, |status| status.0);
-            if now != status {
-                self.differences.insert(format!("{name}: status {now:#x}, was {status:#x}"));
-                return;
-            }
-        }
-        if is_escape(call, 0x2b) || is_escape(call, 0x34) {
-            self.handles.insert(read_u32(was, 8).unwrap(), read_u32(args, 8).unwrap());
-        }
-        // The sizes of the card, as the driver told them then.
-        if number == Some(0x2080_1303) {
-            for (now, was) in buffers[0][4..].chunks_exact(8).zip(call.buffers[0].bytes.after()[4..].chunks_exact(8)) {
-                let total = [0x08, 0x09].contains(&read_u32(was, 0).unwrap());
-                if total && u64::from(read_u32(now, 4).unwrap()) < (139 * GIB) >> 10 {
-                    self.differences.insert(format!("{name}: {now:?}, was {was:?}"));
-                }
-            }
-        }
-    }
-}
-
-/// Replies that differ, and may, with the reason.
-const MAY_DIFFER: &[(u32, &str)] = &[
-    (0xc639, "MIG sessions: the traced program had rights that no program in a container has"),
-    (0xc640, "the same"),
-    (0x2080_014b, "what is in a card's ROM"),
-    (75, "UVM_MM_INITIALIZE of a process in which memory cannot be watched"),
-];
-
 #[test]
 fn nvidia_smi_is_answered_as_it_was() {
-    let (header, lines) = recorded("nvidia-smi");
-    let like = &Machine::new(1).inventory.cards[0];
-    let all: Vec<_> = cards(&lines, like);
-    let machine =
-        Machine::of(Inventory { driver_version: header.driver.unwrap(), cards: all, ..Machine::new(1).inventory });
-    let granted: Vec<usize> = (0..machine.inventory.cards.len()).collect();
-    let monitor = machine.container(&granted, 0);
-    let program = monitor.program();
-    let mut again = Again {
-        program: &program,
-        files: BTreeMap::new(),
-        handles: BTreeMap::new(),
-        differences: BTreeSet::new(),
-        compared: 0,
-    };
-    for line in &lines {
-        match &line.event {
-            Event::Open { file, node: name } => {
-                let node = node(name);
-                again.files.insert(*file, (program.open(node), node));
-            }
-            Event::Close { file } => program.close(again.files.remove(file).unwrap().0),
-            Event::Ioctl(call) => again.call(call),
-            _ => {}
-        }
-    }
-    assert_eq!(again.differences, BTreeSet::new());
-    assert!(again.compared > 150, "{} calls were compared", again.compared);
+    let (machine, lines) = machine_of("nvidia-smi");
+    let monitor = machine.container(&[0, 1], 0);
+    let mut replay = Replay::in_container(&monitor, 0, 139 * GIB..=140 * GIB);
+    replay.run(&lines);
+    assert_eq!(replay.differences, BTreeSet::new());
+    assert!(replay.compared > 150, "{} calls were compared", replay.compared);
     assert_eq!(*lock(&monitor.told.over_memory), []);
-    program.exit();
     assert_eq!(monitor.session.reconcile(), []);
     monitor.assert_nothing_left();
 }

@@ -232,7 +232,7 @@ pub(super) struct Container {
     pub(super) session: Session,
     pub(super) told: Arc<Told>,
     people: Arc<Everybody>,
-    driver: Arc<SimulatedDriver>,
+    pub(super) driver: Arc<SimulatedDriver>,
     next_pid: Arc<AtomicI32>,
     pub(super) inventory: Inventory,
 }
@@ -338,6 +338,16 @@ impl<'a> Program<'a> {
         lock(&self.container.people.processes).remove(&self.pid);
         lock(&self.process.files).clear();
         self.pid
+    }
+
+    /// Another process, with the same open files under the same numbers. No mapping of a UVM file is inherited.
+    pub(super) fn fork(&self) -> Self {
+        let child = self.container.program();
+        let files = lock(&self.process.files);
+        let same = files.iter().map(|(fd, file)| (*fd, file.try_clone().unwrap()));
+        lock(&child.process.files).extend(same);
+        drop(files);
+        child
     }
 
     /// It executes another program: descriptors are closed, mappings gone.

@@ -5,18 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::trace::{
     Event, Ioctl,
-    recorded::{self, is_escape, node, recorded},
+    recorded::{self, Handles, NOT_SIMULATED, PROGRAMS, is_escape, name, node, number, recorded},
 };
-
-/// Replies that differ, and may: the classes and controls, with the reason.
-const MAY_DIFFER: &[(u32, &str)] = &[
-    (0xc639, "MIG sessions: the traced programs had rights that no program in a container has"),
-    (0xc640, "the same"),
-    (0x2080_0146, "gives back a reservation that a process had not made: reservations are not simulated"),
-    (0x2080_014b, "what is in a card's ROM"),
-    (0x2080_182a, "what the machine's bus can do"),
-    (75, "UVM_MM_INITIALIZE of a process in which memory cannot be watched"),
-];
 
 /// One trace on one simulated machine.
 struct Replay {
@@ -24,8 +14,7 @@ struct Replay {
     /// As a mediator has them.
     own: Vec<DeviceFile>,
     files: BTreeMap<u32, DeviceFile>,
-    /// Handles that the driver chose, by what it chose when it was recorded.
-    handles: BTreeMap<u32, u32>,
+    handles: Handles,
     differences: BTreeSet<String>,
     compared: usize,
     _state_dir: tempfile::TempDir,
@@ -48,7 +37,7 @@ impl Replay {
             driver,
             own,
             files: BTreeMap::new(),
-            handles: BTreeMap::new(),
+            handles: Handles::default(),
             differences: BTreeSet::new(),
             compared: 0,
             _state_dir: state_dir,
@@ -61,31 +50,21 @@ impl Replay {
                 }
                 Event::Close { file } => drop(replay.files.remove(file)),
                 Event::Ioctl(call) => replay.call(call),
+                // The kernel maps, and makes processes. What the mediator makes of that, mediate/tests/replay.rs tells.
                 _ => {}
             }
         }
         replay
     }
 
-    /// Puts today's handles where the recorded ones are.
-    fn translate(&self, bytes: &mut [u8]) {
-        for word in bytes.chunks_exact_mut(4) {
-            if let Some(handle) = self.handles.get(&get(word, 0)) {
-                put(word, 0, *handle);
-            }
-        }
-    }
-
     fn call(&mut self, call: &Ioctl) {
-        let mut args = call.args.before.0.clone();
-        self.translate(&mut args);
+        let mut args = self.handles.translated(&call.args.before.0);
         let holder = |holder: Option<usize>| holder.map_or(Holder::Args, Holder::Buffer);
         let mut buffers: Vec<Buffer> = call
             .buffers
             .iter()
             .map(|buffer| {
-                let mut bytes = buffer.bytes.before.0.clone();
-                self.translate(&mut bytes);
+                let bytes = self.handles.translated(&buffer.bytes.before.0);
                 Buffer { holder: holder(buffer.holder), offset: buffer.offset, bytes }
             })
             .collect();
@@ -104,43 +83,31 @@ impl Replay {
     }
 
     fn compare(&mut self, call: &Ioctl, args: &[u8], buffers: &[Buffer], result: Result<i32, Option<i32>>) {
-        let after = call.args.after();
-        let name = call.name.as_deref().unwrap_or("?");
-        let subject = call.subject.as_deref().unwrap_or("");
-        let number = match call.command {
-            _ if is_escape(call, 0x2b) => get(after, 12),
-            _ if is_escape(call, 0x2a) => get(after, 8),
-            command => command,
-        };
-        if MAY_DIFFER.iter().any(|(known, _)| *known == number) {
-            return;
-        }
+        let name = name(call);
         self.compared += 1;
         let was = i32::try_from(call.result).unwrap();
         if result != (if was < 0 { Err(Some(-was)) } else { Ok(was) }) {
-            self.differences.insert(format!("{name} {subject}: {result:?}, was {}", call.result));
+            self.differences.insert(format!("{name}: {result:?}, was {}", call.result));
             return;
         }
         if let Some(was) = call.status {
             let row = crate::rm::row(abi(), self.files[&call.file].node, call.command).unwrap();
             let status = row.status(args).map_or(0, |status| status.0);
+            let known = NOT_SIMULATED.iter().find(|(known, ..)| *known == number(call));
             if status != was {
-                self.differences.insert(format!("{name} {subject} ({number:#x}): status {status:#x}, was {was:#x}"));
+                if known.is_none_or(|(_, known, _)| known.0 != status) {
+                    self.differences.insert(format!("{name}: status {status:#x}, was {was:#x}"));
+                }
                 return;
             }
         }
-        if is_escape(call, 0x2b) {
-            self.handles.insert(get(after, 8), get(args, 8));
-            // Memory has the size that the driver gave it.
-            if matches!(get(after, 12), 0x40 | 0x3e) {
-                let (is, was) = (get_u64(&buffers[0].bytes, 64), get_u64(call.buffers[0].bytes.after(), 64));
-                if is != was {
-                    self.differences.insert(format!("{name} {subject}: {is} bytes, were {was}"));
-                }
+        self.handles.answered(call, args);
+        // Memory has the size that the driver gave it.
+        if is_escape(call, 0x2b) && matches!(number(call), 0x40 | 0x3e) {
+            let (is, was) = (get_u64(&buffers[0].bytes, 64), get_u64(call.buffers[0].bytes.after(), 64));
+            if is != was {
+                self.differences.insert(format!("{name}: {is} bytes, were {was}"));
             }
-        }
-        if is_escape(call, 0x34) {
-            self.handles.insert(get(after, 8), get(args, 8));
         }
     }
 
@@ -158,7 +125,7 @@ fn abi() -> crate::rm::Abi {
 #[test]
 fn real_programs_are_answered_as_they_were() {
     let mut differences = Vec::new();
-    for program in ["nvidia-smi", "cuda", "managed", "pytorch", "export", "ipc", "mps"] {
+    for program in PROGRAMS {
         let mut replay = Replay::of(program);
         differences.extend(replay.differences.iter().map(|difference| format!("{program}: {difference}")));
         assert!(replay.compared > 100, "{program}: {} calls were compared", replay.compared);
