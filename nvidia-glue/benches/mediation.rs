@@ -26,7 +26,7 @@ use nvidia_glue::{
     cards::{Inventory, Roots, discover},
     driver::{DeviceFile, Driver, DriverCall, FileWatch, NvidiaDriver, OwnClient, SimulatedDriver},
     mediate::{
-        Answer, Caller, CallerError, Drift, GrantedCard, Observer, OverMemoryEvent, Pid, Processes, Session,
+        Answer, Caller, CallerError, Drift, GrantedCard, Numbers, Observer, OverMemoryEvent, Pid, Processes, Session,
         SessionSetup, Stopped, UnknownCall, UvmMapping,
     },
     rm::{DriverRelease, Handle, Node},
@@ -91,7 +91,7 @@ fn session(inventory: &Inventory, driver: Arc<Silent>) -> Session {
         pci: card.pci,
         memory_limit: Bytes(8 << 30),
         monitored: false,
-        total: card.memory,
+        whole: false,
         model: card.model.clone(),
     };
     let setup = SessionSetup {
@@ -309,8 +309,8 @@ impl Caller for Program {
     fn thread(&self) -> i32 {
         1000
     }
-    fn pid_in_container(&self) -> Result<i32, CallerError> {
-        Ok(1)
+    fn numbers(&self) -> Result<Numbers, CallerError> {
+        Ok(Numbers::new(Vec::new()))
     }
     fn is_waiting(&self) -> bool {
         true

@@ -23,8 +23,8 @@ use nvidia_glue::{
     cards::{Card, Health, Inventory, Source},
     driver::SimulatedDriver,
     mediate::{
-        Answer, Caller, CallerError, Drift, GrantedCard, Observer, OverMemoryEvent, Pid, Processes, Session,
-        SessionSetup, Stopped, UnknownCall, UvmMapping,
+        Answer, Caller, CallerError, Drift, GrantedCard, Number, Numbers, Observer, OverMemoryEvent, Pid, Processes,
+        Session, SessionSetup, Stopped, UnknownCall, UvmMapping,
     },
     rm::DriverRelease,
     schedule::Gate,
@@ -107,8 +107,8 @@ impl Caller for SelfCaller {
         gettid().as_raw()
     }
 
-    fn pid_in_container(&self) -> Result<i32, CallerError> {
-        Ok(7)
+    fn numbers(&self) -> Result<Numbers, CallerError> {
+        Ok(Numbers::new(vec![Number { namespace: 1, pid: 7 }]))
     }
 
     fn is_waiting(&self) -> bool {
@@ -231,7 +231,7 @@ fn container() -> Container {
         minor: 0,
         pci,
         memory_limit: Bytes(QUOTA),
-        total: Bytes(CARD),
+        whole: false,
         model: card.model.clone(),
     };
     let inventory = Inventory {

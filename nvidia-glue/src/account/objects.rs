@@ -103,7 +103,7 @@ impl ObjectCounts {
             Kind::AddressSpace => Some(&mut self.address_spaces),
             Kind::Device(card) => Some(self.devices.entry(card).or_default()),
             Kind::Event => Some(&mut self.events),
-            Kind::Other => Some(&mut self.others),
+            Kind::Engine(_) | Kind::Other => Some(&mut self.others),
             Kind::Pinned => Some(&mut self.pinned),
             Kind::Memory => None,
         }
@@ -120,7 +120,7 @@ impl ObjectCounts {
             Kind::AddressSpace => Some((self.address_spaces, limits.address_spaces, Counted::AddressSpaces)),
             Kind::Device(card) => Some((self.devices_of(card), limits.devices, Counted::Devices)),
             Kind::Event => Some((self.events, limits.events, Counted::Events)),
-            Kind::Other => Some((self.others, limits.others, Counted::Others)),
+            Kind::Engine(_) | Kind::Other => Some((self.others, limits.others, Counted::Others)),
             Kind::Pinned => Some((self.pinned, limits.pinned, Counted::Pinned)),
             Kind::Memory => None,
         };

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use foldhash::HashSet;
 use runtime_config::units::Bytes;
 
-use super::{Accounts, Card, CardUsage, ExportFile, Kind, ObjectName, Refusal, UvmFile};
+use super::{Accounts, Card, CardUsage, ExportFile, Kind, ObjectName, Refusal, UvmFile, tree::Index};
 use crate::{mediate::Pid, rm::Handle};
 
 /// How many there are of what.
@@ -153,6 +153,27 @@ impl Accounts {
     /// Whether freeing an object would leave something that tells it, or what goes with it, of its errors. A client's own handle leaves nothing.
     pub fn is_told_by_others(&self, name: ObjectName) -> bool {
         name.object != name.client && self.tree.find(name).is_some_and(|index| self.tree.is_told_by_others(index))
+    }
+
+    /// Who made the clients that have an object of `class` on `card`: an engine's, MPS's, or the card's subdevice, whose class stands for all
+    /// users of the card. One that is below no device (MPS's) is on all cards.
+    pub fn holders(&self, class: u32, card: Card) -> BTreeSet<Pid> {
+        const SUBDEVICE: u32 = 0x2080;
+        let is_meant = |(index, kind): (Index, Kind)| match kind {
+            Kind::Device(on) => class == SUBDEVICE && on == card,
+            Kind::Engine(of) => of == class && self.card_above(index).is_none_or(|on| on == card),
+            _ => false,
+        };
+        let meant = self.tree.objects().filter(|(index, object)| is_meant((*index, object.kind)));
+        meant.filter_map(|(_, object)| self.owner(object.name.client)).collect()
+    }
+
+    fn card_above(&self, index: Index) -> Option<Card> {
+        let mut above = std::iter::successors(self.tree.parent(index), |index| self.tree.parent(*index));
+        above.find_map(|index| match self.tree.get(index)?.kind {
+            Kind::Device(card) => Some(card),
+            _ => None,
+        })
     }
 
     /// Every client, in no order.

@@ -73,6 +73,11 @@ impl Tree {
         self.slots.get(index as usize).filter(|object| object.alive)
     }
 
+    /// Every object.
+    pub(super) fn objects(&self) -> impl Iterator<Item = (Index, &Object)> {
+        (0..).zip(&self.slots).filter(|(_, object)| object.alive)
+    }
+
     /// What an object is below.
     pub(super) fn parent(&self, index: Index) -> Option<Index> {
         self.get(index)?.parent

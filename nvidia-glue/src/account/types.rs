@@ -67,6 +67,8 @@ pub enum Kind {
     Device(Card),
     /// What the driver tells of something (classes `0005`, `0079`).
     Event,
+    /// An engine's object, or MPS's, of this class: by those the driver lists processes.
+    Engine(u32),
     /// Anything else.
     Other,
 }

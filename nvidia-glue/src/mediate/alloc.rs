@@ -72,7 +72,7 @@ impl Session {
         let prepare = |flight: &Flight<'_>| {
             let Wanted { memory, place, dependencies, references, notifiers, gated } =
                 self.wanted(flight, alloc, class)?;
-            let ask = Ask { client: alloc.client, kind: kind_of(class.kind, place), memory, process: pid };
+            let ask = Ask { client: alloc.client, kind: kind_of(class, place), memory, process: pid };
             let reservation = lock(&self.accounts).reserve(ask)?;
             Ok(Prepared { dependencies, references, notifiers, place, gated, ..reservation.into() })
         };
@@ -207,16 +207,20 @@ impl Session {
 const PARAMS_MOST: u32 = 4096;
 /// Offset of `NVOS39_PARAMETERS.hObjectNew`.
 const CONTEXT_DMA_OBJECT: usize = 8;
-fn kind_of(kind: ClassKind, place: Option<(Card, Place)>) -> Kind {
+/// `MPS_COMPUTE`.
+const MPS: u32 = 0x900e;
+fn kind_of(class: &Class, place: Option<(Card, Place)>) -> Kind {
     if let Some((card, Place::Device | Place::Subdevice)) = place {
         return Kind::Device(card);
     }
-    match kind {
+    match class.kind {
         ClassKind::VideoMemory | ClassKind::SystemMemory | ClassKind::VirtualMemory => Kind::Memory,
         ClassKind::AddressSpace => Kind::AddressSpace,
         ClassKind::ChannelGroup => Kind::ChannelGroup,
         ClassKind::Channel => Kind::Channel,
         ClassKind::Event(_) => Kind::Event,
+        ClassKind::Engine => Kind::Engine(class.id),
+        _ if class.id == MPS => Kind::Engine(MPS),
         _ => Kind::Other,
     }
 }

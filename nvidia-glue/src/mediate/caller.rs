@@ -6,6 +6,37 @@ use std::{fs::File, io};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pid(pub i32);
 
+/// A process's number in one pid namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Number {
+    /// The namespace: its inode, which is no other's while a process is in it.
+    pub namespace: u64,
+    /// Its pid there.
+    pub pid: i32,
+}
+
+/// What a process is called: a number in its pid namespace and in each around it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Numbers(Vec<Number>);
+
+impl Numbers {
+    /// From the mediator's namespace inwards; the last is the process's own.
+    pub const fn new(inwards: Vec<Number>) -> Self {
+        Self(inwards)
+    }
+
+    /// In the container's first namespace, which is the next after the mediator's; in the mediator's where the container has none of its own.
+    pub fn in_container(&self) -> i32 {
+        self.0.get(1).or(self.0.first()).map_or(0, |number| number.pid)
+    }
+
+    /// As `viewer` would call it; `None`: it is not in the viewer's namespace, nor in one below that, so it does not exist there.
+    pub fn seen_by(&self, viewer: &Self) -> Option<i32> {
+        let namespace = viewer.0.last()?.namespace;
+        self.0.iter().find(|number| number.namespace == namespace).map(|number| number.pid)
+    }
+}
+
 /// Why the caller could not be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum CallerError {
@@ -91,11 +122,11 @@ pub trait Caller {
     /// The calling thread's id, in the mediator's pid namespace.
     fn thread(&self) -> i32;
 
-    /// The calling process's number in its own pid namespace.
+    /// The calling process's numbers.
     ///
     /// # Errors
     /// When it is gone.
-    fn pid_in_container(&self) -> Result<i32, CallerError>;
+    fn numbers(&self) -> Result<Numbers, CallerError>;
 
     /// Whether the call still waits for its answer, and so has all the time.
     fn is_waiting(&self) -> bool;

@@ -5,10 +5,9 @@ use super::{
     call::{End, Flight},
     context,
     locks::{Name, lock},
-    view::{self, processes::Shown},
+    view,
 };
 use crate::{
-    account::Card,
     driver::Holder,
     rm::{
         Handle, Status,
@@ -94,7 +93,7 @@ impl Session {
         }
         // Nobody makes another card's object of the handle between the answer and its rewriting.
         self.locks.with(&[Name::Client(control.client)], || {
-            let status = flight.execute(self.driver.as_ref())?;
+            let status = self.execute_view(flight, control, kind)?;
             if status.is_ok() { self.rewrite(flight, control, kind) } else { Ok(()) }
         })?;
         flight.finish()
@@ -103,24 +102,9 @@ impl Session {
     fn rewrite(&self, flight: &mut Flight<'_>, control: Control, kind: ViewKind) -> Result<(), End> {
         let names = self.grant.names();
         match kind {
-            ViewKind::FbInfo | ViewKind::FbInfoV2 | ViewKind::FbRegionInfo => {
-                let card = self.card_of(control.client, control.object).ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
-                let Some(shown) = self.grant.shown(card, &lock(&self.accounts)) else { return Ok(()) };
-                match kind {
-                    ViewKind::FbInfoV2 => view::memory::fb_info_v2(flight.params_mut(), shown),
-                    ViewKind::FbRegionInfo => view::memory::fb_regions(flight.params_mut(), shown),
-                    _ => {
-                        let count = read_u32(flight.params(), 0).unwrap_or(0);
-                        if let Some(list) = flight.buffers.get_mut(1) {
-                            view::memory::fb_info(&mut list.bytes, count, shown);
-                        }
-                    }
-                }
-            }
-            ViewKind::Pids => {
-                let own = self.shown_processes(control);
-                view::processes::pids(flight.params_mut(), mediator_pid(), &own);
-            }
+            ViewKind::FbInfo | ViewKind::FbInfoV2 | ViewKind::FbRegionInfo => self.rewrite_sizes(flight, control, kind)?,
+            ViewKind::Pids => self.list_processes(flight, control),
+            ViewKind::SessionStats => self.rewrite_sessions(flight, control),
             ViewKind::UtilSamples => self.rewrite_samples(flight, control),
             ViewKind::VideoEngineSample => self.rewrite_video_sample(flight, control),
             ViewKind::AttachedIds => view::cards::attached_ids(flight.params_mut(), names),
@@ -161,31 +145,13 @@ impl Session {
         if count == 0 || count > view::processes::MOST_PID_INFOS {
             return Err(End::Status(Status::INVALID_ARGUMENT));
         }
-        let own = self.shown_processes(control);
+        let own = self.shown_processes(flight, control);
         view::processes::pid_info(flight.params_mut(), &own);
         let row = flight.row;
         if !row.set_status(&mut flight.args, Status::OK) {
             return Err(End::Errno(libc::EINVAL));
         }
         flight.finish()
-    }
-
-    /// The container's processes that use the card that a control is made on.
-    fn shown_processes(&self, control: Control) -> Vec<Shown> {
-        self.card_of(control.client, control.object).map(|card| self.processes_on(card)).unwrap_or_default()
-    }
-
-    /// The container's processes that use a card, by their pids in the container.
-    pub(super) fn processes_on(&self, card: Card) -> Vec<Shown> {
-        let users: Vec<_> = lock(&self.accounts).users().filter(|(_, used_card, _)| *used_card == card).collect();
-        let people = lock(&self.people);
-        let shown = |(pid, _, used)| {
-            let pid = u32::try_from(people.pid_in_container(pid)?).ok()?;
-            Some(Shown { pid, used })
-        };
-        let mut shown: Vec<Shown> = users.into_iter().filter_map(shown).collect();
-        shown.sort_by_key(|process| process.pid);
-        shown
     }
 
     /// Refuses parameters that name a client of somebody else's.

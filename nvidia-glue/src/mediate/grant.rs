@@ -125,9 +125,9 @@ impl Grant {
 
     /// What the container is to see of a card's memory; `None`: it has the whole card or looks at it, and sees what there is.
     pub(super) fn shown(&self, card: Card, accounts: &Accounts) -> Option<memory::Shown> {
-        let own = self.get(card).filter(|own| !own.granted.monitored)?;
+        self.get(card).filter(|own| !own.granted.monitored && !own.granted.whole)?;
         let usage = accounts.card(card).ok()?;
-        (usage.limit < own.granted.total).then_some(memory::Shown { limit: usage.limit, used: usage.used })
+        Some(memory::Shown { limit: usage.limit, used: usage.used })
     }
 }
 

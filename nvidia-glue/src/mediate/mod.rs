@@ -19,6 +19,7 @@ mod heap;
 mod host_mappings;
 mod kept;
 mod kernel_mappings;
+mod listing;
 mod locks;
 mod looks;
 mod making;
@@ -37,6 +38,7 @@ mod root_clients;
 mod scheduling;
 mod session;
 mod setup;
+mod sizes;
 #[cfg(test)]
 mod tests;
 mod topology;
@@ -52,7 +54,7 @@ use std::time::Duration;
 /// holders, and when nothing else holds it.
 const TRANSIT: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(5)];
 
-pub use caller::{Caller, CallerError, Pid};
+pub use caller::{Caller, CallerError, Number, Numbers, Pid};
 pub use kept::StillHeld;
 pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, UnknownCall, UnknownKind};
 pub use processes::{Processes, UvmMapping};

@@ -2,14 +2,14 @@
 
 use foldhash::HashMap;
 
-use super::Pid;
+use super::{Numbers, Pid};
 use crate::account::Mm;
 
 /// One process.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Known {
-    /// Its pid in the container.
-    pub(super) pid_in_container: i32,
+    /// What it is called in the container.
+    numbers: Numbers,
     /// Its address space; `None` until it matters.
     memory: Option<Mm>,
 }
@@ -28,8 +28,8 @@ impl People {
     }
 
     /// A process made its first call; `false`: it is known already.
-    pub(super) fn add(&mut self, pid: Pid, pid_in_container: i32) -> bool {
-        let known = Known { pid_in_container, memory: None };
+    pub(super) fn add(&mut self, pid: Pid, numbers: Numbers) -> bool {
+        let known = Known { numbers, memory: None };
         match self.known.entry(pid) {
             std::collections::hash_map::Entry::Occupied(_) => false,
             std::collections::hash_map::Entry::Vacant(entry) => {
@@ -49,7 +49,13 @@ impl People {
     }
 
     pub(super) fn pid_in_container(&self, pid: Pid) -> Option<i32> {
-        self.known.get(&pid).map(|known| known.pid_in_container)
+        self.known.get(&pid).map(|known| known.numbers.in_container())
+    }
+
+    /// What another process of the container would call it; `None`: there it does not exist.
+    pub(super) fn pid_seen_by(&self, pid: Pid, viewer: Pid) -> Option<u32> {
+        let seen = self.known.get(&pid)?.numbers.seen_by(&self.known.get(&viewer)?.numbers)?;
+        u32::try_from(seen).ok()
     }
 
     /// The other processes whose address space has a number.

@@ -223,8 +223,8 @@ impl Session {
     pub(super) fn known_caller(&self, caller: &dyn Caller) -> Result<Pid, End> {
         let pid = caller.pid()?;
         if !lock(&self.people).knows(pid) {
-            let pid_in_container = caller.pid_in_container()?;
-            if lock(&self.people).add(pid, pid_in_container) {
+            let numbers = caller.numbers()?;
+            if lock(&self.people).add(pid, numbers) {
                 self.observer.new_process(pid);
             }
         }

@@ -47,14 +47,13 @@ pub struct GrantedCard {
     pub minor: u32,
     /// PCI address.
     pub pci: PciBusId,
-    /// Bytes that the container may have of it, floored to whole KiB. `total` or more: the whole card; its view is left as the
-    /// driver shows it.
+    /// Bytes that the container may have of it, floored to whole KiB. May be more than the card has, where the node lets grants exceed it.
     pub memory_limit: Bytes,
+    /// The container has the card without a quota: its view is left as the driver shows it.
+    pub whole: bool,
     /// The container only looks at the card (monitoring): its view is left as the driver shows it, though its limit is less than the
     /// card. For a limit of 0.
     pub monitored: bool,
-    /// Bytes that the card has, NVML's total.
-    pub total: Bytes,
     /// `NVIDIA H200`.
     pub model: String,
 }

@@ -197,7 +197,7 @@ impl Session {
         if card.is_some_and(|card| self.is_monitored(card)) {
             return nameless_samples(flight.params_mut());
         }
-        let own = card.map(|card| self.processes_on(card)).unwrap_or_default();
+        let own = card.map(|card| self.processes_on(card, flight.pid)).unwrap_or_default();
         // Neither samples nor switches tell the processes of one mediator apart.
         let most = own.iter().max_by_key(|process| process.used).map(|process| process.pid);
         let known = card.and_then(|card| self.utilization(card)).map(|utilization| &utilization.known);

@@ -112,7 +112,7 @@ fn card(
         pci: card.pci,
         limit: if is_whole { card.memory } else { grant.memory },
         monitored,
-        total: card.memory,
+        whole: is_whole,
         model: card.model.clone(),
         is_capped: grant.compute_by == ComputeEnforcement::Windows,
         needs_windows: grant.is_hard_cap() && unavailable == HardCapsUnavailable::Refuse,

@@ -170,7 +170,7 @@ impl Events {
     fn end_hold_up(&self) {
         for process in self.mediation.processes.hold_up(LOOK_LIMIT) {
             let reason = format!("it could not be looked into for {} s", LOOK_LIMIT.as_secs());
-            let (pid, pid_in_container, reason) = (process.pid, process.pid_in_container, KillReason::Drift(reason));
+            let (pid, pid_in_container, reason) = (process.pid, process.pid_in_container(), KillReason::Drift(reason));
             self.mediation.outbox.put(FromMediator::Kill { pid, pid_in_container, reason }, Some(process));
         }
     }

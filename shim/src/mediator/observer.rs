@@ -65,7 +65,7 @@ impl Reporter {
     fn kill(&self, pid: Pid, reason: KillReason) {
         // One that is gone needs no killing.
         let Some(process) = self.processes.find(pid) else { return };
-        let pid_in_container = process.pid_in_container;
+        let pid_in_container = process.pid_in_container();
         self.outbox.put(FromMediator::Kill { pid: pid.0, pid_in_container, reason }, Some(process));
     }
 
@@ -172,7 +172,7 @@ mod tests {
     };
 
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
-    use nvidia_glue::mediate::DriftKind;
+    use nvidia_glue::mediate::{DriftKind, Numbers};
     use runtime_config::Bytes;
 
     use super::*;
@@ -208,7 +208,7 @@ mod tests {
         let pids: Vec<i32> = children.0.iter().map(|child| child.id().cast_signed()).collect();
         // The third one uses no driver.
         for pid in &pids[..2] {
-            processes.enter(*pid, *pid, |_| ()).unwrap();
+            processes.enter(*pid, || Ok(Numbers::new(Vec::new())), |_| ()).unwrap();
         }
         let told = || -> Vec<(FromMediator, Option<std::os::fd::OwnedFd>)> {
             outbox.put(FromMediator::Pong, None);

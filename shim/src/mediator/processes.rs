@@ -22,9 +22,9 @@ use nix::{
         timerfd::{ClockId, TimerFd, TimerFlags},
     },
 };
-use nvidia_glue::mediate::{Pid, Processes, UvmMapping};
+use nvidia_glue::mediate::{Numbers, Pid, Processes, UvmMapping};
 
-use super::caller::numbers;
+use super::caller::{numbers, pids};
 use crate::{sync::lock, sys};
 
 /// Longer than that no process can be looked into, unless it keeps the kernel from it (with a page that does not come, while
@@ -36,7 +36,7 @@ pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) pid: i32,
-    pub(super) pid_in_container: i32,
+    pub(super) numbers: Numbers,
     pub(super) pidfd: OwnedFd,
     /// Its name in the epoll set; never used twice, as pids are.
     token: u64,
@@ -46,7 +46,11 @@ impl Process {
     #[cfg(test)]
     pub(super) fn of_nobody(pid: i32) -> Arc<Self> {
         let pidfd = sys::pidfd_open(nix::unistd::getpid().as_raw()).unwrap();
-        Arc::new(Self { pid, pid_in_container: pid, pidfd, token: 0 })
+        Arc::new(Self { pid, numbers: Numbers::new(Vec::new()), pidfd, token: 0 })
+    }
+
+    pub(super) fn pid_in_container(&self) -> i32 {
+        self.numbers.in_container()
     }
 
     /// Whether both are one process.
@@ -127,14 +131,14 @@ impl ProcessTable {
     fn stranger(&self, pid: i32) -> Option<Arc<Process>> {
         let pidfd = sys::pidfd_open(pid).ok()?;
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let (_, pid_in_container) = numbers(&status)?;
+        let numbers = numbers(pid, &pids(&status)?.1).ok()?;
         let mut pids = Vec::new();
         for cgroup in &self.cgroups {
             collect_pids(cgroup, &mut pids).ok()?;
         }
         // The number was the container's after the pidfd was opened, and is still the same process's: so it is of the container.
         let is_own = pids.contains(&pid) && sys::is_there(pidfd.as_fd());
-        is_own.then(|| Arc::new(Process { pid, pid_in_container, pidfd, token: u64::MAX }))
+        is_own.then(|| Arc::new(Process { pid, numbers, pidfd, token: u64::MAX }))
     }
 
     /// The process that has this number now. The caller makes sure that the number cannot go to another meanwhile.
@@ -143,7 +147,7 @@ impl ProcessTable {
     pub(super) fn enter(
         &self,
         pid: i32,
-        pid_in_container: i32,
+        numbers: impl FnOnce() -> io::Result<Numbers>,
         gone: impl FnOnce(&Arc<Process>),
     ) -> io::Result<Arc<Process>> {
         let known = lock(&self.known).get(&pid).cloned();
@@ -154,9 +158,9 @@ impl ProcessTable {
             self.forget(&process);
             gone(&process);
         }
-        let pidfd = sys::pidfd_open(pid)?;
+        let (pidfd, numbers) = (sys::pidfd_open(pid)?, numbers()?);
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
-        let process = Arc::new(Process { pid, pid_in_container, pidfd, token });
+        let process = Arc::new(Process { pid, numbers, pidfd, token });
         let mut table = lock(&self.known);
         if let Some(other) = table.get(&pid) {
             // Another thread of the process was faster.

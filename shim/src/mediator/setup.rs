@@ -81,8 +81,8 @@ pub struct MediatedCard {
     pub limit: Bytes,
     /// It only looks at the card, and sees all of it.
     pub monitored: bool,
-    /// Bytes that the card has.
-    pub total: Bytes,
+    /// It has the card without a quota, and sees all of it.
+    pub whole: bool,
     /// `NVIDIA H200`.
     pub model: String,
     /// It runs in windows of the card's time: until it has a turn, not at all.
@@ -110,7 +110,7 @@ impl Setup {
             pci: card.pci,
             memory_limit: card.limit.floor_to_kib(),
             monitored: card.monitored,
-            total: card.total,
+            whole: card.whole,
             model: card.model,
         });
         SessionSetup {

@@ -24,6 +24,13 @@ pub fn pidfd_getfd(pidfd: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) })
 }
 
+/// The namespace that a pid namespace is in (`ioctl_nsfs(2)`, `NS_GET_PARENT`). EPERM where that is not below the caller's own.
+pub fn parent_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    const NS_GET_PARENT: libc::Ioctl = 0xb702;
+    // SAFETY: takes no argument; a non-negative answer is a new descriptor that is ours.
+    owned(unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) }.into())
+}
+
 fn owned(answer: i64) -> io::Result<OwnedFd> {
     match i32::try_from(answer) {
         // SAFETY: the callers' system calls have just installed it for us.

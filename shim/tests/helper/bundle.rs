@@ -302,7 +302,7 @@ pub fn setup(bench: &Bench) -> Setup {
             minor: card.minor,
             pci: card.pci,
             limit: Bytes(Bytes::GIB),
-            total: card.memory,
+            whole: false,
             model: card.model.clone(),
             is_capped: false,
             needs_windows: false,

@@ -11,6 +11,8 @@ mod lent;
 mod managed;
 mod memory;
 mod monitor;
+mod neighbours;
+mod other_cards;
 mod overrides;
 mod pieces;
 mod pinned;

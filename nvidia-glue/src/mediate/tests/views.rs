@@ -2,7 +2,10 @@
 
 use std::os::unix::fs::FileExt;
 
-use super::world::{Context, GIB, MIB, Machine, result, words};
+use super::{
+    spy::Spy,
+    world::{Context, GIB, MIB, Machine, OWNER, WHOLE, result, words},
+};
 use crate::rm::{
     Node, Status,
     layout::{read_u32, read_u64, write_u32, write_u64},
@@ -42,29 +45,97 @@ fn the_card_has_the_size_of_the_grant() {
     assert_eq!(read_u64(&params, 8), Some(list), "the caller's own pointer comes back");
     assert_eq!(program.take(list), words(&[heap, LIMIT_KIB, free, LIMIT_KIB - (1 << 20)]));
 
-    // NVOS32_FUNCTION_INFO.
-    let mut args = vec![0; 184];
-    for (at, value) in [(0, context.client), (4, context.device), (8, 5)] {
-        assert!(write_u32(&mut args, at, value));
-    }
-    let answer = program.escape(context.control, 0x4a, &mut args);
-    result(answer, &args, 20).unwrap();
-    assert_eq!((read_u64(&args, 24), read_u64(&args, 32)), (Some(LIMIT), Some(LIMIT - GIB)));
+    assert_eq!(heap_info(&context), (LIMIT, LIMIT - GIB, LIMIT - GIB));
 }
 
 #[test]
 fn a_whole_card_is_shown_as_it_is() {
     let machine = Machine::new(1);
     let total = machine.inventory.cards[0].memory.0;
-    let container = machine.container(&[0], total);
+    let container = machine.container(&[0], WHOLE);
     let program = container.program();
-    let real = machine.container(&[0], total);
+    let real = machine.container(&[0], WHOLE);
     let neighbour = real.program();
     neighbour.context(0).memory(10 * GIB).unwrap();
     let context = program.context(0);
     let shown = fb_info(&context, &[0x08, 0x16]);
     assert!(u64::from(shown[0]) <= total >> 10);
     assert!(u64::from(shown[1]) <= (total - 10 * GIB) >> 10, "the neighbour's memory is not free");
+}
+
+#[test]
+fn where_grants_exceed_the_card_each_container_sees_its_own() {
+    let machine = Machine::new(1);
+    let card = machine.inventory.cards[0].memory.0;
+    let kib = |bytes: u64| u32::try_from(bytes >> 10).unwrap();
+    let neighbours = machine.container(&[0], 105 * GIB);
+    let neighbour = neighbours.program();
+    neighbour.context(0).memory(103 * GIB).unwrap();
+    // Less than the card, but more than is free on it; the card's own size; more.
+    for limit in [105 * GIB, card, card * 3 / 2] {
+        let container = machine.container(&[0], limit);
+        let program = container.program();
+        let context = program.context(0);
+        let (total, heap, largest, free) = (0x08, 0x09, 0x12, 0x16);
+        assert_eq!(fb_info(&context, &[total, heap, largest, free]), [kib(limit); 4], "{limit}");
+        context.memory(GIB).unwrap();
+        assert_eq!(fb_info(&context, &[total, free]), [kib(limit), kib(limit - GIB)]);
+        assert_eq!(heap_info(&context), (limit, limit - GIB, limit - GIB));
+        // What is shown as free may be a neighbour's: then the driver says so.
+        assert_eq!(context.memory(50 * GIB), Err(Status::NO_MEMORY));
+        assert_eq!(fb_info(&context, &[free]), [kib(limit - GIB)], "nothing is charged for it");
+        assert_eq!(container.session.usage().denials, 0, "it was the driver's own answer");
+    }
+}
+
+#[test]
+fn an_old_allocation_tells_of_the_grant() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    // NVOS32_FUNCTION_ALLOC_SIZE.
+    let mut args = vec![0; 184];
+    for (at, value) in [(0, context.client), (4, context.device), (8, 2), (40, OWNER)] {
+        assert!(write_u32(&mut args, at, value));
+    }
+    assert!(write_u64(&mut args, 88, GIB));
+    let answer = program.escape(context.control, 0x4a, &mut args);
+    result(answer, &args, 20).unwrap();
+    let told = |at| read_u64(&args, at).unwrap();
+    assert_eq!((told(24), told(32)), (LIMIT, LIMIT - GIB));
+}
+
+#[test]
+fn regions_of_the_card_are_as_large_as_the_grant() {
+    const REGIONS: u32 = 0x2080_1320;
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    // Two: base, last byte.
+    let mut told = vec![0; 904];
+    assert!(write_u32(&mut told, 0, 2));
+    for (at, value) in [(8, 0), (16, 6 * GIB - 1), (64, 6 * GIB), (72, 140 * GIB - 1)] {
+        assert!(write_u64(&mut told, at, value));
+    }
+    spy.answer(REGIONS, told);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let mut params = vec![0; 904];
+    program.context(0).subdevice_control(REGIONS, &mut params).unwrap();
+    let last = [16, 72].map(|at| read_u64(&params, at).unwrap());
+    assert_eq!(last, [6 * GIB - 1, 8 * GIB - 1]);
+}
+
+/// `NVOS32_FUNCTION_INFO`: total, free, largest free.
+fn heap_info(context: &Context<'_, '_>) -> (u64, u64, u64) {
+    let mut args = vec![0; 184];
+    for (at, value) in [(0, context.client), (4, context.device), (8, 5)] {
+        assert!(write_u32(&mut args, at, value));
+    }
+    let answer = context.program.escape(context.control, 0x4a, &mut args);
+    result(answer, &args, 20).unwrap();
+    let told = |at| read_u64(&args, at).unwrap();
+    (told(24), told(32), told(56))
 }
 
 #[test]
@@ -114,38 +185,6 @@ fn only_the_granted_cards_exist() {
     let shown: Vec<u32> =
         infos.chunks(72).filter(|info| info[0] != 0).map(|info| read_u32(info, 16).unwrap()).collect();
     assert_eq!(shown, ids);
-}
-
-#[test]
-fn only_the_containers_own_processes_are_on_the_card_by_their_own_pids() {
-    let machine = Machine::new(1);
-    let (container, neighbours) = (machine.container(&[0], LIMIT), machine.container(&[0], LIMIT));
-    let stranger = neighbours.program();
-    stranger.context(0).memory(GIB).unwrap();
-    let (one, other) = (container.program(), container.program());
-    one.context(0).memory(GIB).unwrap();
-    let context = other.context(0);
-    context.memory(2 * MIB).unwrap();
-    let pids = |context: &Context<'_, '_>| {
-        let mut params = vec![0; 3812];
-        assert!(write_u32(&mut params, 4, 0x2080));
-        context.subdevice_control(0x2080_018d, &mut params).unwrap();
-        let count = usize::try_from(read_u32(&params, 8).unwrap()).unwrap();
-        (0..count).map(|at| read_u32(&params, 12 + 4 * at).unwrap()).collect::<Vec<u32>>()
-    };
-    let inside = |program: &super::world::Program<'_>| u32::try_from(program.pid.0 - 999).unwrap();
-    assert_eq!(pids(&context), [inside(&one), inside(&other)]);
-
-    let mut params = vec![0; 14408];
-    let asked = [inside(&one), inside(&other), inside(&stranger), 1];
-    assert!(write_u32(&mut params, 0, 4));
-    for (at, pid) in asked.iter().enumerate() {
-        assert!(write_u32(&mut params, 8 + 72 * at, *pid));
-    }
-    context.subdevice_control(0x2080_018e, &mut params).unwrap();
-    let told = |at: usize| (read_u32(&params, 8 + 72 * at + 8).unwrap(), read_u64(&params, 8 + 72 * at + 16).unwrap());
-    assert_eq!((told(0), told(1)), ((0, GIB), (0, 2 * MIB)));
-    assert_eq!((told(2), told(3)), ((Status::OBJECT_NOT_FOUND.0, 0), (Status::OBJECT_NOT_FOUND.0, 0)));
 }
 
 #[test]

@@ -23,8 +23,8 @@ use crate::{
     driver::{Driver, SimulatedDriver, same_open_file},
     forks::NoForks,
     mediate::{
-        Answer, Caller, CallerError, Drift, GrantedCard, Observer, OverMemoryEvent, Pid, Processes, Session,
-        SessionError, SessionSetup, Stopped, UnknownCall, UvmMapping, locks::lock, looks,
+        Answer, Caller, CallerError, Drift, GrantedCard, Number, Numbers, Observer, OverMemoryEvent, Pid, Processes,
+        Session, SessionError, SessionSetup, Stopped, UnknownCall, UvmMapping, locks::lock, looks,
     },
     rm::{
         DriverRelease, Node, Status,
@@ -34,6 +34,11 @@ use crate::{
 
 pub(super) const MIB: u64 = Bytes::MIB;
 pub(super) const GIB: u64 = Bytes::GIB;
+/// Pid namespaces: the mediator's, and containers'.
+const HOST_NAMESPACE: u64 = 1;
+const CONTAINER_NAMESPACE: u64 = 2;
+/// As a container's limit: the cards without a quota.
+pub(super) const WHOLE: u64 = u64::MAX;
 pub(super) const RELEASE: DriverRelease = DriverRelease::new(580, 159, 4);
 
 /// Cards, and the driver that has them. Several containers may share it.
@@ -115,9 +120,9 @@ impl Machine {
                 uuid: card.uuid.clone(),
                 minor: card.minor,
                 pci: card.pci,
-                memory_limit: Bytes(limit),
+                memory_limit: if limit == WHOLE { card.memory } else { Bytes(limit) },
+                whole: limit == WHOLE,
                 monitored: limit == 0,
-                total: card.memory,
                 model: card.model.clone(),
             }
         };
@@ -239,12 +244,21 @@ pub(super) struct Container {
 
 impl Container {
     pub(super) fn program(&self) -> Program<'_> {
+        self.program_in(&[])
+    }
+
+    /// One in pid namespaces, each in the one before: by their numbers, and what it is called there.
+    pub(super) fn program_in(&self, nested: &[(u64, i32)]) -> Program<'_> {
         let pid = Pid(self.next_pid.fetch_add(1, Ordering::Relaxed));
+        let first = [(HOST_NAMESPACE, pid.0), (CONTAINER_NAMESPACE, pid.0 - 999)].into_iter();
+        let inwards = first.chain(nested.iter().copied());
+        let numbers = Numbers::new(inwards.map(|(namespace, pid)| Number { namespace, pid }).collect());
         let process = Arc::new(Process::default());
         lock(&self.people.processes).insert(pid, Arc::clone(&process));
         Program {
             container: self,
             pid,
+            numbers,
             process,
             memory: Mutex::default(),
             next_address: Mutex::new(0x10_0000),
@@ -284,6 +298,7 @@ type Race<'a> = Box<dyn Fn(&Program<'a>, u32) + Send + Sync + 'a>;
 pub(super) struct Program<'a> {
     pub(super) container: &'a Container,
     pub(super) pid: Pid,
+    numbers: Numbers,
     process: Arc<Process>,
     memory: Mutex<BTreeMap<u64, Vec<u8>>>,
     next_address: Mutex<u64>,
@@ -678,8 +693,8 @@ impl Caller for Program<'_> {
         self.pid.0
     }
 
-    fn pid_in_container(&self) -> Result<i32, CallerError> {
-        Ok(self.pid.0 - 999)
+    fn numbers(&self) -> Result<Numbers, CallerError> {
+        Ok(self.numbers.clone())
     }
 
     fn is_waiting(&self) -> bool {

@@ -32,25 +32,43 @@ const FREE: [u32; 3] = [0x12, 0x16, 0x34];
 /// Bytes of a `NV2080_CTRL_FB_INFO`: index, data.
 const INFO: usize = 8;
 
-/// The entries of `NV2080_CTRL_CMD_FB_GET_INFO`, wherever they are. Never shows more than there is.
+/// The entries of `NV2080_CTRL_CMD_FB_GET_INFO`, wherever they are. What the card has does not matter, be it more or less than the grant: the
+/// difference would tell what neighbours have.
 pub(in crate::mediate) fn fb_info(list: &mut [u8], count: u32, shown: Shown) {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     for entry in list.chunks_exact_mut(INFO).take(count) {
-        let (Some(index), Some(real)) = (read_u32(entry, 0), read_u32(entry, 4)) else { continue };
-        let most = match index {
-            _ if TOTALS.contains(&index) => shown.total_kib(),
-            _ if FREE.contains(&index) => shown.free_kib(),
+        let kib = match read_u32(entry, 0) {
+            Some(index) if TOTALS.contains(&index) => shown.total_kib(),
+            Some(index) if FREE.contains(&index) => shown.free_kib(),
             _ => continue,
         };
-        let _ = write_u32(entry, 4, u32::try_from(most).map_or(real, |most| real.min(most)));
+        let _ = write_u32(entry, 4, u32::try_from(kib).unwrap_or(u32::MAX));
     }
 }
 
-/// `NV2080_CTRL_FB_GET_INFO_V2_PARAMS`: the count, then the entries.
-pub(in crate::mediate) fn fb_info_v2(params: &mut [u8], shown: Shown) {
-    let Some(count) = read_u32(params, 0) else { return };
-    if let Some(list) = params.get_mut(4..) {
-        fb_info(list, count, shown);
+/// Of the aperture through which processors reach the card's memory: all of it (BAR1_SIZE), and what nobody has mapped (BAR1_AVAIL_SIZE,
+/// BAR1_MAX_CONTIGUOUS_AVAIL_SIZE).
+const BAR1: u32 = 0x05;
+const BAR1_FREE: [u32; 2] = [0x1d, 0x1f];
+
+/// Has the driver tell how large BAR1 is where it would tell how much of that nobody has mapped, neighbours included. Which entries were
+/// changed, and what was there.
+pub(in crate::mediate) fn ask_for_all_of_bar1(list: &mut [u8], count: u32) -> Vec<(usize, u32)> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let mut replaced = Vec::new();
+    for (at, entry) in list.chunks_exact_mut(INFO).take(count).enumerate() {
+        if let Some(index) = read_u32(entry, 0).filter(|index| BAR1_FREE.contains(index)) {
+            let _ = write_u32(entry, 0, BAR1);
+            replaced.push((at, index));
+        }
+    }
+    replaced
+}
+
+/// The entries name again what they were asked for.
+pub(in crate::mediate) fn as_asked(list: &mut [u8], replaced: &[(usize, u32)]) {
+    for (at, index) in replaced {
+        let _ = write_u32(list, at * INFO, *index);
     }
 }
 
@@ -59,7 +77,8 @@ const REGIONS_AT: usize = 8;
 /// Bytes of a region: base, limit (its last byte), reserved, and flags.
 const REGION: usize = 56;
 
-/// The regions of the frame buffer: their sum is cut to the grant, from the last on.
+/// The regions of the frame buffer: their sum is cut to the grant, from the last on. They are addresses, so a grant of more than the card
+/// has adds nothing to them.
 pub(in crate::mediate) fn fb_regions(params: &mut [u8], shown: Shown) {
     let Some(count) = read_u32(params, 0).and_then(|count| usize::try_from(count).ok()) else { return };
     let mut left = shown.limit.0;
@@ -76,15 +95,13 @@ pub(in crate::mediate) fn fb_regions(params: &mut [u8], shown: Shown) {
 /// The sizes in the struct of `NV_ESC_RM_VID_HEAP_CONTROL` (`NVOS32_PARAMETERS`), bytes each.
 pub(in crate::mediate) fn vid_heap(args: &mut [u8], largest_free: Option<usize>, shown: Shown) {
     use crate::rm::decode::VidHeap;
-    let mut at_most = |at: usize, most: u64| {
-        if let Some(real) = read_u64(args, at) {
-            let _ = write_u64(args, at, real.min(most));
-        }
-    };
-    at_most(VidHeap::TOTAL_AT, shown.total_kib() * Bytes::KIB);
-    at_most(VidHeap::FREE_AT, shown.free_kib() * Bytes::KIB);
-    if let Some(at) = largest_free {
-        at_most(at, shown.free_kib() * Bytes::KIB);
+    // No total: the driver has told nothing, as when it refused.
+    if read_u64(args, VidHeap::TOTAL_AT).is_none_or(|real| real == 0) {
+        return;
+    }
+    let _ = write_u64(args, VidHeap::TOTAL_AT, shown.total_kib() * Bytes::KIB);
+    for at in [VidHeap::FREE_AT].into_iter().chain(largest_free) {
+        let _ = write_u64(args, at, shown.free_kib() * Bytes::KIB);
     }
 }
 
@@ -101,9 +118,9 @@ mod tests {
     }
 
     fn shown(index: u32, real: u32, shown: Shown) -> u32 {
-        let mut params = [1_u32.to_le_bytes().to_vec(), entry(index, real)].concat();
-        fb_info_v2(&mut params, shown);
-        read_u32(&params, 8).unwrap()
+        let mut list = entry(index, real);
+        fb_info(&mut list, 1, shown);
+        read_u32(&list, 4).unwrap()
     }
 
     #[test]
@@ -131,13 +148,20 @@ mod tests {
     }
 
     #[test]
-    fn a_full_card_shows_what_it_has() {
-        assert_eq!(shown(0x16, 100, SHOWN), 100);
-        assert_eq!(shown(0x09, 100, SHOWN), 100);
+    fn what_the_card_has_does_not_matter() {
+        assert_eq!(shown(0x16, 100, SHOWN), (3 << 20) - 1);
+        assert_eq!(shown(0x09, 100, SHOWN), 4 << 20);
         let over = Shown { limit: Bytes(1 << 20), used: Bytes(2 << 20) };
         assert_eq!(shown(0x16, 100, over), 0);
         let huge = Shown { limit: Bytes(u64::MAX), used: Bytes(0) };
-        assert_eq!(shown(0x09, 100, huge), 100);
+        assert_eq!(shown(0x09, 100, huge), u32::MAX);
+    }
+
+    #[test]
+    fn an_old_call_that_told_nothing_tells_nothing() {
+        let mut args = vec![0; 184];
+        vid_heap(&mut args, Some(56), SHOWN);
+        assert_eq!(args, vec![0; 184]);
     }
 
     #[test]
@@ -158,10 +182,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_are_too_strange(mut bytes in prop::collection::vec(any::<u8>(), 0..300), limit: u64, used: u64) {
+        fn no_bytes_are_too_strange(mut bytes in prop::collection::vec(any::<u8>(), 0..300), limit: u64, used: u64, count: u32) {
             let shown = Shown { limit: Bytes(limit), used: Bytes(used) };
             let length = bytes.len();
-            fb_info_v2(&mut bytes, shown);
+            fb_info(&mut bytes, count, shown);
+            let copy = bytes.clone();
+            let replaced = ask_for_all_of_bar1(&mut bytes, count);
+            as_asked(&mut bytes, &replaced);
+            prop_assert_eq!(&bytes, &copy);
             fb_regions(&mut bytes, shown);
             vid_heap(&mut bytes, Some(usize::try_from(limit % 400).unwrap()), shown);
             prop_assert_eq!(bytes.len(), length);

@@ -7,30 +7,32 @@ use crate::rm::layout::{read_u32, write_u32, write_u64};
 /// One of the container's own processes on one card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::mediate) struct Shown {
-    /// Its pid in the container.
+    /// Its pid, as the caller would call it.
     pub(in crate::mediate) pid: u32,
     /// What is charged to it.
     pub(in crate::mediate) used: Bytes,
 }
 
-/// Where the count and the table are in `NV2080_CTRL_GPU_GET_PIDS_PARAMS`.
+/// Where `NV2080_CTRL_GPU_GET_PIDS_PARAMS` says by what is asked, which class, how many there are, and who.
+const PIDS_BY: usize = 0;
+const PIDS_CLASS: usize = 4;
 const PIDS_COUNT: usize = 8;
 const PIDS: usize = 12;
 
-/// `NV2080_CTRL_CMD_GPU_GET_PIDS`, as the driver answered it to the mediator, which owns every client of the container: `mediator` among
-/// the pids means that the container has what was asked for.
-pub(in crate::mediate) fn pids(params: &mut [u8], mediator: u32, own: &[Shown]) {
-    let Some(count) = read_u32(params, PIDS_COUNT).and_then(|count| usize::try_from(count).ok()) else { return };
+/// The class of whose objects' owners `NV2080_CTRL_CMD_GPU_GET_PIDS` asks; `None`: it asks for something else (virtual machines).
+pub(in crate::mediate) fn class_asked(params: &[u8]) -> Option<u32> {
+    const BY_CLASS: u32 = 0;
+    if read_u32(params, PIDS_BY)? == BY_CLASS { read_u32(params, PIDS_CLASS) } else { None }
+}
+
+/// The answer of `NV2080_CTRL_CMD_GPU_GET_PIDS`: these, and nobody else.
+pub(in crate::mediate) fn pids(params: &mut [u8], own: &[u32]) {
     let Some(table) = params.get_mut(PIDS..) else { return };
-    let count = count.min(table.len() / 4);
-    let is_there = table.chunks_exact(4).take(count).any(|pid| read_u32(pid, 0) == Some(mediator));
     table.fill(0);
     let mut shown = 0;
-    if is_there {
-        for (slot, process) in table.chunks_exact_mut(4).zip(own) {
-            let _ = write_u32(slot, 0, process.pid);
-            shown += 1;
-        }
+    for (slot, pid) in table.chunks_exact_mut(4).zip(own) {
+        let _ = write_u32(slot, 0, *pid);
+        shown += 1;
     }
     let _ = write_u32(params, PIDS_COUNT, shown);
 }
@@ -110,12 +112,11 @@ mod tests {
             }
             params
         };
-        let mut answer = ask(&[4000, 777, 4001]);
-        pids(&mut answer, 777, &OWN);
-        assert_eq!(answer, ask(&[1, 30]));
-        let mut answer = ask(&[4000, 4001]);
-        pids(&mut answer, 777, &OWN);
-        assert_eq!(answer, ask(&[]));
+        for own in [&[1, 30][..], &[]] {
+            let mut answer = ask(&[4000, 777, 4001]);
+            pids(&mut answer, own);
+            assert_eq!(answer, ask(own));
+        }
     }
 
     #[test]
@@ -135,7 +136,8 @@ mod tests {
         #[test]
         fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..500), pid: u32) {
             let mut copy = bytes.clone();
-            pids(&mut copy, pid, &OWN);
+            pids(&mut copy, &[pid]);
+            class_asked(&copy);
             pid_info(&mut copy, &OWN);
             owned_by(&copy);
             prop_assert_eq!(copy.len(), bytes.len());

@@ -195,7 +195,7 @@ pub(in crate::rm) const PASSING: &[(&str, &[u32])] = &[
         ],
     ),
     (
-        "tells the state of the card, which its users share: modes, partitions, errors, retired memory, links, temperature, encoders and traffic in sum. Whose doing it is, is not told",
+        "tells the state of the card, which its users share: modes, partitions, errors, retired memory, links, temperature and traffic in sum, what encoders can do. Whose doing it is, is not told",
         &[
             0x0080_0288,
             0x2080_012f,
@@ -203,11 +203,8 @@ pub(in crate::rm) const PASSING: &[(&str, &[u32])] = &[
             0x2080_0133,
             0x2080_015f,
             0x2080_016c,
-            0x2080_016d,
             0x2080_0175,
-            0x2080_017b,
             0x2080_0181,
-            0x2080_0185,
             0x2080_018b,
             0x2080_0195,
             0x2080_01a2,

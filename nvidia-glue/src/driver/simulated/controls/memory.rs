@@ -22,6 +22,8 @@ const TOLD_CONTEXT_BUFFERS: u64 = 5_435_392;
 const INVALID_OBJECT: Status = Status(0x31);
 /// Aperture that a simulated card says it has for the processor (`BAR1`), in KiB.
 const BAR1_KIB: u64 = 256 << 10;
+/// What of it is mapped, by whomever.
+const BAR1_MAPPED_KIB: u64 = 5 << 10;
 /// Entries of `NV2080_CTRL_FB_GET_INFO_V2_PARAMS` since 580.
 const MOST_FB_INFO: u32 = 128;
 
@@ -71,7 +73,8 @@ fn fb_value(index: u32, total: u64, free: u64) -> Result<u64, Status> {
         // Largest free region, free heap.
         0x12 | 0x16 => free,
         // BAR1, and what of it is free.
-        0x05 | 0x1d | 0x1f => BAR1_KIB,
+        0x05 => BAR1_KIB,
+        0x1d | 0x1f => BAR1_KIB - BAR1_MAPPED_KIB,
         // Bus width, RAM type (HBM3), partitions, their masks.
         0x0b => 5120,
         0x0d => 19,
