@@ -320,8 +320,6 @@ impl Session {
             Call::CardStatus { domain, bus, slot } => self.card_status(flight, domain, bus, slot),
             Call::CheckVersion => self.check_version(flight),
             Call::AttachGpus => self.attach_gpus(flight),
-            // A dma-buf outlives the mediator and cannot be taken back: memory behind one would be charged to nobody.
-            Call::ExportToDmaBuf { .. } => Err(End::Status(Status::NOT_SUPPORTED)),
             Call::MapMemory(map) => self.map_memory(flight, map),
             Call::UnmapMemory(unmap) => self.unmap_memory(flight, unmap),
             Call::UpdateMapping(update) => self.on_client(flight, update.client),

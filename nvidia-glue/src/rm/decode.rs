@@ -335,7 +335,6 @@ fn escape_call(
         0xd1 => Call::CardStatus { domain: fields.u32(0), bus: byte(fields, 4), slot: byte(fields, 5) },
         0xd2 => Call::CheckVersion,
         0xd4 => Call::AttachGpus,
-        0xd9 => Call::ExportToDmaBuf(dma_buf(layout, fields)),
         _ => Call::Other,
     })
 }
@@ -350,12 +349,6 @@ fn map_dma(fields: Fields<'_>) -> MapDma {
 
 fn os_event(fields: Fields<'_>) -> OsEvent {
     OsEvent { client: fields.handle(0), device: fields.handle(4), fd: fields.i32(8) }
-}
-
-fn dma_buf(layout: &EscapeLayout, fields: Fields<'_>) -> DmaBuf {
-    // 570 put the mapping type before the handles, which moved everything behind it by 4 and 8 bytes.
-    let handles_at = if layout.size == 2600 { 32 } else { 36 };
-    DmaBuf { client: fields.handle(4), fd: fields.i32(0), objects: fields.u32(12), handles_at }
 }
 
 /// `NVOS32_FUNCTION_*` and the union of their data (nvos.h).

@@ -452,7 +452,10 @@ pub const ESCAPES: &[Escape] = &[
     os(
         "NV_ESC_EXPORT_TO_DMABUF_FD",
         0xd9,
-        Action::Execute,
+        Action::Refuse(
+            Status::NOT_SUPPORTED,
+            "a dma-buf outlives the mediator and cannot be taken back: memory behind one would be charged to nobody",
+        ),
         &[
             layout(2600, Some(2592)).in_releases(Releases::before(R570)),
             layout(2608, Some(2600)).in_releases(Releases::since(R570)),

@@ -49,8 +49,6 @@ pub enum Call {
     AllocObject(AllocObject),
     /// `NV_ESC_RM_IDLE_CHANNELS`.
     IdleChannels(IdleChannels),
-    /// `NV_ESC_EXPORT_TO_DMABUF_FD`.
-    ExportToDmaBuf(DmaBuf),
     /// `NV_ESC_CARD_INFO`: the struct is an array of cards, rewritten for the view.
     CardInfo,
     /// `NV_ESC_STATUS_CODE` of the card at a PCI address.
@@ -281,19 +279,6 @@ pub struct IdleChannels {
     pub channel: Handle,
     /// Length of the lists of clients, devices and channels.
     pub count: u32,
-}
-
-/// `nv_ioctl_export_to_dma_buf_fd_t`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DmaBuf {
-    /// `hClient`.
-    pub client: Handle,
-    /// An existing dma-buf, or negative for a new one, whose number is written here (offset 0).
-    pub fd: i32,
-    /// How many objects this call adds; at most 128.
-    pub objects: u32,
-    /// Where their handles (4 bytes each) are.
-    pub handles_at: usize,
 }
 
 /// `NVOS57_PARAMETERS`.
