@@ -1,15 +1,19 @@
 //! Ways round a mediator that a hostile program may try. Each says how many bytes of a card it has come to hold.
 
 use std::{
+    io,
     os::fd::AsRawFd,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
 };
 
 use crate::{
-    RmError,
+    NO_MEMORY, RmError,
     bytes::{get, get_u64, put, put_bytes, put_u64, words},
-    client::{ALLOC, address_of, command},
+    client::{ALLOC, ROOT, address_of, command},
     device::{Device, VIDEO_MEMORY},
     random::Random,
     sys::{self, Mapping},
@@ -41,8 +45,13 @@ pub const ATTACKS: &[(&str, Attack)] = &[
 /// Tries that an attack makes at most: enough for any quota of a test, and it ends.
 const TRIES: usize = 256;
 
-fn params(size: u64) -> Vec<u8> {
+/// Calls of a race: enough for the quota of a test, if none of them is won.
+const RACES: usize = 10_000;
+
+fn params(device: &Device<'_>, size: u64) -> Vec<u8> {
     let mut params = vec![0; 128];
+    // `owner`: the driver refuses 0 before it looks at anything else.
+    put(&mut params, 0, device.client.handle);
     put_u64(&mut params, 64, size);
     params
 }
@@ -70,7 +79,7 @@ fn sum(mut attempt: impl FnMut() -> Result<u64, RmError>) -> Result<u64, RmError
 /// Allocates with a command number of one's own making.
 fn with_command(device: &Device<'_>, size: u64, number: u32) -> Result<u64, RmError> {
     sum(|| {
-        let mut params = params(size);
+        let mut params = params(device, size);
         let mut args = alloc_args(device, address_of(&mut params));
         device
             .client
@@ -99,7 +108,7 @@ fn int80(device: &Device<'_>, size: u64) -> Result<u64, RmError> {
         let params_at = address + 2048;
         let args = alloc_args(device, params_at);
         put_bytes(low.bytes(), 0, &args);
-        put_bytes(low.bytes(), 2048, &params(size));
+        put_bytes(low.bytes(), 2048, &params(device, size));
         let fd = device.client.control.as_raw_fd();
         let address = u32::try_from(address).map_err(|_| RmError::Nonsense { what: "not below 4 GiB".into() })?;
         sys::ioctl_int80(fd, command(ALLOC, 48), address).map_err(system("allocation by int 0x80"))?;
@@ -112,7 +121,7 @@ fn int80(device: &Device<'_>, size: u64) -> Result<u64, RmError> {
 fn xfer(device: &Device<'_>, size: u64) -> Result<u64, RmError> {
     const XFER: u32 = 0xd3;
     sum(|| {
-        let mut params = params(size);
+        let mut params = params(device, size);
         let mut inner = alloc_args(device, address_of(&mut params));
         let mut args = words([ALLOC, 48], 16);
         put_u64(&mut args, 8, address_of(&mut inner));
@@ -125,35 +134,47 @@ fn xfer(device: &Device<'_>, size: u64) -> Result<u64, RmError> {
     })
 }
 
-/// Another thread changes the size, the class and the command between whoever checks them and whoever uses them.
+/// Another thread changes the size and the class between whoever checks them and whoever uses them.
 fn race(device: &Device<'_>, size: u64) -> Result<u64, RmError> {
+    // What handles of clients begin with (`RS_CLIENT_HANDLE_BASE`).
+    const CLIENT_BASE: u32 = 0xc1d0_0000;
+    const CLIENT_MASK: u32 = 0xfff0_0000;
     let mut shared = Mapping::low(4096).map_err(system("memory"))?;
     let address = shared.address();
-    let running = AtomicBool::new(true);
+    let (running, begun) = (AtomicBool::new(true), Barrier::new(2));
     thread::scope(|scope| {
         let mut flipped = shared.alias();
-        let running = &running;
+        let (running, begun) = (&running, &begun);
         scope.spawn(move || {
-            let mut small = true;
-            while running.load(Ordering::Relaxed) {
-                flipped.store_u64(2048 + 64, if small { 4096 } else { size });
-                flipped.store_u32(12, if small { VIDEO_MEMORY } else { 0x3e });
-                small = !small;
+            begun.wait();
+            for turn in (0..8).cycle().take_while(|_| running.load(Ordering::Relaxed)) {
+                flipped.store_u64(2048 + 64, if turn % 2 == 0 { 4096 } else { size });
+                // A client costs nothing, and the driver refuses it silently, if at all.
+                flipped.store_u32(12, if turn == 0 { ROOT } else { VIDEO_MEMORY });
             }
         });
-        let held = sum(|| {
-            let args = alloc_args(device, address + 2048);
-            put_bytes(shared.bytes(), 0, &args);
-            put_bytes(shared.bytes(), 2048, &params(size));
+        let mut attempt = || {
+            put_bytes(shared.bytes(), 0, &alloc_args(device, address + 2048));
+            put_bytes(shared.bytes(), 2048, &params(device, 4096));
             let fd = device.client.control.as_raw_fd();
-            sys::ioctl_raw(fd, u64::from(command(ALLOC, 48)), address).map_err(system("racing allocation"))?;
+            sys::ioctl_raw(fd, u64::from(command(ALLOC, 48)), address)?;
             let bytes = shared.bytes();
-            // What was really taken is what a duplicate of the handle would show; the returned size may be flipped again. Count
-            // the least that it can be: the tests look at the card's own account.
-            Ok(if get(bytes, 40) == 0 && get(bytes, 8) != 0 { 64 << 10 } else { 0 })
-        });
+            io::Result::Ok((get(bytes, 40), get(bytes, 8)))
+        };
+        let mut held = 0;
+        begun.wait();
+        for _ in 0..RACES {
+            match attempt() {
+                // What was really taken is what a duplicate of the handle would show; the returned size may be flipped again. Count
+                // the least that it can be: the tests look at the card's own account.
+                Ok((0, handle)) if handle != 0 && handle & CLIENT_MASK != CLIENT_BASE => held += 64 << 10,
+                Ok((NO_MEMORY, _)) | Err(_) => break,
+                // It was the other class.
+                Ok(_) => {}
+            }
+        }
         running.store(false, Ordering::Relaxed);
-        held
+        Ok(held)
     })
 }
 
@@ -220,7 +241,7 @@ fn fixed_alignment(device: &Device<'_>, size: u64) -> Result<u64, RmError> {
     const FIXED_ADDRESS_ALIGNED: u32 = 0x110;
     let alignment = size.next_power_of_two();
     sum(|| {
-        let mut params = params(64 << 10);
+        let mut params = params(device, 64 << 10);
         put(&mut params, 8, FIXED_ADDRESS_ALIGNED);
         put_u64(&mut params, 72, alignment);
         device.client.alloc(device.device, 0, VIDEO_MEMORY, Some(&mut params))?;
@@ -243,6 +264,7 @@ fn older_calls(device: &Device<'_>, size: u64) -> Result<u64, RmError> {
     const ALLOC_SIZE: u32 = 2;
     sum(|| {
         let mut args = words([device.client.handle, device.device, ALLOC_SIZE], 184);
+        put(&mut args, 40, device.client.handle);
         put_u64(&mut args, 88, size);
         device.client.escape("older allocation", VID_HEAP_CONTROL, &mut args, 20)?;
         Ok(get_u64(&args, 88))

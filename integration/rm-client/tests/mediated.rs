@@ -30,7 +30,7 @@ use nvidia_glue::{
     schedule::Gate,
 };
 use rm_client::{
-    Client, RmError,
+    Client,
     attacks::ATTACKS,
     compute::{Burst, ENDLESS, Engine, Group, Load, Worker},
     compute_attacks::{self, Effect},
@@ -353,6 +353,9 @@ fn honest_random_programs_are_told_nothing_but_out_of_memory() {
     }
 }
 
+/// Calls that nobody needs; `huge-pages` are larger than the quota, and `garbage` asks for nothing in particular.
+const REFUSED: [&str; 5] = ["foreign-type", "xfer", "huge-pages", "fixed-alignment", "garbage"];
+
 #[test]
 fn no_attack_comes_to_hold_more_than_the_quota() {
     let mut held = Vec::new();
@@ -365,7 +368,9 @@ fn no_attack_comes_to_hold_more_than_the_quota() {
         let client = Client::open(&container.nodes).unwrap();
         let device = client.device(0).unwrap();
         let outcome = attack(&device, 64 * MIB);
-        let expected = matches!(outcome, Ok(0..=QUOTA) | Err(RmError::Refused { .. } | RmError::System { .. }));
+        // What gets nothing at all would get no more without a mediator.
+        let least = if REFUSED.contains(name) { 0 } else { QUOTA - 64 * MIB };
+        let expected = outcome.as_ref().is_ok_and(|held| (least..=QUOTA).contains(held));
         if !expected || container.taken() > QUOTA {
             held.push(format!("{name}: {outcome:?}, and the card says that {} bytes are taken", container.taken()));
         }
