@@ -3,6 +3,7 @@
 mod attacks;
 mod debugger;
 mod exports;
+mod fixed_address;
 mod foreign;
 mod gates;
 mod host_mappings;
