@@ -403,6 +403,13 @@ fn gone_or_other(error: io::Error) -> CallerError {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        os::{fd::AsRawFd, unix::fs::MetadataExt},
+        path::Path,
+        sync::mpsc,
+        thread,
+    };
+
     use super::*;
 
     /// Calls of this thread's, of which nobody waits for an answer.
@@ -485,6 +492,61 @@ mod tests {
             assert!(matches!(unmapped.read(64, &mut bytes), Err(CallerError::Fault { address: 64 })));
             assert_eq!(unmapped.read_up_to(80, &mut bytes).unwrap(), 0);
         });
+    }
+
+    /// A thread that makes one call, which is notified: the listener, and a descriptor that the thread has opened.
+    fn waiting(file: &Path, has_own_table: bool) -> (thread::JoinHandle<()>, OwnedFd, i32) {
+        let instruction = |code, jt, jf, k| sys::SeccompInstruction { code, jt, jf, k };
+        let [load, equal, answer] = [0x20, 0x15, 0x06];
+        let program = [
+            instruction(load, 0, 0, 0),
+            instruction(equal, 0, 1, u32::try_from(libc::SYS_getppid).unwrap()),
+            instruction(answer, 0, 0, libc::SECCOMP_RET_USER_NOTIF),
+            instruction(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let file = file.to_owned();
+        let (tell, told) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            nix::sys::prctl::set_no_new_privs().unwrap();
+            let listener = sys::install_seccomp_listener(&program).unwrap();
+            if has_own_table {
+                nix::sched::unshare(nix::sched::CloneFlags::CLONE_FILES).unwrap();
+            }
+            let file = File::open(file).unwrap();
+            tell.send((listener, file.as_raw_fd())).unwrap();
+            nix::unistd::getppid();
+        });
+        let (listener, opened) = told.recv().unwrap();
+        (thread, listener, opened)
+    }
+
+    /// Under the same number the process may have any other file.
+    #[test]
+    fn descriptors_of_a_thread_are_not_looked_for_in_another_table() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (has_own_table, has_pidfds) in [(true, true), (true, false), (false, true), (false, false)] {
+            let (thread, listener, opened) = waiting(file.path(), has_own_table);
+            let notification = sys::receive(listener.as_fd()).unwrap();
+            let threads = Threads::new(Arc::new(ProcessTable::new(Vec::new()).unwrap()));
+            threads.has_thread_pidfds.store(has_pidfds, Ordering::Relaxed);
+            let gone = |_: &Arc<Process>| {};
+            let caller = threads.caller(listener.as_fd(), &notification, &gone).unwrap();
+            let found = caller.file(opened);
+            // Before Linux 6.9 a thread has no pidfd, whatever is asked for.
+            let is_reached = threads.has_thread_pidfds.load(Ordering::Relaxed) || !has_own_table;
+            match found {
+                Ok(found) if is_reached => {
+                    assert_eq!(found.metadata().unwrap().ino(), file.as_file().metadata().unwrap().ino());
+                }
+                Err(CallerError::Other(error)) if !is_reached => {
+                    assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+                    assert_eq!(threads.unreachable.load(Ordering::Relaxed), 1);
+                }
+                found => panic!("own table {has_own_table}, pidfds {has_pidfds}: {found:?}"),
+            }
+            sys::respond(listener.as_fd(), notification.id, sys::Response::Return(1)).unwrap();
+            thread.join().unwrap();
+        }
     }
 
     #[test]
