@@ -253,7 +253,10 @@ static void *shuffle_files(void *fd) {
 static void attack_close(char **a) {
     struct session s = begin();
     uint64_t rounds = number(a, 0, 3000);
-    int fd = dup(s.control);
+    int fd = dup(s.control), path = open("/dev/null", O_PATH);
+    /* Not the driver's file. The kernel would say EBADF, as no call goes to a path. */
+    struct rm_alloc elsewhere = {.class = 0x41};
+    say("elsewhere", ioctl(path, RM(0x2b, struct rm_alloc), &elsewhere) < 0 ? -errno : 0);
     shuffled_control = s.control, shuffled_other = open("/dev/null", O_RDWR);
     pthread_t thread;
     pthread_create(&thread, NULL, shuffle_files, &fd);
@@ -643,6 +646,7 @@ static void attack_borrow(char **a) {
     say("status", last);
     struct rm_dup dup = {.client = status ? numbers.client : own.client, .parent = status ? numbers.device : own.device, .source_client = numbers.client, .source = numbers.device};
     say("dup", ioctl(fds[0], RM(0x34, struct rm_dup), &dup) < 0 ? -errno : (long)dup.status);
+    say("free", rm_free(fds[0], numbers.client, numbers.client));
     for (;;) pause();
 }
 static void *own_files(void *session) {
@@ -676,6 +680,7 @@ static void attack_own_table(char **a) {
 }
 /* mknod MINOR: another card's node. */
 static void attack_mknod(char **a) {
+    if (mkdir("/tmp", 0777) && errno != EEXIST) die("/tmp");
     unlink("/tmp/card");
     int made = mknod("/tmp/card", S_IFCHR | 0666, makedev(195, number(a, 0, 1)));
     say("mknod", made ? -errno : 0);

@@ -25,6 +25,8 @@ use crate::{
 pub const PROGRAM: &str = "/bin/hostile";
 /// `NV_ERR_NO_MEMORY` (nverr.h).
 pub const OUT_OF_MEMORY: i64 = 0x51;
+/// `NV_ERR_INVALID_CLIENT`.
+pub const INVALID_CLIENT: i64 = 0x23;
 /// `NV_ERR_INSUFFICIENT_RESOURCES`.
 pub const TOO_MANY: i64 = 0x1a;
 /// A mebibyte, in bytes.

@@ -7,7 +7,7 @@ use integration::{
     hostile::{MIB, PROGRAM},
 };
 
-use super::QUOTA;
+use super::{QUOTA, files::assert_only_its_own};
 use crate::{
     case::Case,
     memory::{until_free, until_used},
@@ -49,10 +49,7 @@ fn passed(node: &Node) {
     let owner = granted(&pod, "owner", &["lend", "@egpu"], "1024MiB");
     value(&owner, "listening");
     let thief = granted(&pod, "thief", &["borrow", "@egpu"], "512MiB");
-    assert_ne!(value(&thief, "as_them"), 0, "no memory in the owner's name");
-    assert_ne!(value(&thief, "dup"), 0, "and none of the owner's objects");
-    let got = value(&thief, "got").cast_unsigned();
-    assert!(got <= QUOTA * MIB, "{got}");
+    assert_only_its_own(|name| value(&thief, name));
     let usage = node.usage(&owner.id);
     assert!(usage.used < 64 * MIB, "the owner pays for nothing: {usage:?}");
     assert!(node.card_used(0) <= (QUOTA + 64) * MIB);

@@ -61,3 +61,10 @@ pub(crate) fn until_used(node: &Node, id: &str, at_least: u64, at_most: u64) {
         (used >= at_least * MIB && used <= at_most * MIB).then_some(())
     });
 }
+
+/// What the mediators count and what the driver says have been the same whenever they were compared, since the node began.
+#[track_caller]
+pub(crate) fn assert_nothing_drifts(node: &Node) {
+    let drifts = node.egpu_json(&["events", "--kind", "drift"]);
+    assert_eq!(drifts, serde_json::json!([]), "accounts and driver disagree");
+}
