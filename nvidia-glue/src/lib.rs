@@ -5,6 +5,7 @@
 pub mod account;
 pub mod block_file;
 pub mod cards;
+pub mod cgroup_tree;
 pub mod decision_log;
 pub mod doctor;
 pub mod driver;

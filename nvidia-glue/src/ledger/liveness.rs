@@ -6,7 +6,7 @@
 use std::{
     fmt, fs,
     io::{self, ErrorKind},
-    path::{Component, Path, PathBuf},
+    path::{Component, Path},
 };
 
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
@@ -14,6 +14,7 @@ use procfs_core::{FromRead, process::Stat};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::Process;
+use crate::cgroup_tree;
 
 impl Process {
     /// The process that runs now under `pid`.
@@ -84,11 +85,10 @@ impl Node for Linux {
         if fs::write(directory.join("cgroup.kill"), "1").is_ok() {
             return;
         }
-        for (pid, members) in processes_below(directory).unwrap_or_default() {
-            kill_member(pid, &members);
-        }
-        // A frozen process of cgroup v1 takes its SIGKILL when it is thawed.
-        let _ = fs::write(directory.join("freezer.state"), "THAWED");
+        let told = |error: io::Error| tracing::warn!(%error, cgroup = %directory.display(), "not all is killed");
+        let _ = cgroup_tree::kill(directory).map_err(told);
+        // A frozen process of cgroup v1 takes its SIGKILL when it is thawed, and the container may have frozen some below its own cgroup.
+        let _ = cgroup_tree::write_everywhere(directory, "freezer.state", "THAWED");
     }
 
     fn now_us(&self) -> u64 {
@@ -130,9 +130,9 @@ fn population(directory: &Path) -> Population {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(_) => return Population::Unknown,
     }
-    match processes_below(directory) {
-        Ok(found) if !found.is_empty() => Population::Processes,
-        Ok(_) if directory.exists() || is_in_cgroup_filesystem(directory) => Population::Empty,
+    match cgroup_tree::pids(directory) {
+        Ok(Some(found)) if !found.is_empty() => Population::Processes,
+        Ok(_) if is_in_cgroup_filesystem(directory) => Population::Empty,
         _ => Population::Unknown,
     }
 }
@@ -144,50 +144,13 @@ pub(super) fn is_in_cgroup_filesystem(directory: &Path) -> bool {
     statfs(existing).is_ok_and(|found| [CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC].contains(&found.filesystem_type()))
 }
 
-/// The processes of a cgroup and of those below it, each with the file that named it.
-fn processes_below(directory: &Path) -> io::Result<Vec<(i32, PathBuf)>> {
-    let mut found = Vec::new();
-    let mut waiting = vec![directory.to_path_buf()];
-    while let Some(current) = waiting.pop() {
-        let members = current.join("cgroup.procs");
-        match fs::read_to_string(&members) {
-            Ok(text) => {
-                found.extend(text.lines().filter_map(|line| line.parse().ok()).map(|pid| (pid, members.clone())));
-            }
-            // Removed meanwhile: then it was empty. There without the file: no cgroup.
-            Err(_) if !current.exists() => continue,
-            Err(error) => return Err(error),
-        }
-        match fs::read_dir(&current) {
-            Ok(entries) => waiting.extend(
-                entries
-                    .filter_map(Result::ok)
-                    .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-                    .map(|entry| entry.path()),
-            ),
-            Err(_) if !current.exists() => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(found)
-}
-
-fn kill_member(pid: i32, members: &Path) {
-    let Some(handle) = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else { return };
-    // Still listed while the handle is held: the handle is of the listed process, and not of one that took its number.
-    let listed = fs::read_to_string(members).is_ok_and(|text| text.lines().any(|line| line.parse() == Ok(pid)));
-    if listed {
-        let _ = pidfd_send_signal(&handle, Signal::KILL);
-    }
-}
-
 /// Whether `directory` can be the cgroup of one container: a plain path below the top of its hierarchy, without this
 /// process in it.
 fn may_be_killed(directory: &Path) -> bool {
     let own = nix::unistd::getpid().as_raw();
     is_plain_path(directory)
         && is_below_hierarchy_top(directory)
-        && processes_below(directory).is_ok_and(|found| found.iter().all(|(pid, _)| *pid != own && *pid != 1))
+        && cgroup_tree::pids(directory).is_ok_and(|found| found.iter().flatten().all(|pid| ![own, 1].contains(pid)))
 }
 
 /// Absolute, without `..`.
@@ -204,7 +167,14 @@ fn is_below_hierarchy_top(directory: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{ffi::OsStr, os::unix::ffi::OsStrExt, process::Command};
+    use std::{
+        ffi::OsStr,
+        os::{fd::OwnedFd, unix::ffi::OsStrExt},
+        process::Command,
+        time::{Duration, Instant},
+    };
+
+    use rustix::fs::{Mode, OFlags, openat};
 
     use super::*;
     use crate::forks;
@@ -256,6 +226,44 @@ mod tests {
         assert!(!may_be_killed(Path::new("/sys/fs/cgroup")));
         assert!(!may_be_killed(Path::new("/sys/fs/cgroup/../cgroup/x")));
         assert!(!may_be_killed(Path::new("/")));
+    }
+
+    /// What is too deep for a path is not gone, and what a container has frozen below its own cgroup is thawed. Needs root and the freezer of
+    /// version 1.
+    #[test]
+    fn who_hides_deep_below_and_frozen_is_alive_until_it_is_killed() {
+        let top = Path::new("/sys/fs/cgroup/freezer").join(format!("egpu-liveness-deep-{}", std::process::id()));
+        if !Path::new("/sys/fs/cgroup/freezer/cgroup.procs").exists() || fs::create_dir(&top).is_err() {
+            crate::skipped::skipped("no freezer hierarchy in which to make a cgroup");
+            return;
+        }
+        let name = "d".repeat(200);
+        let mut here = OwnedFd::from(fs::File::open(&top).unwrap());
+        for _ in 0..25 {
+            rustix::fs::mkdirat(&here, &*name, Mode::RWXU).unwrap();
+            here = openat(&here, &*name, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        }
+        let write = |file: &str, text: &str| {
+            let file = openat(&here, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+            rustix::io::write(&file, text.as_bytes()).unwrap();
+        };
+        let mut child = forks::fork(|| Command::new("sleep").arg("1000").spawn().unwrap());
+        write("cgroup.procs", &child.id().to_string());
+        write("freezer.state", "FROZEN");
+        let before = population(&top);
+        Linux.kill_cgroup(&top);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while child.try_wait().unwrap().is_none() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let has_ended = child.try_wait().unwrap().is_some();
+        write("freezer.state", "THAWED");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let after = population(&top);
+        cgroup_tree::remove(&top).unwrap();
+        assert!(has_ended, "it was not killed, or not thawed");
+        assert_eq!([before, after], [Population::Processes, Population::Empty]);
     }
 
     /// Needs root and a writable hierarchy.
