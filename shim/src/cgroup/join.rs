@@ -6,12 +6,17 @@
 //! kernel 5.7).
 
 use std::{
+    collections::HashMap,
     fs, io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
 use super::{Cgroup, CgroupError, Layout, files};
+
+/// Room for a service manager, or a whole Kubernetes node, within a container.
+const MOST_DEPTH: &str = "64";
+const MOST_DESCENDANTS: &str = "8192";
 
 impl Cgroup {
     /// Makes the directories that are missing, and hands the controllers down to them.
@@ -30,34 +35,51 @@ impl Cgroup {
     }
 
     /// Moves the calling thread, the only one of its process, into the directories of v1, which must exist. There is
-    /// nothing to do on v2: see [`Cgroup::birthplace`].
+    /// nothing to do on v2, a hybrid host's included: see [`Cgroup::birthplace`].
     pub(crate) fn enter(&self) -> Result<(), CgroupError> {
         match &self.layout {
-            Layout::V1 { hierarchies } => hierarchies.iter().try_for_each(|hierarchy| {
-                // Not cgroup.procs: that is for whole processes, whose threads it has to keep from coming and going.
-                files::write(&hierarchy.directory.join("tasks"), "0")
-            }),
+            Layout::V1 { hierarchies } => {
+                hierarchies.iter().filter(|one| !one.is_unified()).try_for_each(|hierarchy| {
+                    // Not cgroup.procs: that is for whole processes, whose threads it has to keep from coming and going.
+                    files::write(&hierarchy.directory.join("tasks"), "0")
+                })
+            }
             Layout::V2 { .. } => Ok(()),
         }
     }
 
-    /// The directory in which a process can be born on v2; nothing on v1.
+    /// The directory in which a process can be born on v2, a hybrid host's included; nothing on v1.
     pub(crate) fn birthplace(&self) -> Result<Option<OwnedFd>, CgroupError> {
-        match &self.layout {
-            Layout::V1 { .. } => Ok(None),
-            Layout::V2 { directory, .. } => open(directory).map(Some),
+        self.unified().map(open).transpose()
+    }
+
+    /// Bounds how many cgroups the container may make below its own on v2, where `given` (the spec's `unified`) does not:
+    /// each costs whoever looks for its processes. It can lift the bound where v2 is mounted without `nsdelegate`; v1 has none.
+    pub(crate) fn bound_nesting(&self, given: Option<&HashMap<String, String>>) -> Result<(), CgroupError> {
+        let Some(directory) = self.unified() else { return Ok(()) };
+        for (file, most) in [("cgroup.max.depth", MOST_DEPTH), ("cgroup.max.descendants", MOST_DESCENDANTS)] {
+            if given.is_some_and(|given| given.contains_key(file)) {
+                continue;
+            }
+            match files::write(&directory.join(file), most) {
+                // Before Linux 4.14.
+                Err(CgroupError::Write { source, .. }) if files::is_gone(&source) => {}
+                written => written?,
+            }
         }
+        Ok(())
     }
 
     /// Where on v2 a process of the container is that sits in a cgroup below the container's: one that hands its controllers
     /// down itself takes no process any more. `membership` is the text of `/proc/PID/cgroup`.
     pub(crate) fn birthplace_beside(&self, membership: &str) -> Result<Option<OwnedFd>, CgroupError> {
-        let Layout::V2 { directory, .. } = &self.layout else { return Ok(None) };
-        let path = membership.lines().find_map(|line| line.strip_prefix("0::"));
-        match path.and_then(|path| below(directory, Path::new(path))) {
-            Some(place) => open(&place).map(Some),
-            None => Ok(None),
-        }
+        self.place_of(membership).map(|place| open(&place)).transpose()
+    }
+
+    /// The directory of v2 of a process of the container; `None` where it is elsewhere.
+    pub(super) fn place_of(&self, membership: &str) -> Option<PathBuf> {
+        let path = membership.lines().find_map(|line| line.strip_prefix("0::"))?;
+        below(self.unified()?, Path::new(path))
     }
 }
 
@@ -171,6 +193,39 @@ mod tests {
         assert_eq!(read("m/cgroup.subtree_control"), "+memory", "cpu was there already");
         assert_eq!(read("m/a/cgroup.subtree_control"), "+cpu");
         assert!(host.path().join("m/a/b").is_dir());
+    }
+
+    #[test]
+    fn nesting_is_bounded_where_the_spec_does_not() {
+        let cgroup = testing::directory(&[("cgroup.max.depth", ""), ("cgroup.max.descendants", "")]);
+        let read = |name: &str| fs::read_to_string(cgroup.path().join(name)).unwrap();
+        let given = HashMap::from([("cgroup.max.depth".to_owned(), "max".to_owned())]);
+        testing::v2(cgroup.path()).bound_nesting(Some(&given)).unwrap();
+        assert_eq!([read("cgroup.max.depth"), read("cgroup.max.descendants")], ["", MOST_DESCENDANTS]);
+        // A hybrid host's, too.
+        testing::v1(&[(&[], cgroup.path())]).bound_nesting(None).unwrap();
+        assert_eq!(read("cgroup.max.depth"), MOST_DEPTH);
+        testing::v1(&[(&["pids"], Path::new("/nowhere"))]).bound_nesting(None).unwrap();
+        let old = testing::directory(&[]);
+        testing::v2(old.path()).bound_nesting(None).unwrap();
+    }
+
+    #[test]
+    fn on_a_hybrid_host_the_unified_hierarchy_is_made_and_born_in() {
+        let (Some(named), Some(unified)) = (RealCgroup::v1("hybrid", &["systemd"]), RealCgroup::v2("hybrid")) else {
+            return;
+        };
+        let place = |real: &RealCgroup| real.cgroup.directories().next().unwrap().join("inner");
+        let (named, unified) = (place(&named), place(&unified));
+        let cgroup = testing::v1(&[(&["name=systemd"], &named), (&[], &unified)]);
+        cgroup.make().unwrap();
+        assert!(named.is_dir() && unified.is_dir());
+        assert!(cgroup.birthplace().unwrap().is_some());
+        let tasks = std::thread::spawn(move || {
+            cgroup.enter().unwrap();
+            fs::read_to_string(named.join("tasks")).unwrap()
+        });
+        assert_eq!(tasks.join().unwrap().lines().count(), 1);
     }
 
     #[test]

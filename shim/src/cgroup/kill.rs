@@ -1,8 +1,9 @@
 //! Signals to every process of the cgroup.
 
-use std::{io, os::fd::AsFd, path::Path, time::Duration};
+use std::{fs, io, os::fd::AsFd, path::Path, time::Duration};
 
 use nix::{libc, sys::signal::Signal, unistd::Pid};
+use nvidia_glue::cgroup_tree;
 
 use super::{Cgroup, CgroupError, Layout, files};
 use crate::sys;
@@ -16,23 +17,61 @@ impl Cgroup {
     /// SIGKILL to every process of the cgroup and the cgroups below it, a frozen one included. Does not wait for
     /// their end. Succeeds when there is none.
     pub async fn kill_all(&self) -> Result<(), CgroupError> {
-        if let Layout::V2 { directory, .. } = &self.layout {
-            self.refuse_self(&self.pids()?)?;
-            match files::write(&directory.join("cgroup.kill"), "1") {
-                Ok(()) => return Ok(()),
-                // Before 5.14 there is no such file; a threaded cgroup does not take it.
-                Err(CgroupError::Write { source, .. })
-                    if files::is_gone(&source) || source.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let frozen = self.freeze_within(FREEZE_LIMIT).await.is_ok();
-        let result = if frozen { self.send(Signal::SIGKILL as i32).map(drop) } else { self.chase() };
-        // A v1 process dies only once it is thawed. Without a freezer there is nothing to thaw.
-        if frozen && !self.is_gone() {
+        let result = match (self.kill_at_once()?, &self.layout) {
+            (true, Layout::V2 { .. }) => return Ok(()),
+            // Who is in the other hierarchies alone is of an older version of this program, or was moved by the host.
+            (true, Layout::V1 { .. }) => self.send(Signal::SIGKILL as i32).map(drop),
+            (false, _) if self.freeze_within(FREEZE_LIMIT).await.is_ok() => self.send(Signal::SIGKILL as i32).map(drop),
+            (false, _) => self.chase(),
+        };
+        self.thaw_killed()?;
+        if let Layout::V2 { .. } = &self.layout
+            && !self.is_gone()
+        {
             self.thaw().await?;
         }
         result
+    }
+
+    /// By version 2, a hybrid host's included: atomic, whoever forks, and no matter how many cgroups there are. `false`
+    /// where it cannot be done.
+    fn kill_at_once(&self) -> Result<bool, CgroupError> {
+        let Some(directory) = self.unified() else { return Ok(false) };
+        if self.holds_self(directory) {
+            return Err(CgroupError::HoldsSelf { path: directory.to_owned() });
+        }
+        match files::write(&directory.join("cgroup.kill"), "1") {
+            Ok(()) => Ok(true),
+            // Before 5.14 there is no such file; a threaded cgroup does not take it.
+            Err(CgroupError::Write { source, .. })
+                if files::is_gone(&source) || source.raw_os_error() == Some(libc::EOPNOTSUPP) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the caller is in `directory` of version 2 or below it: told by where the caller is, not by who is there, which may
+    /// be many to look through.
+    fn holds_self(&self, directory: &Path) -> bool {
+        let own = Pid::this().as_raw();
+        let listed = files::read_if_present(&directory.join("cgroup.procs")).ok().flatten().unwrap_or_default();
+        let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        listed.lines().any(|pid| pid.parse() == Ok(own)) || self.place_of(&membership).is_some()
+    }
+
+    /// A process of v1 that was sent SIGKILL dies only once it is thawed, and the container may have frozen any cgroup
+    /// below its own.
+    pub(crate) fn thaw_killed(&self) -> Result<(), CgroupError> {
+        // On v2 SIGKILL reaches who is frozen.
+        let Some(freezer) = self.v1_controller("freezer") else { return Ok(()) };
+        let thawed = cgroup_tree::write_everywhere(freezer, "freezer.state", "THAWED");
+        thawed.map_err(|source| CgroupError::Write {
+            path: freezer.join("freezer.state"),
+            value: "THAWED".to_owned(),
+            source,
+        })
     }
 
     /// A signal to every process of the cgroup and the cgroups below it, none missed that is forked meanwhile. A
@@ -129,6 +168,32 @@ mod tests {
         if let Some(real) = RealCgroup::v2("kill") {
             ends_all_nested_and_frozen(real).await;
         }
+    }
+
+    /// By the container itself, that is.
+    #[tokio::test]
+    async fn v1_ends_who_was_frozen_below() {
+        let Some(mut real) = RealCgroup::v1("ice", &["freezer", "memory"]) else { return };
+        real.spawn("ice/inner", STUBBORN);
+        let freezer = real.cgroup.v1_controller("freezer").unwrap().join("ice/inner");
+        files::write(&freezer.join("freezer.state"), "FROZEN").unwrap();
+        real.cgroup.kill_all().await.unwrap();
+        let state = files::read(&freezer.join("freezer.state")).unwrap();
+        files::write(&freezer.join("freezer.state"), "THAWED").unwrap();
+        assert_eq!((real.wait(), state.trim()), (vec![Some(9)], "THAWED"));
+    }
+
+    #[tokio::test]
+    async fn on_a_hybrid_host_all_are_killed_at_once_and_thawed() {
+        let Some(mut real) = RealCgroup::hybrid("kill", &["freezer", "memory"]) else { return };
+        real.spawn("", STUBBORN);
+        real.spawn("nested/deeper", STUBBORN);
+        real.cgroup.freeze().await.unwrap();
+        real.cgroup.kill_all().await.unwrap();
+        assert_eq!(real.wait(), [Some(9), Some(9)]);
+        assert!(!real.cgroup.is_frozen().unwrap());
+        testing::at_last(async || real.cgroup.remove().await).await;
+        assert!(real.cgroup.is_gone());
     }
 
     #[tokio::test]

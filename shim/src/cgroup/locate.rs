@@ -111,8 +111,7 @@ impl Cgroup {
     /// The cgroup of a container whose process `pid` is alive and has not moved itself: call it between create and
     /// start, and keep the result.
     ///
-    /// Hierarchies in which the process sits somewhere else than `path` says (libcontainer joins neither named
-    /// hierarchies nor v2 on a hybrid host) are left out.
+    /// Hierarchies in which the process sits somewhere else than `path` says are left out.
     pub fn of_process(host: &Host, pid: i32, path: &CgroupsPath) -> Result<Self, LocateError> {
         let mounts = host.mounts()?;
         let text = host.read(&format!("proc/{pid}/cgroup"))?;
@@ -138,9 +137,12 @@ impl Cgroup {
         let expected = path.on_v1();
         let hierarchies: Vec<Hierarchy> = found
             .iter()
-            .filter(|membership| !membership.is_v2() && Path::new(membership.path).ends_with(&expected))
+            .filter(|membership| Path::new(membership.path).ends_with(&expected))
             .filter_map(|membership| {
-                let mount = mounts.v1_of(&membership.controllers)?;
+                let mount = match membership.is_v2() {
+                    true => mounts.v2.as_ref()?,
+                    false => mounts.v1_of(&membership.controllers)?,
+                };
                 let directory = host.rooted(&mount.directory(Path::new(membership.path))?);
                 Some(Hierarchy {
                     controllers: membership.controllers.iter().map(|&name| name.to_owned()).collect(),
@@ -148,7 +150,8 @@ impl Cgroup {
                 })
             })
             .collect();
-        if hierarchies.is_empty() {
+        // The unified one alone, where it has no controllers, says nothing of a container.
+        if hierarchies.iter().all(Hierarchy::is_unified) {
             return Err(not_in_container(expected));
         }
         Ok(Self { layout: Layout::V1 { hierarchies } })
@@ -166,7 +169,7 @@ impl Cgroup {
         let hierarchies = mounts
             .v1
             .iter()
-            .filter(|mount| !mount.is_named())
+            .chain(&mounts.v2)
             .map(|mount| Hierarchy {
                 controllers: mount.controllers.clone(),
                 directory: host.rooted(&join_below(&mount.point, &path.on_v1())),
@@ -397,6 +400,22 @@ mod tests {
         testing::add(root.path(), &[("proc/77/cgroup", elsewhere)]);
         let cgroup = Cgroup::of_process(&host, 77, &path("/k8s.io/c1", false)).unwrap();
         assert_eq!(below(&root, &cgroup), ["sys/fs/cgroup/memory/k8s.io/c1"]);
+    }
+
+    #[test]
+    fn on_a_hybrid_host_named_and_unified_hierarchies_are_the_containers_too() {
+        let memberships = "9:name=systemd:/k8s.io/c1\n4:memory:/k8s.io/c1\n0::/k8s.io/c1\n";
+        let (root, host) = host(HYBRID, memberships);
+        let cgroup = Cgroup::of_process(&host, 77, &path("/k8s.io/c1", false)).unwrap();
+        let own = ["systemd", "memory", "unified"].map(|name| format!("sys/fs/cgroup/{name}/k8s.io/c1"));
+        assert_eq!(below(&root, &cgroup), own);
+        assert!(cgroup.unified().unwrap().ends_with("unified/k8s.io/c1"));
+        let intended = Cgroup::intended(&host, &path("/k8s.io/c1", false)).unwrap();
+        let intended = below(&root, &intended);
+        assert!(own.iter().all(|own| intended.contains(own)), "{intended:?}");
+        assert_eq!(intended.len(), 5, "{intended:?}");
+        let kept = serde_json::to_string(&cgroup).unwrap();
+        assert_eq!(serde_json::from_str::<Cgroup>(&kept).unwrap(), cgroup);
     }
 
     #[test]

@@ -5,7 +5,9 @@
 //! that a host process shares with it.
 //!
 //! A container has one directory on cgroup v2 and one per hierarchy on v1. A hybrid host counts as v1: its unified
-//! hierarchy carries no controllers. Only directories whose path ends in the container's own cgroups path are ever
+//! hierarchy carries no controllers. It is one of the hierarchies all the same, as are named ones: in a hierarchy where a
+//! container had no directory of its own, it could freeze or kill whoever is where it was made, which is the shim's place.
+//! Only directories whose path ends in the container's own cgroups path are ever
 //! taken, so nothing here can kill or remove what belongs to somebody else.
 
 mod error;
@@ -69,10 +71,11 @@ enum Layout {
     },
 }
 
-/// One v1 hierarchy's directory of a container.
+/// A container's directory of one hierarchy, of v1 or of a hybrid host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Hierarchy {
-    /// What is mounted there: controllers (`cpu`, `cpuacct`), or one named hierarchy (`name=systemd`).
+    /// What is mounted there: controllers (`cpu`, `cpuacct`), or one named hierarchy (`name=systemd`). None: the unified
+    /// hierarchy of a hybrid host.
     controllers: Vec<String>,
     /// Absolute.
     directory: PathBuf,
@@ -101,6 +104,16 @@ impl Cgroup {
         !self.directories().any(Path::exists)
     }
 
+    /// The directory of v2, a hybrid host's included.
+    fn unified(&self) -> Option<&Path> {
+        match &self.layout {
+            Layout::V1 { hierarchies } => {
+                hierarchies.iter().find(|hierarchy| hierarchy.is_unified()).map(|unified| unified.directory.as_path())
+            }
+            Layout::V2 { directory, .. } => Some(directory),
+        }
+    }
+
     /// The directory of a v1 controller, if the container has one there.
     fn v1_controller(&self, name: &str) -> Option<&Path> {
         match &self.layout {
@@ -110,5 +123,11 @@ impl Cgroup {
                 .map(|hierarchy| hierarchy.directory.as_path()),
             Layout::V2 { .. } => None,
         }
+    }
+}
+
+impl Hierarchy {
+    fn is_unified(&self) -> bool {
+        self.controllers.is_empty()
     }
 }

@@ -1,8 +1,10 @@
 //! Taking the cgroup away.
 
-use std::{fs, io, path::Path, time::Duration};
+use std::time::Duration;
 
-use super::{Cgroup, CgroupError, processes};
+use nvidia_glue::cgroup_tree;
+
+use super::{Cgroup, CgroupError};
 
 /// Waits between the tries, doubled each time: 2 ms, 4 ms, ... 512 ms, about 1 s in all. A killed process leaves its
 /// cgroup only at its exit, which takes as long as it takes to free its memory.
@@ -46,23 +48,13 @@ impl Cgroup {
     fn remove_once(&self) -> Result<(), CgroupError> {
         let mut result = Ok(());
         for directory in self.directories() {
-            let removed = remove_tree(directory);
+            // A cgroup directory's files go with it.
+            let removed = cgroup_tree::remove(directory)
+                .map_err(|source| CgroupError::Remove { path: directory.to_owned(), source });
             if result.is_ok() {
                 result = removed;
             }
         }
         result
     }
-}
-
-/// Children first: a cgroup directory's files go with it, so rmdir is all that is needed and all that is allowed.
-fn remove_tree(directory: &Path) -> Result<(), CgroupError> {
-    for cgroup in processes::tree(directory)?.iter().rev() {
-        match fs::remove_dir(cgroup) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(source) => return Err(CgroupError::Remove { path: cgroup.clone(), source }),
-        }
-    }
-    Ok(())
 }

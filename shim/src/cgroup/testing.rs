@@ -90,6 +90,19 @@ impl RealCgroup {
         Some(Self { cgroup: v2(&directory), children: Vec::new() })
     }
 
+    /// On the host's v1 hierarchies of these controllers, and on its unified one.
+    pub(super) fn hybrid(test: &str, controllers: &[&str]) -> Option<Self> {
+        let (mut real, mut unified) = (Self::v1(test, controllers)?, Self::v2(test)?);
+        if let (Layout::V1 { hierarchies }, Layout::V2 { directory, .. }) =
+            (&mut real.cgroup.layout, &mut unified.cgroup.layout)
+        {
+            // Whose end it is from now on.
+            let directory = std::mem::replace(directory, PathBuf::from("/nowhere"));
+            hierarchies.push(Hierarchy { controllers: Vec::new(), directory });
+        }
+        Some(real)
+    }
+
     /// Runs a shell script in the cgroup, or in one of this name below it; answers its pid.
     pub(super) fn spawn(&mut self, below: &str, script: &str) -> i32 {
         let mut child = Command::new("sh")

@@ -2,14 +2,14 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    fs, io,
-    path::{Path, PathBuf},
+    io,
+    path::Path,
 };
 
 use nvidia_glue::{
     block_file::ReadBlockError,
     cards::{self, ProcessMemory, Source},
-    inject,
+    cgroup_tree, inject,
     ledger::Record,
     usage::{self, UsageFile},
 };
@@ -103,21 +103,14 @@ impl Usage {
 
 /// Every process in the cgroups and in those below them. A cgroup that is gone has none.
 fn pids<'a>(cgroups: impl Iterator<Item = &'a Path>) -> BTreeSet<u32> {
-    let mut pids = BTreeSet::new();
-    let mut left: Vec<PathBuf> = cgroups.map(Path::to_owned).collect();
-    while let Some(directory) = left.pop() {
-        if let Ok(procs) = fs::read_to_string(directory.join("cgroup.procs")) {
-            pids.extend(procs.lines().filter_map(|pid| pid.parse::<u32>().ok()));
-        }
-        let Ok(entries) = fs::read_dir(&directory) else { continue };
-        let directories = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        left.extend(directories.map(|entry| entry.path()));
-    }
-    pids
+    let found = cgroups.filter_map(|cgroup| cgroup_tree::pids(cgroup).ok().flatten()).flatten();
+    found.filter_map(|pid| u32::try_from(pid).ok()).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::cli::test_support;
 

@@ -320,9 +320,11 @@ fn make_place<'a>(
         return Ok((Place::Systemd { scope, cgroup, manager: manager(config)? }, vec![]));
     }
     cgroup.make()?;
-    if let Some(resources) = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref()) {
+    let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
+    if let Some(resources) = resources {
         intermediate::limit(&manager(config.clone())?, resources).map_err(|e| CreateError::Limits(chain(&e)))?;
     }
+    cgroup.bound_nesting(intermediate::unified(resources))?;
     Ok((Place::Own(cgroup), cgroup.birthplace()?.into_iter().collect()))
 }
 

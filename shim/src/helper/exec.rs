@@ -98,9 +98,6 @@ pub(crate) enum ExecError {
     /// The container's cgroup.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// The cgroups of the container's init.
-    #[error("cannot put the process into the container's cgroups")]
-    Cgroups(#[source] io::Error),
     /// The program.
     #[error("{0}")]
     Program(String),
@@ -156,7 +153,7 @@ pub(crate) fn exec(exec: &Exec, mut fds: Vec<OwnedFd>, reply: &OwnedFd) -> Resul
     let socket = target.state.path().join(format!("exec-{}.sock", std::process::id()));
     let launched = launch(exec, &target, spec, &socket, stdio, intake, &notes, reply);
     let started = launched.and_then(|(process, outcome)| {
-        match start(&target, &process, &socket, outcome) {
+        match start(&target, &socket, outcome) {
             Ok(()) => Ok(process),
             Err(error) => {
                 // It may have ended by itself.
@@ -309,13 +306,13 @@ fn launch(
 /// In the container's cgroup; where the container hands that one down to cgroups of its own, in its init's, as runc.
 fn birthplaces(cgroup: &Cgroup, init: i32) -> Result<Vec<OwnedFd>, ExecError> {
     let Some(own) = cgroup.birthplace()? else { return Ok(vec![]) };
-    let membership = std::fs::read_to_string(format!("/proc/{init}/cgroup")).map_err(ExecError::Cgroups)?;
+    // Not where init is too deep for a path, or gone.
+    let membership = std::fs::read_to_string(format!("/proc/{init}/cgroup")).unwrap_or_default();
     Ok(std::iter::once(own).chain(cgroup.birthplace_beside(&membership)?).collect())
 }
 
 /// Lets the waiting process execute its program, and reads what libcontainer tells of a failure.
-fn start(target: &Target, process: &Launched, socket: &Path, mut outcome: File) -> Result<(), ExecError> {
-    follow_init(target.init, process.pid.as_raw()).map_err(ExecError::Cgroups)?;
+fn start(target: &Target, socket: &Path, mut outcome: File) -> Result<(), ExecError> {
     require_init(target)?;
     NotifySocket::new(socket).notify_container_start().map_err(ExecError::Notify)?;
     let mut message = Vec::new();
@@ -333,27 +330,4 @@ fn require_init(target: &Target) -> Result<(), ExecError> {
         return Ok(());
     }
     Err(ExecError::Status { id: target.container.id().to_owned(), status: ContainerStatus::Stopped })
-}
-
-/// Moves a process into the hierarchies in which init sits elsewhere: libcontainer joins neither the named hierarchies nor
-/// the unified one of a hybrid host. Controllers stay as libcontainer set them.
-fn follow_init(init: i32, process: i32) -> io::Result<()> {
-    let read = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/cgroup"));
-    let (wanted, current) = (read(init)?, read(process)?);
-    for line in wanted.lines().filter(|line| !current.lines().any(|own| own == *line)) {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
-        let mount = match controllers {
-            "" if Path::new("/sys/fs/cgroup/unified").is_dir() => PathBuf::from("/sys/fs/cgroup/unified"),
-            _ => match controllers.strip_prefix("name=") {
-                Some(name) => Path::new("/sys/fs/cgroup").join(name),
-                None => continue,
-            },
-        };
-        let procs = mount.join(path.trim_start_matches('/')).join("cgroup.procs");
-        if procs.exists() {
-            std::fs::write(procs, process.to_string())?;
-        }
-    }
-    Ok(())
 }

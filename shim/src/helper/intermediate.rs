@@ -4,6 +4,8 @@
 //! process it reads the host's cgroup mounts a dozen times over, and it moves the process by its pid, for which the kernel
 //! waits about ten milliseconds (see [`crate::cgroup`]).
 
+use std::collections::HashMap;
+
 use libcgroups::common::{AnyCgroupManager, CgroupManager, ControllerOpt};
 use libcontainer::namespaces::{NamespaceError, Namespaces};
 use libcontainer::process::args::{ContainerArgs, ContainerType};
@@ -22,7 +24,7 @@ use crate::sys::{self, Forked};
 
 /// How a process gets into its container's cgroup.
 pub(crate) enum Place<'a> {
-    /// By itself, on v1; it is born there on v2.
+    /// By itself, on v1; it is born there on v2, a hybrid host's included.
     Own(&'a Cgroup),
     /// In a scope that systemd makes around it; the limits come after.
     Systemd { scope: Scope, cgroup: &'a Cgroup, manager: AnyCgroupManager },
@@ -132,9 +134,15 @@ fn join(place: &Place<'_>, resources: Option<&LinuxResources>, args: &ContainerA
             // The systemd driver is asked for inits alone: an exec is born in the scope.
             scope.start(id, std::process::id(), cgroup, resources)?;
             let set = resources.map_or(Ok(()), |resources| limit(manager, resources));
-            set.map_err(|e| IntermediateError::Limits(chain(&e)))
+            set.map_err(|e| IntermediateError::Limits(chain(&e)))?;
+            Ok(cgroup.bound_nesting(unified(resources))?)
         }
     }
+}
+
+/// What the spec says of files of cgroup v2 itself.
+pub(crate) fn unified(resources: Option<&LinuxResources>) -> Option<&HashMap<String, String>> {
+    resources.and_then(|resources| resources.unified().as_ref())
 }
 
 /// Sets a new container's limits.

@@ -22,7 +22,10 @@ use nix::{
         timerfd::{ClockId, TimerFd, TimerFlags},
     },
 };
-use nvidia_glue::mediate::{Numbers, Pid, Processes, UvmMapping};
+use nvidia_glue::{
+    cgroup_tree,
+    mediate::{Numbers, Pid, Processes, UvmMapping},
+};
 
 use super::caller::{numbers, pids};
 use crate::{sync::lock, sys};
@@ -127,15 +130,21 @@ impl ProcessTable {
         pids.into_iter().filter_map(|pid| self.find(Pid(pid)).or_else(|| self.stranger(pid))).collect()
     }
 
+    /// What lives in the container's cgroups, in no order. One that is not there has nobody.
+    fn members(&self) -> io::Result<Vec<i32>> {
+        let mut pids = Vec::new();
+        for cgroup in &self.cgroups {
+            pids.extend(cgroup_tree::pids(cgroup)?.into_iter().flatten().filter(|pid| *pid > 0));
+        }
+        Ok(pids)
+    }
+
     /// A process of the container's that has made no driver call.
     fn stranger(&self, pid: i32) -> Option<Arc<Process>> {
         let pidfd = sys::pidfd_open(pid).ok()?;
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let numbers = numbers(pid, &pids(&status)?.1).ok()?;
-        let mut pids = Vec::new();
-        for cgroup in &self.cgroups {
-            collect_pids(cgroup, &mut pids).ok()?;
-        }
+        let pids = self.members().ok()?;
         // The number was the container's after the pidfd was opened, and is still the same process's: so it is of the container.
         let is_own = pids.contains(&pid) && sys::is_there(pidfd.as_fd());
         is_own.then(|| Arc::new(Process { pid, numbers, pidfd, token: u64::MAX }))
@@ -220,10 +229,7 @@ impl ProcessTable {
 
 impl Processes for ProcessTable {
     fn pids(&self) -> io::Result<Vec<Pid>> {
-        let mut pids = Vec::new();
-        for cgroup in &self.cgroups {
-            collect_pids(cgroup, &mut pids)?;
-        }
+        let mut pids = self.members()?;
         pids.extend(self.known().into_iter().map(|pid| pid.0));
         pids.sort_unstable();
         pids.dedup();
@@ -337,24 +343,6 @@ fn thread_has_open_file(thread: i32, file: &File) -> io::Result<bool> {
         }
     }
     Ok(false)
-}
-
-/// What lives in a cgroup and below it. One that is not there has nobody.
-fn collect_pids(directory: &Path, pids: &mut Vec<i32>) -> io::Result<()> {
-    match fs::read_to_string(directory.join("cgroup.procs")) {
-        Ok(text) => pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        // Removed between open and read, or a threaded cgroup, whose processes its parent lists.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::EOPNOTSUPP)) => {}
-        Err(error) => return Err(error),
-    }
-    let Ok(entries) = fs::read_dir(directory) else { return Ok(()) };
-    for entry in entries.filter_map(Result::ok) {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            collect_pids(&entry.path(), pids)?;
-        }
-    }
-    Ok(())
 }
 
 /// Descriptors that may be of the driver: links that name a file, not a socket or the like.

@@ -32,6 +32,10 @@ const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// For a process that was sent SIGKILL to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
+/// The same for an init that others may keep from it: how long it is waited for, and how often, before they are killed, and before the
+/// container's mediator is ended.
+const KILL_PAUSE: Duration = Duration::from_secs(1);
+const KILL_PASSES: usize = 5;
 const SIGKILL: u32 = libc::SIGKILL.unsigned_abs();
 
 /// What about a container stays as it was created.
@@ -220,11 +224,14 @@ impl Container {
     }
 
     /// Sends a signal to one process, or to all of the container.
-    pub(super) async fn kill(&self, exec_id: &str, signal: u32, all: bool) -> Result<(), TaskError> {
+    pub(super) async fn kill(self: &Arc<Self>, exec_id: &str, signal: u32, all: bool) -> Result<(), TaskError> {
         let process = self.process(exec_id)?;
         if signal == SIGKILL && exec_id.is_empty() {
             // Before it is sent: a pause that is under way looks at it at its end.
-            lock(&self.lifecycle).init_killed = true;
+            let known = std::mem::replace(&mut lock(&self.lifecycle).init_killed, true);
+            if !known {
+                tokio::spawn(Arc::clone(self).see_to_the_end());
+            }
         }
         if all && exec_id.is_empty() {
             self.signal_all(signal).await?;
@@ -234,12 +241,33 @@ impl Container {
         self.thaw_killed().await
     }
 
+    /// Init was sent SIGKILL, and ends the container with it. Others of the container may keep it from that for a while, by freezing it on
+    /// v1 as often as it is thawed: so they are killed, too. And whatever keeps it after that, in the driver or on a disk that does
+    /// not answer: what it has of the cards is given back meanwhile.
+    async fn see_to_the_end(self: Arc<Self>) {
+        for _ in 0..KILL_PASSES {
+            if timeout(KILL_PAUSE, self.init.wait()).await.is_ok() {
+                return;
+            }
+            self.kill_rest().await;
+        }
+        tracing::warn!(container = self.fixed.id, pid = self.init.pid(), "killed, and does not end");
+        if let Err(error) = self.end_mediation().await {
+            tracing::warn!(container = self.fixed.id, error = super::error::chain(&error), "it keeps what it has");
+        }
+    }
+
     /// A frozen process does not die before it is thawed. A killed exec waits for its container to be resumed, as under runc.
     async fn thaw_killed(&self) -> Result<(), TaskError> {
-        if !lock(&self.lifecycle).init_killed || self.init.state() != State::Paused {
+        if !lock(&self.lifecycle).init_killed {
             return Ok(());
         }
-        self.fixed.cgroup.thaw().await.map_err(|source| TaskError::Cgroup { action: "thaw", source })?;
+        let failed = |source| TaskError::Cgroup { action: "thaw", source };
+        if self.init.state() != State::Paused {
+            return self.fixed.cgroup.thaw_killed().map_err(failed);
+        }
+        self.fixed.cgroup.thaw().await.map_err(failed)?;
+        self.fixed.cgroup.thaw_killed().map_err(failed)?;
         self.resume_mediation().await;
         // It may have ended meanwhile.
         let _ = self.init.change(Change::Resume);
@@ -253,7 +281,7 @@ impl Container {
     }
 
     /// SIGKILL to all that is in the container.
-    pub(super) async fn kill_everything(&self) -> Result<(), TaskError> {
+    pub(super) async fn kill_everything(self: &Arc<Self>) -> Result<(), TaskError> {
         match self.kill("", SIGKILL, true).await {
             Err(TaskError::Finished) => Ok(()),
             killed => killed,

@@ -102,3 +102,22 @@ async fn who_is_killed_while_paused_is_thawed_and_by_no_other_signal() {
         assert_eq!(running.is_paused(), (State::Running, false), "all: {all}");
     }
 }
+
+/// Others of the container may freeze it as often as it is thawed.
+#[tokio::test(start_paused = true)]
+async fn who_is_killed_and_does_not_end_is_killed_with_all_others() {
+    for ends in [false, true] {
+        let running = Running::new().await;
+        let killed = || fs::read_to_string(running.cgroup.path().join("cgroup.kill")).unwrap();
+        running.container.kill("", SIGTERM, false).await.unwrap();
+        tokio::time::sleep(KILL_PAUSE * 2).await;
+        assert_eq!(killed(), "");
+        running.container.kill("", SIGKILL, false).await.unwrap();
+        assert_eq!(killed(), "", "init alone");
+        if ends {
+            running.container.init.set_exited(Exit { status: 137, at: std::time::SystemTime::now() });
+        }
+        tokio::time::sleep(KILL_PAUSE * 2).await;
+        assert_eq!(killed(), if ends { "" } else { "1" });
+    }
+}
