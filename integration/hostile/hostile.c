@@ -1101,6 +1101,8 @@ static void attack_grow(char **a) {
     for (;;) pause();
 }
 
+#include "cgroups.h"
+
 static const struct {
     const char *name;
     void (*run)(char **);
@@ -1118,7 +1120,7 @@ static const struct {
     {"listener", attack_listener}, {"block", attack_block}, {"fuse", attack_fuse}, {"stopped", attack_stopped}, {"signals", attack_signals},
     {"recycled", attack_recycled}, {"pin", attack_pin}, {"pin-mapped", attack_pin_mapped},
     {"race-pin", attack_race_pin}, {"managed", attack_managed}, {"grow", attack_grow},
-    {"leaderless", attack_leaderless},
+    {"leaderless", attack_leaderless}, {"deep", attack_deep}, {"unified", attack_unified}, {"ice", attack_ice},
 };
 
 int main(int count, char **arguments) {

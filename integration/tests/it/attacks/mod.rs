@@ -4,6 +4,7 @@
 //! After each attack the card's own account says what was really taken.
 
 mod calls;
+mod cgroups;
 mod clients;
 mod escapes;
 mod files;
@@ -27,6 +28,7 @@ use crate::{
 pub(crate) fn cases() -> Vec<Case> {
     let all = [
         calls::cases(),
+        cgroups::cases(),
         escapes::cases(),
         files::cases(),
         floods::cases(),
