@@ -1102,6 +1102,7 @@ static void attack_grow(char **a) {
 }
 
 #include "cgroups.h"
+#include "hostile_memory.c"
 
 static const struct {
     const char *name;
@@ -1121,6 +1122,7 @@ static const struct {
     {"recycled", attack_recycled}, {"pin", attack_pin}, {"pin-mapped", attack_pin_mapped},
     {"race-pin", attack_race_pin}, {"managed", attack_managed}, {"grow", attack_grow},
     {"leaderless", attack_leaderless}, {"deep", attack_deep}, {"unified", attack_unified}, {"ice", attack_ice},
+    {"sharer", attack_sharer}, {"hop", attack_hop}, {"leap", attack_leap}, {"idle", attack_idle}, {"slow", attack_slow},
 };
 
 int main(int count, char **arguments) {

@@ -26,8 +26,8 @@ use nvidia_glue::{
     cards::{Inventory, Roots, discover},
     driver::{DeviceFile, Driver, DriverCall, FileWatch, NvidiaDriver, OwnClient, SimulatedDriver},
     mediate::{
-        Answer, Caller, CallerError, Drift, GrantedCard, Numbers, Observer, OverMemoryEvent, Pid, Processes, Session,
-        SessionSetup, Stopped, UnknownCall, UvmMapping,
+        AddressSpace, Answer, Caller, CallerError, Drift, GrantedCard, Numbers, Observer, OverMemoryEvent, Pid,
+        Processes, Session, SessionSetup, Stopped, UnknownCall, UvmMapping,
     },
     rm::{DriverRelease, Handle, Node},
 };
@@ -178,6 +178,9 @@ impl Observer for Nobody {
     fn unknown_call(&self, call: &UnknownCall) {
         panic!("{call:?}");
     }
+    fn end_container(&self, why: &str) {
+        panic!("{why}");
+    }
     fn drift(&self, drift: &Drift) {
         panic!("{drift:?}");
     }
@@ -196,11 +199,30 @@ impl Processes for Nobody {
     fn share_memory(&self, _: Pid, _: Pid) -> io::Result<bool> {
         Ok(false)
     }
+    fn address_space(&self, _: Pid, _: i32) -> io::Result<Arc<dyn AddressSpace>> {
+        Ok(Arc::new(Nothing))
+    }
     fn uvm_mappings(&self, _: Pid) -> io::Result<Vec<UvmMapping>> {
         Ok(Vec::new())
     }
     fn has_open_file(&self, _: Pid, _: &File) -> io::Result<bool> {
         Ok(true)
+    }
+}
+
+/// An address space without mappings.
+#[derive(Debug)]
+struct Nothing;
+
+impl AddressSpace for Nothing {
+    fn is_there(&self) -> bool {
+        true
+    }
+    fn is_its_process_s(&self) -> bool {
+        true
+    }
+    fn uvm_mappings(&self) -> io::Result<Vec<UvmMapping>> {
+        Ok(Vec::new())
     }
 }
 

@@ -9,8 +9,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 pub use process::{
-    is_there, let_signal_interrupt, parent_namespace, pidfd_getfd, pidfd_open, pidfd_open_thread, pidfd_send_signal,
-    share_descriptors, share_memory, share_open_file, signal_own_thread,
+    is_there, let_signal_interrupt, memory_is_there, parent_namespace, pidfd_getfd, pidfd_open, pidfd_open_thread,
+    pidfd_send_signal, share_descriptors, share_memory, share_open_file, signal_own_thread,
 };
 pub use ptrace::{SyscallStop, resume_to_syscall, spawn_traced, syscall_stop};
 pub use seccomp::{

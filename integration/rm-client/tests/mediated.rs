@@ -23,8 +23,8 @@ use nvidia_glue::{
     cards::{Card, Health, Inventory, Source},
     driver::SimulatedDriver,
     mediate::{
-        Answer, Caller, CallerError, Drift, GrantedCard, Number, Numbers, Observer, OverMemoryEvent, Pid, Processes,
-        Session, SessionSetup, Stopped, UnknownCall, UvmMapping,
+        self, Answer, Caller, CallerError, Drift, GrantedCard, Number, Numbers, Observer, OverMemoryEvent, Pid,
+        Processes, Session, SessionSetup, Stopped, UnknownCall, UvmMapping,
     },
     rm::DriverRelease,
     schedule::Gate,
@@ -137,6 +137,10 @@ impl Processes for OneProcess {
         Ok(one == other)
     }
 
+    fn address_space(&self, _: Pid, _: i32) -> io::Result<Arc<dyn mediate::AddressSpace>> {
+        Ok(Arc::new(Self(self.0.clone())))
+    }
+
     fn uvm_mappings(&self, _: Pid) -> io::Result<Vec<UvmMapping>> {
         // address-end permissions offset device inode path
         let parse = |line: &str| {
@@ -156,6 +160,20 @@ impl Processes for OneProcess {
     }
 }
 
+impl mediate::AddressSpace for OneProcess {
+    fn is_there(&self) -> bool {
+        true
+    }
+
+    fn is_its_process_s(&self) -> bool {
+        true
+    }
+
+    fn uvm_mappings(&self) -> io::Result<Vec<UvmMapping>> {
+        Processes::uvm_mappings(self, Pid(getpid().as_raw()))
+    }
+}
+
 impl Observer for OneProcess {
     fn over_memory(&self, _: &OverMemoryEvent) {}
 
@@ -164,6 +182,8 @@ impl Observer for OneProcess {
     fn unknown_call(&self, _: &UnknownCall) {}
 
     fn drift(&self, _: &Drift) {}
+
+    fn end_container(&self, _: &str) {}
 }
 
 /// Calls go to a session instead of the kernel.

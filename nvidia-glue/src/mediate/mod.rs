@@ -23,6 +23,7 @@ mod listing;
 mod locks;
 mod looks;
 mod making;
+mod managed;
 mod maps;
 mod observer;
 mod open_files;
@@ -57,7 +58,7 @@ const TRANSIT: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(5)]
 pub use caller::{Caller, CallerError, Number, Numbers, Pid};
 pub use kept::StillHeld;
 pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, UnknownCall, UnknownKind};
-pub use processes::{Processes, UvmMapping};
+pub use processes::{AddressSpace, Processes, UvmMapping};
 pub use refresh::Left;
 pub use session::{NotGranted, Session, Undo};
 pub use setup::{GrantedCard, SessionError, SessionSetup};

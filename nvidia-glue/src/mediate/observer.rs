@@ -21,6 +21,9 @@ pub trait Observer: fmt::Debug + Send + Sync {
     /// What was found in [`Session::compare`](super::Session::compare), too.
     fn drift(&self, drift: &Drift);
 
+    /// The container has more than it may, and to kill processes has not helped: all of it is to be ended. Told again as long as that is so.
+    fn end_container(&self, why: &str);
+
     /// On card `uuid`, where the container had none, there is a channel on an engine that is throttled. Whoever opens and closes
     /// the card's [`Gate`](crate::schedule::Gate) slept, and the gate is most likely closed. To be told after the channel is
     /// counted and before anything waits for the gate.

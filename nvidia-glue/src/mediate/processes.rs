@@ -1,6 +1,6 @@
 //! The container's processes, as reconciliation needs them.
 
-use std::{fmt, fs::File, io};
+use std::{fmt, fs::File, io, sync::Arc};
 
 use super::Pid;
 
@@ -13,6 +13,21 @@ pub struct UvmMapping {
     pub length: u64,
     /// Offset in the file, bytes.
     pub offset: u64,
+}
+
+/// An address space, whoever has it.
+pub trait AddressSpace: fmt::Debug + Send + Sync {
+    /// Whether anybody has it. Waits for nobody.
+    fn is_there(&self) -> bool;
+
+    /// Whether the process of which it was looked up has it still: it is there, and has executed no other program since.
+    fn is_its_process_s(&self) -> bool;
+
+    /// Its mappings of `/dev/nvidia-uvm`. Of one that is gone meanwhile, perhaps not all.
+    ///
+    /// # Errors
+    /// When it is gone, or nobody is known who has it.
+    fn uvm_mappings(&self) -> io::Result<Vec<UvmMapping>>;
 }
 
 /// Looks at the container's processes. An error means that the process cannot be examined (usually: it is gone); it is left out.
@@ -34,6 +49,12 @@ pub trait Processes: fmt::Debug + Send + Sync {
     /// # Errors
     /// When one of them is gone.
     fn share_memory(&self, one: Pid, other: Pid) -> io::Result<bool>;
+
+    /// The address space that a process has now; `thread` is one of its threads. It is the process's if that waits for an answer all the time.
+    ///
+    /// # Errors
+    /// When the process is gone, or executes a program just now.
+    fn address_space(&self, pid: Pid, thread: i32) -> io::Result<Arc<dyn AddressSpace>>;
 
     /// The process's mappings of `/dev/nvidia-uvm` (`/proc/PID/maps`).
     ///

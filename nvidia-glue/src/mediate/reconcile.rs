@@ -6,6 +6,7 @@ use super::{
     Drift, DriftKind, Session,
     control::mediator_pid,
     locks::lock,
+    managed::PATIENCE,
     view::processes::{ask_owned_by, owned_by},
 };
 use crate::account::Card;
@@ -27,6 +28,20 @@ impl Session {
         }
         let kind = DriftKind::Card { card: self.grant.uuid(card).to_owned(), accounted, driver, limit: after.limit };
         Some(Drift { kind, excess: driver > after.limit, pids: Vec::new() })
+    }
+
+    /// Why the container is to be ended: those who have too much of a card were killed, and it is there still, since others have their files.
+    pub(super) fn lasting_excess(&self, drifts: &[Drift]) -> Option<String> {
+        let is_excess = |drift: &&Drift| drift.excess && matches!(drift.kind, DriftKind::Card { .. });
+        let excess = drifts.iter().find(is_excess);
+        let mut since = lock(&self.over_since);
+        let Some(drift) = excess else {
+            *since = None;
+            return None;
+        };
+        let now = self.looks.clock.now();
+        let lasted = now.saturating_sub(*since.get_or_insert(now));
+        (lasted >= PATIENCE).then(|| format!("what its processes had too much is still there: {:?}", drift.kind))
     }
 
     /// What the driver says; `None` when it does not.

@@ -1,25 +1,12 @@
 //! What is gone without having said so: processes, clients whose file was closed, UVM files, unmapped managed memory.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    Drift, DriftKind, Pid, Session,
+    Drift, Pid, Session,
     locks::{Name, lock},
 };
-use crate::{
-    account::{Card, Mapping, Mm},
-    rm::Handle,
-};
-
-/// Managed memory that was found mapped without being charged.
-#[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) bytes: u64,
-    pub(super) pids: BTreeSet<Pid>,
-}
+use crate::{account::Card, rm::Handle};
 
 /// What processes that have ended may have left.
 #[derive(Debug, Default)]
@@ -87,20 +74,9 @@ impl Session {
         self.drop_dead_clients(&clients);
         // What a UVM file keeps of it is let go of with the file.
         if left.managed {
-            self.look_at_managed();
+            self.drop_gone_address_spaces();
         }
         self.drop_unheld_uvm_files(|_| true);
-    }
-
-    /// The address space of a process, shared with whoever shares it now.
-    pub(super) fn address_space(&self, pid: Pid) -> Mm {
-        // Not the people's lock, which every call takes: a process can make the kernel wait with its answer.
-        let _one_at_a_time = lock(&self.address_spaces);
-        let others = lock(&self.people).in_address_spaces(pid);
-        let shared = |other: Pid| self.processes.share_memory(pid, other).unwrap_or(false);
-        let sharers: Vec<Mm> =
-            others.into_iter().filter(|(other, _)| shared(*other)).map(|(_, memory)| memory).collect();
-        lock(&self.people).address_space(pid, &sharers)
     }
 
     /// Those of which nobody has told yet that they have ended.
@@ -131,56 +107,6 @@ impl Session {
         is_gone
     }
 
-    /// Compares the accounts of managed memory with what is mapped. What was mapped without being charged is charged from then on, and
-    /// told in the next reconciliation, whoever found it.
-    pub(super) fn look_at_managed(&self) {
-        let found = self.locks.with(&[Name::Managed], || self.look_at_managed_locked());
-        let mut all = lock(&self.found);
-        all.bytes = all.bytes.saturating_add(found.bytes);
-        all.pids.extend(found.pids);
-    }
-
-    fn look_at_managed_locked(&self) -> Found {
-        let pending = lock(&self.accounts).pending_threads();
-        for thread in pending.into_iter().filter(|thread| !self.processes.is_thread_running(*thread)) {
-            lock(&self.accounts).thread_called(thread);
-        }
-        let mut sync = lock(&self.accounts).begin_sync();
-        let mut found = Found::default();
-        let Ok(pids) = self.processes.pids() else { return found };
-        let mut spaces: HashMap<Mm, (Pid, Vec<Mapping>)> = HashMap::new();
-        let mut complete = true;
-        for pid in pids {
-            let Ok(mappings) = self.processes.uvm_mappings(pid) else {
-                // It is gone, or cannot be looked at: then nothing may be concluded from what is not seen.
-                complete &= !self.processes.is_running(pid);
-                continue;
-            };
-            let managed: Vec<Mapping> = mappings
-                .into_iter()
-                .filter(|mapping| mapping.offset == mapping.address)
-                .map(|mapping| Mapping { start: mapping.address, length: mapping.length })
-                .collect();
-            if managed.is_empty() && !lock(&self.people).knows(pid) {
-                continue;
-            }
-            let memory = self.address_space(pid);
-            spaces.entry(memory).or_insert((pid, Vec::new())).1.extend(managed);
-        }
-        let mut accounts = lock(&self.accounts);
-        for (memory, (pid, mapped)) in spaces {
-            let drift = accounts.set_managed(&mut sync, memory, pid, &mapped);
-            if !drift.found.is_empty() {
-                found.pids.insert(pid);
-                found.bytes = drift.found.iter().fold(found.bytes, |sum, range| sum.saturating_add(range.length));
-            }
-        }
-        if complete {
-            accounts.finish_sync(sync);
-        }
-        found
-    }
-
     /// Lets go of what is gone, then compares as [`Session::compare`] does: what two threads of the mediator do, one after the other.
     #[cfg(test)]
     pub(super) fn reconcile(&self) -> Vec<Drift> {
@@ -208,15 +134,13 @@ impl Session {
         if lock(&self.accounts).has_freed_while_mapped() {
             self.drop_gone_host_mappings();
         }
-        let found = std::mem::take(&mut *lock(&self.found));
-        let mut drifts = Vec::new();
-        if found.bytes > 0 {
-            let accounted = runtime_config::Bytes(0);
-            let kind = DriftKind::Managed { accounted, mapped: runtime_config::Bytes(found.bytes) };
-            drifts.push(Drift { kind, excess: true, pids: found.pids.into_iter().collect() });
-        }
+        let mut drifts: Vec<Drift> = self.take_found().into_iter().collect();
         let cards: Vec<Card> = self.grant.iter().map(|(card, _)| card).collect();
         drifts.extend(cards.into_iter().filter_map(|card| self.compare_with_driver(card)));
+        let lasting = self.lasting_excess(&drifts);
+        if let Some(why) = self.must_end().or(lasting) {
+            self.observer.end_container(&why);
+        }
         self.told(drifts)
     }
 }

@@ -1,7 +1,7 @@
 //! One container's mediation.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     fmt,
     sync::{
         Arc, Mutex,
@@ -23,17 +23,17 @@ use super::{
     locks::{Locks, lock},
     looks::Looks,
     making::Made,
+    managed::{Found, Progress, Spaces},
     open_files::OpenFiles,
     people::People,
     pinned::{Pinning, UnderWay},
-    refresh::Found,
     setup::host_memory_limit,
     topology::Topology,
     utilization::Utilization,
     version::OwnVersion,
 };
 use crate::{
-    account::{Accounts, Card, ObjectLimits, OverQuota, Refusal},
+    account::{Accounts, Card, Mm, ObjectLimits, OverQuota, Refusal},
     driver::{DeviceFile, Driver, OwnClient, open_own_client, same_open_file},
     rm::{Abi, Call, Handle, Node, Status, Undecodable, decode, decode::Decoded, escapes::Action, row},
     schedule::Gate,
@@ -59,7 +59,13 @@ pub struct Session {
     /// Held while it is asked who shares memory with whom.
     pub(super) address_spaces: Mutex<()>,
     /// Managed memory that was found and is not told yet.
-    pub(super) found: Mutex<Found>,
+    pub(super) found: Mutex<BTreeMap<Mm, Found>>,
+    /// Address spaces with managed memory.
+    pub(super) spaces: Mutex<Spaces>,
+    /// How the looks at those went.
+    pub(super) progress: Progress,
+    /// Since when the driver says that the container has too much of a card.
+    pub(super) over_since: Mutex<Option<Duration>>,
     pub(super) files: Mutex<OpenFiles>,
     pub(super) host_mappings: HostMappings,
     /// Calls that pin memory, of which the driver was not asked yet what came of them.
@@ -150,6 +156,9 @@ impl Session {
             people: Mutex::default(),
             address_spaces: Mutex::default(),
             found: Mutex::default(),
+            spaces: Mutex::default(),
+            progress: Progress::default(),
+            over_since: Mutex::default(),
             files: Mutex::default(),
             host_mappings,
             pinning: UnderWay::default(),

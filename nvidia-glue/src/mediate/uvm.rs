@@ -26,6 +26,7 @@ impl Session {
         match call {
             UvmCall::Initialize { .. } => {
                 let file = self.uvm_file(flight)?;
+                self.address_space(flight.pid, flight.caller.thread()).map_err(errno)?;
                 flight.confirm()?;
                 // The flag that tells whether managed memory outlives its process may be another one by the time that the
                 // kernel looks, so the worse is taken.
@@ -358,26 +359,26 @@ impl Session {
             return Err(End::Errno(libc::EINVAL));
         };
         // Whose file it is, another thread may change before the kernel looks; where it goes, nobody. UVM maps managed memory only where
-        // address and offset are the same.
-        let could_be_managed = address == offset || !is_placed(flags);
+        // address and offset are the same. Where nothing is fixed, the kernel rounds the address down to a page.
+        let is_there = address - address % page_size() == offset;
         let file = match driver_file(self.driver.as_ref(), caller, fd) {
             Ok(file) => file,
-            Err(end) if address == offset => return Err(end),
-            // The kernel finds no file either; should it by then, reconciliation finds the mapping.
-            Err(_) => return Ok(Answer::Continue),
+            Err(end) if is_there => return Err(end),
+            // The kernel finds no file either; should it by then, a look finds the mapping.
+            Err(_) => return self.mmap_of_another(caller, flags),
         };
         let Some(file) = file.filter(|file| file.node == Node::Uvm) else {
             // A program that maps another file has no reason to choose the offset as the address. One that leaves the address to the
-            // kernel has: what comes of that is left to reconciliation.
-            return if address == offset { Err(End::Errno(libc::EINVAL)) } else { Ok(Answer::Continue) };
+            // kernel has: what comes of that is left to looks.
+            return if is_there { Err(End::Errno(libc::EINVAL)) } else { self.mmap_of_another(caller, flags) };
         };
-        if !could_be_managed {
+        if !is_there && is_placed(flags) {
             return Err(End::Errno(libc::EINVAL));
         }
         let pid = self.known_caller(caller)?;
         let id = self.known_uvm_file(&file, pid)?;
         let length = length.checked_next_multiple_of(page_size()).ok_or(End::Errno(libc::ENOMEM))?;
-        let memory = self.address_space(pid);
+        let memory = self.address_space(pid, caller.thread()).map_err(errno)?;
         if !caller.is_waiting() {
             return Err(CallerError::Gone.into());
         }
@@ -387,6 +388,15 @@ impl Session {
             end => end,
         })?;
         lock(&self.accounts).commit_managed(reservation, memory, id, caller.thread(), offset);
+        Ok(Answer::Continue)
+    }
+
+    /// Of a file that is not UVM's, unless another thread exchanges it: then, where the kernel may place it, it can be managed memory that nobody
+    /// has charged. So it is known from now on in whose memory to look for it, whoever has that by then.
+    fn mmap_of_another(&self, caller: &dyn Caller, flags: u32) -> Result<Answer, End> {
+        if !is_placed(flags) {
+            self.address_space(caller.pid()?, caller.thread()).map_err(errno)?;
+        }
         Ok(Answer::Continue)
     }
 }

@@ -16,15 +16,16 @@ use nix::{
         epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
         time::TimeSpec,
         timer::{Expiration, TimerSetTimeFlags},
-        timerfd::{ClockId, TimerFd, TimerFlags},
+        timerfd::{ClockId as TimerClock, TimerFd, TimerFlags},
     },
+    time::{ClockId, clock_gettime},
 };
 use nvidia_glue::usage::{Usage, UsageFile};
 
 use super::{
     listener::{Listener, Mediation},
+    looks_into::LOOK_LIMIT,
     message::{FromMediator, KillReason, ToMediator},
-    processes::LOOK_LIMIT,
     scheduler::Scheduler,
 };
 use crate::helper::frame::{self, FrameError};
@@ -46,6 +47,9 @@ const TICK: Duration = Duration::from_micros(500);
 const QUIET_TICKS: u32 = 40;
 /// How soon a change of usage is told.
 const TELLING: Duration = Duration::from_millis(50);
+/// For so many times as long as a comparison has worked, none follows; but not for longer than this.
+const REST: u32 = 9;
+const LONGEST_REST: Duration = Duration::from_secs(10);
 /// For calls that are being handled to come to their end before a pause.
 const PAUSE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -90,7 +94,7 @@ impl Events {
         period: Duration,
     ) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
+        let timer = TimerFd::new(TimerClock::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
         let readable = |token| EpollEvent::new(EpollFlags::EPOLLIN, token);
         epoll.add(&intake, readable(INTAKE))?;
         epoll.add(mediation.outbox.control(), readable(CONTROL))?;
@@ -171,7 +175,13 @@ impl Events {
         for process in self.mediation.processes.hold_up(LOOK_LIMIT) {
             let reason = format!("it could not be looked into for {} s", LOOK_LIMIT.as_secs());
             let (pid, pid_in_container, reason) = (process.pid, process.pid_in_container(), KillReason::Drift(reason));
-            self.mediation.outbox.put(FromMediator::Kill { pid, pid_in_container, reason }, Some(process));
+            let told = Some(0);
+            self.mediation.outbox.put(FromMediator::Kill { pid, pid_in_container, reason, told }, Some(process));
+        }
+        // Others may have the same memory, and hold up looks in turn. Who they are, only a look could tell.
+        if self.mediation.processes.is_held_up(LOOK_LIMIT * 2) {
+            let text = "nobody can look into it, though those who hold that up were killed".to_owned();
+            self.mediation.outbox.put(FromMediator::EndContainer { text }, None);
         }
     }
 
@@ -308,11 +318,16 @@ impl Events {
     }
 }
 
+/// Time that this thread has had of a processor.
+fn worked_so_far() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
 /// The thread that compares, period by period, and tells what is used soon after it changes. It may have to wait for a
 /// process of the container's. While nothing of the container uses the driver, it sleeps.
 fn account(mediation: &Mediation, file: &UsageFile, period: Duration) {
     let mut last = Usage::default();
-    let mut compared = Instant::now();
+    let (mut compared, mut rest) = (Instant::now(), period);
     let mut had_processes = false;
     loop {
         mediation.wait_for_work();
@@ -320,11 +335,14 @@ fn account(mediation: &Mediation, file: &UsageFile, period: Duration) {
         // An export may outlive its process.
         let has_processes = !mediation.processes.known().is_empty() || mediation.session.holds_anything();
         had_processes |= has_processes;
-        if had_processes && compared.elapsed() >= period {
+        if had_processes && compared.elapsed() >= rest {
+            let worked = worked_so_far();
             mediation.look_for_closed_files();
             // What it finds it has told the observer.
             mediation.session.compare();
             compared = Instant::now();
+            // The more a container has mapped, the more seldom it is all read.
+            rest = period.max((worked_so_far().saturating_sub(worked) * REST).min(LONGEST_REST));
             // Once more after the last has ended.
             had_processes = has_processes;
         }

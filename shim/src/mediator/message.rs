@@ -51,6 +51,13 @@ pub enum FromMediator {
         pid_in_container: i32,
         /// Why.
         reason: KillReason,
+        /// Kills that were not logged before this one, which is; `None`: this one is not either.
+        told: Option<u64>,
+    },
+    /// To kill processes does not help: all of the container is to be ended.
+    EndContainer {
+        /// Why, in a line.
+        text: String,
     },
     /// The answer to [`ToMediator::Ping`]: the main thread goes round.
     Pong,

@@ -20,7 +20,10 @@
 mod caller;
 pub mod client;
 mod events;
+mod limited;
 mod listener;
+mod looks_into;
+mod maps;
 pub mod message;
 mod observer;
 mod outbox;

@@ -3,7 +3,7 @@
 use std::{
     io,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use nvidia_glue::mediate::{Drift, Observer, OverMemoryEvent, Pid, UnknownCall};
@@ -11,6 +11,7 @@ use runtime_config::request::OverMemory;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::{
+    limited::Limited,
     message::{Excess, FromMediator, KillReason},
     outbox::Outbox,
     processes::ProcessTable,
@@ -18,55 +19,31 @@ use super::{
 };
 use crate::sync::lock;
 
-/// Refusals that are told one by one in each [`PERIOD`].
-const TOLD: u32 = 5;
-const PERIOD: Duration = Duration::from_secs(1);
-
 #[derive(Debug)]
 pub(super) struct Reporter {
     outbox: Arc<Outbox>,
     processes: Arc<ProcessTable>,
     denials: Mutex<Limited>,
+    /// Whoever is killed may have forked.
+    kills: Mutex<Limited>,
     /// Threads that wait for a card's first channel.
     wakers: Wakers,
     /// A container can make as many kinds of unknown calls as there are numbers.
     lines: Mutex<Limited>,
 }
 
-/// At most [`TOLD`] in a [`PERIOD`].
-#[derive(Debug)]
-struct Limited {
-    since: Instant,
-    told: u32,
-    untold: u64,
-}
-
-impl Limited {
-    /// `None`: not this one. Else how many were left out before it.
-    fn take(&mut self, now: Instant) -> Option<u64> {
-        if now.duration_since(self.since) >= PERIOD {
-            (self.since, self.told) = (now, 0);
-        }
-        if self.told == TOLD {
-            self.untold += 1;
-            return None;
-        }
-        self.told += 1;
-        Some(std::mem::take(&mut self.untold))
-    }
-}
-
 impl Reporter {
     pub(super) fn new(outbox: Arc<Outbox>, processes: Arc<ProcessTable>, wakers: Wakers) -> Self {
-        let limited = || Mutex::new(Limited { since: Instant::now(), told: 0, untold: 0 });
-        Self { outbox, processes, denials: limited(), wakers, lines: limited() }
+        let limited = || Mutex::new(Limited::new(Instant::now()));
+        Self { outbox, processes, denials: limited(), kills: limited(), wakers, lines: limited() }
     }
 
     fn kill(&self, pid: Pid, reason: KillReason) {
-        // One that is gone needs no killing.
-        let Some(process) = self.processes.find(pid) else { return };
+        // One that has made no driver call can have the memory of one that has. One that is gone needs no killing.
+        let Some(process) = self.processes.process(pid) else { return };
         let pid_in_container = process.pid_in_container();
-        self.outbox.put(FromMediator::Kill { pid: pid.0, pid_in_container, reason }, Some(process));
+        let told = lock(&self.kills).take(Instant::now());
+        self.outbox.put(FromMediator::Kill { pid: pid.0, pid_in_container, reason, told }, Some(process));
     }
 
     fn tell(&self, text: String, message: impl FnOnce(String) -> FromMediator) {
@@ -108,6 +85,10 @@ impl Observer for Reporter {
 
     fn first_channel(&self, uuid: &str) {
         self.wakers.wake(uuid);
+    }
+
+    fn end_container(&self, why: &str) {
+        self.outbox.put(FromMediator::EndContainer { text: why.to_owned() }, None);
     }
 
     fn drift(&self, drift: &Drift) {
@@ -201,12 +182,15 @@ mod tests {
     fn an_excess_of_nobody_in_particular_ends_all_that_use_the_driver() {
         let (shim, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
         let outbox = Arc::new(Outbox::new(own).unwrap());
-        let processes = Arc::new(ProcessTable::new(Vec::new()).unwrap());
+        let cgroup = tempfile::tempdir().unwrap();
+        let processes = Arc::new(ProcessTable::new(vec![cgroup.path().to_owned()]).unwrap());
         let reporter = Reporter::new(Arc::clone(&outbox), Arc::clone(&processes), Wakers::of_nobody());
         let sleeping = |_| Command::new("sleep").arg("infinity").spawn().unwrap();
-        let mut children = Children((0..3).map(sleeping).collect());
+        let mut children = Children((0..4).map(sleeping).collect());
         let pids: Vec<i32> = children.0.iter().map(|child| child.id().cast_signed()).collect();
-        // The third one uses no driver.
+        let members: String = pids[..3].iter().map(|pid| format!("{pid}\n")).collect();
+        std::fs::write(cgroup.path().join("cgroup.procs"), members).unwrap();
+        // The third one uses no driver, and the fourth is none of the container's.
         for pid in &pids[..2] {
             processes.enter(*pid, || Ok(Numbers::new(Vec::new())), |_| ()).unwrap();
         }
@@ -241,19 +225,30 @@ mod tests {
             assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
         }
         assert!(children.0[2].try_wait().unwrap().is_none());
-        // Of those that are named, and run, no other.
-        reporter.drift(&drift(true, &[pids[2]]));
-        let is_kill = |(message, _): &(FromMediator, _)| matches!(message, FromMediator::Kill { .. });
-        assert!(!told().iter().any(is_kill), "it is not known to use the driver");
+        // Who is named is killed, whether he has made a driver call or not: he has the memory of one that has.
+        reporter.drift(&drift(true, &pids[2..]));
+        let is_kill = |(message, _): &(FromMediator, _)| match message {
+            FromMediator::Kill { pid, .. } => Some(*pid),
+            _ => None,
+        };
+        assert_eq!(told().iter().filter_map(is_kill).collect::<Vec<_>>(), pids[2..3]);
     }
 
     #[test]
-    fn a_flood_of_refusals_is_told_in_parts() {
-        let start = Instant::now();
-        let mut limited = Limited { since: start, told: 0, untold: 0 };
-        let told = (0..100).filter(|_| limited.take(start).is_some()).count();
-        assert_eq!(told, 5);
-        assert_eq!(limited.take(start + PERIOD), Some(95));
-        assert_eq!(limited.take(start + PERIOD), Some(0));
+    fn a_flood_of_kills_is_executed_and_not_logged() {
+        let (shim, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        let outbox = Arc::new(Outbox::new(own).unwrap());
+        let processes = Arc::new(ProcessTable::new(Vec::new()).unwrap());
+        let reporter = Reporter::new(Arc::clone(&outbox), Arc::clone(&processes), Wakers::of_nobody());
+        let pid = nix::unistd::getpid().as_raw();
+        processes.enter(pid, || Ok(Numbers::new(Vec::new())), |_| ()).unwrap();
+        (0..20).for_each(|_| reporter.kill(Pid(pid), KillReason::Drift(String::new())));
+        outbox.put(FromMediator::Pong, None);
+        assert!(outbox.flush().unwrap());
+        let mut logged = Vec::new();
+        while let (FromMediator::Kill { told, .. }, _) = message::receive(shim.as_fd()).unwrap().unwrap() {
+            logged.push(told.is_some());
+        }
+        assert_eq!((logged.len(), logged.iter().filter(|told| **told).count()), (20, 5));
     }
 }

@@ -121,7 +121,10 @@ mod tests {
             outbox.put(FromMediator::Log { warning: true, text: String::new() }, None);
             outbox.put(FromMediator::Presence { has_processes: process.pid % 2 == 0 }, None);
             let reason = KillReason::Drift(String::new());
-            outbox.put(FromMediator::Kill { pid: process.pid, pid_in_container: 1, reason }, Some(Arc::clone(process)));
+            outbox.put(
+                FromMediator::Kill { pid: process.pid, pid_in_container: 1, reason, told: Some(0) },
+                Some(Arc::clone(process)),
+            );
         }
         assert!(lock(&outbox.queue).len() <= MOST_WAITING + 1);
         let kills =

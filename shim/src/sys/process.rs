@@ -69,6 +69,15 @@ pub fn share_memory(one: i32, other: i32) -> io::Result<bool> {
     compare(one, other, KCMP_VM, 0, 0)
 }
 
+/// Whether anybody has the memory of which this is `/proc/PID/mem`, opened to be written to. Nothing is written, and nobody waited for: the kernel looks
+/// whether the memory is there before it finds that it cannot read what is to be written.
+pub fn memory_is_there(memory: BorrowedFd<'_>) -> bool {
+    // Nothing can be mapped there, and the number passes for an address.
+    const NOWHERE: usize = 8;
+    // SAFETY: the kernel is told to read from there, and cannot.
+    unsafe { libc::pwrite(memory.as_raw_fd(), std::ptr::without_provenance(NOWHERE), 1, 0) != 0 }
+}
+
 /// Whether descriptors of two processes are of one open file description (`kcmp(2)`).
 pub fn share_open_file(one: (i32, i32), other: (i32, i32)) -> io::Result<bool> {
     const KCMP_FILE: i32 = 0;

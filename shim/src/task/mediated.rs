@@ -246,17 +246,26 @@ impl Container {
                 incidents.tell(Kind::Warning, None, 1, &text);
             }
             FromMediator::Log { warning: false, text } => tracing::info!(container = id, "{text}"),
-            FromMediator::Kill { pid, pid_in_container, reason } => {
+            FromMediator::EndContainer { text } => {
+                let text = format!("{text}; the container is ended");
+                tracing::error!(container = id, "{text}");
+                incidents.tell(Kind::Killed, None, 1, &text);
+                let container = Arc::clone(self);
+                tokio::spawn(async move {
+                    if let Err(error) = container.kill_everything().await {
+                        let (id, error) = (&container.fixed.id, chain(&error));
+                        tracing::error!(container = id, error, "a container that has more than it may lives on");
+                    }
+                });
+            }
+            FromMediator::Kill { pid, pid_in_container, reason, told } => {
                 let (card, why) = match &reason {
-                    KillReason::OverMemory(excess) => {
-                        tracing::warn!(container = id, pid_in_container, "killed: {}", Asked(excess));
-                        (Some(excess.card.as_str()), Asked(excess).to_string())
-                    }
-                    KillReason::Drift(text) => {
-                        tracing::error!(container = id, pid, pid_in_container, "killed: {text}");
-                        (None, text.clone())
-                    }
+                    KillReason::OverMemory(excess) => (Some(excess.card.as_str()), Asked(excess).to_string()),
+                    KillReason::Drift(text) => (None, text.clone()),
                 };
+                if let Some(untold) = told {
+                    tracing::warn!(container = id, pid, pid_in_container, untold, "killed: {why}");
+                }
                 incidents.tell(Kind::Killed, card, 1, &format!("process {pid_in_container} of the container: {why}"));
                 let Some(pidfd) = pidfd else { return };
                 let (container, context) = (Arc::clone(self), Arc::clone(context));

@@ -141,7 +141,13 @@ impl Excuse {
     /// Of a process, by the states of its threads.
     fn of(pid: i32) -> Option<Self> {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        let states = tasks.filter_map(|task| Some(Stat::from_file(task.path().join("stat")).ok()?.state));
+        let states = tasks.filter_map(|task| {
+            let state = Stat::from_file(task.path().join("stat")).ok()?.state;
+            let is_elsewhere =
+                || fs::read_to_string(task.path().join("syscall")).is_ok_and(|call| !is_of_driver(&call));
+            // One that waits for a page of the container's is no more excused than one that sleeps.
+            Some(if state == 'D' && is_elsewhere() { 'S' } else { state })
+        });
         Self::of_states(states)
     }
 
@@ -162,6 +168,14 @@ impl Excuse {
             Self::Driver => DRIVER_LIMIT,
         }
     }
+}
+
+/// Whether a thread is in a call that can be one of the driver's, by `/proc/PID/task/TID/syscall`: the number and the arguments, or a word. All reads and
+/// writes of a mediator's are of files of /proc, the memory of the container's among them, and of its own.
+fn is_of_driver(call: &str) -> bool {
+    let number = call.split_ascii_whitespace().next().and_then(|number| number.parse::<i64>().ok());
+    let others = [libc::SYS_read, libc::SYS_pread64, libc::SYS_write, libc::SYS_pwrite64, libc::SYS_kcmp];
+    number.is_none_or(|number| !others.contains(&number))
 }
 
 /// What was seen so far.
@@ -348,6 +362,17 @@ mod tests {
         assert_eq!(Excuse::of_states("STZt".chars()), None);
         // Whether its main thread answers has nothing to do with the driver.
         assert!(Watch::default().is_over(Stall::Silent(ANSWER_LIMIT), Some(Excuse::Driver)));
+    }
+
+    /// A page that does not come holds up who reads the container's memory, as long as the container likes.
+    #[test]
+    fn who_waits_for_the_container_does_not_wait_in_the_driver() {
+        assert!(is_of_driver(&format!("{} 0x3 0xc020462a 0x7ffc 0x0 0x0 0x0 0x7ffc 0x7f00\n", libc::SYS_ioctl)));
+        assert!(is_of_driver(&format!("{} 0x3 0x0 0x0 0x0 0x0 0x0 0x7ffc 0x7f00\n", libc::SYS_close)));
+        assert!(is_of_driver("running\n"));
+        for number in [libc::SYS_pread64, libc::SYS_pwrite64, libc::SYS_read] {
+            assert!(!is_of_driver(&format!("{number} 0x9 0x7f00 0x10 0x1000 0x0 0x0 0x7ffc 0x7f00\n")));
+        }
     }
 
     #[test]

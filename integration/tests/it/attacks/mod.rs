@@ -9,6 +9,7 @@ mod clients;
 mod escapes;
 mod files;
 mod floods;
+mod hidden;
 mod pods;
 mod races;
 mod stalls;
@@ -32,6 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
         escapes::cases(),
         files::cases(),
         floods::cases(),
+        hidden::cases(),
         pods::cases(),
         races::cases(),
         stalls::cases(),

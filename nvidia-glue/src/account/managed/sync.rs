@@ -37,6 +37,13 @@ pub struct ManagedDrift {
     pub found: Vec<Mapping>,
 }
 
+impl ManagedSync {
+    /// The address space exists, whether it can be looked at or not.
+    pub fn stays(&mut self, mm: Mm) {
+        self.looked_at.insert(mm);
+    }
+}
+
 impl Accounts {
     /// Begins a look at what processes have mapped.
     pub fn begin_sync(&mut self) -> ManagedSync {
@@ -44,12 +51,18 @@ impl Accounts {
         ManagedSync { epoch: self.managed.epoch, looked_at: BTreeSet::new() }
     }
 
+    /// Whether all of that is charged to `mm`.
+    #[must_use]
+    pub fn has_managed(&self, mm: Mm, seen: &[Mapping]) -> bool {
+        let charged: Vec<_> = self.managed.of(mm).map(|(span, _)| span).collect();
+        gaps(joined(&spans(seen)).into_iter(), &charged).is_empty()
+    }
+
     /// What `mm`, the address space of `process`, has mapped of UVM files, read after `sync` began. What is charged but not mapped is
     /// released if its `mmap` had returned before; what is mapped but not charged is charged, and reported.
     pub fn set_managed(&mut self, sync: &mut ManagedSync, mm: Mm, process: Pid, seen: &[Mapping]) -> ManagedDrift {
         sync.looked_at.insert(mm);
-        let mut seen: Vec<_> = seen.iter().filter_map(|mapping| Span::new(mapping.start, mapping.length)).collect();
-        seen.sort_unstable_by_key(|span| span.first);
+        let seen = spans(seen);
         let mut released = 0_u128;
         let settled = self.managed.of(mm).filter(|(_, range)| settled_before(range, sync.epoch));
         for span in gaps(settled.map(|(span, _)| span), &seen) {
@@ -76,10 +89,8 @@ impl Accounts {
         ManagedDrift { released: saturated(released), found }
     }
 
-    /// Every address space that exists was looked at since `sync` began: those that were not are gone, and what they had mapped with
+    /// Every address space that exists was looked at since `sync` began, or said to stay: the others are gone, and what they had mapped with
     /// them, except where a file that several processes share keeps it. What that released, of each card.
-    ///
-    /// Drop `sync` instead if an address space could not be looked at.
     pub fn finish_sync(&mut self, sync: ManagedSync) -> Bytes {
         let ManagedSync { epoch, looked_at } = sync;
         let ranges = self.managed.iter().filter(|(mm, _, range)| !looked_at.contains(mm) && made_before(range, epoch));
@@ -105,6 +116,12 @@ const fn settled_before(range: &Range, epoch: u64) -> bool {
 const fn made_before(range: &Range, epoch: u64) -> bool {
     let (State::Pending { epoch: made, .. } | State::Settled(made)) = range.state;
     made < epoch
+}
+
+fn spans(mappings: &[Mapping]) -> Vec<Span> {
+    let mut spans: Vec<_> = mappings.iter().filter_map(|mapping| Span::new(mapping.start, mapping.length)).collect();
+    spans.sort_unstable_by_key(|span| span.first);
+    spans
 }
 
 /// The union of ranges that are sorted by their first addresses.

@@ -1,9 +1,11 @@
 //! Managed memory: mappings of the UVM file.
 
+use std::time::Duration;
+
 use super::world::{MIB, Machine, range};
 use crate::{
-    mediate::{Answer, Drift, DriftKind, Stopped, locks::lock},
-    rm::Node,
+    mediate::{Answer, Drift, DriftKind, Stopped, locks::lock, looks::tests::Told, managed::PATIENCE},
+    rm::{Handle, Node},
 };
 
 const LIMIT: u64 = 64 * MIB;
@@ -169,7 +171,189 @@ fn an_excess_is_told_whoever_finds_it() {
         drifts.iter().map(|drift| (drift.excess, drift.pids.clone())).collect::<Vec<_>>(),
         [(true, vec![program.pid])]
     );
-    assert_eq!(container.session.reconcile(), [], "once");
+    assert_eq!(container.session.reconcile(), drifts, "again, until it is gone");
+    assert_eq!(*lock(&container.told.ends), [""; 0]);
+    drop(context);
+    program.exit();
+    assert_eq!(container.session.reconcile(), [], "those who were killed have it no more");
+}
+
+/// A clock that the test moves, for what takes its time.
+fn with_clock(container: &mut super::world::Container) -> Told {
+    let clock = Told::default();
+    container.looks_cost(&clock, Duration::ZERO);
+    clock
+}
+
+fn ends(container: &super::world::Container) -> usize {
+    container.session.reconcile();
+    lock(&container.told.ends).len()
+}
+
+#[test]
+fn who_shares_the_memory_is_named_whether_he_called_or_not() {
+    let machine = Machine::new(1);
+    let mut container = machine.container(&[0], LIMIT);
+    let clock = with_clock(&mut container);
+    // Of the lower number, and without a call.
+    let (sharer, program, other) = (container.program(), container.program(), container.program());
+    program.uvm_file();
+    sharer.share_memory_of(&program);
+    program.map_uvm(AT, 2 * LIMIT);
+    let named = [sharer.pid, program.pid];
+    let pids = |drifts: Vec<Drift>| drifts.into_iter().map(|drift| drift.pids).collect::<Vec<_>>();
+    assert_eq!(pids(container.session.reconcile()), [named.to_vec()]);
+    assert!(!named.contains(&other.pid));
+    assert_eq!(ends(&container), 0);
+    // One was killed, and the other has it all the same.
+    clock.work(PATIENCE / 2);
+    program.exit();
+    assert_eq!(pids(container.session.reconcile()), [named.to_vec()]);
+    assert_eq!(container.used(0), 2 * LIMIT, "it is there once");
+    assert_eq!(lock(&container.told.ends).len(), 0);
+    clock.work(PATIENCE);
+    assert_eq!(ends(&container), 1);
+    sharer.exit();
+    assert_eq!(ends(&container), 1, "it is gone");
+    assert_eq!(container.used(0), 0);
+}
+
+/// The address space goes from one process to the next, faster than anybody looks.
+#[test]
+fn what_lives_where_nobody_is_found_stays_charged_and_ends_the_container() {
+    let machine = Machine::new(1);
+    let mut container = machine.container(&[0], LIMIT);
+    let clock = with_clock(&mut container);
+    let program = container.program();
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
+    program.map_uvm(AT, LIMIT);
+    let memory = program.memory_now();
+    let pid = program.exit();
+    container.session.process_ended(pid);
+    assert_eq!(ends(&container), 0);
+    assert_eq!(container.used(0), LIMIT);
+    clock.work(PATIENCE);
+    assert_eq!(ends(&container), 1);
+    assert_eq!(container.used(0), LIMIT);
+    drop(memory);
+    assert_eq!(ends(&container), 1);
+    assert_eq!(container.used(0), 0);
+}
+
+/// A child that shares its parent's memory until it executes a program, as of `vfork`, when the parent is killed.
+#[test]
+fn a_child_that_executes_its_program_late_ends_nobody() {
+    let machine = Machine::new(1);
+    let mut container = machine.container(&[0], LIMIT);
+    let clock = with_clock(&mut container);
+    let (program, child) = (container.program(), container.program());
+    let uvm = program.uvm_file();
+    child.share_memory_of(&program);
+    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
+    program.map_uvm(AT, LIMIT);
+    container.session.reconcile();
+    program.exit();
+    container.session.reconcile();
+    assert_eq!(container.used(0), LIMIT);
+    clock.work(PATIENCE / 2);
+    child.exec();
+    assert_eq!(container.session.reconcile(), []);
+    clock.work(PATIENCE);
+    assert_eq!(ends(&container), 0);
+    assert_eq!(container.used(0), 0);
+    assert_eq!(*lock(&container.told.drifts), []);
+}
+
+/// Who has mapped executes another program, and makes a call from there: what he had mapped is still there if somebody else has his memory.
+#[test]
+fn a_program_does_not_have_the_memory_of_the_one_before() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, AT, LIMIT / 2, AT), Answer::Continue);
+    program.map_uvm(AT, LIMIT / 2);
+    let kept = program.memory_now();
+    program.exec();
+    let uvm = program.uvm_file();
+    container.session.reconcile();
+    assert_eq!(container.used(0), LIMIT / 2);
+    // At the same address, in the program's own memory.
+    assert_eq!(program.mmap(uvm, AT, LIMIT / 2, AT), Answer::Continue);
+    program.map_uvm(AT, LIMIT / 2);
+    assert_eq!(container.used(0), LIMIT);
+    assert_eq!(program.mmap(uvm, AT + LIMIT, MIB, AT + LIMIT), Answer::Errno(libc::ENOMEM));
+    drop(kept);
+    container.session.reconcile();
+    assert_eq!(container.used(0), LIMIT / 2);
+}
+
+#[test]
+fn an_address_that_the_kernel_rounds_is_the_rounded_one() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let file = program.give(tempfile::tempfile().unwrap());
+    let hint = |fd, address| Stopped::Mmap { address, length: MIB, flags: 1, fd, offset: AT };
+    assert_eq!(program.handle(hint(file, AT + 1)), Answer::Errno(libc::EINVAL));
+    assert_eq!(program.handle(hint(99, AT + 4095)), Answer::Errno(libc::EBADF));
+    let uvm = program.uvm_file();
+    assert_eq!(program.handle(hint(uvm, AT + 1)), Answer::Continue);
+    assert_eq!(container.used(0), MIB);
+}
+
+/// The mapping that another thread makes of a harmless one is looked for in the memory of whoever made it, whoever has that later.
+#[test]
+fn whose_mapping_could_become_another_one_is_kept_in_view() {
+    let machine = Machine::new(1);
+    let mut container = machine.container(&[0], LIMIT);
+    let clock = with_clock(&mut container);
+    let program = container.program();
+    let file = program.give(tempfile::tempfile().unwrap());
+    let anywhere = Stopped::Mmap { address: 0, length: MIB, flags: 1, fd: file, offset: AT };
+    assert_eq!(program.handle(anywhere), Answer::Continue);
+    let _memory = program.memory_now();
+    program.exit();
+    container.session.reconcile();
+    clock.work(PATIENCE);
+    assert_eq!(ends(&container), 1);
+}
+
+#[test]
+fn looks_that_come_to_no_end_end_the_container() {
+    let machine = Machine::new(1);
+    let mut container = machine.container(&[0], LIMIT);
+    let clock = with_clock(&mut container);
+    let program = container.program();
+    program.context(0);
+    container.looks_cost_now(&clock, Duration::from_secs(1));
+    assert_eq!(ends(&container), 0);
+    container.looks_cost_now(&clock, Duration::from_secs(6));
+    container.session.look_at_managed();
+    assert!(container.session.must_end().is_none(), "the host may have been busy");
+    container.session.look_at_managed();
+    assert!(container.session.must_end().is_some());
+    container.looks_cost_now(&clock, Duration::ZERO);
+    container.session.look_at_managed();
+    assert!(container.session.must_end().is_none());
+}
+
+/// The driver does not say whose it is, and those who have the files need not have made a call.
+#[test]
+fn what_a_card_has_too_much_for_long_ends_the_container() {
+    let machine = Machine::new(1);
+    let mut container = machine.container(&[0], LIMIT);
+    let clock = with_clock(&mut container);
+    let program = container.program();
+    let context = program.context(0);
+    context.memory(LIMIT).unwrap();
+    lock(&container.session.accounts).client_gone(Handle(context.client));
+    container.session.reconcile();
+    program.context(0).memory(MIB).unwrap();
+    assert_eq!(ends(&container), 0);
+    clock.work(PATIENCE);
+    assert_eq!(ends(&container), 1);
 }
 
 /// A process has as many open files as it likes, each of which is looked at for each that is kept.

@@ -5,8 +5,8 @@ use std::{
     fs::File,
     io,
     sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -23,8 +23,8 @@ use crate::{
     driver::{Driver, SimulatedDriver, same_open_file},
     forks::NoForks,
     mediate::{
-        Answer, Caller, CallerError, Drift, GrantedCard, Number, Numbers, Observer, OverMemoryEvent, Pid, Processes,
-        Session, SessionError, SessionSetup, Stopped, UnknownCall, UvmMapping, locks::lock, looks,
+        AddressSpace, Answer, Caller, CallerError, Drift, GrantedCard, Number, Numbers, Observer, OverMemoryEvent, Pid,
+        Processes, Session, SessionError, SessionSetup, Stopped, UnknownCall, UvmMapping, locks::lock, looks,
     },
     rm::{
         DriverRelease, Node, Status,
@@ -154,6 +154,8 @@ pub(super) struct Told {
     pub(super) new_processes: Mutex<Vec<Pid>>,
     pub(super) unknown: Mutex<Vec<UnknownCall>>,
     pub(super) drifts: Mutex<Vec<Drift>>,
+    /// Why the container is to be ended.
+    pub(super) ends: Mutex<Vec<String>>,
     /// Cards that had their first channel.
     pub(super) first_channels: Mutex<Vec<String>>,
 }
@@ -171,6 +173,9 @@ impl Observer for Told {
     fn drift(&self, drift: &Drift) {
         lock(&self.drifts).push(drift.clone());
     }
+    fn end_container(&self, why: &str) {
+        lock(&self.ends).push(why.to_owned());
+    }
     fn first_channel(&self, uuid: &str) {
         lock(&self.first_channels).push(uuid.to_owned());
     }
@@ -187,9 +192,45 @@ pub(super) struct Everybody {
 #[derive(Debug, Default)]
 pub(super) struct Process {
     files: Mutex<HashMap<i32, File>>,
+    /// Several may have it.
+    memory: Mutex<Arc<Memory>>,
+}
+
+/// An address space. It is there for as long as somebody has it who is not a view.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
     mappings: Mutex<Vec<UvmMapping>>,
-    /// Processes of one number share their memory.
-    memory_of: Mutex<Option<Pid>>,
+    /// So many of those who hold it are views.
+    views: AtomicUsize,
+}
+
+/// What a session keeps of one.
+#[derive(Debug)]
+struct View {
+    process: Weak<Process>,
+    memory: Arc<Memory>,
+}
+
+impl AddressSpace for View {
+    fn is_there(&self) -> bool {
+        Arc::strong_count(&self.memory) > self.memory.views.load(Ordering::SeqCst)
+    }
+    fn is_its_process_s(&self) -> bool {
+        self.process.upgrade().is_some_and(|process| Arc::ptr_eq(&lock(&process.memory), &self.memory))
+    }
+    fn uvm_mappings(&self) -> io::Result<Vec<UvmMapping>> {
+        // It can be looked at as long as the process is there, whatever that has executed since.
+        match self.process.upgrade() {
+            Some(_) => Ok(lock(&self.memory.mappings).clone()),
+            None => gone(),
+        }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        self.memory.views.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 fn gone<T>() -> io::Result<T> {
@@ -216,14 +257,22 @@ impl Processes for Everybody {
         self.is_running(Pid(thread))
     }
     fn share_memory(&self, one: Pid, other: Pid) -> io::Result<bool> {
-        let memory_of = |pid| self.get(pid).map(|process| lock(&process.memory_of).unwrap_or(pid));
-        match (memory_of(one), memory_of(other)) {
-            (Some(one), Some(other)) => Ok(one == other),
+        match (self.get(one), self.get(other)) {
+            (Some(one), Some(other)) => {
+                let one = Arc::as_ptr(&lock(&one.memory));
+                Ok(std::ptr::eq(one, Arc::as_ptr(&lock(&other.memory))))
+            }
             _ => gone(),
         }
     }
+    fn address_space(&self, pid: Pid, _thread: i32) -> io::Result<Arc<dyn AddressSpace>> {
+        let Some(process) = self.get(pid) else { return gone() };
+        let memory = Arc::clone(&lock(&process.memory));
+        memory.views.fetch_add(1, Ordering::SeqCst);
+        Ok(Arc::new(View { process: Arc::downgrade(&process), memory }))
+    }
     fn uvm_mappings(&self, pid: Pid) -> io::Result<Vec<UvmMapping>> {
-        self.get(pid).map_or_else(gone, |process| Ok(lock(&process.mappings).clone()))
+        self.get(pid).map_or_else(gone, |process| Ok(lock(&lock(&process.memory).mappings).clone()))
     }
     fn has_open_file(&self, pid: Pid, file: &File) -> io::Result<bool> {
         let Some(process) = self.get(pid) else { return gone() };
@@ -272,8 +321,13 @@ impl Container {
 
     /// Each look for its processes takes so long, and time is what that clock says.
     pub(super) fn looks_cost(&mut self, clock: &looks::tests::Told, cost: Duration) {
-        *lock(&self.people.cost) = Some((clock.clone(), cost));
+        self.looks_cost_now(clock, cost);
         self.session.looks.clock = Box::new(clock.clone());
+    }
+
+    /// The same from now on, by the clock that the session has.
+    pub(super) fn looks_cost_now(&self, clock: &looks::tests::Told, cost: Duration) {
+        *lock(&self.people.cost) = Some((clock.clone(), cost));
     }
 
     /// Bytes charged of the container's card of that index.
@@ -341,11 +395,11 @@ impl<'a> Program<'a> {
 
     pub(super) fn map_uvm(&self, address: u64, length: u64) {
         let mapping = UvmMapping { address, length, offset: address };
-        lock(&self.process.mappings).push(mapping);
+        lock(&self.memory_now().mappings).push(mapping);
     }
 
     pub(super) fn unmap_uvm(&self, address: u64) {
-        lock(&self.process.mappings).retain(|mapping| mapping.address != address);
+        lock(&self.memory_now().mappings).retain(|mapping| mapping.address != address);
     }
 
     /// It ends, without anybody having told the session.
@@ -368,7 +422,17 @@ impl<'a> Program<'a> {
     /// It executes another program: descriptors are closed, mappings gone.
     pub(super) fn exec(&self) {
         lock(&self.process.files).clear();
-        lock(&self.process.mappings).clear();
+        *lock(&self.process.memory) = Arc::default();
+    }
+
+    /// Its memory: whoever holds this has it too, and is found by nobody.
+    pub(super) fn memory_now(&self) -> Arc<Memory> {
+        Arc::clone(&lock(&self.process.memory))
+    }
+
+    /// As a child that was cloned with `CLONE_VM`.
+    pub(super) fn share_memory_of(&self, other: &Program<'_>) {
+        *lock(&self.process.memory) = other.memory_now();
     }
 
     /// Another thread runs after each read of the program's memory; it is told how many there were.

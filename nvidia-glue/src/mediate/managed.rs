@@ -1,0 +1,318 @@
+//! Managed memory against what processes have mapped.
+//!
+//! Address spaces are what has mappings, and they outlive processes: whoever is cloned with `CLONE_VM` has the same one, and execution of another
+//! program leaves it. So what is kept is a view of each address space that has, or could come to have, managed memory, taken while one of its
+//! threads waits for an answer. It says when the last who had it is gone; before that nothing of it is released unless it was read. One that lives
+//! while no process is known to have it can only be one that runs away: that ends the container, as does memory that nobody charged and that outlives
+//! the kill of those who have it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use runtime_config::Bytes;
+
+use super::{
+    AddressSpace, Drift, DriftKind, Pid, Session, UvmMapping,
+    locks::{Name, lock},
+};
+use crate::account::{ManagedSync, Mapping, Mm};
+
+/// Processes come while others are looked at. More rounds than that come of a container that forks all the time.
+const ROUNDS: usize = 8;
+/// What costs so much to be read is read once for all who share it.
+const LARGE: Duration = Duration::from_millis(5);
+/// For so long a look may work, and last.
+const MOST_WORK: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(60);
+/// One that takes longer may have met a busy host; so many in a row have not.
+const TOO_LONG: u32 = 2;
+/// For those who are killed to be gone, and for a child that shares its parent's memory (`vfork`), which has been killed, to execute its program.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An address space with managed memory, or one that could come to have some.
+#[derive(Debug, Clone)]
+struct Space {
+    mm: Mm,
+    /// Of whom it was first seen.
+    pid: Pid,
+    view: Arc<dyn AddressSpace>,
+    /// Bytes that were mapped without being charged.
+    uncharged: u64,
+    uncharged_since: Option<Duration>,
+    /// It lives since then, and nobody is known to have it.
+    lost_since: Option<Duration>,
+}
+
+impl Space {
+    /// Whether `pid` has it still.
+    fn has_its_process(&self) -> bool {
+        self.view.is_there() && self.view.is_its_process_s()
+    }
+}
+
+/// All of the container's.
+#[derive(Debug, Default)]
+pub(super) struct Spaces {
+    all: BTreeMap<Mm, Space>,
+    last: u64,
+}
+
+impl Spaces {
+    fn add(&mut self, pid: Pid, view: Arc<dyn AddressSpace>) -> Mm {
+        self.last += 1;
+        let mm = Mm(self.last);
+        let space = Space { mm, pid, view, uncharged: 0, uncharged_since: None, lost_since: None };
+        self.all.insert(mm, space);
+        mm
+    }
+
+    /// Forgets those that nobody has any more; the others.
+    fn living(&mut self) -> Vec<Space> {
+        self.all.retain(|_, space| space.view.is_there());
+        self.all.values().cloned().collect()
+    }
+
+    fn was_read(&mut self, mm: Mm, uncharged: u64, now: Duration) {
+        let Some(space) = self.all.get_mut(&mm) else { return };
+        space.lost_since = None;
+        space.uncharged = space.uncharged.saturating_add(uncharged);
+        if uncharged > 0 {
+            space.uncharged_since.get_or_insert(now);
+        }
+    }
+
+    fn is_lost(&mut self, mm: Mm, now: Duration) {
+        if let Some(space) = self.all.get_mut(&mm) {
+            space.lost_since.get_or_insert(now);
+        }
+    }
+}
+
+/// Managed memory that was found mapped without being charged.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    bytes: u64,
+    pids: BTreeSet<Pid>,
+}
+
+/// How looks went.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// So many in a row have come to no end.
+    too_long: AtomicU32,
+}
+
+/// One look.
+struct Look {
+    sync: ManagedSync,
+    began: Duration,
+    worked: Duration,
+    /// Processes whose memory was read, and those of them of which there is much.
+    read: BTreeSet<Pid>,
+    large: Vec<Pid>,
+    /// Those who perhaps have an address space of which it is not known who has it.
+    perhaps: BTreeMap<Mm, BTreeSet<Pid>>,
+}
+
+impl Session {
+    /// The address space of a process, shared with whoever shares it; `thread` is one of the process's. May have to wait for processes.
+    ///
+    /// # Errors
+    /// When the process is gone, or there are too many open files.
+    pub(super) fn address_space(&self, pid: Pid, thread: i32) -> std::io::Result<Mm> {
+        // Not the lock of them all: a process can make the kernel wait with its answer.
+        let _one_at_a_time = lock(&self.address_spaces);
+        let living = lock(&self.spaces).living();
+        let shares = |space: &Space| self.processes.share_memory(pid, space.pid).unwrap_or(false);
+        let own = living.iter().find(|space| space.pid == pid && space.has_its_process());
+        let shared = || living.iter().find(|space| space.pid != pid && shares(space) && space.has_its_process());
+        if let Some(space) = own.or_else(shared) {
+            return Ok(space.mm);
+        }
+        let view = self.processes.address_space(pid, thread)?;
+        Ok(lock(&self.spaces).add(pid, view))
+    }
+
+    /// Compares the accounts of managed memory with what is mapped. What was mapped without being charged is charged from then on, and
+    /// told in the next reconciliation, whoever found it.
+    pub(super) fn look_at_managed(&self) {
+        self.locks.with(&[Name::Managed], || self.look_at_managed_locked());
+    }
+
+    /// Lets go of what was mapped where nobody is any more. Looks into no process.
+    pub(super) fn drop_gone_address_spaces(&self) {
+        self.locks.with(&[Name::Managed], || {
+            let mut sync = lock(&self.accounts).begin_sync();
+            lock(&self.spaces).living().iter().for_each(|space| sync.stays(space.mm));
+            lock(&self.accounts).finish_sync(sync);
+        });
+    }
+
+    fn look_at_managed_locked(&self) {
+        let pending = lock(&self.accounts).pending_threads();
+        for thread in pending.into_iter().filter(|thread| !self.processes.is_thread_running(*thread)) {
+            lock(&self.accounts).thread_called(thread);
+        }
+        let clock = &self.looks.clock;
+        let sync = lock(&self.accounts).begin_sync();
+        let (began, worked) = (clock.now(), clock.worked());
+        let mut look = Look { sync, began, worked, read: BTreeSet::new(), large: Vec::new(), perhaps: BTreeMap::new() };
+        // All who have charges are among them: none comes to have some of which there was no view before.
+        let living = lock(&self.spaces).living();
+        living.iter().for_each(|space| look.sync.stays(space.mm));
+        let is_done = living.iter().all(|space| self.look_at_space(&mut look, space)) && self.look_at_others(&mut look);
+        lock(&self.accounts).finish_sync(look.sync);
+        if is_done {
+            self.progress.too_long.store(0, Ordering::SeqCst);
+        } else {
+            self.progress.too_long.fetch_add(1, Ordering::SeqCst);
+        }
+        self.find_excess(look.perhaps);
+    }
+
+    fn has_time(&self, look: &Look) -> bool {
+        let clock = &self.looks.clock;
+        let (lasted, worked) = (clock.now().saturating_sub(look.began), clock.worked().saturating_sub(look.worked));
+        lasted <= LONGEST && worked <= MOST_WORK
+    }
+
+    /// `false`: there is no time left.
+    fn look_at_space(&self, look: &mut Look, space: &Space) -> bool {
+        if !self.has_time(look) {
+            return false;
+        }
+        let before = self.looks.clock.worked();
+        let read = space.view.uvm_mappings();
+        // What is gone by now may have been read in part.
+        if !space.view.is_there() {
+            return true;
+        }
+        let now = self.looks.clock.now();
+        let Ok(mappings) = read else {
+            lock(&self.spaces).is_lost(space.mm, now);
+            return true;
+        };
+        let mapped = managed(&mappings);
+        let drift = lock(&self.accounts).set_managed(&mut look.sync, space.mm, space.pid, &mapped);
+        let uncharged = drift.found.iter().fold(0, |sum: u64, range| sum.saturating_add(range.length));
+        lock(&self.spaces).was_read(space.mm, uncharged, now);
+        if space.view.is_its_process_s() {
+            look.read.insert(space.pid);
+            if self.looks.clock.worked().saturating_sub(before) >= LARGE {
+                look.large.push(space.pid);
+            }
+        }
+        true
+    }
+
+    /// Processes of which nothing is known. `false`: there is no time left.
+    fn look_at_others(&self, look: &mut Look) -> bool {
+        let mut known: BTreeSet<Mm> = lock(&self.spaces).all.keys().copied().collect();
+        for _ in 0..ROUNDS {
+            let Ok(pids) = self.processes.pids() else { return true };
+            let new: Vec<Pid> = pids.into_iter().filter(|pid| look.read.insert(*pid)).collect();
+            if new.is_empty() {
+                break;
+            }
+            for pid in new {
+                if !self.has_time(look) {
+                    return false;
+                }
+                let shares = |other: &Pid| self.processes.share_memory(pid, *other).unwrap_or(false);
+                if look.large.iter().any(shares) {
+                    continue;
+                }
+                let before = self.looks.clock.worked();
+                // One that cannot be looked at is gone.
+                let Ok(mappings) = self.processes.uvm_mappings(pid) else { continue };
+                if self.looks.clock.worked().saturating_sub(before) >= LARGE {
+                    look.large.push(pid);
+                }
+                let mapped = managed(&mappings);
+                if mapped.is_empty() {
+                    continue;
+                }
+                // A child that shares the memory of a parent who has ended: it is charged, and only so long it may be.
+                if let Some(mm) = self.lost_with(&mapped) {
+                    look.perhaps.entry(mm).or_default().insert(pid);
+                    continue;
+                }
+                let Ok(mm) = self.address_space(pid, pid.0) else { continue };
+                let space = lock(&self.spaces).all.get(&mm).cloned();
+                if let Some(space) = space.filter(|_| known.insert(mm)) {
+                    self.look_at_space(look, &space);
+                }
+            }
+        }
+        true
+    }
+
+    /// An address space of which it is not known who has it, and to which all of that is charged.
+    fn lost_with(&self, mapped: &[Mapping]) -> Option<Mm> {
+        let spaces = lock(&self.spaces).living();
+        let lost = spaces.iter().filter(|space| space.lost_since.is_some()).map(|space| space.mm);
+        let accounts = lock(&self.accounts);
+        lost.into_iter().find(|mm| accounts.has_managed(*mm, mapped))
+    }
+
+    /// At each look again, as long as it is there: who has it is to be killed, all of them.
+    fn find_excess(&self, mut perhaps: BTreeMap<Mm, BTreeSet<Pid>>) {
+        let living = lock(&self.spaces).living();
+        for space in living.into_iter().filter(|space| space.uncharged > 0) {
+            let mut pids = perhaps.remove(&space.mm).unwrap_or_default();
+            pids.insert(space.pid);
+            if space.has_its_process() {
+                let all = self.processes.pids().unwrap_or_default();
+                let shares = |pid: &Pid| self.processes.share_memory(*pid, space.pid).unwrap_or(false);
+                pids.extend(all.into_iter().filter(shares));
+            }
+            lock(&self.found).insert(space.mm, Found { bytes: space.uncharged, pids });
+        }
+    }
+
+    /// What was found since the last time.
+    pub(super) fn take_found(&self) -> Option<Drift> {
+        let found = std::mem::take(&mut *lock(&self.found));
+        if found.is_empty() {
+            return None;
+        }
+        let mapped = found.values().fold(0, |sum: u64, found| sum.saturating_add(found.bytes));
+        let kind = DriftKind::Managed { accounted: Bytes(0), mapped: Bytes(mapped) };
+        let pids: BTreeSet<Pid> = found.into_values().flat_map(|found| found.pids).collect();
+        Some(Drift { kind, excess: true, pids: pids.into_iter().collect() })
+    }
+
+    /// Why the container is to be ended, if it is.
+    pub(super) fn must_end(&self) -> Option<String> {
+        let now = self.looks.clock.now();
+        let is_over = |since: Option<Duration>| since.is_some_and(|since| now.saturating_sub(since) >= PATIENCE);
+        let living = lock(&self.spaces).living();
+        let seconds = PATIENCE.as_secs();
+        if let Some(space) = living.iter().find(|space| is_over(space.lost_since)) {
+            let pid = space.pid.0;
+            return Some(format!(
+                "the memory of process {pid} lives on for {seconds} s in processes that cannot be found"
+            ));
+        }
+        if let Some(space) = living.iter().find(|space| is_over(space.uncharged_since)) {
+            let (pid, uncharged) = (space.pid.0, Bytes(space.uncharged));
+            return Some(format!(
+                "{uncharged} of managed memory that process {pid} did not account for are still there after {seconds} s"
+            ));
+        }
+        (self.progress.too_long.load(Ordering::SeqCst) >= TOO_LONG)
+            .then(|| "what its processes have mapped is too much to be looked at".to_owned())
+    }
+}
+
+/// Managed memory lies at its own offset.
+fn managed(mappings: &[UvmMapping]) -> Vec<Mapping> {
+    let managed = mappings.iter().filter(|mapping| mapping.offset == mapping.address);
+    managed.map(|mapping| Mapping { start: mapping.address, length: mapping.length }).collect()
+}

@@ -1,0 +1,326 @@
+//! What processes have mapped.
+//!
+//! `/proc/PID/maps` and `/proc/PID/mem` are of the memory that the process had when they were opened, whatever it executes afterwards. The
+//! first can be read as long as the process is there, and the second tells, for ever, whether anybody has that memory.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, BufRead, BufReader, Read, Seek},
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    sync::{Arc, Mutex},
+};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nvidia_glue::mediate::{AddressSpace, UvmMapping};
+
+use super::looks_into::LooksInto;
+use crate::{sync::lock, sys};
+
+/// Threads may come and go all the time, and each have ended by the time that it is asked.
+const ROUNDS: usize = 16;
+
+/// An address space, as a session keeps it.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pid: i32,
+    process: OwnedFd,
+    program: Program,
+    memory: File,
+    maps: Mutex<File>,
+    looks: Arc<LooksInto>,
+}
+
+impl Memory {
+    pub(super) fn open(pid: i32, thread: i32, looks: Arc<LooksInto>) -> io::Result<Self> {
+        let process = sys::pidfd_open(pid)?;
+        let program = Program::of(pid)?;
+        // Those of the first thread can be read for as long as there is another one.
+        let open = |thread: i32| -> io::Result<(File, File)> {
+            let maps = File::open(format!("/proc/{thread}/maps"))?;
+            Ok((OpenOptions::new().read(true).write(true).open(format!("/proc/{thread}/mem"))?, maps))
+        };
+        let first = open(pid).ok().filter(|(memory, _)| sys::memory_is_there(memory.as_fd()));
+        let (memory, maps) = match first {
+            Some(files) => files,
+            None => open(first_that_has_memory(pid, thread)?)?,
+        };
+        // They are of one memory, unless it has executed something meanwhile.
+        if Program::of(pid)?.is_another_than(program) || !sys::memory_is_there(memory.as_fd()) {
+            return Err(io::Error::other("the process executes another program"));
+        }
+        Ok(Self { pid, process, program, memory, maps: Mutex::new(maps), looks })
+    }
+}
+
+impl AddressSpace for Memory {
+    fn is_there(&self) -> bool {
+        sys::memory_is_there(self.memory.as_fd())
+    }
+
+    fn is_its_process_s(&self) -> bool {
+        let is_same = Program::of(self.pid).is_ok_and(|program| !program.is_another_than(self.program));
+        // The number is the process's as long as that is there.
+        is_same && sys::is_there(self.process.as_fd())
+    }
+
+    fn uvm_mappings(&self) -> io::Result<Vec<UvmMapping>> {
+        self.looks.looking(&[self.pid], || {
+            let mut maps = lock(&self.maps);
+            if let Ok(Some(mappings)) = maps.rewind().and_then(|()| read(&*maps)) {
+                return Ok(mappings);
+            }
+            // It was opened of a thread that has ended.
+            let mappings = of(self.pid)?;
+            if self.is_its_process_s() { Ok(mappings) } else { Err(io::ErrorKind::NotFound.into()) }
+        })
+    }
+}
+
+/// What tells whether a process has executed a program since: the kernel's flag of those that have not yet since they were forked, and where the
+/// stack begins, which is another place each time, as far as the kernel chooses it (0: not known).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Program {
+    is_forked: bool,
+    stack: u64,
+}
+
+impl Program {
+    fn of(pid: i32) -> io::Result<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        Self::parse(&stat).ok_or_else(|| io::Error::other("/proc/PID/stat is not understood"))
+    }
+
+    fn parse(stat: &str) -> Option<Self> {
+        const PF_FORKNOEXEC: u64 = 0x40;
+        // The name before may have anything in it.
+        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+        let flags: u64 = fields.nth(6)?.parse().ok()?;
+        let stack = fields.nth(18)?.parse().ok()?;
+        Some(Self { is_forked: flags & PF_FORKNOEXEC != 0, stack })
+    }
+
+    const fn is_another_than(self, before: Self) -> bool {
+        let is_elsewhere = self.stack != before.stack && self.stack != 0 && before.stack != 0;
+        (before.is_forked && !self.is_forked) || is_elsewhere
+    }
+}
+
+/// Whether two processes have the same memory. Those whose first threads have ended have the same by those: none.
+pub(super) fn share_memory(one: i32, other: i32) -> io::Result<bool> {
+    if !sys::share_memory(one, other)? {
+        return Ok(false);
+    }
+    sys::share_memory(first_that_has_memory(one, one)?, first_that_has_memory(other, other)?)
+}
+
+/// The memory of a thread that has ended is none, to the kernel, also where it was the first and the others go on: so it is asked of them then.
+/// Nothing where all have ended.
+pub(super) fn of(pid: i32) -> io::Result<Vec<UvmMapping>> {
+    let process = sys::pidfd_open(pid)?;
+    let told = |directory: &Path| File::open(directory.join("maps")).and_then(read).unwrap_or_default();
+    let found = find(Path::new("/proc"), (pid, pid), || has_ended(&process), told)?;
+    Ok(found.map_or_else(Vec::new, |(_, mappings)| mappings))
+}
+
+/// A thread of a process that has memory; `likely` is asked first.
+fn first_that_has_memory(pid: i32, likely: i32) -> io::Result<i32> {
+    let process = sys::pidfd_open(pid)?;
+    let has_memory = |directory: &Path| {
+        let memory = OpenOptions::new().read(true).write(true).open(directory.join("mem"));
+        memory.ok().filter(|memory| sys::memory_is_there(memory.as_fd()))
+    };
+    let found = find(Path::new("/proc"), (pid, likely), || has_ended(&process), has_memory)?;
+    found.map(|(thread, _)| thread).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// The first thread of which `told` says something.
+fn find<T>(
+    proc: &Path,
+    (pid, likely): (i32, i32),
+    has_ended: impl Fn() -> io::Result<bool>,
+    told: impl Fn(&Path) -> Option<T>,
+) -> io::Result<Option<(i32, T)>> {
+    let threads = proc.join(pid.to_string()).join("task");
+    for _ in 0..ROUNDS {
+        if let Some(found) = told(&threads.join(likely.to_string())) {
+            return Ok(Some((likely, found)));
+        }
+        if has_ended()? {
+            return Ok(None);
+        }
+        for entry in fs::read_dir(&threads)?.filter_map(Result::ok) {
+            let Some(thread) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            if let Some(found) = told(&entry.path()) {
+                return Ok(Some((thread, found)));
+            }
+        }
+    }
+    Err(io::Error::other("no thread of the process is there for long enough to be looked at"))
+}
+
+/// Whether no thread of a process is left, be it reaped or not.
+fn has_ended(pidfd: &OwnedFd) -> io::Result<bool> {
+    Ok(poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO)? > 0)
+}
+
+/// The UVM mappings in the text of `/proc/PID/maps`: shared ones that lie at their own offset, as UVM demands and nothing else does, by
+/// whatever name the node goes in the container; and whatever else is mapped of a file of that name. `None`: there are no mappings at all, the
+/// memory is gone.
+fn read(maps: impl Read) -> io::Result<Option<Vec<UvmMapping>>> {
+    // As much as a process likes is mapped: no more of it is kept than what is looked for.
+    let mut lines = BufReader::with_capacity(64 << 10, maps);
+    let (mut line, mut found, mut is_empty) = (Vec::new(), Vec::new(), true);
+    while lines.read_until(b'\n', &mut line)? > 0 {
+        is_empty = false;
+        if is_shared(&line) {
+            // A name need not be text.
+            found.extend(uvm_mapping(&String::from_utf8_lossy(&line)));
+        }
+        line.clear();
+    }
+    Ok((!is_empty).then_some(found))
+}
+
+fn is_shared(line: &[u8]) -> bool {
+    let permissions = line.split(|byte| *byte == b' ').nth(1);
+    permissions.is_some_and(|permissions| permissions.ends_with(b"s"))
+}
+
+/// `7f0000200000-7f0000400000 rw-s 7f0000200000 00:06 397    /dev/nvidia-uvm`
+fn uvm_mapping(line: &str) -> Option<UvmMapping> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let number = |text: &str| u64::from_str_radix(text, 16).ok();
+    let (address, end) = (number(start)?, number(end)?);
+    let offset = number(fields.nth(1)?)?;
+    let inode = fields.nth(1)?;
+    let name = fields.next().and_then(|path| path.rsplit('/').next());
+    if inode == "0" || (offset != address && name != Some("nvidia-uvm")) {
+        return None;
+    }
+    Some(UvmMapping { address, length: end.checked_sub(address)?, offset })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_told_by_whichever_thread_is_left() {
+        let proc = tempfile::tempdir().unwrap();
+        let write = |thread: &str, text: &str| {
+            let directory = proc.path().join("10/task").join(thread);
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("maps"), text).unwrap();
+        };
+        let told = |directory: &Path| fs::read_to_string(directory.join("maps")).ok().filter(|text| !text.is_empty());
+        let find = |has_ended| find(proc.path(), (10, 10), || Ok(has_ended), told).ok();
+        let found = |thread, text: &str| Some(Some((thread, text.to_owned())));
+        write("10", "of 10");
+        assert_eq!(find(false), found(10, "of 10"));
+        // It has ended.
+        write("10", "");
+        write("11", "");
+        write("12", "of 12");
+        assert_eq!(find(false), found(12, "of 12"));
+        write("12", "");
+        assert_eq!(find(false), None, "one that is there has something");
+        assert_eq!(find(true), Some(None));
+    }
+
+    #[test]
+    fn who_has_the_same_memory_is_said_of_those_that_have_some() {
+        let own = nix::unistd::getpid().as_raw();
+        assert!(share_memory(own, own).unwrap());
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        assert!(!share_memory(own, pid).unwrap());
+        let pidfd = sys::pidfd_open(pid).unwrap();
+        child.kill().unwrap();
+        while !has_ended(&pidfd).unwrap() {
+            std::thread::yield_now();
+        }
+        // Nobody has waited for it yet.
+        assert!(share_memory(pid, pid).is_err());
+        assert_eq!(of(pid).unwrap(), []);
+        child.wait().unwrap();
+        assert!(of(pid).is_err());
+    }
+
+    #[test]
+    fn memory_is_there_until_its_last_owner_has_left_it() {
+        let looks = || Arc::new(LooksInto::new().unwrap());
+        let own = nix::unistd::getpid().as_raw();
+        let memory = Memory::open(own, own, looks()).unwrap();
+        assert!(memory.is_there() && memory.is_its_process_s());
+        assert!(memory.uvm_mappings().is_ok());
+        // Waits for a line, and executes another program.
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "read line; exec sleep 1000"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = child.id().cast_signed();
+        let executes = |name: &str| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap().trim() == name;
+        while !executes("sh") {
+            std::thread::yield_now();
+        }
+        let before = Memory::open(pid, pid, looks()).unwrap();
+        assert!(before.is_there() && before.is_its_process_s());
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"\n").unwrap();
+        while !executes("sleep") {
+            std::thread::yield_now();
+        }
+        assert!(!before.is_there() && !before.is_its_process_s());
+        assert!(before.uvm_mappings().is_err());
+        let after = Memory::open(pid, pid, looks()).unwrap();
+        assert!(after.is_there() && after.is_its_process_s());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!after.is_there() && !after.is_its_process_s());
+    }
+
+    #[test]
+    fn who_was_forked_has_executed_a_program_when_the_flag_is_gone() {
+        let stat = |flags: u64, stack: u64| {
+            let fields: Vec<String> = (3..=52)
+                .map(|field| match field {
+                    3 => "S".to_owned(),
+                    9 => flags.to_string(),
+                    28 => stack.to_string(),
+                    other => other.to_string(),
+                })
+                .collect();
+            Program::parse(&format!("7 (a) b (c) {}\n", fields.join(" "))).unwrap()
+        };
+        let (forked, executed) = (stat(0x40_0040, 100), stat(0x40_0000, 100));
+        assert!(!forked.is_another_than(forked) && !executed.is_another_than(executed));
+        assert!(executed.is_another_than(forked), "the stack may be where it was");
+        assert!(stat(0x40_0000, 200).is_another_than(executed));
+        assert!(!stat(0x40_0000, 0).is_another_than(executed), "the first thread has ended");
+        assert_eq!(Program::parse("7 (a"), None);
+    }
+
+    #[test]
+    fn uvm_mappings_are_found_by_their_offset_whatever_the_node_is_called() {
+        let maps = b"\
+55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0                          [heap]
+7f0000200000-7f0000400000 rw-s 7f0000200000 00:06 397                    /dev/nvidia-uvm
+7f0000600000-7f0000a00000 rw-s 7f0000600000 00:52 12                     /tmp/my node
+7f0001000000-7f0001001000 r--s 00001000 fe:00 77                         /etc/ld.so.cache
+7f0001800000-7f0001801000 rw-s 7f0001800000 fe:00 77                     /tmp/\xff
+7f0002000000-7f0002001000 rw-s 00000000 00:06 397                        /dev/nvidia-uvm
+7f0003000000-7f0003001000 rw-s 00000000 00:01 5                          /dev/zero (deleted)
+7f0004000000-7f0004001000 rw-p 7f0004000000 fe:00 5                      /private
+nonsense
+7f00-6f00 rw-s 7f00 00:06 397 /dev/nvidia-uvm
+";
+        let found = read(&maps[..]).unwrap().unwrap();
+        let found: Vec<(u64, u64)> = found.iter().map(|found| (found.address, found.length)).collect();
+        let expected = [0x7f00_0020_0000, 0x7f00_0060_0000, 0x7f00_0180_0000, 0x7f00_0200_0000];
+        assert_eq!(found.iter().map(|(address, _)| *address).collect::<Vec<_>>(), expected);
+        assert_eq!(found.iter().map(|(_, length)| *length).collect::<Vec<_>>(), [0x20_0000, 0x40_0000, 0x1000, 0x1000]);
+        assert_eq!(read(&b""[..]).unwrap(), None, "the memory is gone");
+    }
+}
