@@ -29,7 +29,7 @@ fn rounded(node: &Node) {
 /// Defence: who has an excess is killed, all who have that memory, whether they made a driver call or not.
 fn sharer(node: &Node) {
     let neighbour = Neighbour::new(node);
-    let mut container = attacker(node, &["sharer", "8192", "1"]).start().unwrap();
+    let container = attacker(node, &["sharer", "8192", "1"]).start().unwrap();
     assert_eq!(container.stdio.value("mapped"), 1, "the race is won");
     container.wait().unwrap();
     neighbour.end(container);
@@ -38,7 +38,7 @@ fn sharer(node: &Node) {
 /// Defence: an address space that lives while nobody is found who has it ends the container.
 fn hop(node: &Node) {
     let neighbour = Neighbour::new(node);
-    let mut container = attacker(node, &["hop", "8192", "1"]).start().unwrap();
+    let container = attacker(node, &["hop", "8192", "1"]).start().unwrap();
     assert_eq!(container.stdio.value("mapped"), 1, "the race is won");
     container.wait().unwrap();
     neighbour.end(container);
@@ -47,7 +47,7 @@ fn hop(node: &Node) {
 /// Defence: what was mapped stays charged for as long as somebody has that memory, whatever the process that mapped it executes.
 fn leap(node: &Node) {
     let neighbour = Neighbour::new(node);
-    let mut container = attacker(node, &["leap", "400"]).start().unwrap();
+    let container = attacker(node, &["leap", "400"]).start().unwrap();
     assert!(container.stdio.value("most").cast_unsigned() >= 400 * MIB);
     container.wait().unwrap();
     let told = container.stdio.stdout_so_far();
