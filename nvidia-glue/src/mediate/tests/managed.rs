@@ -173,7 +173,6 @@ fn an_excess_is_told_whoever_finds_it() {
     );
     assert_eq!(container.session.reconcile(), drifts, "again, until it is gone");
     assert_eq!(*lock(&container.told.ends), [""; 0]);
-    drop(context);
     program.exit();
     assert_eq!(container.session.reconcile(), [], "those who were killed have it no more");
 }
