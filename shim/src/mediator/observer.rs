@@ -242,13 +242,16 @@ mod tests {
         let reporter = Reporter::new(Arc::clone(&outbox), Arc::clone(&processes), Wakers::of_nobody());
         let pid = nix::unistd::getpid().as_raw();
         processes.enter(pid, || Ok(Numbers::new(Vec::new())), |_| ()).unwrap();
-        (0..20).for_each(|_| reporter.kill(Pid(pid), KillReason::Drift(String::new())));
-        outbox.put(FromMediator::Pong, None);
-        assert!(outbox.flush().unwrap());
-        let mut logged = Vec::new();
-        while let (FromMediator::Kill { told, .. }, _) = message::receive(shim.as_fd()).unwrap().unwrap() {
-            logged.push(told.is_some());
-        }
+        let logged: Vec<bool> = (0..20)
+            .map(|_| {
+                reporter.kill(Pid(pid), KillReason::Drift(String::new()));
+                assert!(outbox.flush().unwrap());
+                match message::receive(shim.as_fd()).unwrap().unwrap().0 {
+                    FromMediator::Kill { told, .. } => told.is_some(),
+                    other => panic!("{other:?}"),
+                }
+            })
+            .collect();
         assert_eq!((logged.len(), logged.iter().filter(|told| **told).count()), (20, 5));
     }
 }
