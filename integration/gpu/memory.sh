@@ -1,8 +1,8 @@
 # Memory quotas on a real card, as tables; sourced by run.sh, whose functions it uses. Each table has its baseline in the same run.
-# EGPU_GPU_MEMORY: which parts (quota vendor random cost training many sixteen); default: all. EGPU_GPU_PROGRAMS: random programs (300);
+# EGPU_GPU_MEMORY: which parts (quota vendor random cost training many sixteen whole); default: all. EGPU_GPU_PROGRAMS: random programs (300);
 # EGPU_GPU_PAIRS: pairs of a comparison (5). EGPU_GPU_SAID=1 shows all that the compared programs say.
 
-parts=${EGPU_GPU_MEMORY:-quota vendor random cost training many sixteen}
+parts=${EGPU_GPU_MEMORY:-quota vendor random cost training many sixteen whole}
 programs=${EGPU_GPU_PROGRAMS:-300}
 pairs=${EGPU_GPU_PAIRS:-5}
 quota_mib=4096
@@ -270,6 +270,30 @@ sixteen() {
     check "nothing is charged any more" all_drained
     check "nothing drifts" [ "$(drifts)" = "${drifts_before:-unknown}" ]
     stop $(seq -f 'c%g' 16)
+    sed -i '1d' "$work/egpu.toml"
+}
+
+whole() {
+    local sizes said
+    title "memory: a whole card with whole_cards = \"mediated\""
+    sed -i '1i whole_cards = "mediated"' "$work/egpu.toml"
+    tools whole
+    launch whole --env EGPU_DEVICES=0 -- sleep infinity
+    egpu ps
+    sizes='--query-gpu=memory.total --format=csv,noheader'
+    said=$(in_ whole nvidia-smi $sizes)
+    check "nvidia-smi sees all of it" [ "$said" = "$(host_smi -i 0 $sizes)" ]
+    said=$(in_ whole /tmp/cuda-load fill 2048)
+    echo "cuda-load fill: $said"
+    check "all of it can be had" at_least "$(sed -n 's/^allocated \([0-9]*\) .*/\1/p' <<<"$said")" \
+        "$(($(host_smi -i 0 --query-gpu=memory.total --format=csv,noheader,nounits) * 1048576 * 97 / 100))"
+    check "nothing is charged any more" drained whole
+    if [ -n "$has_torch" ]; then
+        said=$(in_ whole python3 /tmp/train.py 2)
+        echo "$said"
+        check "PyTorch trains on it" contains "$said" "examples/s"
+    fi
+    stop whole
     sed -i '1d' "$work/egpu.toml"
 }
 
