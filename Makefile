@@ -59,6 +59,8 @@ lint:
 	scripts/setup.sh tests
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
+	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz --locked -- -D warnings
 
 # Without the suite that needs containerd, which runs on the release binaries.
 unit-test:

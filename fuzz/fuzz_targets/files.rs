@@ -10,7 +10,7 @@ use nvidia_glue::{
     schedule::{
         Course, Residency, Status, Timetable,
         priority::Yielding,
-        soft::{Member, Steering},
+        soft::{Groups, Member, Steering},
     },
     usage::Usage,
 };
@@ -59,7 +59,8 @@ fn switches(bytes: &[u8]) {
             idle_us: residency.idle_us(process, now_ns),
         };
         let others = [member(u32::from(context)), member(3)];
-        if let Some(slice_us) = steering.slice_us(now_us, member(process.into()), context.into(), &others) {
+        let groups = Groups { all: context.into(), working: (step % 3 > 0).then_some(usize::from(step)) };
+        if let Some(slice_us) = steering.slice_us(now_us, member(process.into()), groups, &others, time >> 10) {
             assert!(slice_us > 0);
         }
         let came_us = residency.last_came_ns(process.into()).map(|ns| ns / 1_000);
