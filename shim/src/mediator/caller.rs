@@ -20,7 +20,7 @@ use std::{
     ops::Range,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::fs::{FileExt, MetadataExt},
+        unix::fs::FileExt,
     },
     sync::{
         Arc, Mutex,
@@ -28,9 +28,12 @@ use std::{
     },
 };
 
-use nvidia_glue::mediate::{Caller, CallerError, Number, Numbers, Pid};
+use nvidia_glue::mediate::{Caller, CallerError, Numbers, Pid};
 
-use super::processes::{Process, ProcessTable};
+use super::{
+    pid_namespaces::{numbers, pids},
+    processes::{Process, ProcessTable},
+};
 use crate::{sync::lock, sys};
 
 /// More threads than this are not kept; beyond, those that have ended are let go of first.
@@ -149,28 +152,6 @@ impl Threads {
     pub(super) fn forget(&self, process: &Arc<Process>) {
         lock(&self.kept).retain(|_, thread| !Arc::ptr_eq(&thread.process, process));
     }
-}
-
-/// The process's number here, and those in its namespaces from this procfs's inwards, from `/proc/TID/status`.
-pub(super) fn pids(status: &str) -> Option<(i32, Vec<i32>)> {
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    let pid = field("Tgid")?.trim().parse().ok()?;
-    let inwards = field("NStgid").map_or(Ok(vec![pid]), |list| list.split_ascii_whitespace().map(str::parse).collect());
-    Some((pid, inwards.ok()?))
-}
-
-/// The same with the namespaces. Those of a process never change; what it sets (`unshare`, `setns`) is its children's.
-pub(super) fn numbers(tid: i32, inwards: &[i32]) -> io::Result<Numbers> {
-    let mut numbers = Vec::with_capacity(inwards.len());
-    let mut namespace = File::open(format!("/proc/{tid}/ns/pid"))?;
-    for (above, pid) in inwards.iter().enumerate().rev() {
-        numbers.push(Number { namespace: namespace.metadata()?.ino(), pid: *pid });
-        if above > 0 {
-            namespace = sys::parent_namespace(namespace.as_fd())?.into();
-        }
-    }
-    numbers.reverse();
-    Ok(Numbers::new(numbers))
 }
 
 /// A thread that waits for its answer.
@@ -402,200 +383,4 @@ fn gone_or_other(error: io::Error) -> CallerError {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{
-        os::{fd::AsRawFd, unix::fs::MetadataExt},
-        path::Path,
-        sync::mpsc,
-        thread,
-    };
-
-    use super::*;
-
-    /// Calls of this thread's, of which nobody waits for an answer.
-    fn with_calls(test: impl for<'a> FnOnce(&'a (dyn Fn() -> Calling<'a> + 'a))) {
-        let tid = nix::unistd::gettid().as_raw();
-        let listener = File::open("/dev/null").unwrap();
-        let threads = Threads::new(Arc::new(ProcessTable::new(Vec::new()).unwrap()));
-        let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{tid}/mem")).unwrap();
-        let process = Process::of_nobody(nix::unistd::getpid().as_raw());
-        let thread = Arc::new(Thread { tid, process, memory, pidfd: None, is_read_ahead: AtomicBool::new(false) });
-        let gone = |_: &Arc<Process>| {};
-        test(&|| Calling {
-            threads: &threads,
-            listener: listener.as_fd(),
-            id: 0,
-            tid,
-            thread: RefCell::new(Arc::clone(&thread)),
-            is_there: Cell::new(true),
-            ahead: RefCell::default(),
-            gone: &gone,
-        });
-    }
-
-    /// Bytes at the beginning of a page, and where they are.
-    fn page() -> (Vec<u8>, usize, u64) {
-        let memory = vec![1_u8; 16384];
-        let address = memory.as_ptr().expose_provenance() as u64;
-        let offset = address.next_multiple_of(PAGE) - address;
-        (memory, usize::try_from(offset).unwrap(), address + offset)
-    }
-
-    #[test]
-    fn parameters_behind_the_argument_are_read_with_it_once_that_was_seen() {
-        let (mut memory, offset, base) = page();
-        with_calls(|call| {
-            let mut bytes = [0; 48];
-            let first = call();
-            first.read(base, &mut bytes).unwrap();
-            memory[offset + 200] = 2;
-            first.read(base + 200, &mut bytes).unwrap();
-            assert_eq!(bytes[..2], [2, 1], "they were not read before they were asked for");
-
-            let second = call();
-            second.read(base, &mut bytes).unwrap();
-            memory[offset + 200] = 3;
-            second.read(base + 200, &mut bytes).unwrap();
-            assert_eq!(bytes[..2], [2, 1], "as they were when the argument was read");
-            second.write(base + 300, &[9]).unwrap();
-            second.read(base + 200, &mut bytes).unwrap();
-            assert_eq!(bytes[..2], [3, 1], "nothing from before a write is used");
-            // Elsewhere: what comes next is read alone.
-            second.read(base + 5000, &mut bytes).unwrap();
-            let third = call();
-            third.read(base, &mut bytes).unwrap();
-            memory[offset + 200] = 4;
-            third.read(base + 200, &mut bytes).unwrap();
-            assert_eq!(bytes[..2], [4, 1]);
-        });
-    }
-
-    #[test]
-    fn what_is_read_ahead_ends_with_the_page_and_is_never_more_than_is_there() {
-        let (memory, offset, base) = page();
-        let end = base + PAGE;
-        let near = |argument, address, length| {
-            Ahead { argument: Some(argument), bytes: Vec::new() }.place(address, length).is_some()
-        };
-        assert!(near(base, base + 1000, 24) && !near(base, base + 1000, 25));
-        assert!(near(end - 48, end - 8, 8) && !near(end - 48, end - 8, 9));
-        assert!(!near(base, base - 1, 1) && !near(base, u64::MAX, 2) && !near(u64::MAX, 0, 1));
-        with_calls(|call| {
-            let mut bytes = [0; 48];
-            for _ in 0..2 {
-                let call = call();
-                call.read(end - 100, &mut bytes).unwrap();
-                assert_eq!(call.read_up_to(end - 50, &mut bytes).unwrap(), 48);
-                assert_eq!(bytes[..], memory[offset..offset + 48]);
-            }
-            let unmapped = call();
-            assert!(matches!(unmapped.read(64, &mut bytes), Err(CallerError::Fault { address: 64 })));
-            assert_eq!(unmapped.read_up_to(80, &mut bytes).unwrap(), 0);
-        });
-    }
-
-    /// A thread that makes one call, which is notified: the listener, and a descriptor that the thread has opened.
-    fn waiting(file: &Path, has_own_table: bool) -> (thread::JoinHandle<()>, OwnedFd, i32) {
-        let instruction = |code, jt, jf, k| sys::SeccompInstruction { code, jt, jf, k };
-        let [load, equal, answer] = [0x20, 0x15, 0x06];
-        let program = [
-            instruction(load, 0, 0, 0),
-            instruction(equal, 0, 1, u32::try_from(libc::SYS_getppid).unwrap()),
-            instruction(answer, 0, 0, libc::SECCOMP_RET_USER_NOTIF),
-            instruction(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
-        ];
-        let file = file.to_owned();
-        let (tell, told) = mpsc::channel();
-        let thread = thread::spawn(move || {
-            nix::sys::prctl::set_no_new_privs().unwrap();
-            let listener = sys::install_seccomp_listener(&program).unwrap();
-            if has_own_table {
-                nix::sched::unshare(nix::sched::CloneFlags::CLONE_FILES).unwrap();
-            }
-            let file = File::open(file).unwrap();
-            tell.send((listener, file.as_raw_fd())).unwrap();
-            nix::unistd::getppid();
-        });
-        let (listener, opened) = told.recv().unwrap();
-        (thread, listener, opened)
-    }
-
-    /// Under the same number the process may have any other file.
-    #[test]
-    fn descriptors_of_a_thread_are_not_looked_for_in_another_table() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        for (has_own_table, has_pidfds) in [(true, true), (true, false), (false, true), (false, false)] {
-            let (thread, listener, opened) = waiting(file.path(), has_own_table);
-            let notification = sys::receive(listener.as_fd()).unwrap();
-            let threads = Threads::new(Arc::new(ProcessTable::new(Vec::new()).unwrap()));
-            threads.has_thread_pidfds.store(has_pidfds, Ordering::Relaxed);
-            let gone = |_: &Arc<Process>| {};
-            let caller = threads.caller(listener.as_fd(), &notification, &gone).unwrap();
-            let found = caller.file(opened);
-            // Before Linux 6.9 a thread has no pidfd, whatever is asked for.
-            let is_reached = threads.has_thread_pidfds.load(Ordering::Relaxed) || !has_own_table;
-            match found {
-                Ok(found) if is_reached => {
-                    assert_eq!(found.metadata().unwrap().ino(), file.as_file().metadata().unwrap().ino());
-                }
-                Err(CallerError::Other(error)) if !is_reached => {
-                    assert_eq!(error.kind(), io::ErrorKind::Unsupported);
-                    assert_eq!(threads.unreachable.load(Ordering::Relaxed), 1);
-                }
-                found => panic!("own table {has_own_table}, pidfds {has_pidfds}: {found:?}"),
-            }
-            sys::respond(listener.as_fd(), notification.id, sys::Response::Return(1)).unwrap();
-            thread.join().unwrap();
-        }
-    }
-
-    #[test]
-    fn a_process_has_a_number_in_each_namespace() {
-        let status =
-            "Name:\ta) Tgid:\t1\nTgid:\t4711\nNgid:\t0\nPid:\t4712\nNStgid:\t4711\t23\t7\nNSpid:\t4712\t24\t8\n";
-        assert_eq!(pids(status), Some((4711, vec![4711, 23, 7])));
-        assert_eq!(pids("Tgid:\t4711\nPid:\t4711\n"), Some((4711, vec![4711])));
-        assert_eq!(pids("Pid:\t1\n"), None);
-        assert_eq!(pids("Tgid:\t4711\nNStgid:\t4711\tx\n"), None);
-    }
-
-    /// The first child of a process, once there is one.
-    fn child_of(pid: u32) -> i32 {
-        (0..500)
-            .find_map(|_| {
-                std::thread::sleep(std::time::Duration::from_millis(10));
-                let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-                children.split_whitespace().next().map(|child| child.parse().unwrap())
-            })
-            .unwrap()
-    }
-
-    #[test]
-    fn processes_in_nested_namespaces_are_told_apart() {
-        let nested = || {
-            let unshare = ["--pid", "--fork", "--kill-child", "sleep", "60"];
-            std::process::Command::new("unshare").args(unshare).stderr(std::process::Stdio::null()).spawn()
-        };
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("skipped: processes_in_nested_namespaces_are_told_apart: needs root");
-            return;
-        }
-        let mut parents = [nested().unwrap(), nested().unwrap()];
-        let numbers_of = |pid: i32| {
-            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-            numbers(pid, &pids(&status).unwrap().1).unwrap()
-        };
-        let inner = [0, 1].map(|at: usize| child_of(parents[at].id()));
-        let [one, other] = inner.map(numbers_of);
-        let outside = numbers_of(nix::unistd::getpid().as_raw());
-        for parent in &mut parents {
-            parent.kill().unwrap();
-            parent.wait().unwrap();
-        }
-        assert_eq!((one.seen_by(&one), other.seen_by(&other)), (Some(1), Some(1)));
-        assert_eq!((one.seen_by(&other), outside.seen_by(&one)), (None, None), "of others they know nothing");
-        let seen = |numbers: &Numbers| numbers.seen_by(&outside);
-        assert_eq!([seen(&one), seen(&other)], inner.map(Some), "out here each has a number of its own");
-        assert_eq!(one.in_container(), 1);
-    }
-}
+mod tests;

@@ -27,6 +27,7 @@ mod maps;
 pub mod message;
 mod observer;
 mod outbox;
+mod pid_namespaces;
 mod privileges;
 mod processes;
 mod scheduler;

@@ -23,9 +23,9 @@ use nvidia_glue::{
 };
 
 use super::{
-    caller::{numbers, pids},
     looks_into::LooksInto,
     maps::{self, Memory},
+    pid_namespaces::{numbers, pids},
 };
 use crate::{sync::lock, sys};
 
