@@ -1,4 +1,75 @@
-/* Managed memory that is to be found by nobody; a part of hostile.c. */
+/* Managed memory, and such as is to be found by nobody; a part of hostile.c. */
+#include <dirent.h>
+
+/* managed MIB: mmap of /dev/nvidia-uvm, offset the address, as libcuda does for cudaMallocManaged. */
+static void attack_managed(char **a) {
+    struct session s = begin();
+    int uvm = xopen("/dev/nvidia-uvm");
+    uint64_t initialize[2] = {0};
+    say("initialize", ioctl(uvm, 0x30000001, initialize) < 0 ? -errno : (long)(uint32_t)initialize[1]);
+    uint64_t piece = number(a, 0, 256) * MIB, got = 0, address = 0x200000000000ull;
+    for (int i = 0; i < 1000; i++, address += piece + 2 * MIB) {
+        void *at = mmap((void *)address, piece, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, uvm, address);
+        if (at == MAP_FAILED) break;
+        got += piece;
+    }
+    say("errno", errno);
+    say("got", got);
+    long last;
+    say("and", fill(&s, 64 * MIB, &last));
+    say("status", last);
+    for (;;) pause();
+}
+/* leaderless MIB PROCESSES: managed memory of processes whose first thread has ended: of those, /proc/PID shows none, and kcmp says that one has
+ * what the other has. */
+struct leaderless { volatile uint64_t got; volatile int done; uint64_t piece; };
+static void *without_the_first(void *mine) {
+    struct leaderless *own = mine;
+    int uvm = xopen("/dev/nvidia-uvm");
+    uint64_t initialize[2] = {0}, address = 0x200000000000ull;
+    ioctl(uvm, 0x30000001, initialize);
+    for (int i = 0; i < 40; i++) {
+        void *at = mmap((void *)address, own->piece, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, uvm, address);
+        if (at == MAP_FAILED) { usleep(50000); continue; }
+        own->got += own->piece;
+        address += own->piece + 2 * MIB;
+    }
+    own->done = 1;
+    for (;;) pause();
+}
+static void attack_leaderless(char **a) {
+    int processes = (int)number(a, 1, 2), flags = MAP_SHARED | MAP_ANONYMOUS;
+    struct leaderless *all = mmap(NULL, processes * sizeof *all, PROT_READ | PROT_WRITE, flags, -1, 0);
+    for (int i = 0; i < processes; i++) {
+        all[i].piece = number(a, 0, 64) * MIB;
+        if (fork() == 0) {
+            pthread_t thread;
+            pthread_create(&thread, NULL, without_the_first, &all[i]);
+            syscall(SYS_exit, 0);
+        }
+    }
+    uint64_t got = 0;
+    for (int i = 0; i < processes; got += all[i++].got)
+        while (!all[i].done) usleep(10000);
+    say("got", got);
+    struct session s = begin();
+    long last;
+    say("and", fill(&s, 64 * MIB, &last));
+    for (;;) pause();
+}
+/* grow MIB: managed memory that becomes larger without an mmap. The real driver's mappings cannot; simulated nodes are plain files. */
+static void attack_grow(char **a) {
+    struct session s = begin();
+    (void)s;
+    int uvm = xopen("/dev/nvidia-uvm");
+    uint64_t initialize[2] = {0}, address = 0x200000000000ull;
+    say("initialize", ioctl(uvm, 0x30000001, initialize) < 0 ? -errno : (long)(uint32_t)initialize[1]);
+    void *at = mmap((void *)address, 16 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, uvm, address);
+    say("mapped", at == MAP_FAILED ? -errno : 0);
+    say("grown", mremap(at, 16 * MIB, number(a, 0, 64) * MIB, 0) == MAP_FAILED ? -errno : 0);
+    for (;;) pause();
+}
+
 /* sharer MIB UNPLACED: managed memory that is charged to nobody, in an address space whose first process makes no driver call. */
 static int sharer_fd, sharer_uvm, sharer_plain;
 static void *sharer_swap(void *nothing) {
@@ -64,7 +135,6 @@ static void attack_sharer(char **a) {
 }
 
 /* hop MIB UNPLACED MICROSECONDS: the same, in an address space that goes from one process to the next. */
-#include <dirent.h>
 static char *hop_stack[2];
 static long hop_pause;
 static int hop_next(void *arguments) {

@@ -1,5 +1,5 @@
-//! The test programs that speak to the driver by themselves (`integration/hostile/hostile.c`): static, without NVIDIA's
-//! libraries, so that nothing in them cooperates.
+//! The test programs that speak to the driver by themselves (`integration/hostile/hostile.c`, which includes its parts, one a
+//! kind of attack): static, without NVIDIA's libraries, so that nothing in them cooperates.
 
 use std::{
     fs::File,

@@ -1,6 +1,5 @@
-/* What container root does with cgroups once it has a user namespace of its own, in which it may mount hierarchies. For hostile.c. */
-#ifndef CGROUPS_H
-#define CGROUPS_H
+/* What container root does with cgroups once it has a user namespace of its own, in which it may mount hierarchies.
+ * A part of hostile.c. */
 
 static void put(const char *path, const char *text) {
     int fd = open(path, O_WRONLY);
@@ -82,5 +81,3 @@ static void attack_ice(char **a) {
     }
     for (;;) usleep(1000);
 }
-
-#endif
