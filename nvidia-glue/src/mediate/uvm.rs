@@ -24,29 +24,8 @@ impl Session {
             return Err(End::Status(status));
         }
         match call {
-            UvmCall::Initialize { .. } => {
-                let file = self.uvm_file(flight)?;
-                self.address_space(flight.pid, flight.caller.thread()).map_err(errno)?;
-                flight.confirm()?;
-                // The flag that tells whether managed memory outlives its process may be another one by the time that the
-                // kernel looks, so the worse is taken.
-                lock(&self.accounts).uvm_file(file, flight.pid, true);
-                self.pass_or_continue(flight)
-            }
-            UvmCall::RegisterGpu(object) => {
-                let card = self.grant.by_uuid_bytes(object.uuid).ok_or(End::Status(Status::INVALID_DEVICE))?;
-                // It makes channels and page tables of its own there, for whoever may have memory to map.
-                if self.grant.get(card).is_some_and(|own| own.granted.monitored) {
-                    return Err(End::Status(Status::NO_MEMORY));
-                }
-                // CUDA names no client (and -1 for its file), except for a part of a card.
-                if object.client == Handle::NONE {
-                    let file = self.uvm_file(flight)?;
-                    self.duplicate_named(flight)?;
-                    return self.in_order(flight, file, |flight| flight.execute(self.driver.as_ref()).map(|_| ()));
-                }
-                self.with_object(flight, object.client)
-            }
+            UvmCall::Initialize { .. } => self.initialize(flight),
+            UvmCall::RegisterGpu(object) => self.register_gpu(flight, object),
             UvmCall::RegisterGpuVaSpace(object) => self.with_object(flight, object.client),
             UvmCall::RegisterChannel { object, .. } => self.register_channel(flight, object),
             UvmCall::UnregisterChannel { client, channel } => {
@@ -58,40 +37,12 @@ impl Session {
             UvmCall::MapSparse { range, uuid } => self.map_nothing(flight, range, uuid, false),
             UvmCall::DynamicParallelism { range, uuid } => self.map_nothing(flight, range, uuid, true),
             UvmCall::UnmapExternal { range, uuid } => self.unmap_external(flight, range, uuid),
-            UvmCall::Free { base } => {
-                let file = self.uvm_file(flight)?;
-                self.in_order(flight, file, |flight| {
-                    if flight.execute(self.driver.as_ref())?.is_ok() {
-                        lock(&self.accounts).free_range(file, base);
-                    }
-                    Ok(())
-                })
-            }
+            UvmCall::Free { base } => self.free_range(flight, base),
             UvmCall::UnregisterGpu { uuid } | UvmCall::UnregisterGpuVaSpace { uuid } => {
-                if flight.row.action() != Action::Execute {
-                    return self.continue_call(flight);
-                }
-                let file = self.uvm_file(flight)?;
-                let card = self.grant.by_uuid_bytes(uuid);
-                self.duplicate_named(flight)?;
-                self.in_order(flight, file, |flight| {
-                    let is_ok = flight.execute(self.driver.as_ref())?.is_ok();
-                    if let Some(card) = card.filter(|_| is_ok) {
-                        lock(&self.accounts).uvm_card_gone(file, card);
-                    }
-                    Ok(())
-                })
+                self.unregister_gpu(flight, uuid)
             }
             UvmCall::CreateRangeGroup => self.create_range_group(flight),
-            UvmCall::DestroyRangeGroup => {
-                let file = self.uvm_file(flight)?;
-                self.in_order(flight, file, |flight| {
-                    if flight.execute(self.driver.as_ref())?.is_ok() {
-                        lock(&self.accounts).range_group_gone(file);
-                    }
-                    Ok(())
-                })
-            }
+            UvmCall::DestroyRangeGroup => self.destroy_range_group(flight),
             UvmCall::MmInitialize { uvm_fd } => self.mm_initialize(flight, uvm_fd),
             UvmCall::SemaphorePool(range) => self.semaphore_pool(flight, range),
             UvmCall::Deinitialize | UvmCall::ValidateVaRange(_) | UvmCall::Ranged(_) | UvmCall::Other => {
@@ -106,6 +57,16 @@ impl Session {
             Action::Continue(_) => self.continue_call(flight),
             Action::Refuse(status, _) => Err(End::Status(status)),
         }
+    }
+
+    fn initialize(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        let file = self.uvm_file(flight)?;
+        self.address_space(flight.pid, flight.caller.thread()).map_err(errno)?;
+        flight.confirm()?;
+        // The flag that tells whether managed memory outlives its process may be another one by the time that the
+        // kernel looks, so the worse is taken.
+        lock(&self.accounts).uvm_file(file, flight.pid, true);
+        self.pass_or_continue(flight)
     }
 
     /// `UVM_MM_INITIALIZE`: the file that it is made on keeps another one's address space.
@@ -169,6 +130,38 @@ impl Session {
         flight.finish()
     }
 
+    fn register_gpu(&self, flight: &mut Flight<'_>, object: UvmObject) -> Result<Answer, End> {
+        let card = self.grant.by_uuid_bytes(object.uuid).ok_or(End::Status(Status::INVALID_DEVICE))?;
+        // It makes channels and page tables of its own there, for whoever may have memory to map.
+        if self.grant.get(card).is_some_and(|own| own.granted.monitored) {
+            return Err(End::Status(Status::NO_MEMORY));
+        }
+        // CUDA names no client (and -1 for its file), except for a part of a card.
+        if object.client == Handle::NONE {
+            let file = self.uvm_file(flight)?;
+            self.duplicate_named(flight)?;
+            return self.in_order(flight, file, |flight| flight.execute(self.driver.as_ref()).map(|_| ()));
+        }
+        self.with_object(flight, object.client)
+    }
+
+    /// What the file has mapped on the card ends, whether the card goes or the address space on it.
+    fn unregister_gpu(&self, flight: &mut Flight<'_>, uuid: [u8; 16]) -> Result<Answer, End> {
+        if flight.row.action() != Action::Execute {
+            return self.continue_call(flight);
+        }
+        let file = self.uvm_file(flight)?;
+        let card = self.grant.by_uuid_bytes(uuid);
+        self.duplicate_named(flight)?;
+        self.in_order(flight, file, |flight| {
+            let is_ok = flight.execute(self.driver.as_ref())?.is_ok();
+            if let Some(card) = card.filter(|_| is_ok) {
+                lock(&self.accounts).uvm_card_gone(file, card);
+            }
+            Ok(())
+        })
+    }
+
     /// A call that names an object of a client.
     fn with_object(&self, flight: &mut Flight<'_>, client: Handle) -> Result<Answer, End> {
         // A card is registered without a client, except for MIG.
@@ -212,6 +205,16 @@ impl Session {
         })
     }
 
+    fn destroy_range_group(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        let file = self.uvm_file(flight)?;
+        self.in_order(flight, file, |flight| {
+            if flight.execute(self.driver.as_ref())?.is_ok() {
+                lock(&self.accounts).range_group_gone(file);
+            }
+            Ok(())
+        })
+    }
+
     fn unregister_channel(&self, flight: &mut Flight<'_>, channel: ObjectName) -> Result<Answer, End> {
         let file = self.uvm_file(flight)?;
         self.in_order(flight, file, |flight| {
@@ -230,6 +233,16 @@ impl Session {
         self.in_order(flight, file, |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
                 lock(&self.accounts).external_range(file, range.base, range.length);
+            }
+            Ok(())
+        })
+    }
+
+    fn free_range(&self, flight: &mut Flight<'_>, base: u64) -> Result<Answer, End> {
+        let file = self.uvm_file(flight)?;
+        self.in_order(flight, file, |flight| {
+            if flight.execute(self.driver.as_ref())?.is_ok() {
+                lock(&self.accounts).free_range(file, base);
             }
             Ok(())
         })

@@ -53,14 +53,7 @@ impl Session {
         let on_card = || lock(&self.topology).card_of(alloc.client, alloc.parent);
         let mut wanted = Wanted::default();
         match class.kind {
-            ClassKind::Device => {
-                let instance = memory::device_instance(params);
-                let card = self.grant.by_device_instance(instance).ok_or(End::Status(Status::INVALID_DEVICE))?;
-                for client in memory::device_other_clients(params).into_iter().filter(|client| *client != 0) {
-                    self.own_client(Handle(client))?;
-                }
-                wanted.place = Some((card, Place::Device));
-            }
+            ClassKind::Device => wanted.place = Some((self.device_wanted(params)?, Place::Device)),
             ClassKind::Subdevice => wanted.place = on_card().map(|card| (card, Place::Subdevice)),
             ClassKind::UserSharedData => {
                 let is_watched = view::utilization::asks_for_load(params);
@@ -88,29 +81,12 @@ impl Session {
             }
             ClassKind::ChannelGroup => {
                 let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
-                let engine = memory::channel_group_engine(params).unwrap_or(0);
-                wanted.memory = Some((card, context::expected(engine)));
-                wanted.place = Some((card, Place::NEW_GROUP));
-                wanted.gated = Some(Gated::Group(engine));
-                wanted.dependencies = handles(params, GROUP_DEPENDENCIES);
-                wanted.notifiers = handles(params, GROUP_NOTIFIERS);
-                self.notifiers_are_known(alloc.client, &wanted.notifiers)?;
+                return self.channel_group_wanted(params, alloc, card);
             }
             ClassKind::Channel => {
                 // One on a card that is not known would run whenever it likes.
                 let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
-                wanted.dependencies = handles(params, CHANNEL_DEPENDENCIES);
-                wanted.references = handles(params, USERD_MEMORY);
-                self.userd_is_known(alloc.client, params)?;
-                wanted.notifiers = handles(params, CHANNEL_NOTIFIERS);
-                self.notifiers_are_known(alloc.client, &wanted.notifiers)?;
-                // One that is not in a group gets buffers of its own.
-                let is_grouped = lock(&self.topology).group(alloc.client, alloc.parent).is_some();
-                takes_one_address_space(params, is_grouped)?;
-                let engine = memory::channel_engine(params).unwrap_or(0);
-                wanted.memory = (!is_grouped).then(|| (card, context::expected(engine)));
-                wanted.place = Some((card, Place::Channel { has_context: false }));
-                wanted.gated = Some(Gated::Channel(engine));
+                return self.channel_wanted(params, alloc, card);
             }
             ClassKind::ContextShare => wanted.dependencies = handles(params, &[0]),
             ClassKind::MemoryReference => {
@@ -122,6 +98,48 @@ impl Session {
             _ => {}
         }
         Ok(wanted)
+    }
+
+    /// The card of a device.
+    fn device_wanted(&self, params: &[u8]) -> Result<Card, End> {
+        let instance = memory::device_instance(params);
+        let card = self.grant.by_device_instance(instance).ok_or(End::Status(Status::INVALID_DEVICE))?;
+        for client in memory::device_other_clients(params).into_iter().filter(|client| *client != 0) {
+            self.own_client(Handle(client))?;
+        }
+        Ok(card)
+    }
+
+    fn channel_group_wanted(&self, params: &[u8], alloc: Alloc, card: Card) -> Result<Wanted, End> {
+        let notifiers = handles(params, GROUP_NOTIFIERS);
+        self.notifiers_are_known(alloc.client, &notifiers)?;
+        let engine = memory::channel_group_engine(params).unwrap_or(0);
+        Ok(Wanted {
+            memory: Some((card, context::expected(engine))),
+            place: Some((card, Place::NEW_GROUP)),
+            gated: Some(Gated::Group(engine)),
+            dependencies: handles(params, GROUP_DEPENDENCIES),
+            notifiers,
+            ..Wanted::default()
+        })
+    }
+
+    fn channel_wanted(&self, params: &[u8], alloc: Alloc, card: Card) -> Result<Wanted, End> {
+        self.userd_is_known(alloc.client, params)?;
+        let notifiers = handles(params, CHANNEL_NOTIFIERS);
+        self.notifiers_are_known(alloc.client, &notifiers)?;
+        // One that is not in a group gets buffers of its own.
+        let is_grouped = lock(&self.topology).group(alloc.client, alloc.parent).is_some();
+        takes_one_address_space(params, is_grouped)?;
+        let engine = memory::channel_engine(params).unwrap_or(0);
+        Ok(Wanted {
+            memory: (!is_grouped).then(|| (card, context::expected(engine))),
+            place: Some((card, Place::Channel { has_context: false })),
+            gated: Some(Gated::Channel(engine)),
+            dependencies: handles(params, CHANNEL_DEPENDENCIES),
+            references: handles(params, USERD_MEMORY),
+            notifiers,
+        })
     }
 
     /// `NV83DE_ALLOC_PARAMETERS` {obsolete, client, object}: the driver would let anybody of its own user look into an object of any client that
