@@ -366,24 +366,7 @@ impl Grant {
             cgroups: &self.cgroups,
         };
         let record = ledger.admit(&admission, &log).map_err(|source| GpuError::Admit(Box::new(source)))?;
-        let driver_files = match self.inventory.source {
-            cards::Source::Nvidia => driver_files::find_cached(
-                &self.config.driver.root,
-                &self.inventory.driver_version,
-                &self.config.state_dir,
-            ),
-            cards::Source::Simulated => driver_files::DriverFiles::default(),
-        };
-        let settings = Settings::from(&self.config);
-        let input =
-            PlanInput { record: &record, inventory: &self.inventory, driver_files: &driver_files, settings: &settings };
-        let injection =
-            Injection::plan(&input).map_err(|source| GpuError::Inject(Box::new(source))).and_then(|injection| {
-                for warning in &injection.warnings {
-                    tracing::warn!(container = %self.key, "{warning}");
-                }
-                serde_json::to_value(&injection).map_err(GpuError::Encode)
-            });
+        let injection = self.injection(&record);
         let rights = self.privileges.against_a_quota();
         let mediation = mediation::mediation(&self.config, &record, &self.inventory, rights.is_empty());
         match injection.and_then(|injection| Ok((injection, mediation?))) {
@@ -410,6 +393,25 @@ impl Grant {
                 Err(error)
             }
         }
+    }
+
+    /// What the grant puts into the container.
+    fn injection(&self, record: &Record) -> Result<Value, GpuError> {
+        let driver_files = match self.inventory.source {
+            cards::Source::Nvidia => driver_files::find_cached(
+                &self.config.driver.root,
+                &self.inventory.driver_version,
+                &self.config.state_dir,
+            ),
+            cards::Source::Simulated => driver_files::DriverFiles::default(),
+        };
+        let settings = Settings::from(&self.config);
+        let input = PlanInput { record, inventory: &self.inventory, driver_files: &driver_files, settings: &settings };
+        let injection = Injection::plan(&input).map_err(|source| GpuError::Inject(Box::new(source)))?;
+        for warning in &injection.warnings {
+            tracing::warn!(container = %self.key, "{warning}");
+        }
+        serde_json::to_value(&injection).map_err(GpuError::Encode)
     }
 }
 

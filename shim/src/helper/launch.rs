@@ -142,22 +142,13 @@ impl Launch<'_> {
         let intermediate = match self.fork().map_err(LaunchError::Fork)? {
             Forked::Parent { pid } => Pid::from_raw(pid),
             Forked::Child => {
-                let mut ends = Ends {
+                let ends = Ends {
                     intermediate: &mut to_intermediate,
                     init: &mut to_init,
                     to_main: &mut intermediate_main_sender,
                     init_to_main: &mut init_main_sender,
                 };
-                let result = self.enter().map_err(|e| super::worker::chain(&e)).and_then(|()| {
-                    let made = intermediate::run(self.args, &self.place, &mut ends);
-                    made.map_err(|e| super::worker::chain(&e))
-                });
-                if let Err(message) = result {
-                    // The worker sees the channel close if even this fails.
-                    let _ = intermediate_main_sender.send_error(message);
-                    sys::exit_now(1);
-                }
-                sys::exit_now(0);
+                self.go_on_as_intermediate(ends)
             }
         };
         intermediate_main_sender.close()?;
@@ -208,6 +199,20 @@ impl Launch<'_> {
             }
         }
         last.map_or_else(sys::clone_sibling, Err)
+    }
+
+    /// All that the intermediate process does.
+    fn go_on_as_intermediate(&self, mut ends: Ends<'_>) -> ! {
+        let result = self.enter().map_err(|e| super::worker::chain(&e)).and_then(|()| {
+            let made = intermediate::run(self.args, &self.place, &mut ends);
+            made.map_err(|e| super::worker::chain(&e))
+        });
+        if let Err(message) = result {
+            // The worker sees the channel close if even this fails.
+            let _ = ends.to_main.send_error(message);
+            sys::exit_now(1);
+        }
+        sys::exit_now(0)
     }
 
     /// The first thing that the intermediate process does; what it installs here, the container's init inherits, and so

@@ -157,20 +157,8 @@ impl Plan {
         let owner = Owner { id: &self.id, namespace: &context.namespace, reaper: &context.reaper };
         let (mut io, mut ends) = ProcessIo::open(&self.stdio, &owner).await.map_err(TaskError::Io)?;
         let (fence, exec_rules) = (prepared.fence, prepared.exec_rules);
-        let request = protocol::Create {
-            id: self.id.clone(),
-            bundle: self.bundle.clone(),
-            runtime_root: self.note.runtime_root.clone(),
-            rootfs_mounts: self.mounts.iter().map(rootfs_mount).collect(),
-            stdio: ends.kind,
-            mediated: mediated::beside(mediated.as_deref(), &mut ends.descriptors)?,
-            systemd_cgroup: self.options.systemd_cgroup,
-            no_pivot_root: self.options.no_pivot_root,
-            no_new_keyring: self.options.no_new_keyring,
-            io_owner: self.options.io_owner,
-            injection: prepared.injection,
-            fence,
-        };
+        let is_mediated = mediated::beside(mediated.as_deref(), &mut ends.descriptors)?;
+        let request = self.request(prepared, ends.kind, is_mediated);
         let expectation = context.reaper.expect();
         let child = context
             .helper
@@ -211,6 +199,24 @@ impl Plan {
         container.watch_stall();
         container.watch_presence(context);
         Ok(container)
+    }
+
+    /// What the helper is asked.
+    fn request(&self, prepared: Prepared, stdio: protocol::StdioKind, mediated: bool) -> protocol::Create {
+        protocol::Create {
+            id: self.id.clone(),
+            bundle: self.bundle.clone(),
+            runtime_root: self.note.runtime_root.clone(),
+            rootfs_mounts: self.mounts.iter().map(rootfs_mount).collect(),
+            stdio,
+            mediated,
+            systemd_cgroup: self.options.systemd_cgroup,
+            no_pivot_root: self.options.no_pivot_root,
+            no_new_keyring: self.options.no_new_keyring,
+            io_owner: self.options.io_owner,
+            injection: prepared.injection,
+            fence: prepared.fence,
+        }
     }
 
     /// Init has been put into its cgroup and waits there. If it has ended already, the cgroup is where it should be.

@@ -246,27 +246,9 @@ impl Container {
                 incidents.tell(Kind::Warning, None, 1, &text);
             }
             FromMediator::Log { warning: false, text } => tracing::info!(container = id, "{text}"),
-            FromMediator::EndContainer { text } => {
-                let text = format!("{text}; the container is ended");
-                tracing::error!(container = id, "{text}");
-                incidents.tell(Kind::Killed, None, 1, &text);
-                let container = Arc::clone(self);
-                tokio::spawn(async move {
-                    if let Err(error) = container.kill_everything().await {
-                        let (id, error) = (&container.fixed.id, chain(&error));
-                        tracing::error!(container = id, error, "a container that has more than it may lives on");
-                    }
-                });
-            }
+            FromMediator::EndContainer { text } => self.told_to_end(incidents, &text),
             FromMediator::Kill { pid, pid_in_container, reason, told } => {
-                let (card, why) = match &reason {
-                    KillReason::OverMemory(excess) => (Some(excess.card.as_str()), Asked(excess).to_string()),
-                    KillReason::Drift(text) => (None, text.clone()),
-                };
-                if let Some(untold) = told {
-                    tracing::warn!(container = id, pid, pid_in_container, untold, "killed: {why}");
-                }
-                incidents.tell(Kind::Killed, card, 1, &format!("process {pid_in_container} of the container: {why}"));
+                tell_of_kill(id, incidents, (pid, pid_in_container), &reason, told);
                 let Some(pidfd) = pidfd else { return };
                 let (container, context) = (Arc::clone(self), Arc::clone(context));
                 // One that asked for too much was refused, and waits. One that has too much would have it for as long as the script
@@ -276,24 +258,39 @@ impl Container {
             }
             // Whoever asked for the pause or the end is told by the mediator's own reader.
             FromMediator::Paused { .. } | FromMediator::Pong | FromMediator::StillHeld { .. } => {}
-            FromMediator::WeightsOnly { card } => {
-                tracing::warn!(
-                    container = id,
-                    card,
-                    "a probe has shown that the card does not take the container off: its share of time is a weight"
-                );
-                let (container, context) = (Arc::clone(self), Arc::clone(context));
-                tokio::spawn(async move {
-                    let Fixed { id, bundle, .. } = &container.fixed;
-                    if let Err(error) = context.gpu.set_weights_only(id, bundle, card).await {
-                        tracing::warn!(container = id, error = chain(&error), "the ledger was not told");
-                    }
-                });
-            }
+            FromMediator::WeightsOnly { card } => self.told_of_weights_only(context, card),
             FromMediator::Presence { has_processes } => {
                 mediated.has_processes.send_replace(has_processes);
             }
         }
+    }
+
+    fn told_to_end(self: &Arc<Self>, incidents: &Arc<Incidents>, text: &str) {
+        let text = format!("{text}; the container is ended");
+        tracing::error!(container = self.fixed.id, "{text}");
+        incidents.tell(Kind::Killed, None, 1, &text);
+        let container = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Err(error) = container.kill_everything().await {
+                let (id, error) = (&container.fixed.id, chain(&error));
+                tracing::error!(container = id, error, "a container that has more than it may lives on");
+            }
+        });
+    }
+
+    fn told_of_weights_only(self: &Arc<Self>, context: &Arc<Context>, card: String) {
+        tracing::warn!(
+            container = self.fixed.id,
+            card,
+            "a probe has shown that the card does not take the container off: its share of time is a weight"
+        );
+        let (container, context) = (Arc::clone(self), Arc::clone(context));
+        tokio::spawn(async move {
+            let Fixed { id, bundle, .. } = &container.fixed;
+            if let Err(error) = context.gpu.set_weights_only(id, bundle, card).await {
+                tracing::warn!(container = id, error = chain(&error), "the ledger was not told");
+            }
+        });
     }
 
     /// Runs the container's script, if it has one and `has_script`, and ends the process; if it is init, as the kernel's OOM killer would be
@@ -370,6 +367,24 @@ impl Container {
 /// Whether it did.
 async fn changes_within(value: &mut watch::Receiver<bool>, limit: Duration) -> bool {
     timeout(limit, value.changed()).await.is_ok()
+}
+
+/// Logs and notes that a process is killed: its numbers, here and in the container.
+fn tell_of_kill(
+    id: &str,
+    incidents: &Arc<Incidents>,
+    (pid, pid_in_container): (i32, i32),
+    reason: &KillReason,
+    told: Option<u64>,
+) {
+    let (card, why) = match reason {
+        KillReason::OverMemory(excess) => (Some(excess.card.as_str()), Asked(excess).to_string()),
+        KillReason::Drift(text) => (None, text.clone()),
+    };
+    if let Some(untold) = told {
+        tracing::warn!(container = id, pid, pid_in_container, untold, "killed: {why}");
+    }
+    incidents.tell(Kind::Killed, card, 1, &format!("process {pid_in_container} of the container: {why}"));
 }
 
 /// Who asked for how much, for the log.
