@@ -2,15 +2,17 @@
 
 mod calls;
 mod escapes;
+mod uvm;
 
 pub use calls::*;
+pub use uvm::{Range, UvmCall, UvmMemory, UvmObject};
 
-use self::escapes::escape_call;
+use self::{escapes::escape_call, uvm::uvm_call};
 use super::{
     Abi, Handle, Node, Status,
     escapes::{Action, Escape, EscapeLayout, NO_LAYOUT, escape},
     layout::{Descriptor, Pointer, read_u32, read_u64, write_u32},
-    uvm::{NO_UVM_LAYOUT, UVM_DEINITIALIZE, UVM_INITIALIZE, UvmCommand, UvmLayout, UvmRule, uvm_command},
+    uvm::{NO_UVM_LAYOUT, UvmCommand, UvmLayout, UvmRule, uvm_command},
 };
 
 /// A call and the row that describes it.
@@ -216,52 +218,4 @@ impl Fields<'_> {
     fn range(self, at: usize) -> Range {
         Range { base: self.u64(at), length: self.u64(at.saturating_add(8)) }
     }
-}
-
-fn uvm_call(command: &'static UvmCommand, layout: &'static UvmLayout, fields: Fields<'_>) -> Call {
-    let object = |uuid_at, fd_at: usize| UvmObject {
-        uuid: fields.uuid(uuid_at),
-        control_fd: fields.i32(fd_at),
-        client: fields.handle(fd_at.saturating_add(4)),
-        object: fields.handle(fd_at.saturating_add(8)),
-    };
-    // Of a memory, the descriptor, client and handle are the last fields but the status.
-    let memory = || {
-        let fd_at = layout.descriptors.first().map_or(0, |descriptor| usize::from(descriptor.at));
-        UvmMemory {
-            range: fields.range(0),
-            offset: fields.u64(16),
-            control_fd: fields.i32(fd_at),
-            client: fields.handle(fd_at.saturating_add(4)),
-            memory: fields.handle(fd_at.saturating_add(8)),
-        }
-    };
-    Call::Uvm(match command.command {
-        23 => UvmCall::CreateRangeGroup,
-        24 => UvmCall::DestroyRangeGroup,
-        25 => UvmCall::RegisterGpuVaSpace(object(0, 16)),
-        26 => UvmCall::UnregisterGpuVaSpace { uuid: fields.uuid(0) },
-        27 => UvmCall::RegisterChannel { object: object(0, 16), range: fields.range(32) },
-        28 => {
-            let at = if layout.size == 28 { 16 } else { 0 };
-            UvmCall::UnregisterChannel { client: fields.handle(at), channel: fields.handle(at.saturating_add(4)) }
-        }
-        33 => UvmCall::MapExternal(memory()),
-        34 => UvmCall::Free { base: fields.u64(0) },
-        37 => UvmCall::RegisterGpu(object(0, 24)),
-        38 => UvmCall::UnregisterGpu { uuid: fields.uuid(0) },
-        65 => UvmCall::DynamicParallelism { range: fields.range(0), uuid: fields.uuid(16) },
-        66 => UvmCall::UnmapExternal { range: fields.range(0), uuid: fields.uuid(16) },
-        68 => UvmCall::SemaphorePool(fields.range(0)),
-        72 => UvmCall::ValidateVaRange(fields.range(0)),
-        73 => UvmCall::CreateExternalRange(fields.range(0)),
-        74 => UvmCall::MapSparse { range: fields.range(0), uuid: fields.uuid(16) },
-        75 => UvmCall::MmInitialize { uvm_fd: fields.i32(0) },
-        78 => UvmCall::DeviceP2p(memory()),
-        42..=47 | 51 | 71 | 80 => UvmCall::Ranged(fields.range(0)),
-        31 => UvmCall::Ranged(fields.range(8)),
-        UVM_INITIALIZE => UvmCall::Initialize { flags: fields.u64(0) },
-        UVM_DEINITIALIZE => UvmCall::Deinitialize,
-        _ => UvmCall::Other,
-    })
 }
