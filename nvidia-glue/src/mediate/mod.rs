@@ -32,6 +32,7 @@ mod people;
 mod pieces;
 mod pinned;
 mod processes;
+mod quota;
 mod raw;
 mod reconcile;
 mod refresh;
@@ -59,8 +60,9 @@ pub use caller::{Caller, CallerError, Number, Numbers, Pid};
 pub use kept::StillHeld;
 pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, UnknownCall, UnknownKind};
 pub use processes::{AddressSpace, Processes, UvmMapping};
+pub use quota::NotGranted;
 pub use refresh::Left;
-pub use session::{NotGranted, Session, Undo};
+pub use session::{Session, Undo};
 pub use setup::{GrantedCard, SessionError, SessionSetup};
 pub use utilization::Seen;
 
