@@ -5,11 +5,7 @@
 
 mod standing;
 
-use std::{
-    io,
-    path::PathBuf,
-    sync::{Arc, Mutex},
-};
+use std::{io, path::PathBuf, sync::Arc};
 
 use nvidia_glue::{
     driver::count_thread,
@@ -21,15 +17,15 @@ use nvidia_glue::{
 };
 
 use super::{
-    alarm::{Alarm, Waker},
+    alarm::Alarm,
     board::Board,
     clock::Clock,
+    post::Post,
     sight::Sight,
     tally::Tally,
     terms::{Sharing, Terms},
     trouble::{Remedy, Trouble, is_hopeless},
 };
-use crate::sync::lock;
 
 /// How often it is looked who has the card, where that matters.
 const LOOKING_US: u64 = 100_000;
@@ -38,34 +34,6 @@ const ATTEMPTS: u32 = 3;
 const BETWEEN_US: u64 = 300;
 /// An edge that begins later than that is counted as late.
 const LATE_US: u64 = 1_000;
-
-/// Where a card's thread is told what there is.
-#[derive(Debug)]
-pub(super) struct Post {
-    pub(super) uuid: String,
-    waker: Waker,
-    news: Mutex<Option<Option<Arc<Timetable>>>>,
-}
-
-impl Post {
-    pub(super) fn new(uuid: String) -> io::Result<Self> {
-        Ok(Self { uuid, waker: Waker::new()?, news: Mutex::default() })
-    }
-
-    pub(super) fn wake(&self) {
-        self.waker.wake();
-    }
-
-    /// Another timetable, or none that could be read.
-    pub(super) fn tell(&self, table: Option<Arc<Timetable>>) {
-        *lock(&self.news) = Some(table);
-        self.wake();
-    }
-
-    fn take(&self) -> Option<Option<Arc<Timetable>>> {
-        lock(&self.news).take()
-    }
-}
 
 /// Whose time it is.
 #[derive(Debug, Clone)]

@@ -11,6 +11,7 @@ mod alarm;
 mod board;
 mod card;
 mod clock;
+mod post;
 mod priority;
 mod sight;
 mod tally;
@@ -33,8 +34,9 @@ use runtime_config::Bytes;
 use self::{
     alarm::Alarm,
     board::Board,
-    card::{CardScheduler, Place, Post},
+    card::{CardScheduler, Place},
     clock::Monotonic,
+    post::Post,
     priority::{Starter, Taken},
     sight::Sight,
 };

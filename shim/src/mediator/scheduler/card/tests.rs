@@ -8,7 +8,7 @@ mod windows;
 use std::{
     collections::VecDeque,
     sync::{
-        Condvar,
+        Condvar, Mutex,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -29,7 +29,10 @@ use nvidia_glue::{
 use runtime_config::{Bytes, request::Priority};
 
 use super::*;
-use crate::mediator::scheduler::{board::Utilization, clock::Monotonic};
+use crate::{
+    mediator::scheduler::{board::Utilization, clock::Monotonic},
+    sync::lock,
+};
 
 const PERIOD: u64 = 100_000;
 /// The mediators' processes.
