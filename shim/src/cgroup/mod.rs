@@ -17,6 +17,7 @@ mod join;
 mod kill;
 mod locate;
 mod metrics;
+mod mounts;
 mod oom;
 mod processes;
 mod remove;
