@@ -162,6 +162,12 @@ impl Managed {
         let mut twice = Vec::new();
         for (mm, span, range) in back {
             let others: Vec<Span> = self.ranges.overlapping(mm, span).map(|(other, _)| other).collect();
+            // What stands there may be this one: a look that began before it was back has not seen it.
+            for other in &others {
+                if let Some(Range { state: state @ State::Settled(_), .. }) = self.ranges.value_mut(mm, other.first) {
+                    *state = State::Settled(self.epoch);
+                }
+            }
             let alone = gaps(std::iter::once(span), &others);
             let left = alone.iter().map(|span| span.length()).sum::<u128>();
             // It may be there, and nothing else is: the next look tells.

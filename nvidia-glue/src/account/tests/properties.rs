@@ -74,3 +74,10 @@ fn a_range_that_another_thread_may_yet_map() {
 fn a_small_mapping_where_the_room_for_tables_is_used_up() {
     run(include_bytes!("../../../../fuzz/seeds/account/room-for-tables-used-up"));
 }
+
+/// Found by the fuzzer: of two threads that map the same addresses, the one that another has overtaken is back during a look that began before. What
+/// stands in its place is not released by that look.
+#[test]
+fn an_overtaken_range_that_is_back_during_a_look() {
+    run(include_bytes!("../../../../fuzz/seeds/account/overtaken-during-a-look"));
+}
