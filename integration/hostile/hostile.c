@@ -126,7 +126,7 @@ static const struct {
     {"recycled", attack_recycled}, {"pin", attack_pin}, {"pin-mapped", attack_pin_mapped},
     {"race-pin", attack_race_pin}, {"managed", attack_managed}, {"grow", attack_grow},
     {"leaderless", attack_leaderless}, {"deep", attack_deep}, {"unified", attack_unified}, {"ice", attack_ice},
-    {"sharer", attack_sharer}, {"hop", attack_hop}, {"leap", attack_leap}, {"idle", attack_idle}, {"slow", attack_slow},
+    {"sharer", attack_sharer}, {"hop", attack_hop}, {"leap", attack_leap}, {"idle", attack_idle}, {"mask", attack_mask}, {"masked", attack_masked}, {"slow", attack_slow},
 };
 
 int main(int count, char **arguments) {

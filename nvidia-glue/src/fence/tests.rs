@@ -225,6 +225,42 @@ fn the_old_mmap_of_i386_does_not_exist_beside_a_listener() {
     assert_eq!(run(&program(Arch::Aarch64, Action::UserNotification), 0xc000_00b7, 90, 0), ALLOW);
 }
 
+/// By where its memory begins, the mediator tells a program from the next one of its process.
+#[test]
+fn beside_a_listener_no_program_says_where_its_memory_begins() {
+    const EPERM: u32 = 0x0005_0000 | 1;
+    let entries = [
+        (Arch::X86_64, 0xc000_003e, 157, 135),
+        (Arch::X86_64, 0xc000_003e, 157 | X32_BIT, 135 | X32_BIT),
+        (Arch::X86_64, 0x4000_0003, 172, 136),
+        (Arch::Aarch64, 0xc000_00b7, 167, 92),
+        (Arch::Aarch64, 0x4000_0028, 172, 136),
+    ];
+    for (arch, audit, prctl, personality) in entries {
+        let listening = program(arch, Action::UserNotification);
+        let fence = program(arch, Action::NOT_A_DRIVER);
+        // The kernel reads the low halves: an int, and an unsigned int.
+        for first in [35, 0xdead_beef_0000_0023] {
+            assert_eq!(run_with(&listening, audit, prctl, [first, 14, 0, 0, 0, 0]), EPERM, "{audit:#x}");
+            assert_eq!(run_with(&fence, audit, prctl, [first, 14, 0, 0, 0, 0]), ALLOW, "{audit:#x}");
+        }
+        for first in [15, 36, 38] {
+            assert_eq!(run_with(&listening, audit, prctl, [first, 0, 0, 0, 0, 0]), ALLOW, "{audit:#x} {first}");
+        }
+        for (first, told) in [
+            (0x0004_0000, EPERM),
+            (0x0104_0008, EPERM),
+            (0x1_0004_0000, EPERM),
+            (0xffff_ffff, ALLOW),
+            (0, ALLOW),
+            (8, ALLOW),
+        ] {
+            assert_eq!(run_with(&listening, audit, personality, [first, 0, 0, 0, 0, 0]), told, "{audit:#x} {first:#x}");
+        }
+        assert_eq!(run_with(&fence, audit, personality, [0x0004_0000, 0, 0, 0, 0, 0]), ALLOW, "{audit:#x}");
+    }
+}
+
 #[test]
 fn a_listener_is_told_of_driver_calls_and_mappings_only() {
     for arch in [Arch::X86_64, Arch::Aarch64] {

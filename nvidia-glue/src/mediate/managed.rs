@@ -27,6 +27,8 @@ use crate::account::{ManagedSync, Mapping, Mm};
 const ROUNDS: usize = 8;
 /// What costs so much to be read is read once for all who share it.
 const LARGE: Duration = Duration::from_millis(5);
+/// Address spaces at once.
+const MOST: usize = 16384;
 /// For so long a look may work, and last.
 const MOST_WORK: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(60);
@@ -47,12 +49,14 @@ struct Space {
     uncharged_since: Option<Duration>,
     /// It lives since then, and nobody is known to have it.
     lost_since: Option<Duration>,
+    /// Nobody has it any more; these were on the way out of it, or of another one, when that was seen.
+    leavers: Option<BTreeSet<Pid>>,
 }
 
 impl Space {
     /// Whether `pid` has it still.
-    fn has_its_process(&self) -> bool {
-        self.view.is_there() && self.view.is_its_process_s()
+    fn has_its_process(&self) -> std::io::Result<bool> {
+        Ok(self.view.is_there() && self.view.is_its_process_s()?)
     }
 }
 
@@ -67,15 +71,19 @@ impl Spaces {
     fn add(&mut self, pid: Pid, view: Arc<dyn AddressSpace>) -> Mm {
         self.last += 1;
         let mm = Mm(self.last);
-        let space = Space { mm, pid, view, uncharged: 0, uncharged_since: None, lost_since: None };
+        let space = Space { mm, pid, view, uncharged: 0, uncharged_since: None, lost_since: None, leavers: None };
         self.all.insert(mm, space);
         mm
     }
 
-    /// Forgets those that nobody has any more; the others.
-    fn living(&mut self) -> Vec<Space> {
-        self.all.retain(|_, space| space.view.is_there());
-        self.all.values().cloned().collect()
+    /// Those that somebody has.
+    fn living(&self) -> Vec<Space> {
+        self.all.values().filter(|space| space.leavers.is_none() && space.view.is_there()).cloned().collect()
+    }
+
+    /// The others.
+    fn vanished(&self) -> Vec<Space> {
+        self.all.values().filter(|space| space.leavers.is_some() || !space.view.is_there()).cloned().collect()
     }
 
     fn was_read(&mut self, mm: Mm, uncharged: u64, now: Duration) {
@@ -129,11 +137,15 @@ impl Session {
         // Not the lock of them all: a process can make the kernel wait with its answer.
         let _one_at_a_time = lock(&self.address_spaces);
         let living = lock(&self.spaces).living();
-        let shares = |space: &Space| self.processes.share_memory(pid, space.pid).unwrap_or(false);
-        let own = living.iter().find(|space| space.pid == pid && space.has_its_process());
-        let shared = || living.iter().find(|space| space.pid != pid && shares(space) && space.has_its_process());
-        if let Some(space) = own.or_else(shared) {
-            return Ok(space.mm);
+        let shares = |other: Pid| self.processes.share_memory(pid, other).unwrap_or(false);
+        let (own, others): (Vec<_>, Vec<_>) = living.iter().partition(|space| space.pid == pid);
+        for space in own.into_iter().chain(others) {
+            if (space.pid == pid || shares(space.pid)) && space.has_its_process()? {
+                return Ok(space.mm);
+            }
+        }
+        if lock(&self.spaces).all.len() >= MOST {
+            return Err(std::io::Error::from_raw_os_error(libc::ENOMEM));
         }
         let view = self.processes.address_space(pid, thread)?;
         Ok(lock(&self.spaces).add(pid, view))
@@ -145,13 +157,44 @@ impl Session {
         self.locks.with(&[Name::Managed], || self.look_at_managed_locked());
     }
 
-    /// Lets go of what was mapped where nobody is any more. Looks into no process.
+    /// Lets go of what was mapped where nobody is any more.
     pub(super) fn drop_gone_address_spaces(&self) {
         self.locks.with(&[Name::Managed], || {
             let mut sync = lock(&self.accounts).begin_sync();
             lock(&self.spaces).living().iter().for_each(|space| sync.stays(space.mm));
+            self.see_off(&mut sync);
             lock(&self.accounts).finish_sync(sync);
         });
+    }
+
+    /// Forgets address spaces that nobody has any more. The driver has what was mapped there until the kernel has taken all of it away, which
+    /// the last who leaves waits for, and which can last: so long they stay.
+    fn see_off(&self, sync: &mut ManagedSync) {
+        let vanished = lock(&self.spaces).vanished();
+        if vanished.is_empty() {
+            return;
+        }
+        let is_leaving = |pid: &Pid| self.processes.is_leaving(*pid);
+        let leaving = if vanished.iter().any(|space| space.leavers.is_none()) {
+            self.processes.pids().ok().map(|pids| pids.into_iter().filter(is_leaving).collect::<BTreeSet<Pid>>())
+        } else {
+            None
+        };
+        for space in vanished {
+            let left = match space.leavers {
+                Some(before) => Some(before.into_iter().filter(is_leaving).collect()),
+                None => leaving.clone(),
+            };
+            let mut spaces = lock(&self.spaces);
+            if left.as_ref().is_some_and(BTreeSet::is_empty) {
+                spaces.all.remove(&space.mm);
+                continue;
+            }
+            sync.stays(space.mm);
+            if let Some(space) = spaces.all.get_mut(&space.mm) {
+                space.leavers = left;
+            }
+        }
     }
 
     fn look_at_managed_locked(&self) {
@@ -166,6 +209,7 @@ impl Session {
         // All who have charges are among them: none comes to have some of which there was no view before.
         let living = lock(&self.spaces).living();
         living.iter().for_each(|space| look.sync.stays(space.mm));
+        self.see_off(&mut look.sync);
         let is_done = living.iter().all(|space| self.look_at_space(&mut look, space)) && self.look_at_others(&mut look);
         lock(&self.accounts).finish_sync(look.sync);
         if is_done {
@@ -194,15 +238,20 @@ impl Session {
             return true;
         }
         let now = self.looks.clock.now();
-        let Ok(mappings) = read else {
-            lock(&self.spaces).is_lost(space.mm, now);
-            return true;
+        let mappings = match read {
+            Ok(mappings) => mappings,
+            Err(error) if is_for_want_of_room(&error) => return false,
+            Err(_) => {
+                lock(&self.spaces).is_lost(space.mm, now);
+                return true;
+            }
         };
         let mapped = managed(&mappings);
         let drift = lock(&self.accounts).set_managed(&mut look.sync, space.mm, space.pid, &mapped);
         let uncharged = drift.found.iter().fold(0, |sum: u64, range| sum.saturating_add(range.length));
         lock(&self.spaces).was_read(space.mm, uncharged, now);
-        if space.view.is_its_process_s() {
+        let Ok(is_its_process_s) = space.view.is_its_process_s() else { return false };
+        if is_its_process_s {
             look.read.insert(space.pid);
             if self.looks.clock.worked().saturating_sub(before) >= LARGE {
                 look.large.push(space.pid);
@@ -215,7 +264,7 @@ impl Session {
     fn look_at_others(&self, look: &mut Look) -> bool {
         let mut known: BTreeSet<Mm> = lock(&self.spaces).all.keys().copied().collect();
         for _ in 0..ROUNDS {
-            let Ok(pids) = self.processes.pids() else { return true };
+            let Ok(pids) = self.processes.pids() else { return false };
             let new: Vec<Pid> = pids.into_iter().filter(|pid| look.read.insert(*pid)).collect();
             if new.is_empty() {
                 break;
@@ -229,8 +278,12 @@ impl Session {
                     continue;
                 }
                 let before = self.looks.clock.worked();
-                // One that cannot be looked at is gone.
-                let Ok(mappings) = self.processes.uvm_mappings(pid) else { continue };
+                let mappings = match self.processes.uvm_mappings(pid) {
+                    Ok(mappings) => mappings,
+                    Err(error) if is_for_want_of_room(&error) => return false,
+                    // It is gone.
+                    Err(_) => continue,
+                };
                 if self.looks.clock.worked().saturating_sub(before) >= LARGE {
                     look.large.push(pid);
                 }
@@ -266,8 +319,12 @@ impl Session {
         let living = lock(&self.spaces).living();
         for space in living.into_iter().filter(|space| space.uncharged > 0) {
             let mut pids = perhaps.remove(&space.mm).unwrap_or_default();
-            pids.insert(space.pid);
-            if space.has_its_process() {
+            let has_its_process = space.has_its_process().unwrap_or(true);
+            // Where nobody is named, all would be meant.
+            if has_its_process || pids.is_empty() {
+                pids.insert(space.pid);
+            }
+            if has_its_process {
                 let all = self.processes.pids().unwrap_or_default();
                 let shares = |pid: &Pid| self.processes.share_memory(*pid, space.pid).unwrap_or(false);
                 pids.extend(all.into_iter().filter(shares));
@@ -309,6 +366,11 @@ impl Session {
         (self.progress.too_long.load(Ordering::SeqCst) >= TOO_LONG)
             .then(|| "what its processes have mapped is too much to be looked at".to_owned())
     }
+}
+
+/// It says nothing of the process.
+fn is_for_want_of_room(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
 /// Managed memory lies at its own offset.

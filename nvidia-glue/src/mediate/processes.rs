@@ -21,7 +21,10 @@ pub trait AddressSpace: fmt::Debug + Send + Sync {
     fn is_there(&self) -> bool;
 
     /// Whether the process of which it was looked up has it still: it is there, and has executed no other program since.
-    fn is_its_process_s(&self) -> bool;
+    ///
+    /// # Errors
+    /// When that cannot be told now.
+    fn is_its_process_s(&self) -> io::Result<bool>;
 
     /// Its mappings of `/dev/nvidia-uvm`. Of one that is gone meanwhile, perhaps not all.
     ///
@@ -55,6 +58,9 @@ pub trait Processes: fmt::Debug + Send + Sync {
     /// # Errors
     /// When the process is gone, or executes a program just now.
     fn address_space(&self, pid: Pid, thread: i32) -> io::Result<Arc<dyn AddressSpace>>;
+
+    /// Whether a process has left its memory and has not ended: what it had mapped, the driver has until the kernel has taken it away.
+    fn is_leaving(&self, pid: Pid) -> bool;
 
     /// The process's mappings of `/dev/nvidia-uvm` (`/proc/PID/maps`).
     ///

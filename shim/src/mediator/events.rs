@@ -179,7 +179,7 @@ impl Events {
             self.mediation.outbox.put(FromMediator::Kill { pid, pid_in_container, reason, told }, Some(process));
         }
         // Others may have the same memory, and hold up looks in turn. Who they are, only a look could tell.
-        if self.mediation.processes.is_held_up(LOOK_LIMIT * 2) {
+        if !self.mediation.is_paused() && self.mediation.processes.is_held_up(LOOK_LIMIT * 2) {
             let text = "nobody can look into it, though those who hold that up were killed".to_owned();
             self.mediation.outbox.put(FromMediator::EndContainer { text }, None);
         }

@@ -11,7 +11,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::{
+    libc,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
 use nvidia_glue::mediate::{AddressSpace, UvmMapping};
 
 use super::looks_into::LooksInto;
@@ -58,51 +61,67 @@ impl AddressSpace for Memory {
         sys::memory_is_there(self.memory.as_fd())
     }
 
-    fn is_its_process_s(&self) -> bool {
-        let is_same = Program::of(self.pid).is_ok_and(|program| !program.is_another_than(self.program));
+    fn is_its_process_s(&self) -> io::Result<bool> {
+        let program = Program::of(self.pid);
         // The number is the process's as long as that is there.
-        is_same && sys::is_there(self.process.as_fd())
+        if has_ended(&self.process)? {
+            return Ok(false);
+        }
+        Ok(!program?.is_another_than(self.program))
     }
 
     fn uvm_mappings(&self) -> io::Result<Vec<UvmMapping>> {
         self.looks.looking(&[self.pid], || {
             let mut maps = lock(&self.maps);
+            // Those of a process that has ended, and that nobody has waited for, can be read still, as long as others have the memory.
+            if has_ended(&self.process)? {
+                return Err(io::ErrorKind::NotFound.into());
+            }
             if let Ok(Some(mappings)) = maps.rewind().and_then(|()| read(&*maps)) {
                 return Ok(mappings);
             }
             // It was opened of a thread that has ended.
             let mappings = of(self.pid)?;
-            if self.is_its_process_s() { Ok(mappings) } else { Err(io::ErrorKind::NotFound.into()) }
+            if self.is_its_process_s()? { Ok(mappings) } else { Err(io::ErrorKind::NotFound.into()) }
         })
     }
 }
 
-/// What tells whether a process has executed a program since: the kernel's flag of those that have not yet since they were forked, and where the
-/// stack begins, which is another place each time, as far as the kernel chooses it (0: not known).
+/// What tells whether a process has executed a program since: where the kernel has put what the program began with, which is another place each time.
+/// The fence keeps programs from choosing that (`PR_SET_MM`, `ADDR_NO_RANDOMIZE`). Where the host itself puts everything where it always does
+/// (`randomize_va_space`), there is the flag of those that have not executed anything since they were forked, and else nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Program {
-    is_forked: bool,
-    stack: u64,
+    /// `None`: its first thread has ended, and every other one is marked as forked.
+    is_forked: Option<bool>,
+    /// Code, stack, data, heap, arguments, environment.
+    begins: [u64; 6],
 }
 
 impl Program {
     fn of(pid: i32) -> io::Result<Self> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        Self::parse(&stat).ok_or_else(|| io::Error::other("/proc/PID/stat is not understood"))
+        let process = sys::pidfd_open(pid)?;
+        // A thread that has ended has none of it, also where it was the first and the others go on.
+        let told =
+            |directory: &Path| fs::read_to_string(directory.join("stat")).ok().and_then(|stat| Self::parse(&stat));
+        let found = find(Path::new("/proc"), (pid, pid), || has_ended(&process), told)?;
+        let (thread, program) = found.ok_or(io::ErrorKind::NotFound)?;
+        Ok(Self { is_forked: program.is_forked.filter(|_| thread == pid), ..program })
     }
 
+    fn is_another_than(self, before: Self) -> bool {
+        self.begins != before.begins || (before.is_forked == Some(true) && self.is_forked == Some(false))
+    }
+
+    /// `None`: it has no memory.
     fn parse(stat: &str) -> Option<Self> {
         const PF_FORKNOEXEC: u64 = 0x40;
         // The name before may have anything in it.
-        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-        let flags: u64 = fields.nth(6)?.parse().ok()?;
-        let stack = fields.nth(18)?.parse().ok()?;
-        Some(Self { is_forked: flags & PF_FORKNOEXEC != 0, stack })
-    }
-
-    const fn is_another_than(self, before: Self) -> bool {
-        let is_elsewhere = self.stack != before.stack && self.stack != 0 && before.stack != 0;
-        (before.is_forked && !self.is_forked) || is_elsewhere
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+        // As proc_pid_stat(5) numbers them, from the state on, which is the third.
+        let field = |number: usize| fields.get(number.checked_sub(3)?)?.parse::<u64>().ok();
+        let begins = [field(26)?, field(28)?, field(45)?, field(47)?, field(48)?, field(50)?];
+        (begins[1] != 0).then_some(Self { is_forked: Some(field(9)? & PF_FORKNOEXEC != 0), begins })
     }
 }
 
@@ -121,6 +140,15 @@ pub(super) fn of(pid: i32) -> io::Result<Vec<UvmMapping>> {
     let told = |directory: &Path| File::open(directory.join("maps")).and_then(read).unwrap_or_default();
     let found = find(Path::new("/proc"), (pid, pid), || has_ended(&process), told)?;
     Ok(found.map_or_else(Vec::new, |(_, mappings)| mappings))
+}
+
+/// Whether all of a process's threads have left its memory and it has not ended: the kernel takes that away just now.
+pub(super) fn is_leaving(pid: i32) -> bool {
+    match sys::pidfd_open(pid) {
+        Ok(process) => first_that_has_memory(pid, pid).is_err() && !has_ended(&process).unwrap_or(false),
+        // Where it cannot be told, nobody may conclude that it is gone.
+        Err(error) => error.raw_os_error() != Some(libc::ESRCH),
+    }
 }
 
 /// A thread of a process that has memory; `likely` is asked first.
@@ -253,7 +281,7 @@ mod tests {
         let looks = || Arc::new(LooksInto::new().unwrap());
         let own = nix::unistd::getpid().as_raw();
         let memory = Memory::open(own, own, looks()).unwrap();
-        assert!(memory.is_there() && memory.is_its_process_s());
+        assert!(memory.is_there() && memory.is_its_process_s().unwrap());
         assert!(memory.uvm_mappings().is_ok());
         // Waits for a line, and executes another program.
         let mut child = std::process::Command::new("sh")
@@ -267,39 +295,73 @@ mod tests {
             std::thread::yield_now();
         }
         let before = Memory::open(pid, pid, looks()).unwrap();
-        assert!(before.is_there() && before.is_its_process_s());
+        assert!(before.is_there() && before.is_its_process_s().unwrap());
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"\n").unwrap();
         while !executes("sleep") {
             std::thread::yield_now();
         }
-        assert!(!before.is_there() && !before.is_its_process_s());
+        assert!(!before.is_there() && !before.is_its_process_s().unwrap());
         assert!(before.uvm_mappings().is_err());
         let after = Memory::open(pid, pid, looks()).unwrap();
-        assert!(after.is_there() && after.is_its_process_s());
+        assert!(after.is_there() && after.is_its_process_s().unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(!after.is_there() && !after.is_its_process_s());
+        assert!(!after.is_there() && !after.is_its_process_s().unwrap());
     }
 
     #[test]
-    fn who_was_forked_has_executed_a_program_when_the_flag_is_gone() {
-        let stat = |flags: u64, stack: u64| {
+    fn a_program_is_told_by_where_it_begins() {
+        let stat = |flags: u64, places: [u64; 6]| {
             let fields: Vec<String> = (3..=52)
-                .map(|field| match field {
-                    3 => "S".to_owned(),
-                    9 => flags.to_string(),
-                    28 => stack.to_string(),
-                    other => other.to_string(),
+                .map(|field| match ([26, 28, 45, 47, 48, 50].iter().position(|of| *of == field), field) {
+                    (Some(place), _) => places[place].to_string(),
+                    (None, 3) => "S".to_owned(),
+                    (None, 9) => flags.to_string(),
+                    (None, other) => other.to_string(),
                 })
                 .collect();
-            Program::parse(&format!("7 (a) b (c) {}\n", fields.join(" "))).unwrap()
+            Program::parse(&format!("7 (a) b (c) {}\n", fields.join(" ")))
         };
-        let (forked, executed) = (stat(0x40_0040, 100), stat(0x40_0000, 100));
-        assert!(!forked.is_another_than(forked) && !executed.is_another_than(executed));
-        assert!(executed.is_another_than(forked), "the stack may be where it was");
-        assert!(stat(0x40_0000, 200).is_another_than(executed));
-        assert!(!stat(0x40_0000, 0).is_another_than(executed), "the first thread has ended");
+        let places = [1, 2, 3, 4, 5, 6];
+        let (forked, executed) = (stat(0x40_0040, places).unwrap(), stat(0x40_0100, places).unwrap());
+        assert!(executed.is_another_than(forked), "all of it may be where it was");
+        assert!(!executed.is_another_than(executed) && !forked.is_another_than(forked));
+        // Its first thread has ended.
+        assert!(!Program { is_forked: None, ..forked }.is_another_than(forked));
+        for place in 0..6 {
+            let mut others = places;
+            others[place] += 16;
+            assert!(stat(0x40_0100, others).unwrap().is_another_than(executed), "{place}");
+        }
+        assert_eq!(stat(0x40_0000, [1, 0, 3, 4, 5, 6]), None, "of a thread that has ended");
         assert_eq!(Program::parse("7 (a"), None);
+    }
+
+    #[test]
+    fn every_thread_tells_the_same_of_its_program() {
+        let own = nix::unistd::getpid().as_raw();
+        let told = std::thread::spawn(move || {
+            let thread = nix::unistd::gettid().as_raw();
+            let stat = fs::read_to_string(format!("/proc/{own}/task/{thread}/stat")).unwrap();
+            Program::parse(&stat).unwrap().begins
+        });
+        assert_eq!(told.join().unwrap(), Program::of(own).unwrap().begins);
+    }
+
+    #[test]
+    fn who_has_ended_and_was_not_waited_for_has_no_memory() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        let memory = Memory::open(pid, pid, Arc::new(LooksInto::new().unwrap())).unwrap();
+        assert!(memory.is_its_process_s().unwrap() && !is_leaving(pid));
+        child.kill().unwrap();
+        while !has_ended(&memory.process).unwrap() {
+            std::thread::yield_now();
+        }
+        assert!(!memory.is_its_process_s().unwrap() && !is_leaving(pid));
+        assert_eq!(memory.uvm_mappings().unwrap_err().kind(), io::ErrorKind::NotFound);
+        child.wait().unwrap();
+        assert!(!is_leaving(pid));
     }
 
     #[test]

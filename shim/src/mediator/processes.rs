@@ -217,6 +217,10 @@ impl Processes for ProcessTable {
         Ok(Arc::new(self.looks.looking(&[pid.0], || Memory::open(pid.0, thread, Arc::clone(&self.looks)))?))
     }
 
+    fn is_leaving(&self, pid: Pid) -> bool {
+        self.looks.looking(&[pid.0], || maps::is_leaving(pid.0))
+    }
+
     fn uvm_mappings(&self, pid: Pid) -> io::Result<Vec<UvmMapping>> {
         self.looks.looking(&[pid.0], || maps::of(pid.0))
     }

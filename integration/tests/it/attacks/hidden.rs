@@ -15,6 +15,8 @@ pub(super) fn cases() -> Vec<Case> {
             .only_simulated("the exchanged file is a plain one"),
         Case::egpu("attacks::managed_memory_that_hops", hop).only_simulated("the exchanged file is a plain one"),
         Case::egpu("attacks::managed_memory_left_behind_by_exec", leap).only_simulated("programs share a UVM file"),
+        Case::egpu("attacks::managed_memory_of_a_program_that_passes_for_another", mask)
+            .only_simulated("programs share a UVM file"),
         Case::egpu("attacks::managed_memory_behind_much_to_read", slow)
             .only_simulated("the exchanged file is a plain one"),
     ]
@@ -72,6 +74,15 @@ fn leap(node: &Node) {
     let told = container.stdio.stdout_so_far();
     let most = told.lines().filter_map(|line| line.strip_prefix("most=")?.parse::<u64>().ok()).max();
     assert!(most.is_some_and(|most| most <= QUOTA * MIB), "{told}");
+    neighbour.end(container);
+}
+
+/// Defence: a program is told from the one that its process executed before by any of its threads (`shim/src/mediator/maps.rs`).
+fn mask(node: &Node) {
+    let neighbour = Neighbour::new(node);
+    let container = attacker(node, &["mask", "400"]).start().unwrap();
+    assert_eq!(container.stdio.value("got").cast_unsigned(), 400 * MIB);
+    neighbour.and_quota_holds();
     neighbour.end(container);
 }
 

@@ -65,6 +65,29 @@ fn what_is_mapped_without_being_charged_is_an_excess() {
 }
 
 #[test]
+fn what_was_mapped_is_charged_until_the_kernel_has_taken_it_away() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let (program, other) = (container.program(), container.program());
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
+    program.map_uvm(AT, LIMIT);
+    container.session.reconcile();
+    program.exit_slowly();
+    container.session.reconcile();
+    let others = other.uvm_file();
+    assert_eq!(other.mmap(others, AT, MIB, AT), Answer::Errno(libc::ENOMEM));
+    // Somebody else who is on the way out has nothing to do with it.
+    container.program().exit_slowly();
+    assert_eq!(container.used(0), LIMIT);
+    container.all_has_ended();
+    container.program().exit_slowly();
+    container.session.reconcile();
+    assert_eq!(container.used(0), 0);
+    assert_eq!(other.mmap(others, AT, MIB, AT), Answer::Continue);
+}
+
+#[test]
 fn other_files_are_mapped_as_ever_unless_they_could_become_managed_memory() {
     let machine = Machine::new(1);
     let container = machine.container(&[0], LIMIT);
@@ -207,7 +230,7 @@ fn who_shares_the_memory_is_named_whether_he_called_or_not() {
     // One was killed, and the other has it all the same.
     clock.work(PATIENCE / 2);
     program.exit();
-    assert_eq!(pids(container.session.reconcile()), [named.to_vec()]);
+    assert_eq!(pids(container.session.reconcile()), [[sharer.pid]]);
     assert_eq!(container.used(0), 2 * LIMIT, "it is there once");
     assert_eq!(lock(&container.told.ends).len(), 0);
     clock.work(PATIENCE);

@@ -1,7 +1,7 @@
 //! A container with programs in it, on simulated cards: what the kernel's side of a call is to a session.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs::File,
     io,
     sync::{
@@ -185,6 +185,8 @@ impl Observer for Told {
 #[derive(Debug, Default)]
 pub(super) struct Everybody {
     processes: Mutex<BTreeMap<Pid, Arc<Process>>>,
+    /// They have left their memory, and have not ended.
+    leaving: Mutex<BTreeSet<Pid>>,
     /// What it costs to look for all of them, by that clock.
     cost: Mutex<Option<(looks::tests::Told, Duration)>>,
 }
@@ -215,8 +217,8 @@ impl AddressSpace for View {
     fn is_there(&self) -> bool {
         Arc::strong_count(&self.memory) > self.memory.views.load(Ordering::SeqCst)
     }
-    fn is_its_process_s(&self) -> bool {
-        self.process.upgrade().is_some_and(|process| Arc::ptr_eq(&lock(&process.memory), &self.memory))
+    fn is_its_process_s(&self) -> io::Result<bool> {
+        Ok(self.process.upgrade().is_some_and(|process| Arc::ptr_eq(&lock(&process.memory), &self.memory)))
     }
     fn uvm_mappings(&self) -> io::Result<Vec<UvmMapping>> {
         // It can be looked at as long as the process is there, whatever that has executed since.
@@ -248,7 +250,10 @@ impl Processes for Everybody {
         if let Some((clock, cost)) = &*lock(&self.cost) {
             clock.work(*cost);
         }
-        Ok(lock(&self.processes).keys().copied().collect())
+        Ok(lock(&self.processes).keys().chain(&*lock(&self.leaving)).copied().collect())
+    }
+    fn is_leaving(&self, pid: Pid) -> bool {
+        lock(&self.leaving).contains(&pid)
     }
     fn is_running(&self, pid: Pid) -> bool {
         lock(&self.processes).contains_key(&pid)
@@ -294,6 +299,11 @@ pub(super) struct Container {
 impl Container {
     pub(super) fn program(&self) -> Program<'_> {
         self.program_in(&[])
+    }
+
+    /// Who was ending has ended.
+    pub(super) fn all_has_ended(&self) {
+        lock(&self.people.leaving).clear();
     }
 
     /// One in pid namespaces, each in the one before: by their numbers, and what it is called there.
@@ -407,6 +417,12 @@ impl<'a> Program<'a> {
         lock(&self.container.people.processes).remove(&self.pid);
         lock(&self.process.files).clear();
         self.pid
+    }
+
+    /// It ends, and the kernel takes long to take away what it had mapped: until [`Container::all_has_ended`].
+    pub(super) fn exit_slowly(self) -> Pid {
+        lock(&self.container.people.leaving).insert(self.pid);
+        self.exit()
     }
 
     /// Another process, with the same open files under the same numbers. No mapping of a UVM file is inherited.
