@@ -226,8 +226,12 @@ impl Mediator {
                 }
                 Ok(Some((FromMediator::Pong, _))) => self.is_silent.store(false, Ordering::Relaxed),
                 Ok(message) => return message,
+                // Kills may be queued behind it.
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    tracing::warn!(%error, mediator = self.process.pid, "something that the mediator says is not understood");
+                }
                 Err(error) => {
-                    tracing::warn!(%error, mediator = self.process.pid, "what the mediator says is not understood");
+                    tracing::warn!(%error, mediator = self.process.pid, "the mediator cannot be heard");
                     return None;
                 }
             }
@@ -270,4 +274,39 @@ fn nonblocking(fd: &OwnedFd) -> io::Result<()> {
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
     fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mediator::message::KillReason;
+
+    #[tokio::test]
+    async fn what_comes_after_a_message_that_is_not_understood_is_heard() {
+        let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        let ((control, other), (intake, _)) = (pair(), pair());
+        nonblocking(&control).unwrap();
+        let pid = nix::unistd::getpid().as_raw();
+        let mediator = Mediator {
+            process: ledger::Process::of(pid).unwrap(),
+            pidfd: sys::pidfd_open(pid).unwrap(),
+            intake,
+            control: sys::async_fd(control).unwrap(),
+            exit: watch::channel(None).1,
+            is_ending: AtomicBool::new(false),
+            paused: watch::Sender::new(None),
+            is_silent: AtomicBool::new(false),
+            left: watch::Sender::new(None),
+        };
+        let kill =
+            FromMediator::Kill { pid, pid_in_container: 1, reason: KillReason::Drift(String::new()), told: None };
+        // Too long to arrive whole, and of another version.
+        let long = FromMediator::Log { warning: true, text: "x".repeat(60_000) };
+        message::send(other.as_fd(), &long, None).unwrap();
+        message::send(other.as_fd(), &"Unheard-of", None).unwrap();
+        message::send(other.as_fd(), &kill, Some(mediator.pidfd.as_fd())).unwrap();
+        assert!(matches!(mediator.next().await, Some((told, Some(_))) if told == kill));
+        drop(other);
+        assert!(mediator.next().await.is_none());
+    }
 }

@@ -11,8 +11,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::sys;
 
-/// The longest text. What one tells is a line or two.
-const LONGEST: usize = 16 << 10;
+/// The longest message. What one tells is a line or two.
+const LONGEST: usize = 32 << 10;
+/// Of a text, no more than this is told. JSON may take six bytes for one, and all of it is less than [`LONGEST`] even then.
+pub(super) const LONGEST_TEXT: usize = 4 << 10;
 
 /// From the shim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,6 +92,26 @@ pub enum FromMediator {
     },
 }
 
+impl FromMediator {
+    /// Cuts its text to [`LONGEST_TEXT`]: one that does not arrive whole is not understood.
+    pub(super) fn cut(&mut self) {
+        let text = match self {
+            Self::Kill { reason: KillReason::Drift(text), .. }
+            | Self::EndContainer { text }
+            | Self::StillHeld { text }
+            | Self::Drift { text }
+            | Self::Log { text, .. } => text,
+            Self::Denied { excess: Excess { card, .. }, .. }
+            | Self::Kill { reason: KillReason::OverMemory(Excess { card, .. }), .. }
+            | Self::WeightsOnly { card } => card,
+            Self::Paused { .. } | Self::Pong | Self::Presence { .. } => return,
+        };
+        if let Some(end) = (0..=LONGEST_TEXT.min(text.len())).rev().find(|&end| text.is_char_boundary(end)) {
+            text.truncate(end);
+        }
+    }
+}
+
 /// Why a process is killed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KillReason {
@@ -124,7 +146,8 @@ pub(super) fn send(socket: BorrowedFd<'_>, message: &impl Serialize, beside: Opt
     Ok(())
 }
 
-/// Receives one message; `None` when the other end is closed.
+/// Receives one message; `None` when the other end is closed. `InvalidData`: there was one, and it is gone, but it cannot be understood, or the
+/// descriptor beside it could not be taken.
 pub(super) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Option<OwnedFd>)>> {
     let mut text = vec![0u8; LONGEST];
     let mut iov = [IoSliceMut::new(&mut text)];
@@ -139,7 +162,7 @@ pub(super) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result
     };
     let bytes = message.bytes;
     let mut fds = Vec::new();
-    for item in message.cmsgs()? {
+    for item in message.cmsgs().map_err(not_understood)? {
         if let ControlMessageOwned::ScmRights(received) = item {
             fds.extend(received.into_iter().map(sys::received_fd));
         }
@@ -147,6 +170,10 @@ pub(super) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result
     if bytes == 0 {
         return Ok(None);
     }
-    let message = serde_json::from_slice(text.get(..bytes).unwrap_or_default())?;
+    let message = serde_json::from_slice(text.get(..bytes).unwrap_or_default()).map_err(not_understood)?;
     Ok(Some((message, fds.pop())))
+}
+
+fn not_understood(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
 }

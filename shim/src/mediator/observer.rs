@@ -19,6 +19,9 @@ use super::{
 };
 use crate::sync::lock;
 
+/// So many of the processes that a drift is about are named: a container has as many as it likes.
+const NAMED: usize = 16;
+
 #[derive(Debug)]
 pub(super) struct Reporter {
     outbox: Arc<Outbox>,
@@ -93,7 +96,9 @@ impl Observer for Reporter {
 
     fn drift(&self, drift: &Drift) {
         let text = format!("accounts and driver disagree: {:?}", drift.kind);
-        self.tell(format!("{text}; processes {:?}", drift.pids), |text| FromMediator::Drift { text });
+        let (named, others) = drift.pids.split_at(drift.pids.len().min(NAMED));
+        let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
+        self.tell(format!("{text}; processes {named:?}{more}"), |text| FromMediator::Drift { text });
         if drift.excess {
             let pids = if drift.pids.is_empty() { self.processes.known() } else { drift.pids.clone() };
             for pid in pids {
@@ -232,6 +237,20 @@ mod tests {
             _ => None,
         };
         assert_eq!(told().iter().filter_map(is_kill).collect::<Vec<_>>(), pids[2..3]);
+    }
+
+    #[test]
+    fn a_drift_of_many_names_some() {
+        let (shim, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        let outbox = Arc::new(Outbox::new(own).unwrap());
+        let processes = Arc::new(ProcessTable::new(Vec::new()).unwrap());
+        let reporter = Reporter::new(Arc::clone(&outbox), processes, Wakers::of_nobody());
+        for (count, end) in [(0, "; processes []"), (16, ", Pid(16)]"), (20_000, ", Pid(16)] and 19984 more")] {
+            reporter.drift(&drift(false, &(1..=count).collect::<Vec<i32>>()));
+            assert!(outbox.flush().unwrap());
+            let (told, _) = message::receive(shim.as_fd()).unwrap().unwrap();
+            assert!(matches!(&told, FromMediator::Drift { text } if text.ends_with(end)), "{told:?}");
+        }
     }
 
     #[test]

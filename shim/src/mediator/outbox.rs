@@ -35,7 +35,8 @@ impl Outbox {
     }
 
     /// Queues a message; a pidfd of `process` travels beside it.
-    pub(super) fn put(&self, message: FromMediator, process: Option<Arc<Process>>) {
+    pub(super) fn put(&self, mut message: FromMediator, process: Option<Arc<Process>>) {
+        message.cut();
         {
             let mut queue = lock(&self.queue);
             // The same process's end is not asked for twice, or a shim that does not read would be told for ever.
@@ -108,9 +109,40 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+    use runtime_config::Bytes;
 
     use super::*;
-    use crate::mediator::message::KillReason;
+    use crate::mediator::message::{Excess, KillReason};
+
+    #[test]
+    fn a_text_of_any_length_arrives() {
+        let (shim, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        let outbox = Outbox::new(own).unwrap();
+        // Of one byte that takes six in JSON, and of three, which do not fill it to the last.
+        for (letter, kept) in [("\u{1}", 4096), ("\u{20ac}", 4095)] {
+            let texts = |text: String| {
+                let excess = Excess { pid: 1, card: text.clone(), asked: Bytes(1), used: Bytes(1), limit: Bytes(1) };
+                let kill = |reason| FromMediator::Kill { pid: 1, pid_in_container: 1, reason, told: None };
+                [
+                    kill(KillReason::Drift(text.clone())),
+                    kill(KillReason::OverMemory(excess.clone())),
+                    FromMediator::Denied { excess, untold: 0 },
+                    FromMediator::EndContainer { text: text.clone() },
+                    FromMediator::StillHeld { text: text.clone() },
+                    FromMediator::Drift { text: text.clone() },
+                    FromMediator::WeightsOnly { card: text.clone() },
+                    FromMediator::Log { warning: true, text },
+                ]
+            };
+            for (long, cut) in texts(letter.repeat(100_000)).into_iter().zip(texts(letter.repeat(kept / letter.len())))
+            {
+                outbox.put(long, None);
+                assert!(outbox.flush().unwrap());
+                let (told, _) = message::receive::<FromMediator>(shim.as_fd()).unwrap().unwrap();
+                assert!(told == cut, "{kept}");
+            }
+        }
+    }
 
     #[test]
     fn a_shim_that_does_not_read_makes_nothing_grow() {
