@@ -3,7 +3,7 @@
 use std::{
     io,
     sync::{Arc, Mutex},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use nvidia_glue::mediate::{Drift, Observer, OverMemoryEvent, Pid, UnknownCall};
@@ -21,6 +21,8 @@ use crate::sync::lock;
 
 /// So many of the processes that a drift is about are named: a container has as many as it likes.
 const NAMED: usize = 16;
+/// For a container to end. Then it is to be ended again.
+const END_AGAIN: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(super) struct Reporter {
@@ -33,12 +35,15 @@ pub(super) struct Reporter {
     wakers: Wakers,
     /// A container can make as many kinds of unknown calls as there are numbers.
     lines: Mutex<Limited>,
+    /// When it was told last that the container is to be ended.
+    ended: Mutex<Option<Instant>>,
 }
 
 impl Reporter {
     pub(super) fn new(outbox: Arc<Outbox>, processes: Arc<ProcessTable>, wakers: Wakers) -> Self {
         let limited = || Mutex::new(Limited::new(Instant::now()));
-        Self { outbox, processes, denials: limited(), kills: limited(), wakers, lines: limited() }
+        let ended = Mutex::default();
+        Self { outbox, processes, denials: limited(), kills: limited(), wakers, lines: limited(), ended }
     }
 
     fn kill(&self, pid: Pid, reason: KillReason) {
@@ -47,6 +52,15 @@ impl Reporter {
         let pid_in_container = process.pid_in_container();
         let told = lock(&self.kills).take(Instant::now());
         self.outbox.put(FromMediator::Kill { pid: pid.0, pid_in_container, reason, told }, Some(process));
+    }
+
+    /// Each time, the shim logs it, and ends whoever is there by then: while that is under way, more of it helps nobody.
+    fn end_container_at(&self, now: Instant, why: &str) {
+        let mut ended = lock(&self.ended);
+        if ended.is_none_or(|last| now.duration_since(last) >= END_AGAIN) {
+            *ended = Some(now);
+            self.outbox.put(FromMediator::EndContainer { text: why.to_owned() }, None);
+        }
     }
 
     fn tell(&self, text: String, message: impl FnOnce(String) -> FromMediator) {
@@ -91,7 +105,7 @@ impl Observer for Reporter {
     }
 
     fn end_container(&self, why: &str) {
-        self.outbox.put(FromMediator::EndContainer { text: why.to_owned() }, None);
+        self.end_container_at(Instant::now(), why);
     }
 
     fn drift(&self, drift: &Drift) {
@@ -251,6 +265,30 @@ mod tests {
             let (told, _) = message::receive(shim.as_fd()).unwrap().unwrap();
             assert!(matches!(&told, FromMediator::Drift { text } if text.ends_with(end)), "{told:?}");
         }
+    }
+
+    #[test]
+    fn that_the_container_is_to_be_ended_is_told_now_and_then() {
+        let (shim, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        let outbox = Arc::new(Outbox::new(own).unwrap());
+        let processes = Arc::new(ProcessTable::new(Vec::new()).unwrap());
+        let reporter = Reporter::new(Arc::clone(&outbox), processes, Wakers::of_nobody());
+        let start = Instant::now();
+        let told: Vec<u64> = (0..100)
+            .filter(|second| {
+                reporter.end_container_at(start + Duration::from_secs(*second), "it has too much");
+                outbox.put(FromMediator::Pong, None);
+                assert!(outbox.flush().unwrap());
+                match message::receive(shim.as_fd()).unwrap().unwrap().0 {
+                    FromMediator::Pong => false,
+                    FromMediator::EndContainer { .. } => {
+                        message::receive::<FromMediator>(shim.as_fd()).unwrap().is_some()
+                    }
+                    other => panic!("{other:?}"),
+                }
+            })
+            .collect();
+        assert_eq!(told, [0, 30, 60, 90]);
     }
 
     #[test]

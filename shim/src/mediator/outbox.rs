@@ -39,10 +39,13 @@ impl Outbox {
         message.cut();
         {
             let mut queue = lock(&self.queue);
-            // The same process's end is not asked for twice, or a shim that does not read would be told for ever.
-            let is_same = |(queued, of): &(FromMediator, Option<Arc<Process>>)| {
-                let same = of.as_ref().zip(process.as_ref()).is_some_and(|(one, other)| one.is(other));
-                same && matches!((queued, &message), (FromMediator::Kill { .. }, FromMediator::Kill { .. }))
+            // The same process's end is not asked for twice, and neither is the container's, or a shim that does not read would be told for ever.
+            let is_same = |(queued, of): &(FromMediator, Option<Arc<Process>>)| match (queued, &message) {
+                (FromMediator::Kill { .. }, FromMediator::Kill { .. }) => {
+                    of.as_ref().zip(process.as_ref()).is_some_and(|(one, other)| one.is(other))
+                }
+                (FromMediator::EndContainer { .. }, FromMediator::EndContainer { .. }) => true,
+                _ => false,
             };
             if queue.iter().any(is_same) {
                 return;
@@ -54,6 +57,7 @@ impl Outbox {
             let needed = matches!(
                 message,
                 FromMediator::Kill { .. }
+                    | FromMediator::EndContainer { .. }
                     | FromMediator::Paused { .. }
                     | FromMediator::StillHeld { .. }
                     | FromMediator::Presence { .. }
@@ -157,11 +161,16 @@ mod tests {
                 FromMediator::Kill { pid: process.pid, pid_in_container: 1, reason, told: Some(0) },
                 Some(Arc::clone(process)),
             );
+            if lock(&outbox.queue).len() >= MOST_WAITING {
+                outbox.put(FromMediator::EndContainer { text: String::new() }, None);
+            }
         }
-        assert!(lock(&outbox.queue).len() <= MOST_WAITING + 1);
+        assert!(lock(&outbox.queue).len() <= MOST_WAITING + 2);
         let kills =
             lock(&outbox.queue).iter().filter(|(message, _)| matches!(message, FromMediator::Kill { .. })).count();
         assert_eq!(kills, processes.len(), "each once, and none is left out");
+        let is_end = |(message, _): &&(FromMediator, _)| matches!(message, FromMediator::EndContainer { .. });
+        assert_eq!(lock(&outbox.queue).iter().filter(is_end).count(), 1, "once, and it is not left out");
         let told = |(message, _): &(FromMediator, _)| match message {
             FromMediator::Presence { has_processes } => Some(*has_processes),
             _ => None,
