@@ -7,7 +7,12 @@
 //! What counts is time during which this shim ran and looked, and not what clocks say: a machine or a container of processes
 //! that was stopped as a whole goes on where it stood, and nobody has stalled.
 
-use std::{collections::BTreeSet, fmt, fs, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fmt, fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use nvidia_glue::schedule::{CardStatus, Running, Status, StatusFile, now_us};
 use procfs_core::{FromRead, process::Stat};
@@ -124,7 +129,7 @@ async fn blocking<I: Send + 'static, T: Send + 'static>(input: Option<I>, work: 
 enum Excuse {
     /// A thread runs, or waits for a processor.
     Processor,
-    /// One cannot be interrupted: it is in the driver.
+    /// One cannot be interrupted: it is in the driver, or waits for a disk.
     Driver,
 }
 
@@ -132,7 +137,7 @@ impl fmt::Display for Excuse {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Processor => "it waits for a processor",
-            Self::Driver => "it waits in the driver",
+            Self::Driver => "it waits in the driver, or for a disk",
         })
     }
 }
@@ -143,8 +148,9 @@ impl Excuse {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let states = tasks.filter_map(|task| {
             let state = Stat::from_file(task.path().join("stat")).ok()?.state;
-            let is_elsewhere =
-                || fs::read_to_string(task.path().join("syscall")).is_ok_and(|call| !is_of_driver(&call));
+            let is_elsewhere = || {
+                fs::read_to_string(task.path().join("syscall")).is_ok_and(|call| waits_for_process(&task.path(), &call))
+            };
             // One that waits for a page of the container's is no more excused than one that sleeps.
             Some(if state == 'D' && is_elsewhere() { 'S' } else { state })
         });
@@ -170,12 +176,20 @@ impl Excuse {
     }
 }
 
-/// Whether a thread is in a call that can be one of the driver's, by `/proc/PID/task/TID/syscall`: the number and the arguments, or a word. All reads and
-/// writes of a mediator's are of files of /proc, the memory of the container's among them, and of its own.
-fn is_of_driver(call: &str) -> bool {
-    let number = call.split_ascii_whitespace().next().and_then(|number| number.parse::<i64>().ok());
-    let others = [libc::SYS_read, libc::SYS_pread64, libc::SYS_write, libc::SYS_pwrite64, libc::SYS_kcmp];
-    number.is_none_or(|number| !others.contains(&number))
+/// Whether a thread is in a call that waits for another process: a read or write of a file of /proc, as the memory of the container's is. `task` is its
+/// directory in /proc, `call` what `syscall` there says: the number and the arguments, or a word. Its own files are on disks, which may be slow.
+fn waits_for_process(task: &Path, call: &str) -> bool {
+    let mut words = call.split_ascii_whitespace();
+    let Some(number) = words.next().and_then(|number| number.parse::<i64>().ok()) else { return false };
+    match number {
+        libc::SYS_kcmp => true,
+        libc::SYS_read | libc::SYS_pread64 | libc::SYS_write | libc::SYS_pwrite64 => {
+            let fd = words.next().and_then(|fd| u64::from_str_radix(fd.trim_start_matches("0x"), 16).ok());
+            let path = fd.and_then(|fd| fs::read_link(task.join(format!("fd/{fd}"))).ok());
+            path.is_some_and(|path| path.starts_with("/proc"))
+        }
+        _ => false,
+    }
 }
 
 /// What was seen so far.
@@ -252,6 +266,8 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd as _;
+
     use super::*;
 
     const MS: u64 = 1000;
@@ -367,12 +383,38 @@ mod tests {
     /// A page that does not come holds up who reads the container's memory, as long as the container likes.
     #[test]
     fn who_waits_for_the_container_does_not_wait_in_the_driver() {
-        assert!(is_of_driver(&format!("{} 0x3 0xc020462a 0x7ffc 0x0 0x0 0x0 0x7ffc 0x7f00\n", libc::SYS_ioctl)));
-        assert!(is_of_driver(&format!("{} 0x3 0x0 0x0 0x0 0x0 0x0 0x7ffc 0x7f00\n", libc::SYS_close)));
-        assert!(is_of_driver("running\n"));
-        for number in [libc::SYS_pread64, libc::SYS_pwrite64, libc::SYS_read] {
-            assert!(!is_of_driver(&format!("{number} 0x9 0x7f00 0x10 0x1000 0x0 0x0 0x7ffc 0x7f00\n")));
+        let memory = fs::File::open("/proc/self/mem").unwrap();
+        let waits = |number: i64, fd: i32| {
+            waits_for_process(
+                Path::new("/proc/self"),
+                &format!("{number} {fd:#x} 0x7f00 0x10 0x0 0x0 0x0 0x7ffc 0x7f00\n"),
+            )
+        };
+        for number in [libc::SYS_pread64, libc::SYS_pwrite64, libc::SYS_read, libc::SYS_write] {
+            assert!(waits(number, memory.as_raw_fd()));
         }
+        assert!(waits(libc::SYS_kcmp, 0));
+        assert!(!waits(libc::SYS_ioctl, memory.as_raw_fd()));
+        assert!(!waits(libc::SYS_close, memory.as_raw_fd()));
+        assert!(!waits_for_process(Path::new("/proc/self"), "running\n"));
+    }
+
+    /// Its own files, the ledger's among them, are no faster than the host's disk, and no container chooses how fast that is.
+    #[test]
+    fn who_waits_for_a_disk_is_given_longer() {
+        let file = tempfile::tempfile().unwrap();
+        // Far more than sixteen: the number is a hexadecimal one.
+        let high = nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(500)).unwrap();
+        let fds = [file.as_raw_fd(), high, 1 << 30];
+        for (number, fd) in
+            [libc::SYS_read, libc::SYS_pwrite64].into_iter().flat_map(|number| fds.map(|fd| (number, fd)))
+        {
+            assert!(!waits_for_process(
+                Path::new("/proc/self"),
+                &format!("{number} {fd:#x} 0x7f00 0x10 0x0 0x0 0x0 0x7ffc 0x7f00\n")
+            ));
+        }
+        nix::unistd::close(high).unwrap();
     }
 
     #[test]
