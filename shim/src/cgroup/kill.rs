@@ -1,6 +1,11 @@
 //! Signals to every process of the cgroup.
 
-use std::{fs, io, os::fd::AsFd, path::Path, time::Duration};
+use std::{
+    fs, io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    time::Duration,
+};
 
 use nix::{libc, sys::signal::Signal, unistd::Pid};
 use nvidia_glue::cgroup_tree;
@@ -12,6 +17,8 @@ use crate::sys;
 const FREEZE_LIMIT: Duration = Duration::from_millis(500);
 /// Passes over a cgroup that cannot be frozen and keeps forking.
 const PASSES: usize = 100;
+/// Processes of which a handle is held at once. They are all looked for once more after that.
+const HANDLES: usize = 64;
 
 impl Cgroup {
     /// SIGKILL to every process of the cgroup and the cgroups below it, a frozen one included. Does not wait for
@@ -100,20 +107,34 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Sends a signal to everybody who is listed now; answers to how many.
+    /// Sends a signal to everybody who is listed now; answers how many those are. Some may have ended by then.
     fn send(&self, signal: i32) -> Result<usize, CgroupError> {
         let pids = self.pids()?;
         self.refuse_self(&pids)?;
-        let mut sent = 0;
-        let mut failure = None;
-        for &pid in &pids {
-            match send_signal(pid, signal) {
-                Ok(()) => sent += 1,
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                Err(source) => failure = Some(CgroupError::Signal { signal, pid, source }),
+        let mut result = Ok(pids.len());
+        for some in pids.chunks(HANDLES) {
+            let handles = some.iter().map(|&pid| (pid, sys::pidfd_open(pid))).collect();
+            if let Err(error) = self.signal_listed(signal, handles) {
+                result = Err(error);
             }
         }
-        failure.map_or(Ok(sent), Err)
+        result
+    }
+
+    /// Sends it to those who are still listed while their handles are held: such a handle is of the listed process, and not of one that took
+    /// its number. By pidfd, which takes real-time signals too (an init's `SIGRTMIN+3`).
+    fn signal_listed(&self, signal: i32, handles: Vec<(i32, io::Result<OwnedFd>)>) -> Result<(), CgroupError> {
+        let listed = self.pids()?;
+        let mut result = Ok(());
+        for (pid, handle) in handles.into_iter().filter(|(pid, _)| listed.contains(pid)) {
+            match handle.and_then(|handle| sys::pidfd_send_signal(handle.as_fd(), signal)) {
+                Err(source) if source.raw_os_error() != Some(libc::ESRCH) => {
+                    result = Err(CgroupError::Signal { signal, pid, source });
+                }
+                _ => {}
+            }
+        }
+        result
     }
 
     /// A directory that holds the caller is not a container's. It never should be one here; better not to end the
@@ -127,13 +148,10 @@ impl Cgroup {
     }
 }
 
-/// By pidfd, which takes real-time signals too (an init's `SIGRTMIN+3`).
-fn send_signal(pid: i32, signal: i32) -> io::Result<()> {
-    sys::pidfd_send_signal(sys::pidfd_open(pid)?.as_fd(), signal)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
     use super::*;
     use crate::cgroup::testing::{self, RealCgroup};
 
@@ -216,6 +234,36 @@ mod tests {
         assert!(real.cgroup.is_frozen().unwrap());
         real.cgroup.thaw().await.unwrap();
         assert_eq!(real.wait(), [Some(nix::libc::SIGRTMIN() + 3); 2]);
+    }
+
+    /// Who is not listed any more may have ended, and its number be another process's.
+    #[test]
+    fn who_is_listed_no_more_is_not_signalled() {
+        let sleeping = || std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut children = [sleeping(), sleeping()];
+        let pids = [0, 1].map(|index: usize| children[index].id().cast_signed());
+        let directory = testing::directory(&[("cgroup.procs", &format!("{}\n", pids[0]))]);
+        let handles = pids.map(|pid| (pid, sys::pidfd_open(pid))).into_iter().collect();
+        let sent = testing::v2(directory.path()).signal_listed(libc::SIGUSR1, handles);
+        // The other one is ended by another signal.
+        let mut signals = Vec::new();
+        for child in &mut children {
+            let _ = sys::pidfd_send_signal(sys::pidfd_open(child.id().cast_signed()).unwrap().as_fd(), libc::SIGTERM);
+            signals.push(child.wait().unwrap().signal());
+        }
+        sent.unwrap();
+        assert_eq!(signals, [Some(libc::SIGUSR1), Some(libc::SIGTERM)]);
+    }
+
+    #[tokio::test]
+    async fn everybody_is_signalled_however_many_there_are() {
+        let Some(mut real) = RealCgroup::v1("many", CONTROLLERS) else { return };
+        let count = HANDLES * 2 + 1;
+        for _ in 0..count {
+            real.spawn("", "exec sleep 60");
+        }
+        real.cgroup.signal_all(libc::SIGTERM).await.unwrap();
+        assert_eq!(real.wait(), vec![Some(libc::SIGTERM); count]);
     }
 
     #[tokio::test]
