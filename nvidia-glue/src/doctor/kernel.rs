@@ -9,6 +9,7 @@ const NOTIFICATION: &str = "seccomp notification";
 const DESCRIPTORS: &str = "pidfd_getfd";
 const KILLABLE: &str = "killable notifications";
 const CGROUPS: &str = "cgroups";
+const RANDOMIZATION: &str = "address randomization";
 
 /// The flag that is looked for; it is refused without the first one.
 pub(super) const LISTENER_WITH_WAIT_KILLABLE: libc::c_ulong =
@@ -22,13 +23,26 @@ const CONTROLLERS_V2: &[&str] = &["cpu", "memory", "pids"];
 pub(super) fn checks(roots: &Roots, findings: &Findings) -> Vec<Check> {
     let kernel = fs::read_to_string(roots.proc.join("sys/kernel/osrelease")).unwrap_or_default();
     let kernel = kernel.trim();
-    vec![
+    let mut checks = vec![
         notification(roots),
         offered(DESCRIPTORS, findings.pidfd_getfd, kernel, "5.6"),
         killable(findings.wait_killable, kernel),
         cgroups(roots),
         cards::kernel_log(roots),
-    ]
+    ];
+    checks.extend(randomization(roots));
+    checks
+}
+
+/// `None`: it is on.
+fn randomization(roots: &Roots) -> Option<Check> {
+    let setting = fs::read_to_string(roots.proc.join("sys/kernel/randomize_va_space")).ok()?;
+    let off = Check::warning(
+        RANDOMIZATION,
+        "off (kernel.randomize_va_space = 0): the memory of every program begins where it always does, by which one can pass for another and hide managed memory",
+        "set kernel.randomize_va_space = 2 where containers share cards",
+    );
+    (setting.trim() == "0").then_some(off)
 }
 
 fn notification(roots: &Roots) -> Check {

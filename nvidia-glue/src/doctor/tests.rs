@@ -204,6 +204,11 @@ fn the_kernel() {
     let old = Findings { pidfd_getfd: false, wait_killable: false, ..findings() };
     expect(&node, &old, "pidfd_getfd", Level::Failure, "Linux 6.12.1 does not offer it");
     expect(&node, &old, "killable notifications", Level::Warning, "5.19");
+    let all = |node: &FakeNode| checks(&node.roots, &config(node), &findings());
+    node.proc("sys/kernel/randomize_va_space", "2\n");
+    assert!(!all(&node).iter().any(|check| check.what == "address randomization"), "on, as it should be");
+    node.proc("sys/kernel/randomize_va_space", "0\n");
+    expect(&node, &findings(), "address randomization", Level::Warning, "kernel.randomize_va_space = 2");
     expect(&node, &findings(), "kernel log", Level::Ok, "readable");
     std::fs::remove_file(&node.roots.kernel_log).unwrap();
     expect(&node, &findings(), "kernel log", Level::Warning, "dev/kmsg");
