@@ -9,6 +9,8 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     path::Path,
     sync::{Arc, Mutex},
+    thread,
+    time::Duration,
 };
 
 use nix::{
@@ -104,8 +106,17 @@ impl Program {
         // A thread that has ended has none of it, also where it was the first and the others go on.
         let told =
             |directory: &Path| fs::read_to_string(directory.join("stat")).ok().and_then(|stat| Self::parse(&stat));
-        let found = find(Path::new("/proc"), (pid, pid), || has_ended(&process), told)?;
-        let (thread, program) = found.ok_or(io::ErrorKind::NotFound)?;
+        let find = || find(Path::new("/proc"), (pid, pid), || has_ended(&process), told);
+        // One that executes a program just now begins nowhere yet.
+        let mut found = find();
+        for _ in 0..ROUNDS {
+            if found.is_ok() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(1));
+            found = find();
+        }
+        let (thread, program) = found?.ok_or(io::ErrorKind::NotFound)?;
         Ok(Self { is_forked: program.is_forked.filter(|_| thread == pid), ..program })
     }
 
@@ -234,6 +245,21 @@ fn uvm_mapping(line: &str) -> Option<UvmMapping> {
 mod tests {
     use super::*;
 
+    /// A process that does nothing, and has come so far: while it executes its program, what the kernel says of that changes.
+    fn sleeper() -> std::process::Child {
+        let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        waits(child.id().cast_signed(), libc::SYS_clock_nanosleep);
+        child
+    }
+
+    /// Until the process waits in that call, with 0 as its first argument.
+    fn waits(pid: i32, call: libc::c_long) {
+        let said = || fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap();
+        while !said().starts_with(&format!("{call} 0x0 ")) {
+            thread::yield_now();
+        }
+    }
+
     #[test]
     fn it_is_told_by_whichever_thread_is_left() {
         let proc = tempfile::tempdir().unwrap();
@@ -290,16 +316,11 @@ mod tests {
             .spawn()
             .unwrap();
         let pid = child.id().cast_signed();
-        let executes = |name: &str| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap().trim() == name;
-        while !executes("sh") {
-            std::thread::yield_now();
-        }
+        waits(pid, libc::SYS_read);
         let before = Memory::open(pid, pid, looks()).unwrap();
         assert!(before.is_there() && before.is_its_process_s().unwrap());
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"\n").unwrap();
-        while !executes("sleep") {
-            std::thread::yield_now();
-        }
+        waits(pid, libc::SYS_clock_nanosleep);
         assert!(!before.is_there() && !before.is_its_process_s().unwrap());
         assert!(before.uvm_mappings().is_err());
         let after = Memory::open(pid, pid, looks()).unwrap();
@@ -337,6 +358,18 @@ mod tests {
         assert_eq!(Program::parse("7 (a"), None);
     }
 
+    /// As soon as its descriptors are closed, a program that is executed counts as started, and has no place yet.
+    #[test]
+    fn programs_that_have_just_been_executed_are_told() {
+        for _ in 0..200 {
+            let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+            let told = Program::of(child.id().cast_signed());
+            child.kill().unwrap();
+            child.wait().unwrap();
+            told.unwrap();
+        }
+    }
+
     #[test]
     fn every_thread_tells_the_same_of_its_program() {
         let own = nix::unistd::getpid().as_raw();
@@ -350,7 +383,7 @@ mod tests {
 
     #[test]
     fn who_has_ended_and_was_not_waited_for_has_no_memory() {
-        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut child = sleeper();
         let pid = child.id().cast_signed();
         let memory = Memory::open(pid, pid, Arc::new(LooksInto::new().unwrap())).unwrap();
         assert!(memory.is_its_process_s().unwrap() && !is_leaving(pid));
