@@ -4,17 +4,11 @@ use foldhash::HashMap;
 
 use super::{Numbers, Pid};
 
-/// One process.
-#[derive(Debug, Clone)]
-pub(super) struct Known {
-    /// What it is called in the container.
-    numbers: Numbers,
-}
-
 /// Every process that has made a call and whose end is not known.
 #[derive(Debug, Default)]
 pub(super) struct People {
-    known: HashMap<Pid, Known>,
+    /// What each is called in the container.
+    known: HashMap<Pid, Numbers>,
 }
 
 impl People {
@@ -25,11 +19,10 @@ impl People {
 
     /// A process made its first call; `false`: it is known already.
     pub(super) fn add(&mut self, pid: Pid, numbers: Numbers) -> bool {
-        let known = Known { numbers };
         match self.known.entry(pid) {
             std::collections::hash_map::Entry::Occupied(_) => false,
             std::collections::hash_map::Entry::Vacant(entry) => {
-                entry.insert(known);
+                entry.insert(numbers);
                 true
             }
         }
@@ -45,12 +38,12 @@ impl People {
     }
 
     pub(super) fn pid_in_container(&self, pid: Pid) -> Option<i32> {
-        self.known.get(&pid).map(|known| known.numbers.in_container())
+        self.known.get(&pid).map(Numbers::in_container)
     }
 
     /// What another process of the container would call it; `None`: there it does not exist.
     pub(super) fn pid_seen_by(&self, pid: Pid, viewer: Pid) -> Option<u32> {
-        let seen = self.known.get(&pid)?.numbers.seen_by(&self.known.get(&viewer)?.numbers)?;
+        let seen = self.known.get(&pid)?.seen_by(self.known.get(&viewer)?)?;
         u32::try_from(seen).ok()
     }
 }
