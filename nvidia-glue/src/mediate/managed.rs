@@ -9,7 +9,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -76,6 +76,11 @@ impl Spaces {
         mm
     }
 
+    /// Those that were first seen of such processes, and that nobody has been seen to have left.
+    fn of(&self, is_meant: impl Fn(Pid) -> bool) -> Vec<Space> {
+        self.all.values().filter(|space| is_meant(space.pid) && space.leavers.is_none()).cloned().collect()
+    }
+
     /// Those that somebody has.
     fn living(&self) -> Vec<Space> {
         self.all.values().filter(|space| space.leavers.is_none() && space.view.is_there()).cloned().collect()
@@ -114,6 +119,8 @@ pub(super) struct Found {
 pub(super) struct Progress {
     /// So many in a row have come to no end.
     too_long: AtomicU32,
+    /// None has come to its end since then, for want of files or memory: a host may lack them for a moment.
+    starved_since: Mutex<Option<Duration>>,
 }
 
 /// One look.
@@ -124,6 +131,8 @@ struct Look {
     /// Processes whose memory was read, and those of them of which there is much.
     read: BTreeSet<Pid>,
     large: Vec<Pid>,
+    /// It was given up for want of files or memory.
+    is_starved: bool,
     /// Those who perhaps have an address space of which it is not known who has it.
     perhaps: BTreeMap<Mm, BTreeSet<Pid>>,
 }
@@ -136,11 +145,15 @@ impl Session {
     pub(super) fn address_space(&self, pid: Pid, thread: i32) -> std::io::Result<Mm> {
         // Not the lock of them all: a process can make the kernel wait with its answer.
         let _one_at_a_time = lock(&self.address_spaces);
-        let living = lock(&self.spaces).living();
+        // A process that has one already, as most have, costs no look at any other.
+        for space in lock(&self.spaces).of(|of| of == pid) {
+            if space.has_its_process()? {
+                return Ok(space.mm);
+            }
+        }
         let shares = |other: Pid| self.processes.share_memory(pid, other).unwrap_or(false);
-        let (own, others): (Vec<_>, Vec<_>) = living.iter().partition(|space| space.pid == pid);
-        for space in own.into_iter().chain(others) {
-            if (space.pid == pid || shares(space.pid)) && space.has_its_process()? {
+        for space in lock(&self.spaces).of(|of| of != pid) {
+            if shares(space.pid) && space.has_its_process()? {
                 return Ok(space.mm);
             }
         }
@@ -205,17 +218,29 @@ impl Session {
         let clock = &self.looks.clock;
         let sync = lock(&self.accounts).begin_sync();
         let (began, worked) = (clock.now(), clock.worked());
-        let mut look = Look { sync, began, worked, read: BTreeSet::new(), large: Vec::new(), perhaps: BTreeMap::new() };
+        let mut look = Look {
+            sync,
+            began,
+            worked,
+            read: BTreeSet::new(),
+            large: Vec::new(),
+            is_starved: false,
+            perhaps: BTreeMap::new(),
+        };
         // All who have charges are among them: none comes to have some of which there was no view before.
         let living = lock(&self.spaces).living();
         living.iter().for_each(|space| look.sync.stays(space.mm));
         self.see_off(&mut look.sync);
         let is_done = living.iter().all(|space| self.look_at_space(&mut look, space)) && self.look_at_others(&mut look);
         lock(&self.accounts).finish_sync(look.sync);
+        let Progress { too_long, starved_since } = &self.progress;
         if is_done {
-            self.progress.too_long.store(0, Ordering::SeqCst);
+            too_long.store(0, Ordering::SeqCst);
+            *lock(starved_since) = None;
+        } else if look.is_starved {
+            lock(starved_since).get_or_insert(clock.now());
         } else {
-            self.progress.too_long.fetch_add(1, Ordering::SeqCst);
+            too_long.fetch_add(1, Ordering::SeqCst);
         }
         self.find_excess(look.perhaps);
     }
@@ -240,7 +265,10 @@ impl Session {
         let now = self.looks.clock.now();
         let mappings = match read {
             Ok(mappings) => mappings,
-            Err(error) if is_for_want_of_room(&error) => return false,
+            Err(error) if is_for_want_of_room(&error) => {
+                look.is_starved = true;
+                return false;
+            }
             Err(_) => {
                 lock(&self.spaces).is_lost(space.mm, now);
                 return true;
@@ -250,8 +278,8 @@ impl Session {
         let drift = lock(&self.accounts).set_managed(&mut look.sync, space.mm, space.pid, &mapped);
         let uncharged = drift.found.iter().fold(0, |sum: u64, range| sum.saturating_add(range.length));
         lock(&self.spaces).was_read(space.mm, uncharged, now);
-        let Ok(is_its_process_s) = space.view.is_its_process_s() else { return false };
-        if is_its_process_s {
+        // One of which that cannot be told now is read by its pid, too.
+        if space.view.is_its_process_s().unwrap_or(false) {
             look.read.insert(space.pid);
             if self.looks.clock.worked().saturating_sub(before) >= LARGE {
                 look.large.push(space.pid);
@@ -264,7 +292,10 @@ impl Session {
     fn look_at_others(&self, look: &mut Look) -> bool {
         let mut known: BTreeSet<Mm> = lock(&self.spaces).all.keys().copied().collect();
         for _ in 0..ROUNDS {
-            let Ok(pids) = self.processes.pids() else { return false };
+            let Ok(pids) = self.processes.pids() else {
+                look.is_starved = true;
+                return false;
+            };
             let new: Vec<Pid> = pids.into_iter().filter(|pid| look.read.insert(*pid)).collect();
             if new.is_empty() {
                 break;
@@ -280,7 +311,10 @@ impl Session {
                 let before = self.looks.clock.worked();
                 let mappings = match self.processes.uvm_mappings(pid) {
                     Ok(mappings) => mappings,
-                    Err(error) if is_for_want_of_room(&error) => return false,
+                    Err(error) if is_for_want_of_room(&error) => {
+                        look.is_starved = true;
+                        return false;
+                    }
                     // It is gone.
                     Err(_) => continue,
                 };
@@ -362,6 +396,9 @@ impl Session {
             return Some(format!(
                 "{uncharged} of managed memory that process {pid} did not account for are still there after {seconds} s"
             ));
+        }
+        if is_over(*lock(&self.progress.starved_since)) {
+            return Some(format!("for {seconds} s it could not be seen what its processes have mapped"));
         }
         (self.progress.too_long.load(Ordering::SeqCst) >= TOO_LONG)
             .then(|| "what its processes have mapped is too much to be looked at".to_owned())

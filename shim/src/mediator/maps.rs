@@ -39,7 +39,7 @@ pub(super) struct Memory {
 impl Memory {
     pub(super) fn open(pid: i32, thread: i32, looks: Arc<LooksInto>) -> io::Result<Self> {
         let process = sys::pidfd_open(pid)?;
-        let program = Program::of(pid)?;
+        let program = Program::of(pid, &process)?;
         // Those of the first thread can be read for as long as there is another one.
         let open = |thread: i32| -> io::Result<(File, File)> {
             let maps = File::open(format!("/proc/{thread}/maps"))?;
@@ -48,10 +48,10 @@ impl Memory {
         let first = open(pid).ok().filter(|(memory, _)| sys::memory_is_there(memory.as_fd()));
         let (memory, maps) = match first {
             Some(files) => files,
-            None => open(first_that_has_memory(pid, thread)?)?,
+            None => open(first_that_has_memory((pid, thread), &process)?)?,
         };
         // They are of one memory, unless it has executed something meanwhile.
-        if Program::of(pid)?.is_another_than(program) || !sys::memory_is_there(memory.as_fd()) {
+        if Program::of(pid, &process)?.is_another_than(program) || !sys::memory_is_there(memory.as_fd()) {
             return Err(io::Error::other("the process executes another program"));
         }
         Ok(Self { pid, process, program, memory, maps: Mutex::new(maps), looks })
@@ -64,7 +64,7 @@ impl AddressSpace for Memory {
     }
 
     fn is_its_process_s(&self) -> io::Result<bool> {
-        let program = Program::of(self.pid);
+        let program = Program::of(self.pid, &self.process);
         // The number is the process's as long as that is there.
         if has_ended(&self.process)? {
             return Ok(false);
@@ -101,12 +101,10 @@ struct Program {
 }
 
 impl Program {
-    fn of(pid: i32) -> io::Result<Self> {
-        let process = sys::pidfd_open(pid)?;
+    fn of(pid: i32, process: &OwnedFd) -> io::Result<Self> {
         // A thread that has ended has none of it, also where it was the first and the others go on.
-        let told =
-            |directory: &Path| fs::read_to_string(directory.join("stat")).ok().and_then(|stat| Self::parse(&stat));
-        let find = || find(Path::new("/proc"), (pid, pid), || has_ended(&process), told);
+        let told = |directory: &Path| Ok(Self::parse(&fs::read_to_string(directory.join("stat"))?));
+        let find = || find(Path::new("/proc"), (pid, pid), || has_ended(process), told);
         // One that executes a program just now begins nowhere yet.
         let mut found = find();
         for _ in 0..ROUNDS {
@@ -141,14 +139,15 @@ pub(super) fn share_memory(one: i32, other: i32) -> io::Result<bool> {
     if !sys::share_memory(one, other)? {
         return Ok(false);
     }
-    sys::share_memory(first_that_has_memory(one, one)?, first_that_has_memory(other, other)?)
+    let thread = |pid: i32| first_that_has_memory((pid, pid), &sys::pidfd_open(pid)?);
+    sys::share_memory(thread(one)?, thread(other)?)
 }
 
 /// The memory of a thread that has ended is none, to the kernel, also where it was the first and the others go on: so it is asked of them then.
 /// Nothing where all have ended.
 pub(super) fn of(pid: i32) -> io::Result<Vec<UvmMapping>> {
     let process = sys::pidfd_open(pid)?;
-    let told = |directory: &Path| File::open(directory.join("maps")).and_then(read).unwrap_or_default();
+    let told = |directory: &Path| read(File::open(directory.join("maps"))?);
     let found = find(Path::new("/proc"), (pid, pid), || has_ended(&process), told)?;
     Ok(found.map_or_else(Vec::new, |(_, mappings)| mappings))
 }
@@ -156,33 +155,36 @@ pub(super) fn of(pid: i32) -> io::Result<Vec<UvmMapping>> {
 /// Whether all of a process's threads have left its memory and it has not ended: the kernel takes that away just now.
 pub(super) fn is_leaving(pid: i32) -> bool {
     match sys::pidfd_open(pid) {
-        Ok(process) => first_that_has_memory(pid, pid).is_err() && !has_ended(&process).unwrap_or(false),
+        Ok(process) => first_that_has_memory((pid, pid), &process).is_err() && !has_ended(&process).unwrap_or(false),
         // Where it cannot be told, nobody may conclude that it is gone.
         Err(error) => error.raw_os_error() != Some(libc::ESRCH),
     }
 }
 
 /// A thread of a process that has memory; `likely` is asked first.
-fn first_that_has_memory(pid: i32, likely: i32) -> io::Result<i32> {
-    let process = sys::pidfd_open(pid)?;
+fn first_that_has_memory((pid, likely): (i32, i32), process: &OwnedFd) -> io::Result<i32> {
     let has_memory = |directory: &Path| {
-        let memory = OpenOptions::new().read(true).write(true).open(directory.join("mem"));
-        memory.ok().filter(|memory| sys::memory_is_there(memory.as_fd()))
+        let memory = OpenOptions::new().read(true).write(true).open(directory.join("mem"))?;
+        Ok(sys::memory_is_there(memory.as_fd()).then_some(()))
     };
-    let found = find(Path::new("/proc"), (pid, likely), || has_ended(&process), has_memory)?;
+    let found = find(Path::new("/proc"), (pid, likely), || has_ended(process), has_memory)?;
     found.map(|(thread, _)| thread).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// The first thread of which `told` says something.
+/// The first thread of which `told` says something. Which is gone says nothing; that there are no files left is no word of a thread.
 fn find<T>(
     proc: &Path,
     (pid, likely): (i32, i32),
     has_ended: impl Fn() -> io::Result<bool>,
-    told: impl Fn(&Path) -> Option<T>,
+    told: impl Fn(&Path) -> io::Result<Option<T>>,
 ) -> io::Result<Option<(i32, T)>> {
+    let told = |directory: &Path| match told(directory) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => Err(error),
+        told => Ok(told.unwrap_or_default()),
+    };
     let threads = proc.join(pid.to_string()).join("task");
     for _ in 0..ROUNDS {
-        if let Some(found) = told(&threads.join(likely.to_string())) {
+        if let Some(found) = told(&threads.join(likely.to_string()))? {
             return Ok(Some((likely, found)));
         }
         if has_ended()? {
@@ -190,7 +192,7 @@ fn find<T>(
         }
         for entry in fs::read_dir(&threads)?.filter_map(Result::ok) {
             let Some(thread) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            if let Some(found) = told(&entry.path()) {
+            if let Some(found) = told(&entry.path())? {
                 return Ok(Some((thread, found)));
             }
         }
@@ -268,7 +270,9 @@ mod tests {
             fs::create_dir_all(&directory).unwrap();
             fs::write(directory.join("maps"), text).unwrap();
         };
-        let told = |directory: &Path| fs::read_to_string(directory.join("maps")).ok().filter(|text| !text.is_empty());
+        let told = |directory: &Path| {
+            fs::read_to_string(directory.join("maps")).map(|text| Some(text).filter(|text| !text.is_empty()))
+        };
         let find = |has_ended| find(proc.path(), (10, 10), || Ok(has_ended), told).ok();
         let found = |thread, text: &str| Some(Some((thread, text.to_owned())));
         write("10", "of 10");
@@ -281,6 +285,9 @@ mod tests {
         write("12", "");
         assert_eq!(find(false), None, "one that is there has something");
         assert_eq!(find(true), Some(None));
+        let full = |_: &Path| Err::<Option<()>, _>(io::Error::from_raw_os_error(libc::EMFILE));
+        let told = super::find(proc.path(), (10, 10), || Ok(true), full);
+        assert_eq!(told.unwrap_err().raw_os_error(), Some(libc::EMFILE), "it is not known to be gone");
     }
 
     #[test]
@@ -363,7 +370,8 @@ mod tests {
     fn programs_that_have_just_been_executed_are_told() {
         for _ in 0..200 {
             let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-            let told = Program::of(child.id().cast_signed());
+            let pid = child.id().cast_signed();
+            let told = Program::of(pid, &sys::pidfd_open(pid).unwrap());
             child.kill().unwrap();
             child.wait().unwrap();
             told.unwrap();
@@ -378,7 +386,7 @@ mod tests {
             let stat = fs::read_to_string(format!("/proc/{own}/task/{thread}/stat")).unwrap();
             Program::parse(&stat).unwrap().begins
         });
-        assert_eq!(told.join().unwrap(), Program::of(own).unwrap().begins);
+        assert_eq!(told.join().unwrap(), Program::of(own, &sys::pidfd_open(own).unwrap()).unwrap().begins);
     }
 
     #[test]

@@ -87,6 +87,28 @@ fn what_was_mapped_is_charged_until_the_kernel_has_taken_it_away() {
     assert_eq!(other.mmap(others, AT, MIB, AT), Answer::Continue);
 }
 
+/// Nobody may hide by using up the mediator's files.
+#[test]
+fn a_look_without_files_to_look_with_is_none() {
+    let machine = Machine::new(1);
+    let mut container = machine.container(&[0], LIMIT);
+    let clock = with_clock(&mut container);
+    let program = container.program();
+    program.open(Node::Control);
+    container.has_no_files_left(true);
+    assert_eq!((ends(&container), ends(&container)), (0, 0));
+    // For a moment only.
+    container.has_no_files_left(false);
+    clock.work(PATIENCE);
+    assert_eq!(ends(&container), 0);
+    container.has_no_files_left(true);
+    assert_eq!(ends(&container), 0);
+    clock.work(PATIENCE);
+    assert_eq!(ends(&container), 1);
+    container.has_no_files_left(false);
+    assert_eq!(ends(&container), 1, "and no more");
+}
+
 #[test]
 fn other_files_are_mapped_as_ever_unless_they_could_become_managed_memory() {
     let machine = Machine::new(1);

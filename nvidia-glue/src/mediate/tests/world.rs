@@ -185,6 +185,8 @@ impl Observer for Told {
 #[derive(Debug, Default)]
 pub(super) struct Everybody {
     processes: Mutex<BTreeMap<Pid, Arc<Process>>>,
+    /// There are no files left to look at anybody with.
+    is_full: AtomicBool,
     /// They have left their memory, and have not ended.
     leaving: Mutex<BTreeSet<Pid>>,
     /// What it costs to look for all of them, by that clock.
@@ -277,6 +279,9 @@ impl Processes for Everybody {
         Ok(Arc::new(View { process: Arc::downgrade(&process), memory }))
     }
     fn uvm_mappings(&self, pid: Pid) -> io::Result<Vec<UvmMapping>> {
+        if self.is_full.load(Ordering::SeqCst) {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
         self.get(pid).map_or_else(gone, |process| Ok(lock(&lock(&process.memory).mappings).clone()))
     }
     fn has_open_file(&self, pid: Pid, file: &File) -> io::Result<bool> {
@@ -299,6 +304,10 @@ pub(super) struct Container {
 impl Container {
     pub(super) fn program(&self) -> Program<'_> {
         self.program_in(&[])
+    }
+
+    pub(super) fn has_no_files_left(&self, is_full: bool) {
+        self.people.is_full.store(is_full, Ordering::SeqCst);
     }
 
     /// Who was ending has ended.
