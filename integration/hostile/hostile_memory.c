@@ -1,12 +1,23 @@
 /* Managed memory, and such as is to be found by nobody; a part of hostile.c. */
 #include <dirent.h>
 
+/* UVM_INITIALIZE: its status. */
+static long initialize(int uvm) {
+    uint64_t call[2] = {0};
+    return ioctl(uvm, 0x30000001, call) < 0 ? -errno : (long)(uint32_t)call[1];
+}
+/* Much for who looks through what processes have mapped, before what comes after it. */
+static void decoy(int ready) {
+    char *room = mmap(NULL, 60000 * 4096ull, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int i = 0; i < 60000; i += 2) mprotect(room + i * 4096ull, 4096, PROT_NONE);
+    if (write(ready, "x", 1) != 1) die("write");
+}
+
 /* managed MIB: mmap of /dev/nvidia-uvm, offset the address, as libcuda does for cudaMallocManaged. */
 static void attack_managed(char **a) {
     struct session s = begin();
     int uvm = xopen("/dev/nvidia-uvm");
-    uint64_t initialize[2] = {0};
-    say("initialize", ioctl(uvm, 0x30000001, initialize) < 0 ? -errno : (long)(uint32_t)initialize[1]);
+    say("initialize", initialize(uvm));
     uint64_t piece = number(a, 0, 256) * MIB, got = 0, address = 0x200000000000ull;
     for (int i = 0; i < 1000; i++, address += piece + 2 * MIB) {
         void *at = mmap((void *)address, piece, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, uvm, address);
@@ -26,8 +37,8 @@ struct leaderless { volatile uint64_t got; volatile int done; uint64_t piece; };
 static void *without_the_first(void *mine) {
     struct leaderless *own = mine;
     int uvm = xopen("/dev/nvidia-uvm");
-    uint64_t initialize[2] = {0}, address = 0x200000000000ull;
-    ioctl(uvm, 0x30000001, initialize);
+    uint64_t address = 0x200000000000ull;
+    initialize(uvm);
     for (int i = 0; i < 40; i++) {
         void *at = mmap((void *)address, own->piece, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, uvm, address);
         if (at == MAP_FAILED) { usleep(50000); continue; }
@@ -62,8 +73,8 @@ static void attack_grow(char **a) {
     struct session s = begin();
     (void)s;
     int uvm = xopen("/dev/nvidia-uvm");
-    uint64_t initialize[2] = {0}, address = 0x200000000000ull;
-    say("initialize", ioctl(uvm, 0x30000001, initialize) < 0 ? -errno : (long)(uint32_t)initialize[1]);
+    uint64_t address = 0x200000000000ull;
+    say("initialize", initialize(uvm));
     void *at = mmap((void *)address, 16 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, uvm, address);
     say("mapped", at == MAP_FAILED ? -errno : 0);
     say("grown", mremap(at, 16 * MIB, number(a, 0, 64) * MIB, 0) == MAP_FAILED ? -errno : 0);
@@ -79,6 +90,14 @@ static void *sharer_swap(void *nothing) {
         dup2(sharer_plain, sharer_fd);
     }
     return NULL;
+}
+/* A descriptor that is of UVM now and of a plain file then. */
+static void exchange(void) {
+    sharer_uvm = xopen("/dev/nvidia-uvm");
+    sharer_plain = syscall(SYS_memfd_create, "plain", 0);
+    sharer_fd = dup(sharer_plain);
+    pthread_t thread;
+    pthread_create(&thread, NULL, sharer_swap, NULL);
 }
 static int sharer_is_uvm(unsigned long at) {
     char line[512], begin[32];
@@ -106,8 +125,7 @@ static int sharer_child(void *arguments) {
     uint64_t piece = 256 * MIB;
     uint32_t handle = 0;
     say("first", memory(&s, &piece, &handle));
-    uint64_t initialize[2] = {0};
-    say("initialize", ioctl(sharer_uvm, 0x30000001, initialize) < 0 ? -errno : (long)(uint32_t)initialize[1]);
+    say("initialize", initialize(sharer_uvm));
     int tries = 0, refused = 0, plain = 0;
     choose(arguments, size);
     for (; tries < 30000; tries++) {
@@ -123,11 +141,7 @@ static int sharer_child(void *arguments) {
     for (;;) pause();
 }
 static void attack_sharer(char **a) {
-    sharer_uvm = xopen("/dev/nvidia-uvm");
-    sharer_plain = syscall(SYS_memfd_create, "plain", 0);
-    sharer_fd = dup(sharer_plain);
-    pthread_t thread;
-    pthread_create(&thread, NULL, sharer_swap, NULL);
+    exchange();
     char *stack = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     long child = clone(sharer_child, stack + (1 << 20), CLONE_VM | CLONE_FILES | SIGCHLD, a);
     (void)child;
@@ -156,17 +170,12 @@ static void attack_hop(char **a) {
             hop_stack[i] = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         char byte;
         if (read(ready[0], &byte, 1) != 1) die("read");
-        sharer_uvm = xopen("/dev/nvidia-uvm");
-        sharer_plain = syscall(SYS_memfd_create, "plain", 0);
-        sharer_fd = dup(sharer_plain);
+        exchange();
         struct session s = begin();
         uint64_t piece = 256 * MIB;
         uint32_t handle = 0;
         say("first", memory(&s, &piece, &handle));
-        uint64_t initialize[2] = {0};
-        ioctl(sharer_uvm, 0x30000001, initialize);
-        pthread_t thread;
-        pthread_create(&thread, NULL, sharer_swap, NULL);
+        initialize(sharer_uvm);
         choose(a, size);
         for (;;) {
             void *at = mmap((void *)hint, size, PROT_READ | PROT_WRITE, MAP_SHARED, sharer_fd, address);
@@ -179,9 +188,7 @@ static void attack_hop(char **a) {
         clone(hop_next, hop_stack[0] + (1 << 16), CLONE_VM | CLONE_FILES | SIGCHLD, (void *)0);
         syscall(SYS_exit_group, 0);
     }
-    char *room = mmap(NULL, 60000 * 4096ull, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    for (int i = 0; i < 60000; i += 2) mprotect(room + i * 4096ull, 4096, PROT_NONE);
-    if (write(ready[1], "x", 1) != 1) die("write");
+    decoy(ready[1]);
     say("decoy", 1);
     for (;;) pause();
 }
@@ -225,14 +232,11 @@ static void attack_leap(char **a) {
         char byte;
         if (read(ready[0], &byte, 1) != 1) die("read");
         sharer_uvm = xopen("/dev/nvidia-uvm");
-        uint64_t initialize[2] = {0};
-        ioctl(sharer_uvm, 0x30000001, initialize);
+        initialize(sharer_uvm);
         clone(leap_next, leap_stack[0] + (1 << 14), CLONE_VM | CLONE_FILES | SIGCHLD, (void *)0);
         syscall(SYS_exit_group, 0);
     }
-    char *room = mmap(NULL, 60000 * 4096ull, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    for (int i = 0; i < 60000; i += 2) mprotect(room + i * 4096ull, 4096, PROT_NONE);
-    if (write(ready[1], "x", 1) != 1) die("write");
+    decoy(ready[1]);
     double begin = now();
     unsigned long most = 0;
     while (now() < begin + 60) {
@@ -265,8 +269,7 @@ static int mask_child(void *nothing) {
 }
 static void attack_mask(char **a) {
     int uvm = xopen("/dev/nvidia-uvm");
-    uint64_t initialize[2] = {0};
-    ioctl(uvm, 0x30000001, initialize);
+    initialize(uvm);
     static char stack[1 << 14] __attribute__((aligned(64)));
     if (clone(mask_child, stack + sizeof stack, CLONE_VM | SIGCHLD, NULL) < 0) die("clone");
     char *arguments[] = {"hostile", "masked", a[0], NULL}, *none[] = {NULL};
@@ -277,8 +280,7 @@ static void *masked_thread(void *arguments) {
     uint64_t piece = number(arguments, 0, 400) * MIB, at = 0x200000000000ull, got = 0;
     usleep(200000);
     int uvm = xopen("/dev/nvidia-uvm");
-    uint64_t initialize[2] = {0};
-    ioctl(uvm, 0x30000001, initialize);
+    initialize(uvm);
     for (int i = 0; i < 4; i++, at += piece + 2 * MIB) {
         if (mmap((void *)at, piece, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, uvm, (long)at) != MAP_FAILED) got += piece;
         /* For the accounts to be compared. */
@@ -323,11 +325,7 @@ static void attack_slow(char **a) {
     if (read(ready[0], &byte, 1) != 1) die("read");
     pid_t mapper = fork();
     if (mapper == 0) {
-        sharer_uvm = xopen("/dev/nvidia-uvm");
-        sharer_plain = syscall(SYS_memfd_create, "plain", 0);
-        sharer_fd = dup(sharer_plain);
-        pthread_t thread;
-        pthread_create(&thread, NULL, sharer_swap, NULL);
+        exchange();
         sharer_child(a);
     }
     int status = 0;
