@@ -20,6 +20,7 @@ use runtime_config::Bytes;
 use super::{
     AddressSpace, Drift, DriftKind, Pid, Session, UvmMapping,
     locks::{Name, lock},
+    processes::is_for_want_of_room,
 };
 use crate::account::{ManagedSync, Mapping, Mm};
 
@@ -403,11 +404,6 @@ impl Session {
         (self.progress.too_long.load(Ordering::SeqCst) >= TOO_LONG)
             .then(|| "what its processes have mapped is too much to be looked at".to_owned())
     }
-}
-
-/// It says nothing of the process.
-fn is_for_want_of_room(error: &std::io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
 /// Managed memory lies at its own offset.

@@ -59,7 +59,7 @@ const TRANSIT: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(5)]
 pub use caller::{Caller, CallerError, Number, Numbers, Pid};
 pub use kept::StillHeld;
 pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, UnknownCall, UnknownKind};
-pub use processes::{AddressSpace, Processes, UvmMapping};
+pub use processes::{AddressSpace, Processes, UvmMapping, is_for_want_of_room};
 pub use quota::NotGranted;
 pub use refresh::Left;
 pub use session::{Session, Undo};

@@ -15,6 +15,11 @@ pub struct UvmMapping {
     pub offset: u64,
 }
 
+/// Whether an error says nothing of a process, but that there are no files, or there is no memory, to look at it with.
+pub fn is_for_want_of_room(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
+}
+
 /// An address space, whoever has it.
 pub trait AddressSpace: fmt::Debug + Send + Sync {
     /// Whether anybody has it. Waits for nobody.

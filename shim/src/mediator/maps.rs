@@ -17,7 +17,7 @@ use nix::{
     libc,
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
-use nvidia_glue::mediate::{AddressSpace, UvmMapping};
+use nvidia_glue::mediate::{AddressSpace, UvmMapping, is_for_want_of_room};
 
 use super::looks_into::LooksInto;
 use crate::{sync::lock, sys};
@@ -179,7 +179,7 @@ fn find<T>(
     told: impl Fn(&Path) -> io::Result<Option<T>>,
 ) -> io::Result<Option<(i32, T)>> {
     let told = |directory: &Path| match told(directory) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => Err(error),
+        Err(error) if is_for_want_of_room(&error) => Err(error),
         told => Ok(told.unwrap_or_default()),
     };
     let threads = proc.join(pid.to_string()).join("task");
