@@ -89,21 +89,36 @@ static void attack_close(char **a) {
     for (;;) pause();
 }
 static struct rm_pin racing_pin;
-/* Handle and class, which lie beside each other. */
-static _Atomic uint64_t honest, dishonest;
+/* Client and parent, handle and class, which lie beside each other; 0: stays as it is. */
+static _Atomic uint64_t place, honest, dishonest;
 static void *flip_pin(void *unused) {
     (void)unused;
-    volatile uint64_t *both = (volatile uint64_t *)&racing_pin.handle;
-    while (!atomic_load(&stop)) *both = atomic_load(&dishonest), *both = atomic_load(&honest);
+    volatile uint64_t *words = (volatile uint64_t *)&racing_pin;
+    while (!atomic_load(&stop)) {
+        uint64_t own = atomic_load(&place);
+        if (own) words[0] = own;
+        words[1] = atomic_load(&dishonest);
+        if (own) words[0] = own;
+        words[1] = atomic_load(&honest);
+    }
     return NULL;
 }
-/* race-pin ROUNDS MIB [name]: a call that is to pin memory of the program's is turned into one for memory of the host's, under its own name or
- * another. Only the kernel can execute it, so nobody can copy it before. */
+/* race-pin ROUNDS MIB [name|hidden|client]: a call that is to pin memory of the program's is turned into one for memory of the host's, under its
+ * own name, another one, one that is higher than that of other such memory, or one in the program's own client. Only the kernel can execute it, so
+ * nobody can copy it before. */
 static void attack_race_pin(char **a) {
     struct session s = begin();
     uint64_t rounds = number(a, 0, 1500), piece = number(a, 1, 4) * MIB, made[3] = {0};
-    int other_name = a[0] && a[1] && a[2];
+    const char *how = a[0] && a[1] && a[2] ? a[2] : "";
+    int other_name = *how != 0;
     say("registered", register_card(&s));
+    if (*how && strcmp(how, "name")) {
+        /* Whoever is told of the lowest handle is told of this one. */
+        uint32_t lowest = 0x10;
+        long status = host_memory(&s, MIB, &lowest);
+        if (status) say("lowest", status);
+    }
+    if (!strcmp(how, "client")) atomic_store(&place, s.client | (uint64_t)s.device << 32);
     void *at = mmap(NULL, piece, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (at == MAP_FAILED) die("mmap");
     pthread_t thread;

@@ -165,16 +165,11 @@ impl Charges {
         }
     }
 
-    /// The call is over; how many bytes it has pinned, `None`: any number.
-    pub(super) fn has_pinned(&mut self, id: ChargeId, length: Option<u64>) {
+    /// The call is over, and has pinned so many bytes.
+    pub(super) fn has_pinned(&mut self, id: ChargeId, length: u64) {
         if let Some(Charge { pages: Pages::Pins(pin), .. }) = self.get(id).copied() {
             self.pins.over(pin, length);
         }
-    }
-
-    /// Whether it is known how many bytes it has pinned.
-    pub(super) fn is_pin_known(&self, id: ChargeId) -> bool {
-        matches!(self.get(id), Some(Charge { pages: Pages::Pins(pin), .. }) if self.pins.is_known(*pin))
     }
 
     /// Looks again at what pinned pages may keep of memory that is otherwise gone; how much that is.

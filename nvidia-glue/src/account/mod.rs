@@ -74,7 +74,6 @@ pub struct Accounts {
     managed: managed::Managed,
     page_tables: page_tables::PageTables,
     registrations: registrations::Registrations,
-    unfound: pinned::Unfound,
     processor_mappings: processor_mappings::ProcessorMappings,
     range_groups: HashMap<UvmFile, u32>,
     /// By client: the descriptors' numbers under which the driver knows them.
@@ -100,7 +99,6 @@ impl Accounts {
             managed: managed::Managed::default(),
             page_tables: page_tables::PageTables::default(),
             registrations: registrations::Registrations::default(),
-            unfound: pinned::Unfound::default(),
             processor_mappings: processor_mappings::ProcessorMappings::default(),
             range_groups: HashMap::default(),
             os_events: HashMap::default(),

@@ -224,16 +224,12 @@ impl Accounts {
         reservation: Reservation,
         placement: Placement<'_>,
     ) -> Result<Committed, NotCommitted> {
-        // Pinned memory that was said to have the handle is somewhere else.
-        self.pinned_elsewhere(ObjectName::new(reservation.client, placement.object));
         let Some(client) = self.clients.get_mut(&reservation.client) else {
             return Err(NotCommitted { reservation, why: WhyNot::ClientGone });
         };
         let name = |object| ObjectName::new(reservation.client, object);
-        // Nothing hangs from what may be somewhere else.
-        let is_sure = |index: &Index| self.tree.get(*index).is_some_and(|object| object.kind != Kind::Pinned);
-        let parent = self.tree.find(name(placement.parent)).filter(is_sure).unwrap_or(client.root);
-        let dependencies = placement.dependencies.iter().filter_map(|on| self.tree.find(name(*on))).filter(is_sure);
+        let parent = self.tree.find(name(placement.parent)).unwrap_or(client.root);
+        let dependencies = placement.dependencies.iter().filter_map(|on| self.tree.find(name(*on)));
         let dependencies: Vec<Index> = dependencies.collect();
         let conflict = self.tree.find(name(placement.object)).is_some();
         let added = self.tree.add(name(placement.object), reservation.kind, Some(parent), reservation.charge);
@@ -281,9 +277,6 @@ impl Accounts {
         self.clients.remove(&client);
         self.os_events.remove(&client);
         self.counts.clients = self.counts.clients.saturating_sub(1);
-        if self.clients.is_empty() {
-            self.nothing_is_pinned();
-        }
         freed
     }
 

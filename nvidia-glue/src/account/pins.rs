@@ -42,7 +42,7 @@ const MOST_KEPT: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct Pins {
     last: u64,
-    /// Each with how many bytes it pins; `u64::MAX` where nobody knows.
+    /// Each with how many bytes it pins; `u64::MAX` while nobody knows.
     living: BTreeMap<u64, u64>,
     /// Those of which nobody knows yet whether the driver has looked at the pages.
     under_way: BTreeSet<u64>,
@@ -59,15 +59,11 @@ impl Pins {
     }
 
     /// That call is over.
-    pub(super) fn over(&mut self, pin: u64, length: Option<u64>) {
+    pub(super) fn over(&mut self, pin: u64, length: u64) {
         self.under_way.remove(&pin);
-        if let (Some(length), Some(known)) = (length, self.living.get_mut(&pin)) {
+        if let Some(known) = self.living.get_mut(&pin) {
             *known = length;
         }
-    }
-
-    pub(super) fn is_known(&self, pin: u64) -> bool {
-        self.living.get(&pin).is_some_and(|length| *length != u64::MAX)
     }
 
     /// What was pinned no longer is.
@@ -148,7 +144,7 @@ mod tests {
 
     fn known(pins: &mut Pins, length: u64) -> u64 {
         let pin = pins.pinned();
-        pins.over(pin, Some(length));
+        pins.over(pin, length);
         pin
     }
 
@@ -178,7 +174,7 @@ mod tests {
         pins.close(&mut window);
         pins.keep(window, 100);
         assert_eq!(pins.kept().0, 100, "as nobody knows how much it pins");
-        pins.over(early, Some(7));
+        pins.over(early, 7);
         assert_eq!(pins.kept().0, 7);
         // It is none that is under way any more.
         let mut later = pins.open_window();

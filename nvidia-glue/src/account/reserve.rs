@@ -138,21 +138,20 @@ impl Accounts {
     }
 
     /// Reserves room for a duplicate of `source` in `client`; it is charged for nothing of its own, and holds what is attached to
-    /// `source`. What is not known in the source client is charged for nothing at all: memory that was made without the account
-    /// (`NV01_MEMORY_SYSTEM_OS_DESCRIPTOR`).
+    /// `source`.
     ///
     /// # Errors
-    /// When one of the clients is not registered, or there are too many objects or references.
+    /// When one of the clients or the source is not registered, or there are too many objects or references.
     pub fn reserve_duplicate(&mut self, source: ObjectName, client: Handle) -> Result<Reservation, Refusal> {
         for client in [source.client, client] {
             if !self.clients.contains_key(&client) {
                 return Err(Refusal::UnknownClient(client));
             }
         }
-        let index = self.tree.find(source);
-        let object = index.and_then(|index| self.tree.get(index));
-        let (kind, charge) = object.map_or((Kind::Memory, None), |object| (object.kind, object.charge));
-        let attached: Vec<_> = index.map(|index| self.attachments.of(index).collect()).unwrap_or_default();
+        let index = self.tree.find(source).ok_or(Refusal::UnknownObject(source))?;
+        let object = self.tree.get(index).ok_or(Refusal::UnknownObject(source))?;
+        let (kind, charge) = (object.kind, object.charge);
+        let attached: Vec<_> = self.attachments.of(index).collect();
         if !attached.is_empty() {
             self.references_fit(attached.len())?;
         }

@@ -61,7 +61,7 @@ pub enum Kind {
     AddressSpace,
     /// Memory of any sort.
     Memory,
-    /// Pages of a program's own that the driver keeps pinned (class `0071`), where they were said to be.
+    /// Pages of a program's own that the driver keeps pinned (class `0071`).
     Pinned,
     /// A device or subdevice of a card (classes `0080`, `2080`).
     Device(Card),

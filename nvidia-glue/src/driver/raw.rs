@@ -58,11 +58,16 @@ impl Raw<'_> {
         Ok((status, Handle(read_u32(&args, 8).unwrap_or(0))))
     }
 
-    /// `NV_ESC_RM_DUP_OBJECT` of another client's object; the status, and the handle if it is good.
-    pub(crate) fn dup(&self, parent: Handle, client: Handle, object: Handle) -> io::Result<(Status, Handle)> {
+    /// `NV_ESC_RM_DUP_OBJECT` of another client's object, as `object` below `parent`, or as the driver chooses where that is none; the
+    /// status, and the handle if it is good.
+    pub(crate) fn dup(
+        &self,
+        (parent, object): (Handle, Handle),
+        source: (Handle, Handle),
+    ) -> io::Result<(Status, Handle)> {
         let mut args = [0; NVOS55];
-        for (at, value) in [(0, self.client.0), (4, parent.0), (12, client.0), (16, object.0)] {
-            let _ = write_u32(&mut args, at, value);
+        for (at, value) in [(0, self.client), (4, parent), (8, object), (12, source.0), (16, source.1)] {
+            let _ = write_u32(&mut args, at, value.0);
         }
         let status = self.call(DUP, &mut args, &mut [], &[])?;
         Ok((status, Handle(read_u32(&args, 8).unwrap_or(0))))

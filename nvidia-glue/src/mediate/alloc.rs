@@ -16,7 +16,7 @@ use crate::{
     driver::{DeviceFile, Holder},
     rm::{
         Handle, Status,
-        classes::{Class, ClassKind, OS_DESCRIPTOR},
+        classes::{Class, ClassKind},
         decode::{Alloc, AllocContextDma, AllocObject, Dup},
         layout::{Direction, read_u32, write_u32},
         memory,
@@ -41,6 +41,9 @@ impl Session {
             return self.alloc_root(flight);
         }
         self.own_client(alloc.client)?;
+        if let ClassKind::Event(_) = class.kind {
+            self.on_control_file(flight, alloc.client);
+        }
         self.alloc_object(flight, alloc, &class)
     }
 
@@ -119,15 +122,13 @@ impl Session {
         read_u32(&params, 8).filter(|_| status.is_ok())
     }
 
-    /// What the account does not know is pinned memory of the program's, or an object that the driver has made for another one's sake: the group
-    /// of a channel without one, the graphics context of a group. Those are no handles that anybody was given, but can be guessed, and a
-    /// duplicate would keep the buffers when all that is charged for them is gone.
+    /// What the account does not know is an object that the driver has made for another one's sake: the group of a channel without one, the
+    /// graphics context of a group. Those are no handles that anybody was given, but can be guessed, and a duplicate would keep the buffers when
+    /// all that is charged for them is gone.
     pub(super) fn dup(&self, flight: &mut Flight<'_>, dup: Dup) -> Result<Answer, End> {
         let source = ObjectName::new(dup.source_client, dup.source_object);
         let prepare = |_: &Flight<'_>| {
             let mut accounts = lock(&self.accounts);
-            let is_sure = accounts.object(source).is_some_and(|known| known.kind != Kind::Pinned);
-            let must_be = (!is_sure).then_some(OS_DESCRIPTOR);
             let reservation = accounts.reserve_duplicate(source, dup.client)?;
             drop(accounts);
             // A page that is not to be seen is not to be seen through a duplicate either.
@@ -139,7 +140,7 @@ impl Session {
             let group = topology.group_card(source.client, source.object);
             let group = group.map(|card| (card, Place::NEW_GROUP));
             let gated = group.map(|_| Gated::Duplicate(source));
-            Ok(Prepared { place: page.or(group), gated, must_be, ..reservation.into() })
+            Ok(Prepared { place: page.or(group), gated, ..reservation.into() })
         };
         let making = Making {
             client: dup.client,
@@ -187,7 +188,7 @@ impl Session {
             }
             let file = flight.file.clone();
             self.free_pieces(&file, client, object);
-            self.free_known(&file, client, object, || flight.execute(self.driver.as_ref())).map(|_| ())
+            self.free_known(client, object, || flight.execute(self.driver.as_ref())).map(|_| ())
         })?;
         flight.finish()
     }

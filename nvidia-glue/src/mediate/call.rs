@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, fs::File, io, sync::Arc};
 
-use super::{Answer, Caller, CallerError, Pid, making::Made, pinned::Pinning};
+use super::{Answer, Caller, CallerError, Pid, making::Made, pinned::Staged};
 use crate::{
     driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder, LEAST_BUFFER},
     rm::{
@@ -109,7 +109,7 @@ pub(super) struct Flight<'a> {
     /// What has been made for the caller, to be unmade should it never hear of it.
     pub(super) made: Vec<Made>,
     /// What the kernel is to pin for the caller.
-    pub(super) pinning: Option<Pinning>,
+    pub(super) pinning: Option<Staged>,
 }
 
 /// Where a buffer came from.
@@ -300,6 +300,17 @@ impl<'a> Flight<'a> {
         let file = self.file.clone();
         let result = driver.in_callers_place(&file, self.driver_call())?;
         Some(result.map(|returned| self.returned = returned).map_err(errno))
+    }
+
+    /// Has the caller's own struct say something else from `at` on, for a call that the kernel reads from there.
+    pub(super) fn rewrite(&mut self, at: usize, bytes: &[u8]) -> Result<(), End> {
+        self.write_if_waiting(&mut false, self.address, at, bytes)?;
+        for copy in [&mut self.args, &mut self.original] {
+            if let Some(place) = copy.get_mut(at..at.saturating_add(bytes.len())) {
+                place.copy_from_slice(bytes);
+            }
+        }
+        Ok(())
     }
 
     /// Writes back what has changed: buffers first, then the struct with its status.

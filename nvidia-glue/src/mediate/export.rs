@@ -23,7 +23,6 @@ use crate::{
     driver::{FileField, Holder},
     rm::{
         Handle, Node, Status,
-        classes::OS_DESCRIPTOR,
         decode::Control,
         layout::{Width, read_number, read_u32},
     },
@@ -116,13 +115,10 @@ impl Session {
             return Err(INVALID);
         }
         // The driver gives out whatever can be duplicated. Whoever took a channel group in would have one that nobody counts; the page about
-        // the card, as the driver tells it. What is not known has to be pinned memory of a program's, as for a duplicate.
+        // the card, as the driver tells it.
         let is_memory = |object: Handle| {
             let known = lock(&self.accounts).object(ObjectName::new(control.client, object));
-            match known {
-                Some(known) if known.kind != Kind::Pinned => known.kind == Kind::Memory,
-                _ => self.class_of(&flight.file, control.client, object) == Some(OS_DESCRIPTOR),
-            }
+            known.is_some_and(|known| matches!(known.kind, Kind::Memory | Kind::Pinned))
         };
         if !objects.iter().all(|(_, object)| *object == Handle::NONE || is_memory(*object)) {
             return Err(End::Status(Status::NOT_SUPPORTED));

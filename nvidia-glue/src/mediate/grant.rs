@@ -29,6 +29,13 @@ pub(super) struct OwnCard {
     _file: DeviceFile,
 }
 
+impl OwnCard {
+    /// The driver's number for its device.
+    pub(super) const fn device_instance(&self) -> u32 {
+        self.names.device_instance
+    }
+}
+
 /// Every card of the grant; no other exists.
 #[derive(Debug)]
 pub(super) struct Grant {
@@ -178,6 +185,13 @@ fn device_instance(raw: Raw<'_>, gpu_id: u32) -> Result<u32, SessionError> {
     read_u32(&answer, 8).ok_or(SessionError::Refused { call: CALL, status: Status::INVALID_ARGUMENT })
 }
 
+/// Parameters of a device of the card that the driver gives this number.
+pub(super) fn device_params(device_instance: u32) -> Vec<u8> {
+    let mut params = vec![0; DEVICE_PARAMS];
+    let _ = write_u32(&mut params, 0, device_instance);
+    params
+}
+
 /// The mediator's own device and subdevice of a card.
 fn own_subdevice(raw: Raw<'_>, at: u32, device_instance: u32) -> Result<(Handle, Handle), SessionError> {
     let alloc = |parent, object, class, params: Vec<u8>, call: &'static str| {
@@ -187,9 +201,7 @@ fn own_subdevice(raw: Raw<'_>, at: u32, device_instance: u32) -> Result<(Handle,
             (status, _) => Err(SessionError::Refused { call, status }),
         }
     };
-    let mut params = vec![0; DEVICE_PARAMS];
-    let _ = write_u32(&mut params, 0, device_instance);
-    let device = alloc(raw.client, Handle(OWN_DEVICES + at), DEVICE, params, "NV01_DEVICE_0")?;
+    let device = alloc(raw.client, Handle(OWN_DEVICES + at), DEVICE, device_params(device_instance), "NV01_DEVICE_0")?;
     let params = vec![0; SUBDEVICE_PARAMS];
     Ok((device, alloc(device, Handle(OWN_SUBDEVICES + at), SUBDEVICE, params, "NV20_SUBDEVICE_0")?))
 }

@@ -102,7 +102,6 @@ impl Session {
     fn end_client(&self, file: &DeviceFile, client: Handle) -> bool {
         self.locks.with(&[Name::Client(client)], || {
             self.free_pieces(file, client, client);
-            self.find_pinned(file, client, client);
             // Whether that was of use, the next question tells.
             let _ = self.raw(file, client).free(client);
             self.drop_if_dead(client)
@@ -219,8 +218,10 @@ impl Session {
         self.end_control_files(&controls);
         // Whatever is still mapped is moved off the cards; no process is looked into, as one that lives could make that wait.
         self.uvm_files_in_order().iter().for_each(|kept| self.end_uvm_file(kept, true));
+        let is_staging_left = self.end_staging();
         self.tell_left_host_mappings();
-        match lock(&self.files).all_controls().iter().map(|kept| kept.clients.len()).sum() {
+        let left: usize = lock(&self.files).all_controls().iter().map(|kept| kept.clients.len()).sum();
+        match left + usize::from(is_staging_left) {
             0 => Ok(()),
             clients => Err(StillHeld { clients }),
         }

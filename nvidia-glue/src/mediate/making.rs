@@ -45,8 +45,6 @@ pub(super) struct Prepared {
     pub(super) place: Option<(Card, Place)>,
     /// What it is to the card's gate.
     pub(super) gated: Option<Gated>,
-    /// The class that it has to turn out to have.
-    pub(super) must_be: Option<u32>,
 }
 
 /// What an object is to the gate of its card.
@@ -69,7 +67,6 @@ impl From<Reservation> for Prepared {
             notifiers: Vec::new(),
             place: None,
             gated: None,
-            must_be: None,
         }
     }
 }
@@ -176,8 +173,7 @@ impl Session {
     }
 
     fn make_locked(&self, flight: &mut Flight<'_>, making: &Making<'_>) -> Result<Option<Made>, Stop> {
-        let Prepared { reservation, dependencies, references, notifiers, place, gated, must_be } =
-            (making.prepare)(flight)?;
+        let Prepared { reservation, dependencies, references, notifiers, place, gated } = (making.prepare)(flight)?;
         let holds = match self.hold_all(making.client, &references) {
             Ok(holds) => holds,
             Err(refusal) => {
@@ -190,21 +186,13 @@ impl Session {
             Some(Gated::Channel(_)) => self.turn_to_join(ObjectName::new(making.client, making.parent)),
             _ => None,
         };
-        let made = self.execute_reserved(flight, making, reservation, (&dependencies, &notifiers), must_be);
+        let made = self.execute_reserved(flight, making, reservation, (&dependencies, &notifiers));
         let object = made.as_ref().ok().copied().flatten();
         self.attach_all(holds, object);
         if let Some(made) = object {
-            let mut topology = lock(&self.topology);
-            let is_handle_used = topology.card_of(made.client, made.object).is_some();
-            match place {
-                Some((card, place)) => topology.add(made.client, making.parent, made.object, card, place),
-                // Whatever had the handle before is gone.
-                None => topology.remove(made.client, made.object),
-            }
-            drop(topology);
-            // The gates are left alone where they have nothing to do with it: who opens and closes them should find them free.
-            if is_handle_used {
-                self.leaves_gates(ObjectName::new(made.client, made.object));
+            self.handle_is_anew(ObjectName::new(made.client, made.object));
+            if let Some((card, place)) = place {
+                lock(&self.topology).add(made.client, making.parent, made.object, card, place);
             }
             self.passes_gates(made, making.parent, place.map(|(card, _)| card), gated);
             if let Some(turn) = turn {
@@ -213,6 +201,20 @@ impl Session {
             }
         }
         made
+    }
+
+    /// An object was made: whatever had its handle before is gone.
+    pub(super) fn handle_is_anew(&self, name: ObjectName) {
+        let is_handle_used = {
+            let mut topology = lock(&self.topology);
+            let is_handle_used = topology.card_of(name.client, name.object).is_some();
+            topology.remove(name.client, name.object);
+            is_handle_used
+        };
+        // The gates are left alone where they have nothing to do with it: who opens and closes them should find them free.
+        if is_handle_used {
+            self.leaves_gates(name);
+        }
     }
 
     /// Tells the gates what an object is to them.
@@ -232,7 +234,6 @@ impl Session {
         making: &Making<'_>,
         reservation: Reservation,
         (dependencies, notifiers): (&[Handle], &[Handle]),
-        must_be: Option<u32>,
     ) -> Result<Option<Made>, Stop> {
         let &Making { client, parent, handle, size, .. } = making;
         match flight.execute(self.driver.as_ref()) {
@@ -243,11 +244,6 @@ impl Session {
             }
         }
         let object = Handle(flight.field(handle).and_then(|(bytes, at)| read_u32(bytes, at)).unwrap_or(0));
-        if must_be.is_some() && must_be != self.class_of(&flight.file, client, object) {
-            let _ = self.raw(&flight.file, client).free(object);
-            lock(&self.accounts).cancel(reservation);
-            return Err(Stop::End(End::Status(Status::INVALID_ARGUMENT)));
-        }
         let bytes = size.and_then(|size| flight.field(size)).and_then(|(bytes, at)| read_u64(bytes, at));
         let length = Bytes(bytes.unwrap_or(0));
         // An allocation in pages of 4 KiB says less than it takes of the card.

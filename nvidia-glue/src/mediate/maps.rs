@@ -49,7 +49,6 @@ impl Session {
                 return Err(Stop::End(End::Status(Status::INVALID_ARGUMENT)));
             }
             let object = ObjectName::new(map.client, map.memory);
-            self.is_no_hidden_memory(object)?;
             self.map_for_processor(flight, object)?;
             if flight.row.status(&flight.args).is_some_and(Status::is_ok) {
                 lock(&self.accounts).processor_mapped(object);
@@ -84,7 +83,6 @@ impl Session {
             accounts.reserve_page_tables(&[card], length)
         })?;
         let done = self.locks.with(&[Name::Client(map.client)], || {
-            self.is_no_hidden_memory(ObjectName::new(map.client, map.memory))?;
             let status = flight.execute(self.driver.as_ref())?;
             // The status stands behind it in every release.
             let offset = flight.row.status_at().and_then(|at| read_u64(&flight.args, at.checked_sub(8)?));

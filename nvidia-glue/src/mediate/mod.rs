@@ -41,6 +41,7 @@ mod scheduling;
 mod session;
 mod setup;
 mod sizes;
+mod staging;
 #[cfg(test)]
 mod tests;
 mod topology;

@@ -26,7 +26,7 @@ impl Session {
             if !is_ready {
                 continue;
             }
-            match self.free_known(file, client, piece, || self.raw(file, client).free(piece)) {
+            match self.free_known(client, piece, || self.raw(file, client).free(piece)) {
                 Ok(Status::OK) => has_freed = true,
                 // One that the driver does not free by itself goes with the whole, or is not freed at all.
                 Ok(_) if has_freed => {}
@@ -39,18 +39,12 @@ impl Session {
     /// Frees an object of the client by `free`, and forgets it. For whoever has the client locked.
     pub(super) fn free_known<E>(
         &self,
-        file: &DeviceFile,
         client: Handle,
         object: Handle,
         free: impl FnOnce() -> Result<Status, E>,
     ) -> Result<Status, E> {
-        let pinned = self.find_pinned(file, client, object);
         let status = free()?;
         if status.is_ok() {
-            // With a client goes what is in it; with another object what is below that, which may not be what was said to be.
-            let below = pinned.into_iter().filter(|pinned| ![client, *pinned].contains(&object));
-            let left = below.filter(|pinned| self.is_pinned(file, client, *pinned));
-            left.for_each(|pinned| lock(&self.accounts).pinned_elsewhere(ObjectName::new(client, pinned)));
             self.forget(client, object);
         }
         Ok(status)

@@ -1,17 +1,19 @@
 //! Pages of a program's own that the driver keeps pinned (`NV_ESC_RM_ALLOC_MEMORY`, class `0071`).
 //!
 //! Only the kernel can do that, and only in the caller's place, from a struct that the caller's other threads can rewrite after the mediator has
-//! looked at it. They cannot make a card's memory of it, but the host's (class `003e`), of any length, or pin more than was said. So the driver
-//! is asked afterwards what came of it: its class and its length, by its name. Nobody tells when the kernel is done. It is when the thread that
-//! made the call is back with another one, or has ended; until then the driver is asked again each time that the accounts are looked through.
+//! looked at it. They could make memory of the host's of it (class `003e`), of any length, under any handle, or pin more than was said. So the
+//! call is led into a client of the mediator's own, in which there is nothing else ([`super::staging`]), under a handle that no other call has.
+//! What the kernel has made there is moved to where the program wants it, if it is what was asked for. Anything else is freed, and the container
+//! ended: no program does so by mistake, and the processor may have mapped it already, by the same call.
 //!
-//! What is not what was said is freed, and the container ended: no program does so by mistake, and the processor may have mapped it already, by the
-//! same call; so it is when memory turns up in a call that nobody has made. What is nowhere to be found is looked for below the devices of all clients that the call could have named, where the driver tells of the
-//! object of a class that has the lowest handle. What is not found there stays charged as what was asked for ([`crate::account`]).
+//! Nobody tells when the kernel is done. A program can use what it has pinned in no other way than by another call of somebody's: so before any
+//! call of the container's is looked at, what is there by then is moved, while a call is open. The call is over when the thread that made it is
+//! back with another one, or has ended; what has brought nothing by then has failed. For programs that make no other call the driver is
+//! asked each time that the accounts are looked through.
 
 use std::sync::{
     Mutex,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicUsize, Ordering},
 };
 
 use runtime_config::Bytes;
@@ -20,86 +22,110 @@ use super::{
     Answer, Drift, DriftKind, Pid, Session,
     call::{End, Flight},
     locks::{Name, lock},
+    making::Made,
+    staging::{INTERNAL_CLASSES, Staging},
 };
 use crate::{
-    account::{Card, Kind, ObjectName},
-    driver::DeviceFile,
-    rm::{
-        Handle, Status,
-        classes::{OS_DESCRIPTOR, SYSTEM_MEMORY},
-        decode::AllocMemory,
-        layout::{read_u32, write_u32},
-    },
+    account::{Card, Kind, ObjectName, Placement, Reservation},
+    rm::{Handle, Status, classes::OS_DESCRIPTOR, decode::AllocMemory},
 };
-
-/// `NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE` {parent, class, child}. The class is the driver's internal one, the same in every release
-/// (src/nvidia/generated/g_system_mem_nvoc.h).
-const GET_CHILD_HANDLE: u32 = 0xd05;
-const INTERNAL_SYSTEM_MEMORY: u32 = 0x7a98;
 
 /// Most calls under way at once in a container: a thread has one.
 pub(super) const MOST: usize = 256;
 /// By how much the driver may have rounded: its largest pages for the host's memory.
 const ROUNDING: u64 = 2 * Bytes::MIB;
+/// Handles in the staging client.
+const FIRST_HANDLE: u32 = 0xe700_0000;
+const HANDLES: u32 = 1 << 24;
 
-/// A call that pins memory.
+/// A call that pins memory, for whoever made it: its handle in the staging client, and where what it pins is to be.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pinning {
-    /// No other call has it.
-    number: u64,
+pub(super) struct Staged {
+    handle: Handle,
+    name: ObjectName,
+}
+
+/// The same for the mediator.
+#[derive(Debug)]
+struct Pinning {
+    staged: Staged,
     thread: i32,
     pid: Pid,
-    name: ObjectName,
+    parent: Handle,
     length: u64,
+    reservation: Reservation,
 }
 
 /// Calls of which it is not known yet what came of them.
 #[derive(Debug, Default)]
 pub(super) struct UnderWay {
-    calls: Mutex<Vec<Pinning>>,
+    calls: Mutex<Calls>,
     /// How many there are: every call of the container's asks.
     count: AtomicUsize,
-    next: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Calls {
+    open: Vec<Pinning>,
+    next: u32,
 }
 
 impl UnderWay {
-    pub(super) fn add(&self, thread: i32, pid: Pid, name: ObjectName, length: u64) -> Pinning {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let call = Pinning { number, thread, pid, name, length };
+    /// `make` is told the handle that the call is to have.
+    fn add(&self, make: impl FnOnce(Handle) -> Pinning) -> Staged {
         let mut calls = lock(&self.calls);
-        calls.push(call);
-        self.count.store(calls.len(), Ordering::SeqCst);
-        call
+        let handle = loop {
+            let handle = Handle(FIRST_HANDLE + calls.next % HANDLES);
+            calls.next = calls.next.wrapping_add(1);
+            if !calls.open.iter().any(|call| call.staged.handle == handle) {
+                break handle;
+            }
+        };
+        let call = make(handle);
+        let staged = call.staged;
+        calls.open.push(call);
+        self.count.store(calls.open.len(), Ordering::SeqCst);
+        staged
     }
 
-    fn remove(&self, call: Pinning) {
+    fn remove(&self, handle: Handle) -> Option<Pinning> {
         let mut calls = lock(&self.calls);
-        calls.retain(|other| other.number != call.number);
-        self.count.store(calls.len(), Ordering::SeqCst);
+        let at = calls.open.iter().position(|call| call.staged.handle == handle)?;
+        let call = calls.open.swap_remove(at);
+        self.count.store(calls.open.len(), Ordering::SeqCst);
+        Some(call)
     }
 
     pub(super) fn len(&self) -> usize {
         self.count.load(Ordering::SeqCst)
     }
 
-    fn all(&self) -> Vec<Pinning> {
-        lock(&self.calls).clone()
+    /// The handles of those whose thread is such a one.
+    fn of_threads(&self, which: impl Fn(i32) -> bool) -> Vec<Handle> {
+        let calls = lock(&self.calls);
+        calls.open.iter().filter(|call| which(call.thread)).map(|call| call.staged.handle).collect()
+    }
+
+    /// Who has made one of them, and how much that was to pin.
+    fn anybody(&self) -> Option<(Pid, u64)> {
+        lock(&self.calls).open.first().map(|call| (call.pid, call.length))
+    }
+
+    #[cfg(test)]
+    pub(super) fn add_of(&self, pid: Pid, name: ObjectName, reserve: impl FnOnce() -> Reservation) {
+        self.add(|handle| Pinning {
+            staged: Staged { handle, name },
+            thread: pid.0,
+            pid,
+            parent: Handle::NONE,
+            length: 0,
+            reservation: reserve(),
+        });
     }
 }
 
-/// What came of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    /// What was asked for.
-    AsAsked,
-    /// The driver has nothing of that name, or something that another call has made.
-    Nothing,
-    /// Something else.
-    Caught,
-}
-
 impl Session {
-    /// `NV_ESC_RM_ALLOC_MEMORY`: what programs use it for is let through, under a name that nothing has.
+    /// `NV_ESC_RM_ALLOC_MEMORY`: what programs use it for is let through, into the staging client.
     pub(super) fn alloc_memory(&self, flight: &mut Flight<'_>, alloc: AllocMemory) -> Result<Answer, End> {
         self.own_client(alloc.client)?;
         if alloc.class != OS_DESCRIPTOR {
@@ -109,10 +135,11 @@ impl Session {
         if alloc.object == Handle::NONE || alloc.object == alloc.client {
             return Err(End::Status(Status::INVALID_ARGUMENT));
         }
+        let card = lock(&self.topology).device_card(alloc.client, alloc.parent);
+        let card = card.ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
         flight.confirm()?;
-        let (pid, name) = (flight.pid, ObjectName::new(alloc.client, alloc.object));
-        let is_taken = || lock(&self.accounts).object(name).is_some();
-        if is_taken() && !self.make_free(name) {
+        let name = ObjectName::new(alloc.client, alloc.object);
+        if lock(&self.accounts).object(name).is_some() {
             return Err(End::Status(Status::INSERT_DUPLICATE_NAME));
         }
         if self.pinning.len() >= MOST {
@@ -121,218 +148,154 @@ impl Session {
         if self.pinning.len() >= MOST {
             return Err(End::Status(Status::INSUFFICIENT_RESOURCES));
         }
+        let staging = self.staging()?;
+        let device = self.staging_device(&staging, card)?;
+        let (pid, thread, parent) = (flight.pid, flight.caller.thread(), alloc.parent);
         let length = alloc.limit.saturating_add(1);
-        self.reserve(pid, |accounts| accounts.pin(pid, name, alloc.parent, length))?;
-        let pinning = self.pinning.add(flight.caller.thread(), pid, name, length);
-        let answer = self.continue_call(flight);
+        let reservation = self.reserve(pid, |accounts| accounts.pin(pid, alloc.client, length))?;
+        let staged = self.pinning.add(|handle| {
+            let staged = Staged { handle, name };
+            Pinning { staged, thread, pid, parent, length, reservation }
+        });
+        // `hRoot`, `hObjectParent` and `hObjectNew`, which begin the struct.
+        let names = [staging.client(), device, staged.handle].map(|handle| handle.0.to_le_bytes());
+        let answer = flight.rewrite(0, names.as_flattened()).and_then(|()| self.continue_call(flight));
         match answer {
-            Ok(_) => flight.pinning = Some(pinning),
-            Err(_) => self.undo_pinning(pinning),
+            Ok(_) => flight.pinning = Some(staged),
+            Err(_) => self.undo_pinning(staged),
         }
         answer
     }
 
     /// The kernel was not told to execute it, or nobody hears of what a driver outside the kernel has done.
-    pub(super) fn undo_pinning(&self, call: Pinning) {
-        let name = call.name;
-        let Some(kept) = lock(&self.files).control_of(name.client) else { return };
-        self.locks.with(&[Name::Client(name.client)], || {
-            let is_there = match self.class_of(&kept.file, name.client, name.object) {
-                None => false,
-                Some(OS_DESCRIPTOR) => !self.raw(&kept.file, name.client).free(name.object).is_ok_and(Status::is_ok),
-                Some(_) => true,
-            };
-            // Else it is asked about as any other.
-            if !is_there && lock(&self.accounts).is_pin_unknown(name) {
-                // Its client is there, or all of it has gone with that.
-                let _ = lock(&self.accounts).free(name.client, name.object);
-                self.pinning.remove(call);
+    pub(super) fn undo_pinning(&self, Staged { handle, name }: Staged) {
+        let Some(staging) = self.known_staging() else { return };
+        let turn = lock(&staging.turn);
+        if let Some(call) = self.pinning.remove(handle) {
+            if self.what_is_staged(&staging, handle).0.is_some() {
+                let _ = self.raw_staging(&staging).free(handle);
             }
-        });
+            lock(&self.accounts).cancel(call.reservation);
+            return;
+        }
+        drop(turn);
+        // It was moved already.
+        let kept = lock(&self.files).control_of(name.client);
+        if let Some(kept) = kept
+            && lock(&self.accounts).object(name).is_some_and(|object| object.kind == Kind::Pinned)
+        {
+            self.unmake(&kept.file, Made { client: name.client, object: name.object });
+        }
     }
 
-    /// Whether a name is free after all: pinned memory was said to have it, and the driver has none there.
-    fn make_free(&self, name: ObjectName) -> bool {
-        let Some(kept) = lock(&self.files).control_of(name.client) else { return false };
-        self.locks.with(&[Name::Client(name.client)], || {
-            let is_pinned = lock(&self.accounts).object(name).is_some_and(|object| object.kind == Kind::Pinned);
-            is_pinned && self.find_pinned(&kept.file, name.client, name.object).is_empty()
-        })
-    }
-
-    /// A thread makes a call: what it pinned before is done.
+    /// A thread makes a call: what it pinned before is done, and what others have pinned may be named.
     ///
     /// # Errors
-    /// It is to be killed, and the container with it: it has done something else.
+    /// It is to be killed, and the container with it: something else was done.
     pub(super) fn thread_is_back(&self, thread: i32) -> Result<(), End> {
-        if self.pinning.len() == 0 {
-            return Ok(());
-        }
-        let done = self.pinning.all().into_iter().filter(|call| call.thread == thread);
-        let outcomes: Vec<Outcome> = done.map(|call| self.look_at(call, true)).collect();
-        if outcomes.contains(&Outcome::Caught) { Err(End::Kill) } else { Ok(()) }
+        if self.pinning.len() == 0 || self.settle_pinned(|other| other == thread) { Ok(()) } else { Err(End::Kill) }
     }
 
     /// Asks the driver what came of the calls that pin memory. To be called from time to time.
     pub fn look_at_what_is_pinned(&self) {
-        if self.pinning.len() == 0 {
-            return;
-        }
-        for call in self.pinning.all() {
-            let is_over = !self.processes.is_thread_running(call.thread);
-            self.look_at(call, is_over);
+        if self.pinning.len() > 0 {
+            self.settle_pinned(|thread| !self.processes.is_thread_running(thread));
         }
     }
 
-    fn look_at(&self, call: Pinning, is_over: bool) -> Outcome {
-        let outcome = self.locks.with(&[Name::Client(call.name.client)], || self.outcome_of(call));
-        // A control in a client that is gone would be a line in the kernel's log, each time.
-        let is_gone = || matches!(self.driver.client_exists(&self.own, call.name.client), Ok(false));
-        if outcome == Outcome::Nothing && !is_over && !is_gone() {
-            // The kernel is perhaps still at it.
-            return outcome;
+    /// Moves what was made to where it is to be. The calls of threads that are done are over. Whether all of it was what was asked for.
+    fn settle_pinned(&self, is_done: impl Fn(i32) -> bool) -> bool {
+        let Some(staging) = self.known_staging() else { return true };
+        // What these have made is there by now.
+        let over = self.pinning.of_threads(is_done);
+        let is_honest = {
+            let _turn = lock(&staging.turn);
+            self.empty(&staging)
+        };
+        for call in over.into_iter().filter_map(|handle| self.pinning.remove(handle)) {
+            // It has failed.
+            lock(&self.accounts).cancel(call.reservation);
         }
-        self.pinning.remove(call);
-        if outcome == Outcome::Nothing && self.is_elsewhere(call) { Outcome::Caught } else { outcome }
+        is_honest
     }
 
-    /// For whoever has the client locked.
-    fn outcome_of(&self, call: Pinning) -> Outcome {
-        let Pinning { name, length, .. } = call;
-        let known = lock(&self.accounts).object(name);
-        if known.is_some_and(|known| known.kind != Kind::Pinned) {
-            return Outcome::Nothing;
-        }
-        let Some(kept) = lock(&self.files).control_of(name.client) else { return Outcome::Nothing };
-        let Some(class) = self.class_of(&kept.file, name.client, name.object) else { return Outcome::Nothing };
-        let found = self.length_of(&kept.file, name);
-        let most = length.checked_next_multiple_of(ROUNDING).unwrap_or(u64::MAX);
-        if class == OS_DESCRIPTOR && found.is_none_or(|found| found <= most) {
-            lock(&self.accounts).found_pinned(name, found.unwrap_or(length));
-            return Outcome::AsAsked;
-        }
-        self.end_for(call, &kept.file, name, (class, found));
-        Outcome::Caught
-    }
-
-    /// Whether the driver has made memory of the host's under another name that the call could have had.
-    fn is_elsewhere(&self, call: Pinning) -> bool {
-        let client = call.name.client;
-        self.locks.with(&[Name::Client(client)], || {
-            let name = call.name;
-            if lock(&self.accounts).is_pin_unknown(name) {
-                lock(&self.accounts).pinned_elsewhere(name);
+    /// For whoever has the turn.
+    fn empty(&self, staging: &Staging) -> bool {
+        let mut is_honest = true;
+        for device in staging.devices() {
+            for class in INTERNAL_CLASSES {
+                while let Some(handle) = self.lowest_staged(staging, device, class) {
+                    is_honest &= self.take_out(staging, handle);
+                    // What the driver does not free would be found again and again.
+                    if !self.raw_staging(staging).free(handle).is_ok_and(Status::is_ok) {
+                        break;
+                    }
+                }
             }
-        });
-        // The file of a card takes the clients of one control file.
-        let Some(kept) = lock(&self.files).control_of(client) else { return false };
-        let is_in = |client: Handle| self.locks.with(&[Name::Client(client)], || self.is_in(call, &kept.file, client));
-        kept.clients.iter().copied().any(is_in)
+        }
+        is_honest
     }
 
-    /// For whoever has the client locked.
-    fn is_in(&self, call: Pinning, file: &DeviceFile, client: Handle) -> bool {
-        let devices = lock(&self.topology).devices(client);
-        devices.into_iter().any(|device| {
-            let Some(child) = self.lowest_system_memory(file, client, device) else { return false };
-            let name = ObjectName::new(client, child);
-            let is_known = lock(&self.accounts).object(name).is_some_and(|object| object.kind != Kind::Pinned);
-            let is_hidden = !is_known && self.class_of(file, client, child) == Some(SYSTEM_MEMORY);
-            if is_hidden {
-                self.end_for(call, file, name, (SYSTEM_MEMORY, self.length_of(file, name)));
+    /// Has what was made under that handle where it is to be, from where it is to be freed then; else ends the container.
+    fn take_out(&self, staging: &Staging, handle: Handle) -> bool {
+        let (class, found) = self.what_is_staged(staging, handle);
+        let most = |asked: u64| asked.checked_next_multiple_of(ROUNDING).unwrap_or(u64::MAX);
+        let is_as_asked =
+            |call: &Pinning| class == Some(OS_DESCRIPTOR) && found.is_none_or(|found| found <= most(call.length));
+        let call = match self.pinning.remove(handle) {
+            Some(call) if is_as_asked(&call) => {
+                self.move_to_client(staging, call, found);
+                return true;
             }
-            is_hidden
-        })
+            call => call,
+        };
+        // Another handle than that of a call is one of those that are open.
+        let (by, asked) = match call {
+            Some(Pinning { pid, length, reservation, .. }) => {
+                lock(&self.accounts).cancel(reservation);
+                (pid, length)
+            }
+            None => self.pinning.anybody().unwrap_or((Pid(0), 0)),
+        };
+        self.caught((by, asked), (class, found));
+        false
     }
 
-    fn lowest_system_memory(&self, file: &DeviceFile, client: Handle, device: Handle) -> Option<Handle> {
-        let mut params = vec![0; 12];
-        let _ = write_u32(&mut params, 0, device.0) && write_u32(&mut params, 4, INTERNAL_SYSTEM_MEMORY);
-        let (status, params) = self.raw(file, client).control(client, GET_CHILD_HANDLE, params).ok()?;
-        let child = Handle(read_u32(&params, 8).filter(|_| status.is_ok())?);
-        (child != Handle::NONE).then_some(child)
-    }
-
-    fn length_of(&self, file: &DeviceFile, name: ObjectName) -> Option<u64> {
-        let pages = self.raw(file, name.client).memory_pages(name.object).ok()?;
-        pages.map(|pages| u64::from(pages) * 4096)
-    }
-
-    /// Frees what a call has made of itself, and has the container ended.
-    fn end_for(&self, call: Pinning, file: &DeviceFile, name: ObjectName, (class, found): (u32, Option<u64>)) {
-        let freed = self.raw(file, name.client).free(name.object);
-        let limit = {
+    /// The program has named the client, the parent and the handle: where the driver does not take them it has none of it.
+    fn move_to_client(&self, staging: &Staging, call: Pinning, found: Option<u64>) {
+        let Pinning { staged: Staged { handle, name }, parent, length, reservation, .. } = call;
+        self.locks.with(&[Name::Client(name.client)], || {
+            let kept = lock(&self.files).control_of(name.client);
+            let source = (staging.client(), handle);
+            let moved = kept.map(|kept| self.raw(&kept.file, name.client).dup((parent, name.object), source));
+            let is_moved = matches!(moved, Some(Ok((status, _))) if status.is_ok());
             let mut accounts = lock(&self.accounts);
-            if freed.is_ok_and(Status::is_ok) && accounts.is_pin_unknown(name) {
-                // Its client is there, or all of it has gone with that.
-                let _ = accounts.free(name.client, name.object);
+            if !is_moved {
+                accounts.cancel(reservation);
+                return;
             }
-            accounts.card(Card::HOST).map_or(Bytes(0), |host| host.limit)
-        };
-        let kind = DriftKind::Pinned {
-            by: call.pid,
-            asked: Bytes(call.length),
-            found: Bytes(found.unwrap_or(0)),
-            class,
-            limit,
-        };
+            let placement = Placement::under(parent, name.object);
+            // Without its client it is gone again.
+            if let Err(not) = accounts.pinned(reservation, placement, found.unwrap_or(length)) {
+                accounts.cancel(not.reservation);
+            }
+            drop(accounts);
+            self.handle_is_anew(name);
+        });
+    }
+
+    /// Has the container ended for what a call was made to do.
+    fn caught(&self, (by, asked): (Pid, u64), (class, found): (Option<u32>, Option<u64>)) {
+        let limit = lock(&self.accounts).card(Card::HOST).map_or(Bytes(0), |host| host.limit);
+        let (asked, found, class) = (Bytes(asked), Bytes(found.unwrap_or(0)), class.unwrap_or(0));
+        let kind = DriftKind::Pinned { by, asked, found, class, limit };
         self.observer.drift(&Drift { kind, excess: true, pids: Vec::new() });
     }
 
-    /// What was made without the mediator is no memory of the host's that nobody counts: a mapping would keep it when it is freed. For whoever
-    /// has the client locked.
-    ///
-    /// # Errors
-    /// It is: it is freed, and the container ended.
-    pub(super) fn is_no_hidden_memory(&self, name: ObjectName) -> Result<(), End> {
-        let (is_known, owner) = {
-            let accounts = lock(&self.accounts);
-            let is_sure = accounts.object(name).is_some_and(|object| object.kind != Kind::Pinned);
-            (is_sure || accounts.is_pin_known(name), accounts.owner(name.client))
-        };
-        let Some(kept) = (if is_known { None } else { lock(&self.files).control_of(name.client) }) else {
-            return Ok(());
-        };
-        if self.class_of(&kept.file, name.client, name.object) != Some(SYSTEM_MEMORY) {
-            return Ok(());
+    /// The container has ended, and no call is under way any more.
+    pub(super) fn cancel_pinning(&self) {
+        for call in self.pinning.of_threads(|_| true).into_iter().filter_map(|handle| self.pinning.remove(handle)) {
+            lock(&self.accounts).cancel(call.reservation);
         }
-        let under_way = self.pinning.all().into_iter().find(|call| call.name == name);
-        let pid = owner.unwrap_or(Pid(0));
-        let call = under_way.unwrap_or(Pinning { number: 0, thread: 0, pid, name, length: 0 });
-        self.end_for(call, &kept.file, name, (SYSTEM_MEMORY, self.length_of(&kept.file, name)));
-        Err(End::Status(Status::OBJECT_NOT_FOUND))
-    }
-
-    /// What is pinned with `object` and where it was said to be; the rest is somewhere else. For whoever has the client locked.
-    pub(super) fn find_pinned(&self, file: &DeviceFile, client: Handle, object: Handle) -> Vec<Handle> {
-        self.look_before_the_end(file, client, object);
-        let mut pinned = lock(&self.accounts).pinned_with(client, object);
-        pinned.retain(|pinned| {
-            let is_there = self.is_pinned(file, client, *pinned);
-            if !is_there {
-                lock(&self.accounts).pinned_elsewhere(ObjectName::new(client, *pinned));
-            }
-            is_there
-        });
-        pinned
-    }
-
-    /// What goes now can be asked about no more, and its pages may be mapped.
-    fn look_before_the_end(&self, file: &DeviceFile, client: Handle, object: Handle) {
-        if self.pinning.len() == 0 {
-            return;
-        }
-        for call in self.pinning.all().into_iter().filter(|call| call.name.client == client) {
-            let outcome = self.outcome_of(call);
-            if outcome != Outcome::Nothing {
-                self.pinning.remove(call);
-            } else if call.name.object != object {
-                self.is_in(call, file, client);
-            }
-        }
-    }
-
-    pub(super) fn is_pinned(&self, file: &DeviceFile, client: Handle, object: Handle) -> bool {
-        self.class_of(file, client, object) == Some(OS_DESCRIPTOR)
     }
 }

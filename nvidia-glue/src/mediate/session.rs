@@ -25,8 +25,9 @@ use super::{
     managed::{Found, Progress, Spaces},
     open_files::OpenFiles,
     people::People,
-    pinned::{Pinning, UnderWay},
+    pinned::{Staged, UnderWay},
     setup::host_memory_limit,
+    staging::Staging,
     topology::Topology,
     utilization::Utilization,
     version::OwnVersion,
@@ -67,8 +68,10 @@ pub struct Session {
     pub(super) over_since: Mutex<Option<Duration>>,
     pub(super) files: Mutex<OpenFiles>,
     pub(super) host_mappings: HostMappings,
-    /// Calls that pin memory, of which the driver was not asked yet what came of them.
+    /// Calls that pin memory, of which it is not known yet what came of them.
     pub(super) pinning: UnderWay,
+    /// Where the kernel makes that; from the first card's file on.
+    pub(super) staging: Mutex<Option<Arc<Staging>>>,
     pub(super) locks: Locks,
     /// Looks at what may be gone.
     pub(super) looks: Looks,
@@ -104,7 +107,7 @@ impl fmt::Debug for Session {
 pub struct Undo {
     file: DeviceFile,
     made: Vec<Made>,
-    pinning: Option<Pinning>,
+    pinning: Option<Staged>,
 }
 
 /// Whether a command is one of those that a control file or a card's takes (`NV_IOCTL_MAGIC`), by its bare number; else UVM's.
@@ -156,6 +159,7 @@ impl Session {
             files: Mutex::default(),
             host_mappings,
             pinning: UnderWay::default(),
+            staging: Mutex::default(),
             locks: Locks::default(),
             looks: Looks::default(),
             failures: Failures::default(),
@@ -334,7 +338,8 @@ impl Session {
             // It is made of the caller's own pages, which only the kernel finds, and only in the caller's place.
             Call::AllocMemory(_) => Err(End::Status(Status::NOT_SUPPORTED)),
             Call::Uvm(call) => self.uvm(flight, call),
-            Call::RegisterFd { .. } | Call::Other => self.pass(flight),
+            Call::RegisterFd { .. } => self.register_file(flight),
+            Call::Other => self.pass(flight),
         }
     }
 

@@ -68,10 +68,10 @@ impl Topology {
         self.find(client, card, Place::Device)
     }
 
-    /// All devices of the client's.
-    pub(super) fn devices(&self, client: Handle) -> Vec<Handle> {
-        let objects = self.clients.get(&client).into_iter().flatten();
-        objects.filter(|(_, placed)| placed.place == Place::Device).map(|(handle, _)| *handle).collect()
+    /// The card that the object is a device of, if it is one.
+    pub(super) fn device_card(&self, client: Handle, object: Handle) -> Option<Card> {
+        let placed = self.clients.get(&client)?.get(&object)?;
+        (placed.place == Place::Device).then_some(placed.card)
     }
 
     fn find(&self, client: Handle, card: Card, place: Place) -> Option<Handle> {

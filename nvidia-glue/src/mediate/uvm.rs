@@ -260,7 +260,6 @@ impl Session {
         self.reserve(flight.pid, |accounts| accounts.external_range_fits())?;
         let tables = self.reserve(flight.pid, |accounts| accounts.reserve_page_tables(&cards, range.length))?;
         let answer = self.in_order_with(flight, file, &[Name::Client(memory.client)], |flight| {
-            self.is_no_hidden_memory(memory)?;
             let hold = lock(&self.accounts).hold(memory).map_err(|refusal| End::Status(refusal.status()))?;
             let status = flight.execute(self.driver.as_ref());
             let mut accounts = lock(&self.accounts);

@@ -17,7 +17,7 @@ use super::{
     view,
 };
 use crate::{
-    account::{Card, Kind, ObjectName},
+    account::{Card, ObjectName},
     rm::{
         Handle, Status,
         classes::{Class, ClassKind, EventKind, OS_EVENT},
@@ -153,11 +153,7 @@ impl Session {
         let named = if named == Handle::NONE { client } else { named };
         self.own_client(named)?;
         let known = lock(&self.accounts).object(ObjectName::new(named, object));
-        if known.is_some_and(|known| known.kind != Kind::Pinned) {
-            Ok(())
-        } else {
-            Err(End::Status(Status::OBJECT_NOT_FOUND))
-        }
+        if known.is_some() { Ok(()) } else { Err(End::Status(Status::OBJECT_NOT_FOUND)) }
     }
 
     /// An event watches an object of the container's, and wakes a file.

@@ -34,12 +34,13 @@ fn class(node: &Node) {
     neighbour.end(container);
 }
 
-/// Defence: the driver is asked afterwards what came of a call that only the kernel can execute (`nvidia-glue/src/mediate/pinned.rs`). Who has
-/// made something else of it is ended; the memory goes with him.
+/// Defence: what only the kernel can execute is made in a client of the mediator's (`nvidia-glue/src/mediate/staging.rs`), where nothing is hidden
+/// and from where nothing else can be named. Who has made something else of it is ended; the memory goes with him.
 fn pinned(node: &Node) {
-    for arguments in [&["race-pin", "3000", "4"] as &[_], &["race-pin", "3000", "4", "name"]] {
+    for way in [None, Some("name"), Some("hidden"), Some("client")] {
+        let arguments: Vec<&str> = ["race-pin", "3000", "4"].into_iter().chain(way).collect();
         let neighbour = Neighbour::new(node);
-        let mut container = attacker(node, arguments).start().unwrap();
+        let mut container = attacker(node, &arguments).start().unwrap();
         let code = container.wait().unwrap();
         neighbour.is_well();
         container.delete().unwrap();

@@ -1,7 +1,12 @@
 //! The time slices of the groups behind a gate.
 
 use super::{CardGate, calls::Failure};
-use crate::{account::ObjectName, mediate::locks::lock, rm::layout::write_u64, schedule::EdgeError};
+use crate::{
+    account::ObjectName,
+    mediate::locks::lock,
+    rm::{Handle, layout::write_u64},
+    schedule::EdgeError,
+};
 
 const SET_TIMESLICE: u32 = 0xa06c_0103;
 const SET_TIMESLICE_NAME: &str = "NVA06C_CTRL_CMD_SET_TIMESLICE";
@@ -40,7 +45,7 @@ impl CardGate {
     /// would keep the group alive, and goes at once.
     pub(super) fn apply_slice(&self, group: ObjectName, slice_us: u64) -> Result<(), EdgeError> {
         let raw = self.raw();
-        let duplicate = match raw.dup(self.device, group.client, group.object) {
+        let duplicate = match raw.dup((self.device, Handle::NONE), (group.client, group.object)) {
             Ok((status, handle)) if status.is_ok() => handle,
             Ok((status, _)) => return Err(self.error(DUP_NAME, Failure::Refused(status))),
             Err(error) => return Err(self.error(DUP_NAME, Failure::Call(error))),

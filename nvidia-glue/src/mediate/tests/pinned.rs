@@ -2,9 +2,7 @@
 
 use runtime_config::Bytes;
 
-use super::world::{
-    Container, Context, MIB, Machine, Program, device_params, host_memory_params, memory_params, result,
-};
+use super::world::{Container, Context, MIB, Machine, Program, host_memory_params, result};
 use crate::{
     account::{Accounts, Card, ObjectLimits, ObjectName},
     mediate::{Answer, Drift, DriftKind, Stopped, locks::lock, pinned::MOST},
@@ -15,7 +13,7 @@ use crate::{
 };
 
 /// What an object costs besides a 128th of its length.
-const OBJECT: u64 = 4096;
+const OBJECT_COST: u64 = 4096;
 
 fn host(container: &Container) -> u64 {
     lock(&container.session.accounts).card(Card::HOST).unwrap().used.0
@@ -42,10 +40,10 @@ fn pin_args(context: &Context<'_, '_>, object: u32, length: u64) -> Vec<u8> {
 }
 
 /// `NV_ESC_RM_ALLOC_MEMORY`.
-fn pin(context: &Context<'_, '_>, card: i32, object: u32, length: u64) -> Result<u32, Status> {
+fn pin(context: &Context<'_, '_>, card: i32, object: u32, length: u64) -> Result<(), Status> {
     let mut args = pin_args(context, object, length);
     let answer = context.program.escape(card, 0x27, &mut args);
-    result(answer, &args, 40).map(|()| read_u32(&args, 8).unwrap())
+    result(answer, &args, 40)
 }
 
 #[test]
@@ -55,12 +53,12 @@ fn it_is_charged_until_it_ends() {
     let program = container.program();
     let (context, other) = (program.context(0), program.context(0));
     let card = card_of(&context);
-    assert_eq!(pin(&context, card, 0x70, 128 * MIB), Ok(0x70));
-    assert_eq!((host(&container), pinned(&container)), (MIB + OBJECT, 1));
+    assert_eq!(pin(&context, card, 0x70, 128 * MIB), Ok(()));
+    assert_eq!((host(&container), pinned(&container)), (MIB + OBJECT_COST, 1));
     // A duplicate keeps it.
     let duplicate = program.dup(other.control, (other.client, other.device), (context.client, 0x70)).unwrap();
     context.free(0x70).unwrap();
-    assert_eq!((host(&container), pinned(&container)), (MIB + OBJECT, 1));
+    assert_eq!((host(&container), pinned(&container)), (MIB + OBJECT_COST, 1));
     other.free(duplicate).unwrap();
     assert_eq!((host(&container), pinned(&container)), (0, 0));
     // So does a mapping.
@@ -104,67 +102,6 @@ fn it_is_limited_in_number_and_size() {
     assert_eq!(pin(&context, card, 0x74, MIB), Err(Status::INSUFFICIENT_RESOURCES));
 }
 
-/// Another thread has the kernel pin it elsewhere than the mediator was told: what is freed by the name that was said frees nothing.
-#[test]
-fn what_is_not_where_it_was_said_to_be_stays_charged_until_nothing_is_left() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], MIB);
-    let program = container.program();
-    let (context, other) = (program.context(0), program.context(0));
-    // The kernel has done something else with these calls.
-    let say = |context: &Context<'_, '_>, object: u32| {
-        let name = ObjectName::new(Handle(context.client), Handle(object));
-        lock(&container.session.accounts).pin(program.pid, name, Handle(context.device), 128 * MIB).unwrap();
-    };
-    let all = (5 * (MIB + OBJECT), 5);
-    for object in [0x70, 0x71, 0x72, 0x73, 0] {
-        say(&context, object);
-    }
-    context.free(0x70).unwrap();
-    assert_eq!((host(&container), pinned(&container)), all);
-    // Something else gets the handle.
-    let place = (context.client, context.device, 0x71);
-    program.alloc(context.control, place, 0x40, &mut memory_params(4096)).unwrap();
-    context.free(0x71).unwrap();
-    assert_eq!((host(&container), pinned(&container)), all);
-    context.free(context.device).unwrap();
-    context.free(context.client).unwrap();
-    assert_eq!((host(&container), pinned(&container)), all);
-    // They may have been in this one.
-    other.free(other.client).unwrap();
-    assert_eq!((host(&container), pinned(&container)), (0, 0));
-    container.assert_nothing_left();
-    // The same where its process has ended.
-    let context = program.context(0);
-    say(&context, 0x70);
-    program.exit();
-    container.session.reconcile();
-    assert_eq!((host(&container), pinned(&container)), (0, 0));
-    container.assert_nothing_left();
-}
-
-#[test]
-fn what_outlives_what_it_should_go_with_stays_charged() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], MIB);
-    let program = container.program();
-    let context = program.context(0);
-    let place = (context.client, context.client, 0);
-    let second = program.alloc(context.control, place, 0x80, &mut device_params(0)).unwrap();
-    pin(&context, card_of(&context), 0x70, 128 * MIB).unwrap();
-    // The driver has it below the first device, and the account, as a thread would have it that was quick enough, below the second.
-    let name = ObjectName::new(Handle(context.client), Handle(0x70));
-    {
-        let mut accounts = lock(&container.session.accounts);
-        accounts.free(name.client, name.object).unwrap();
-        accounts.pin(program.pid, name, Handle(second), 128 * MIB).unwrap();
-    }
-    context.free(second).unwrap();
-    assert_eq!(pinned(&container), 1);
-    context.free(context.client).unwrap();
-    assert_eq!(pinned(&container), 0);
-}
-
 /// Another thread rewrites words of the call, given with their offsets, after the mediator has read it and before the kernel does; the call's
 /// status.
 fn pin_rewritten(context: &Context<'_, '_>, card: i32, (object, length): (u32, u64), words: &[(u64, u32)]) -> Status {
@@ -172,7 +109,7 @@ fn pin_rewritten(context: &Context<'_, '_>, card: i32, (object, length): (u32, u
     let program = context.program;
     let argument = program.put(&pin_args(context, object, length));
     let words = words.to_vec();
-    program.race_with(move |program, _| {
+    program.race_after_writes(move |program, _| {
         words.iter().for_each(|(at, word)| program.poke(argument + at, &word.to_le_bytes()));
     });
     let answer = program.handle(Stopped::Ioctl { fd: card, command: PIN, argument });
@@ -206,6 +143,9 @@ fn assert_caught(machine: &Machine, program: &Program<'_>, class: u32, (asked, f
     assert_eq!(machine.driver.host_memory_used(), 0);
 }
 
+const ROOT: u64 = 0;
+const PARENT: u64 = 4;
+const OBJECT: u64 = 8;
 const CLASS: u64 = 12;
 const LIMIT: u64 = 32;
 
@@ -243,56 +183,82 @@ fn what_was_made_of_it_is_asked_though_the_thread_never_comes_back() {
     assert_eq!(drifts(&container), []);
 }
 
-/// The driver tells of the memory with the lowest handle below a device.
+/// The driver tells of the memory with the lowest handle below a device. There is no other than what such calls have made.
 #[test]
-fn what_was_made_under_another_name_is_looked_for() {
-    const OBJECT: u64 = 8;
-    const PARENT: u64 = 4;
-    const ROOT: u64 = 0;
+fn nothing_is_hidden_under_another_name() {
+    let machine = Machine::new(2);
+    let container = machine.container(&[0, 1], MIB);
+    let program = container.program();
+    let (context, second) = (program.context(0), program.context(1));
+    let card = card_of(&context);
+    // Memory that was asked for, under a handle lower than any other.
+    program.alloc(context.control, (context.client, context.device, 1), 0x3e, &mut host_memory_params(MIB)).unwrap();
+    // What the kernel makes for others is below the other device, and below this one.
+    pin(&second, card_of(&second), 0x70, MIB).unwrap();
+    pin(&context, card, 0x71, MIB).unwrap();
+    context.free(0x71).unwrap();
+    for (class, length) in [(0x3e_u32, MIB), (0x71, MIB), (0x3e, 8 * MIB)] {
+        let limit = u32::try_from(length - 1).unwrap();
+        let words = [(CLASS, class), (OBJECT, u32::MAX), (LIMIT, limit)];
+        assert_eq!(pin_rewritten(&context, card, (0x72, MIB), &words), Status::OK);
+        container.session.look_at_what_is_pinned();
+        let drifts = drifts(&container);
+        let [Drift { kind: DriftKind::Pinned { by, class: found, found: bytes, .. }, excess: true, .. }] =
+            drifts.as_slice()
+        else {
+            panic!("{drifts:?}")
+        };
+        assert_eq!((*by, *found, bytes.0), (program.pid, class, length));
+        assert_eq!(machine.driver.host_memory_used(), MIB, "what was asked for");
+        assert_eq!(any_call(&context), Answer::Return(0), "it was told once");
+    }
+}
+
+/// Another thread has it made in a client that matters, or below an object that does.
+#[test]
+fn nothing_of_the_containers_can_be_named() {
     let machine = Machine::new(1);
     let container = machine.container(&[0], MIB);
     let program = container.program();
     let context = program.context(0);
-    // Another client on the same file, which the call can name as well.
-    let second = program.alloc(context.control, (0, 0, 0), 0x41, &mut []).unwrap();
-    let place = (second, second, 0);
-    let device = program.alloc(context.control, place, 0x80, &mut device_params(0)).unwrap();
     let card = card_of(&context);
+    let before = (host(&container), pinned(&container));
     for words in [
-        &[(CLASS, 0x3e_u32), (OBJECT, 0x99)] as &[_],
-        &[(CLASS, 0x3e), (OBJECT, 0x99), (ROOT, second), (PARENT, device)],
+        &[(ROOT, context.client), (PARENT, context.device), (OBJECT, 0x70)] as &[_],
+        &[(ROOT, context.client), (PARENT, context.device), (OBJECT, 0x70), (CLASS, 0x3e)],
+        &[(ROOT, context.client)],
     ] {
-        assert_eq!(pin_rewritten(&context, card, (0x70, MIB), words), Status::OK);
-        assert_eq!(machine.driver.host_memory_used(), MIB);
-        // The kernel could still be at it.
-        container.session.look_at_what_is_pinned();
-        assert_eq!((drifts(&container), machine.driver.host_memory_used()), (vec![], MIB));
-        assert_eq!(any_call(&context), Answer::KillCaller);
-        assert_caught(&machine, &program, 0x3e, (MIB, MIB));
+        assert_eq!(pin_rewritten(&context, card, (0x70, MIB), words), Status::INVALID_CLIENT);
+        assert_eq!(any_call(&context), Answer::Return(0));
     }
+    // It knows the names that were there before.
+    assert_ne!(pin_rewritten(&context, card, (0x70, MIB), &[(PARENT, context.device)]), Status::OK);
+    assert_eq!(any_call(&context), Answer::Return(0));
+    assert_eq!((drifts(&container), host(&container), pinned(&container)), (vec![], before.0, before.1));
+    // Nor is it made on a card's file that was never registered.
+    let stray = program.open(Node::Card(container.inventory.cards[0].minor));
+    assert_eq!(pin(&context, stray, 0x70, MIB), Err(Status::INVALID_CLIENT));
 }
 
 /// Some calls fail, as that of a program that names memory which it does not have.
 #[test]
-fn what_came_to_nothing_stays_charged_and_ends_nobody() {
+fn what_came_to_nothing_is_not_charged() {
     let machine = Machine::new(1);
     let container = machine.container(&[0], MIB);
     let program = container.program();
     let context = program.context(0);
-    let known = context.object(0x3e, &mut host_memory_params(MIB)).unwrap();
-    let before = (host(&container), pinned(&container));
-    assert_ne!(pin_rewritten(&context, card_of(&context), (0x70, MIB), &[(4, 0xdead)]), Status::OK);
+    let card = card_of(&context);
+    for _ in 0..2 * MOST {
+        assert_ne!(pin_rewritten(&context, card, (0x70, MIB), &[(PARENT, 0xdead)]), Status::OK);
+    }
+    assert_eq!((host(&container), pinned(&container)), (MIB / 128 + OBJECT_COST, 1), "until the thread is back");
     assert_eq!(any_call(&context), Answer::Return(0));
-    assert_eq!((drifts(&container), host(&container) - before.0, pinned(&container)), (vec![], MIB / 128 + OBJECT, 1));
+    assert_eq!((drifts(&container), host(&container), pinned(&container)), (vec![], 0, 0));
     // The name is free.
-    pin(&context, card_of(&context), 0x70, MIB).unwrap();
-    context.free(known).unwrap();
+    pin(&context, card, 0x70, MIB).unwrap();
     context.free(context.client).unwrap();
     assert_eq!((host(&container), pinned(&container)), (0, 0));
 }
-
-/// A call that names an object.
-type Use<'a> = &'a dyn Fn(u32) -> Result<(), Status>;
 
 /// A mapping would keep it, and the call itself could have mapped it.
 #[test]
@@ -301,48 +267,70 @@ fn what_was_made_of_it_is_not_used_before_it_is_known() {
     let container = machine.container(&[0], MIB);
     let (program, other) = (container.program(), container.program());
     let context = program.context(0);
-    let card = card_of(&context);
     // Another process has its file.
-    let control = other.give(program.file_of(context.control));
-    let lent = Context { program: &other, control, ..context };
+    let lent = Context { program: &other, control: other.give(program.file_of(context.control)), ..context };
+    pin_rewritten(&context, card_of(&context), (0x70, MIB), &[(CLASS, 0x3e)]);
+    assert_eq!(any_call(&lent), Answer::KillCaller);
+    assert_caught(&machine, &program, 0x3e, (MIB, MIB));
+    // The thread has nothing there any more.
+    assert_eq!(any_call(&context), Answer::Return(0));
+    assert_eq!(drifts(&container), []);
+}
+
+/// Nobody tells when the kernel is done with it: another thread that has waited for this one may name it at once.
+#[test]
+fn another_thread_may_use_it_first() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], MIB);
+    let (program, other) = (container.program(), container.program());
+    let context = program.context(0);
+    let lent = Context { program: &other, control: other.give(program.file_of(context.control)), ..context };
     let uvm = other.uvm_file();
     lent.register(uvm);
-    let map = |object: u32| {
-        let file = other.open(Node::Control);
-        let mut args = vec![0; 56];
-        for (at, value) in [(0, lent.client), (4, lent.device), (8, object), (48, file.cast_unsigned())] {
-            assert!(write_u32(&mut args, at, value));
-        }
-        assert!(write_u64(&mut args, 24, MIB));
-        let answer = other.escape(control, 0x4e, &mut args);
-        result(answer, &args, 40)
-    };
-    let map_on_card = |object: u32| lent.map(uvm, 1 << 30, MIB, object);
-    let space = lent.object(0x50a0, &mut memory_params(4 * MIB)).unwrap();
-    let map_by_driver = |object: u32| {
-        let mut args = vec![0; 64];
-        for (at, value) in [(0, lent.client), (4, lent.device), (8, space), (12, object)] {
-            assert!(write_u32(&mut args, at, value));
-        }
-        assert!(write_u64(&mut args, 24, MIB));
-        let answer = other.escape(control, 0x57, &mut args);
-        result(answer, &args, 56)
-    };
-    let free = |object: u32| lent.free(object);
-    let uses: [(u32, Use<'_>, _); 4] = [
-        (0x70, &map, Err(Status::OBJECT_NOT_FOUND)),
-        (0x71, &map_on_card, Err(Status::OBJECT_NOT_FOUND)),
-        (0x72, &map_by_driver, Err(Status::OBJECT_NOT_FOUND)),
-        (0x73, &free, Ok(())),
-    ];
-    for (object, used, expected) in uses {
-        pin_rewritten(&context, card, (object, MIB), &[(CLASS, 0x3e)]);
-        assert_eq!(used(object), expected);
-        assert_caught(&machine, &program, 0x3e, (MIB, MIB));
-        // The thread has nothing there any more.
+    pin(&context, card_of(&context), 0x70, MIB).unwrap();
+    lent.map(uvm, 1 << 30, MIB, 0x70).unwrap();
+    assert_eq!(
+        (host(&container), pinned(&container), container.session.pinning.len()),
+        (MIB / 128 + OBJECT_COST, 1, 0)
+    );
+}
+
+/// The client or the device is gone by the time that it is moved there.
+#[test]
+fn what_has_nowhere_to_go_is_let_go_of() {
+    let machine = Machine::new(1);
+    for of_client in [true, false] {
+        let container = machine.container(&[0], MIB);
+        let program = container.program();
+        let context = program.context(0);
+        pin(&context, card_of(&context), 0x70, MIB).unwrap();
+        let client = Handle(context.client);
+        let object = if of_client { client } else { Handle(context.device) };
+        let kept = lock(&container.session.files).control_of(client).unwrap();
+        assert!(container.session.raw(&kept.file, client).free(object).unwrap().is_ok());
         any_call(&context);
-        assert_eq!(drifts(&container), []);
+        assert_eq!((drifts(&container), host(&container), pinned(&container)), (vec![], 0, 0));
+        assert_eq!(container.session.pinning.len(), 0);
     }
+}
+
+#[test]
+fn the_container_takes_it_all_with_it() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], MIB);
+    let program = container.program();
+    let context = program.context(0);
+    let card = card_of(&context);
+    let before = machine.driver.host_memory_used();
+    pin(&context, card, 0x70, MIB).unwrap();
+    pin_rewritten(&context, card, (0x71, MIB), &[(CLASS, 0x3e)]);
+    assert_eq!(machine.driver.host_memory_used(), before + MIB);
+    // Somebody outside has the card's file.
+    let _outside = program.file_of(card);
+    container.session.end().unwrap();
+    assert_eq!(machine.driver.host_memory_used(), before);
+    assert_eq!((host(&container), pinned(&container)), (0, 0));
+    container.assert_nothing_left();
 }
 
 /// The driver chooses a handle for 0 and does not say it; what is taken it refuses.
@@ -362,7 +350,7 @@ fn it_has_a_name_of_its_own() {
     }
     pin(&context, card, 0x70, MIB).unwrap();
     assert_eq!(pin(&context, card, 0x70, MIB), Err(Status::INSERT_DUPLICATE_NAME));
-    assert_eq!((host(&container), pinned(&container)), (MIB / 128 + OBJECT, 1));
+    assert_eq!((host(&container), pinned(&container)), (MIB / 128 + OBJECT_COST, 1));
 }
 
 #[test]
@@ -372,9 +360,9 @@ fn what_the_driver_says_is_what_counts() {
     let program = container.program();
     let context = program.context(0);
     pin_rewritten(&context, card_of(&context), (0x70, 128 * MIB), &[(LIMIT, (1 << 20) - 1)]);
-    assert_eq!(host(&container), MIB + OBJECT);
+    assert_eq!(host(&container), MIB + OBJECT_COST);
     assert_eq!(any_call(&context), Answer::Return(0));
-    assert_eq!((host(&container), drifts(&container)), (MIB / 128 + OBJECT, vec![]));
+    assert_eq!((host(&container), drifts(&container)), (MIB / 128 + OBJECT_COST, vec![]));
 }
 
 #[test]
@@ -384,15 +372,16 @@ fn calls_under_way_are_limited_in_number() {
     let (program, other) = (container.program(), container.program());
     let context = program.context(0);
     let card = card_of(&context);
-    let name = |object| ObjectName::new(Handle(context.client), Handle(object));
-    for object in 0..u32::try_from(MOST).unwrap() {
-        container.session.pinning.add(other.pid.0, other.pid, name(0x1000 + object), MIB);
+    for _ in 0..MOST {
+        container.session.pinning.add_of(other.pid, ObjectName::new(Handle(context.client), Handle(0x1000)), || {
+            lock(&container.session.accounts).pin(other.pid, Handle(context.client), MIB).unwrap()
+        });
     }
     assert_eq!(pin(&context, card, 0x70, MIB), Err(Status::INSUFFICIENT_RESOURCES));
     other.exit();
     pin(&context, card, 0x70, MIB).unwrap();
     assert_eq!(any_call(&context), Answer::Return(0));
-    assert_eq!((container.session.pinning.len(), drifts(&container)), (0, vec![]));
+    assert_eq!((container.session.pinning.len(), pinned(&container), drifts(&container)), (0, 1, vec![]));
 }
 
 /// A signal has interrupted it before the kernel was told to execute it: the program makes the same call again.
@@ -412,5 +401,5 @@ fn what_nobody_hears_of_is_as_if_it_were_never_asked_for() {
     }
     pin(&context, card, 0x70, MIB).unwrap();
     assert_eq!(any_call(&context), Answer::Return(0));
-    assert_eq!((host(&container), pinned(&container), drifts(&container)), (MIB / 128 + OBJECT, 1, vec![]));
+    assert_eq!((host(&container), pinned(&container), drifts(&container)), (MIB / 128 + OBJECT_COST, 1, vec![]));
 }

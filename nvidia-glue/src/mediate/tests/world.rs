@@ -333,6 +333,7 @@ impl Container {
             is_gone: AtomicBool::new(false),
             reads: AtomicU32::new(0),
             race: Mutex::new(None),
+            races_after_writes: AtomicBool::new(false),
             gone_after_reads: AtomicU32::new(u32::MAX),
             waits_for: AtomicU32::new(u32::MAX),
         }
@@ -379,6 +380,7 @@ pub(super) struct Program<'a> {
     reads: AtomicU32,
     /// Another thread, that runs after each read of this one's memory.
     race: Mutex<Option<Race<'a>>>,
+    races_after_writes: AtomicBool,
     gone_after_reads: AtomicU32,
     /// So many times more it is said to wait.
     waits_for: AtomicU32,
@@ -465,8 +467,15 @@ impl<'a> Program<'a> {
         *lock(&self.race) = Some(Box::new(race));
     }
 
+    /// The same after each write to this one's memory, too.
+    pub(super) fn race_after_writes(&self, race: impl Fn(&Program<'a>, u32) + Send + Sync + 'a) {
+        self.race_with(race);
+        self.races_after_writes.store(true, Ordering::SeqCst);
+    }
+
     pub(super) fn no_race(&self) {
         *lock(&self.race) = None;
+        self.races_after_writes.store(false, Ordering::SeqCst);
     }
 
     /// The call is interrupted after so many reads of memory.
@@ -755,8 +764,13 @@ impl Caller for Program<'_> {
 
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), CallerError> {
         assert!(!self.is_gone.load(Ordering::SeqCst), "memory is written to of one that is gone");
-        self.with_region(address, bytes.len(), |region| region.copy_from_slice(bytes))
-            .ok_or(CallerError::Fault { address })
+        let written = self.with_region(address, bytes.len(), |region| region.copy_from_slice(bytes));
+        if self.races_after_writes.load(Ordering::SeqCst)
+            && let Some(race) = lock(&self.race).as_ref()
+        {
+            race(self, self.reads.load(Ordering::SeqCst));
+        }
+        written.ok_or(CallerError::Fault { address })
     }
 
     fn file(&self, fd: i32) -> Result<File, CallerError> {

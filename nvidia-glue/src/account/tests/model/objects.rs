@@ -72,7 +72,6 @@ impl Program<'_> {
         // Told by mistake: memory goes with nothing but its parents.
         let mistaken = [Handle(self.handle())];
         let placement = Placement::under(Handle(parent), Handle(handle)).going_with(&mistaken);
-        self.is_somewhere_else(client, handle);
         match self.accounts.commit(reservation, placement, Some(Bytes(bytes + larger))) {
             Ok(committed) => {
                 assert!(fits || larger == 0, "it has grown and does not fit, but was taken");
@@ -96,9 +95,7 @@ impl Program<'_> {
 
     /// The client itself, or an object of it.
     pub(super) fn parent(&mut self, client: u32) -> u32 {
-        // Nothing hangs from what may be somewhere else.
-        let hangs = |object: &&Object| object.client == client && object.kind != Kind::Pinned;
-        let of_client = self.world.objects.iter().filter(hangs);
+        let of_client = self.world.objects.iter().filter(|object| object.client == client);
         let parents: Vec<_> = of_client.map(|object| object.handle).chain([client]).collect();
         self.pick(parents).unwrap_or(client)
     }
@@ -150,7 +147,6 @@ impl Program<'_> {
         }
         let dependencies = [Handle(on)];
         let placement = Placement::under(Handle(parent), Handle(handle)).going_with(&dependencies);
-        self.is_somewhere_else(client, handle);
         let committed = self.accounts.commit(reservation, placement, None).unwrap();
         assert!(!committed.conflict || self.stale);
         self.add_object(client, handle, vec![parent, on], None, kind);
@@ -160,7 +156,6 @@ impl Program<'_> {
     pub(super) fn free(&mut self) -> Option<()> {
         let client = self.client()?;
         let handle = self.handle();
-        self.find_pinned(client, handle);
         self.world.free(client, handle);
         self.accounts.free(Handle(client), Handle(handle)).unwrap();
         Some(())
@@ -168,7 +163,6 @@ impl Program<'_> {
 
     pub(super) fn free_client(&mut self) -> Option<()> {
         let client = self.client().filter(|_| self.byte().is_multiple_of(4))?;
-        self.find_pinned(client, client);
         self.world.free(client, client);
         self.accounts.free(Handle(client), Handle(client)).unwrap();
         assert!(self.accounts.free(Handle(client), Handle(1)).is_err());
@@ -197,7 +191,6 @@ impl Program<'_> {
             return None;
         }
         let placement = Placement::under(Handle(parent), Handle(handle));
-        self.is_somewhere_else(client, handle);
         let committed = self.accounts.commit(reservation, placement, None).unwrap();
         assert!(!committed.conflict || self.stale);
         let source = self.world.find(source.0, source.1).cloned().unwrap();

@@ -3,8 +3,8 @@
 
 use super::{
     api::*,
-    program::{LIMITS, Program},
-    world::{Memory, Object, PAGE, Unfound},
+    program::{FlyingPin, LIMITS, Program},
+    world::{Memory, Object, PAGE},
 };
 
 /// What is charged for so many bytes that are pinned.
@@ -20,45 +20,35 @@ impl Program<'_> {
         usage.used.0 + kept.saturating_sub(usage.limit.0) + bytes <= usage.limit.0
     }
 
-    /// Under a name that nothing has, as far as is known; the kernel executes it at once, or something else in its place.
+    /// A call that is to pin memory of the program's: the kernel executes it at any time from then on, for more or less than was said.
     pub(super) fn pin(&mut self) -> Option<()> {
         let (client, process) = (self.client()?, self.process()?);
         let (handle, parent) = (self.handle(), self.parent(client));
-        let length = u64::from(self.byte() % 16) * PAGE;
-        let name = ObjectName::new(Handle(client), Handle(handle));
-        if self.accounts.object(name).is_some() {
-            self.find_pinned(client, handle);
-            if self.accounts.object(name).is_some() {
-                return None;
-            }
-        }
-        let bytes = charged(length);
+        let said = u64::from(self.byte() % 16) * PAGE;
+        let bytes = charged(said);
         let fits = self.fits(Card::HOST.0, bytes);
         let counts = self.accounts.counts();
-        if let Err(refusal) = self.accounts.pin(Pid(process), name, Handle(parent), length) {
-            let full = counts.objects >= LIMITS.objects || counts.pinned >= LIMITS.pinned;
-            assert!(full || !fits, "it fits, but was refused: {refusal}");
-            return None;
-        }
+        let reservation = match self.accounts.pin(Pid(process), Handle(client), said) {
+            Ok(reservation) => reservation,
+            Err(refusal) => {
+                let full = counts.objects >= LIMITS.objects || counts.pinned >= LIMITS.pinned;
+                assert!(full || !fits, "it fits, but was refused: {refusal}");
+                return None;
+            }
+        };
         assert!(fits, "it does not fit, but was pinned");
         self.world.memory.push(Memory { card: Card::HOST.0, bytes });
         let memory = self.world.memory.len() - 1;
+        self.world.staged.push(memory);
         let choice = self.byte();
-        if choice.is_multiple_of(4) || self.world.find(client, handle).is_some() {
-            self.world.unfound.push(Unfound { memory, said: Some((client, handle)) });
-            self.pin_pages(memory, None);
-        } else {
-            self.add_object(client, handle, vec![parent], Some(memory), Kind::Pinned);
-            // At times more than was said, or less.
-            let length = if choice % 4 == 1 { u64::from(choice / 4) * PAGE / 2 } else { length };
-            self.pin_pages(memory, Some(length));
-        }
+        let length = if choice % 4 == 1 { u64::from(choice / 4) * PAGE / 2 } else { said };
+        self.pin_pages(memory, length);
+        self.flying_pins.push(FlyingPin { reservation, client, parent, handle, memory, length });
         Some(())
     }
 
-    /// What was mapped for the processor may be what is pinned. `None`: nobody will ever know how much.
-    fn pin_pages(&mut self, by: usize, length: Option<u64>) {
-        let length = length.unwrap_or_else(|| u64::from(self.byte()) * PAGE);
+    /// What was mapped for the processor may be what is pinned.
+    fn pin_pages(&mut self, by: usize, length: u64) {
         let mapped: Vec<usize> = self.world.mapped_files.values().copied().collect();
         if let Some(of) = self.pick(mapped).filter(|_| !self.byte().is_multiple_of(4)) {
             self.world.pinned_pages.push((by, of, length));
@@ -68,51 +58,34 @@ impl Program<'_> {
         }
     }
 
-    /// The driver is asked what came of a call.
-    pub(super) fn find_one_pinned(&mut self) -> Option<()> {
-        let pinned: Vec<_> = self.world.objects.iter().filter(|object| object.kind == Kind::Pinned).cloned().collect();
-        let Object { client, handle, memory, .. } = self.pick(pinned)?;
-        let memory = memory?;
-        let at = self.world.pinned_pages.iter().position(|(by, ..)| *by == memory)?;
-        let length = self.world.pinned_pages[at].2;
-        let name = ObjectName::new(Handle(client), Handle(handle));
-        if self.accounts.is_pin_unknown(name) {
-            // The kernel has perhaps looked at the pages only now.
-            self.world.pinned_pages.remove(at);
-            self.pin_pages(memory, Some(length));
+    /// It is known what came of a call: something, under the handle that was said, or nothing.
+    pub(super) fn settle_pin(&mut self) -> Option<()> {
+        let index = self.below(self.flying_pins.len());
+        if index >= self.flying_pins.len() {
+            return None;
         }
-        let knows = self.accounts.object(name).is_some_and(|object| object.kind == Kind::Pinned);
-        self.accounts.found_pinned(name, length);
-        if knows {
-            self.world.memory[memory].bytes = charged(length);
-            self.may_exceed[2] = true;
-            assert!(self.accounts.is_pin_known(name));
+        let FlyingPin { reservation, client, parent, handle, memory, length } = self.flying_pins.swap_remove(index);
+        self.world.staged.retain(|staged| *staged != memory);
+        let luck = self.byte();
+        let known = self.world.clients.contains_key(&client);
+        if !known || luck.is_multiple_of(4) || self.world.find(client, handle).is_some() {
+            self.accounts.cancel(reservation);
+            return None;
         }
+        if luck % 4 == 1 {
+            // The kernel has looked at the pages only now.
+            self.world.pinned_pages.retain(|(by, ..)| *by != memory);
+            self.pin_pages(memory, length);
+        }
+        let placement = Placement::under(Handle(parent), Handle(handle));
+        let committed = self.accounts.pinned(reservation, placement, length).unwrap();
+        assert!(!committed.conflict || self.stale);
+        self.world.memory[memory].bytes = charged(length);
+        self.may_exceed[2] = true;
+        // What it should hang from may be gone.
+        let parent = if self.world.find(client, parent).is_some() { parent } else { client };
+        self.add_object(client, handle, vec![parent], Some(memory), Kind::Pinned);
         Some(())
-    }
-
-    /// Before something is freed, the driver is asked whether what is pinned with it is where it was said to be.
-    pub(super) fn find_pinned(&mut self, client: u32, object: u32) {
-        for handle in self.accounts.pinned_with(Handle(client), Handle(object)) {
-            let is_there = self.world.find(client, handle.0).is_some_and(|object| object.kind == Kind::Pinned);
-            if !is_there {
-                self.is_somewhere_else(client, handle.0);
-                self.accounts.pinned_elsewhere(ObjectName::new(Handle(client), handle));
-            }
-        }
-    }
-
-    /// Whatever was said to have that name is no longer taken to.
-    pub(super) fn is_somewhere_else(&mut self, client: u32, handle: u32) {
-        let said = |unfound: &&mut Unfound| unfound.said == Some((client, handle));
-        self.world.unfound.iter_mut().filter(said).for_each(|unfound| unfound.said = None);
-    }
-
-    /// What nobody knows where to find goes with the last client.
-    pub(super) fn settle_unfound(&mut self) {
-        if self.accounts.clients().next().is_none() {
-            self.world.unfound.clear();
-        }
     }
 
     /// `NV_ESC_RM_MAP_MEMORY` of memory of the host's on a file of its own.

@@ -52,6 +52,16 @@ pub(super) struct FlyingPool {
     pub(super) pages: u64,
 }
 
+/// A call that pins memory.
+pub(super) struct FlyingPin {
+    pub(super) reservation: Reservation,
+    pub(super) client: u32,
+    pub(super) parent: u32,
+    pub(super) handle: u32,
+    pub(super) memory: usize,
+    pub(super) length: u64,
+}
+
 /// Room for page tables: the bytes that were reserved of each card.
 pub(super) struct Tables {
     pub(super) reservation: PageTableReservation,
@@ -75,6 +85,8 @@ pub(super) struct Program<'a> {
     pub(super) flying_pools: Vec<FlyingPool>,
     /// Mappings in virtual memory that are about to be made.
     pub(super) flying_dma: Vec<(Tables, Dma)>,
+    /// Calls that pin memory, of which it is not known yet what came of them.
+    pub(super) flying_pins: Vec<FlyingPin>,
     /// Bytes of page tables that are reserved, of each card.
     pub(super) coming: [u64; CARDS as usize],
     /// A file was closed that an event woke: that event counts until its client goes.
@@ -108,6 +120,7 @@ pub(crate) fn run(bytes: &[u8]) {
         flying: Vec::new(),
         flying_pools: Vec::new(),
         flying_dma: Vec::new(),
+        flying_pins: Vec::new(),
         coming: [0; CARDS as usize],
         events_lost: false,
         looks: Vec::new(),
@@ -124,7 +137,6 @@ pub(crate) fn run(bytes: &[u8]) {
     program.world.processes.insert(100, 1);
     while let Some(&operation) = program.bytes.next() {
         program.step(operation);
-        program.settle_unfound();
         program.check();
     }
     program.end();
@@ -221,8 +233,9 @@ impl Program<'_> {
             251 | 252 => self.make_channel().and_then(|()| self.register_channel()),
             253 => self.unregister_channel(),
             254 | 255 => self.context(Kind::Channel),
-            236 | 237 => self.pin(),
-            238 => self.find_one_pinned(),
+            236 => self.pin(),
+            237 => self.pin().and_then(|()| self.settle_pin()),
+            238 => self.settle_pin(),
             239 | 240 => self.map_for_processor(),
             241 => self.close_mapped_file(),
             242 => self.range_group(),
@@ -301,6 +314,10 @@ impl Program<'_> {
         for flying in std::mem::take(&mut self.flying) {
             self.accounts.cancel(flying.reservation);
         }
+        for flying in std::mem::take(&mut self.flying_pins) {
+            self.accounts.cancel(flying.reservation);
+        }
+        self.world.staged.clear();
         while !self.flying_pools.is_empty() {
             self.execute_pool();
         }
@@ -316,7 +333,6 @@ impl Program<'_> {
         for file in self.accounts.mapped_files() {
             self.accounts.mapped_file_gone(file);
         }
-        self.settle_unfound();
         self.check();
         assert_eq!((self.accounts.kept_by_pins().0, self.accounts.counts().range_groups), (0, 0));
         let counts = self.accounts.counts();

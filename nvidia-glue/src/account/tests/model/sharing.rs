@@ -51,7 +51,6 @@ impl Program<'_> {
             self.accounts.cancel(reservation);
             return None;
         }
-        self.is_somewhere_else(client, handle);
         let committed = self.accounts.commit(reservation, Placement::under(Handle(parent), Handle(handle)), None);
         assert!(!committed.unwrap().conflict || self.stale);
         self.add_object(client, handle, vec![parent], memory, Kind::Memory);

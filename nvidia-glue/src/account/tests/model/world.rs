@@ -114,8 +114,8 @@ pub(super) struct World {
     pub(super) mmaps: Vec<Mmap>,
     /// Managed pages by the file that keeps them.
     pub(super) zombies: BTreeMap<usize, u64>,
-    /// Memory of calls that have pinned something else than they were to, or nothing: charged until no client is left.
-    pub(super) unfound: Vec<Unfound>,
+    /// Memory of calls that pin something and that are under way.
+    pub(super) staged: Vec<usize>,
     /// Files through which memory of the host's was mapped for the processor.
     pub(super) mapped_files: BTreeMap<u64, usize>,
     pub(super) mapped_files_ever: u64,
@@ -123,14 +123,6 @@ pub(super) struct World {
     pub(super) pinned_pages: Vec<(usize, usize, u64)>,
     /// Groups of ranges of managed memory, by file.
     pub(super) range_groups: BTreeMap<usize, u32>,
-}
-
-/// What a call has pinned that was rewritten.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Unfound {
-    pub(super) memory: usize,
-    /// Where it was said to be, as long as that is what the account goes by.
-    pub(super) said: Option<(u32, u32)>,
 }
 
 impl World {
@@ -172,8 +164,6 @@ impl World {
         if handle == client {
             self.clients.remove(&client);
             self.events.remove(&client);
-            // What was said to be in it is, as far as anybody knows.
-            self.unfound.retain(|unfound| unfound.said.is_none_or(|(of, _)| of != client));
         }
     }
 
@@ -182,8 +172,8 @@ impl World {
         let retained = self.registrations.values().flat_map(|registration| &registration.retained).copied();
         let all = self.objects.iter().map(|object| (object.number, object.kind)).chain(retained);
         let counted: BTreeSet<_> = all.filter(|(_, of)| kind.is_none_or(|kind| kind == *of)).collect();
-        let unfound = if kind.is_none_or(|kind| kind == Kind::Pinned) { self.unfound.len() } else { 0 };
-        counted.len() + unfound
+        let staged = if kind.is_none_or(|kind| kind == Kind::Pinned) { self.staged.len() } else { 0 };
+        counted.len() + staged
     }
 
     /// Bytes of `card` that objects, mappings, registrations and exports hold.
@@ -206,7 +196,7 @@ impl World {
     /// What objects, mappings, registrations and exports hold.
     pub(super) fn held(&self) -> BTreeSet<usize> {
         let mut held: BTreeSet<usize> = self.maps.values().copied().flatten().collect();
-        held.extend(self.unfound.iter().map(|unfound| unfound.memory));
+        held.extend(&self.staged);
         held.extend(self.mapped_files.values());
         held.extend(self.exports.values().flatten());
         held.extend(self.registrations.values().filter_map(|registration| registration.memory));
