@@ -1,8 +1,8 @@
 # Memory quotas on a real card, as tables; sourced by run.sh, whose functions it uses. Each table has its baseline in the same run.
-# EGPU_GPU_MEMORY: which parts (quota vendor random cost training many sixteen whole); default: all. EGPU_GPU_PROGRAMS: random programs (300);
+# EGPU_GPU_MEMORY: which parts (quota vendor random cost training pinned many sixteen whole); default: all. EGPU_GPU_PROGRAMS: random programs (300);
 # EGPU_GPU_PAIRS: pairs of a comparison (5). EGPU_GPU_SAID=1 shows all that the compared programs say.
 
-parts=${EGPU_GPU_MEMORY:-quota vendor random cost training many sixteen whole}
+parts=${EGPU_GPU_MEMORY:-quota vendor random cost training pinned many sixteen whole}
 programs=${EGPU_GPU_PROGRAMS:-300}
 pairs=${EGPU_GPU_PAIRS:-5}
 quota_mib=4096
@@ -10,7 +10,7 @@ has_torch=$(python3 -c 'import torch; print("yes")' 2>/dev/null)
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:/usr/local/nvidia/lib64:/usr/local/nvidia/lib
 
 mkdir -p "$work/tools"
-cp "$bin/cuda-load" "$bin/rm-client" "$here/train.py" "$work/tools/"
+cp "$bin/cuda-load" "$bin/rm-client" "$here/train.py" "$here/pin_load.py" "$work/tools/"
 # tools ID: puts the programs into a container's root file system.
 tools() {
     rootfs "$1"
@@ -221,6 +221,19 @@ training() {
     measure examples_per_s python3 @train.py 4
     check "PyTorch training: at least 0.995x" at_least "$(ratio "$inside" "$outside")" 0.995
     stop_compared
+}
+
+pinned() {
+    local drifts_before outside inside
+    [ -n "$has_torch" ] || { skip "pinned: no PyTorch"; return; }
+    title "memory: what a program pins of its own, in 9 threads"
+    drifts_before=$(drifts)
+    outside=$(python3 "$work/tools/pin_load.py" 2>&1 | tail -n 2)
+    inside=$(run pinned --env EGPU_DEVICES=0 --env EGPU_MEMORY=16GiB -- python3 /tmp/pin_load.py 2>&1 | tail -n 5)
+    printf '%s\n%s\n' "outside (copies checked; microseconds to register and unregister 1 MiB):" "$outside" "inside:" "$inside"
+    check "all that was pinned reaches the card and comes back" contains "$inside" "$(head -n 1 <<<"$outside")"
+    check "nothing drifts" [ "$(drifts)" = "${drifts_before:-unknown}" ]
+    stop pinned
 }
 
 many() {

@@ -246,11 +246,12 @@ pub const ESCAPES: &[Escape] = &[
         0x27,
         Action::Continue(
             "pins pages of the caller's own address space, which the kernel finds only in the caller's place. Let through \
-             for class 0x71 (pinned memory) under a free handle in a client of the container's, counted, and refused for every other; a thread that \
-             rewrites class or client meanwhile gets no video memory without CAP_SYS_ADMIN: class 0x40 fails, and tells the \
+             for class 0x71 (pinned memory), charged, and refused for every other. The caller's struct is made to name a client of the mediator's own, the \
+             only one on the control file that the card's file is registered with, and a free handle in it; a thread that \
+             rewrites it meanwhile can name no other client, and gets no video memory without CAP_SYS_ADMIN: class 0x40 fails, and tells the \
              size of the card's heap in `limit`; up to driver 580 class 0xf3 aliases what its owner has exported to an \
-             NVLink fabric. Class 0x3e, memory of the host's, and a greater length it does get: the driver is asked afterwards \
-             what the handle is (controls 0xd02, 0x410110), and for memory under another one (0xd05); what is not as it was asked for is freed, and ends the container",
+             NVLink fabric, and the mediator exports nothing. What has come into that client (control 0xd05) is moved to where the program wants it if it is \
+             what was asked for (controls 0xd02, 0x410110); anything else, memory of the host's (class 0x3e) or a greater length, is freed, and ends the container",
         ),
         &[layout(56, Some(40)).with_descriptors(&[descriptor(48, NoFile::Negative)])],
         "registers the program's memory",
@@ -387,7 +388,7 @@ pub const ESCAPES: &[Escape] = &[
         0xc9,
         Action::Execute,
         &[layout(4, None).with_descriptors(&[descriptor(0, NoFile::Never)])],
-        "gives a file the rights of a control file; (0xc9, 4) is DRM's",
+        "gives a file the rights of a control file, a card's file those of the mediator's for pinned memory; (0xc9, 4) is DRM's",
     ),
     // The descriptor of an OS event is a key beside the client's handle and never looked up, so its number stays as it is.
     os("NV_ESC_ALLOC_OS_EVENT", 0xce, Action::Execute, &[layout(16, Some(12))], "an event for a client")
