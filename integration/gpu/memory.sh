@@ -228,6 +228,7 @@ pinned() {
     [ -n "$has_torch" ] || { skip "pinned: no PyTorch"; return; }
     title "memory: what a program pins of its own, in 9 threads"
     drifts_before=$(drifts)
+    tools pinned
     outside=$(python3 "$work/tools/pin_load.py" 2>&1 | tail -n 2)
     inside=$(run pinned --env EGPU_DEVICES=0 --env EGPU_MEMORY=16GiB -- python3 /tmp/pin_load.py 2>&1 | tail -n 5)
     printf '%s\n%s\n' "outside (copies checked; microseconds to register and unregister 1 MiB):" "$outside" "inside:" "$inside"
