@@ -35,7 +35,7 @@ const CONTROL: u64 = 1;
 const WAKE: u64 = 2;
 const PROCESSES: u64 = 3;
 const TIMER: u64 = 4;
-const OVERDUE: u64 = 5;
+const BEAT: u64 = 5;
 const LEDGER: u64 = 6;
 const EPOCH: u64 = 7;
 /// Listeners are numbered from here.
@@ -101,7 +101,7 @@ impl Events {
         epoll.add(mediation.outbox.waker(), readable(WAKE))?;
         epoll.add(&mediation.processes.ended().0, readable(PROCESSES))?;
         epoll.add(&timer, readable(TIMER))?;
-        epoll.add(mediation.processes.overdue(), readable(OVERDUE))?;
+        epoll.add(mediation.processes.beat(), readable(BEAT))?;
         epoll.add(scheduler.watch(), readable(LEDGER))?;
         epoll.add(scheduler.epoch(), readable(EPOCH))?;
         Ok(Self {
@@ -157,7 +157,7 @@ impl Events {
                         }
                     }
                     TIMER => self.tick()?,
-                    OVERDUE => self.end_hold_up(),
+                    BEAT => self.end_hold_up(),
                     LEDGER => self.scheduler.changed(&self.mediation.session)?,
                     EPOCH => self.scheduler.epoch_began(&self.mediation.session)?,
                     listener => self.hung_up(listener)?,
@@ -172,14 +172,15 @@ impl Events {
 
     /// Processes into which the kernel does not let anybody look are killed: what they have cannot be counted.
     fn end_hold_up(&self) {
-        for process in self.mediation.processes.hold_up(LOOK_LIMIT) {
+        let (holding, again) = self.mediation.processes.hold_up(self.mediation.is_paused());
+        for process in holding {
             let reason = format!("it could not be looked into for {} s", LOOK_LIMIT.as_secs());
             let (pid, pid_in_container, reason) = (process.pid, process.pid_in_container(), KillReason::Drift(reason));
             let told = Some(0);
             self.mediation.outbox.put(FromMediator::Kill { pid, pid_in_container, reason, told }, Some(process));
         }
         // Others may have the same memory, and hold up looks in turn. Who they are, only a look could tell.
-        if !self.mediation.is_paused() && self.mediation.processes.is_held_up(LOOK_LIMIT * 2) {
+        if again {
             let text = "nobody can look into it, though those who hold that up were killed".to_owned();
             self.mediation.outbox.put(FromMediator::EndContainer { text }, None);
         }

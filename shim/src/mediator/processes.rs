@@ -10,7 +10,6 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use nix::sys::{
@@ -23,7 +22,7 @@ use nvidia_glue::{
 };
 
 use super::{
-    looks_into::LooksInto,
+    looks_into::{HeldUp, LooksInto},
     maps::{self, Memory},
     pid_namespaces::{numbers, pids},
 };
@@ -75,19 +74,16 @@ impl ProcessTable {
         Ok(Self { cgroups, ended, next_token: AtomicU64::new(0), known: Mutex::default(), looks })
     }
 
-    /// Ready when [`ProcessTable::hold_up`] may have something.
-    pub(super) fn overdue(&self) -> &TimerFd {
-        self.looks.overdue()
+    /// Ready when [`ProcessTable::hold_up`] is to be called.
+    pub(super) fn beat(&self) -> &TimerFd {
+        self.looks.beat()
     }
 
-    /// The container's processes that have held up a look since `limit`.
-    pub(super) fn hold_up(&self, limit: Duration) -> Vec<Arc<Process>> {
-        self.looks.held_up(limit).into_iter().filter_map(|pid| self.process(Pid(pid))).collect()
-    }
-
-    /// Whether a look is held up since then, whoever does it.
-    pub(super) fn is_held_up(&self, limit: Duration) -> bool {
-        !self.looks.held_up(limit).is_empty()
+    /// A beat of [`ProcessTable::beat`] has passed: the container's processes that have held up a look for too long by now, and whether one has done so for
+    /// as long once more, whoever it is.
+    pub(super) fn hold_up(&self, is_paused: bool) -> (Vec<Arc<Process>>, bool) {
+        let HeldUp { pids, again } = self.looks.pass(is_paused);
+        (pids.into_iter().filter_map(|pid| self.process(Pid(pid))).collect(), again)
     }
 
     /// A process of the container's, known or not.
@@ -293,18 +289,17 @@ mod tests {
         let cgroup = tempfile::tempdir().unwrap();
         let processes = table(cgroup.path());
         let own = nix::unistd::getpid().as_raw();
-        let held_up = |limit| -> Vec<i32> { processes.hold_up(limit).iter().map(|process| process.pid).collect() };
-        processes
-            .looks
-            .looking(&[own], || assert_eq!(held_up(Duration::ZERO), [0; 0], "it is none of the container's"));
+        let held_up = || {
+            let told = (0..10).map(|_| processes.hold_up(false)).find(|(held_up, again)| !held_up.is_empty() || *again);
+            told.map(|(held_up, again)| (held_up.iter().map(|process| process.pid).collect::<Vec<_>>(), again))
+        };
+        processes.looks.looking(&[own], || assert_eq!(held_up(), None, "it is none of the container's"));
         fs::write(cgroup.path().join("cgroup.procs"), format!("1\n{own}\n")).unwrap();
-        assert_eq!(held_up(Duration::ZERO), [0; 0], "nobody is looked into");
+        assert_eq!(held_up(), None, "nobody is looked into");
         processes.looks.looking(&[own], || {
-            assert_eq!(held_up(Duration::from_secs(3600)), [0; 0], "not for long enough");
-            processes.looks.looking(&[own], || assert_eq!(held_up(Duration::ZERO), [own], "each once"));
-            assert!(processes.overdue().get().unwrap().is_some());
+            processes.looks.looking(&[own], || assert_eq!(held_up(), Some((vec![own], false)), "each once"));
+            assert_eq!(held_up(), Some((vec![own], true)));
         });
-        assert!(processes.overdue().get().unwrap().is_none(), "nothing runs while nobody is looked into");
     }
 
     #[test]
