@@ -4,7 +4,12 @@ use std::time::Duration;
 
 use super::world::{MIB, Machine, range};
 use crate::{
-    mediate::{Answer, Drift, DriftKind, Stopped, locks::lock, looks::tests::Told, managed::PATIENCE},
+    mediate::{
+        Answer, Drift, DriftKind, Stopped,
+        locks::lock,
+        looks::tests::Told,
+        managed::{MOST, PATIENCE},
+    },
     rm::{Handle, Node},
 };
 
@@ -45,6 +50,32 @@ fn it_goes_with_its_process() {
     let pid = program.exit();
     container.session.process_ended(pid);
     assert_eq!(container.used(0), 0);
+}
+
+/// Each is kept open by the mediator, for as long as somebody has it.
+#[test]
+fn address_spaces_are_limited_in_number() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let uvm = program.uvm_file();
+    let mut children = Vec::new();
+    let refused = loop {
+        let child = program.fork();
+        match child.mmap(uvm, AT, 4096, AT) {
+            Answer::Continue => child.map_uvm(AT, 4096),
+            answer => break answer,
+        }
+        children.push(child);
+        assert!(children.len() <= MOST);
+    };
+    assert_eq!(refused, Answer::Errno(libc::ENOMEM));
+    assert_eq!((children.len(), container.used(0)), (MOST - 1, (MOST as u64 - 1) * 4096), "the first has one, too");
+    assert_eq!(container.session.reconcile(), []);
+    // What has ended makes room.
+    let gone = children.pop().unwrap().exit();
+    container.session.process_ended(gone);
+    assert_eq!(program.fork().mmap(uvm, AT, 4096, AT), Answer::Continue);
 }
 
 #[test]
