@@ -40,8 +40,8 @@ pub(super) fn handles(params: &[u8], at: &[usize]) -> Vec<Handle> {
 
 impl Session {
     /// A channel keeps the memory that its USERD is in, but goes with it (570 to 595) where that is pinned memory of the program's
-    /// (`NV01_MEMORY_SYSTEM_OS_DESCRIPTOR`). That is made without the mediator, so its end would not be seen, and whoever opens
-    /// and closes the gate would go on naming a channel that is not there. No program that was recorded has it there.
+    /// (`NV01_MEMORY_SYSTEM_OS_DESCRIPTOR`): whoever opens and closes the gate would go on naming a channel that is not there. No program that
+    /// was recorded has it there, and none may.
     ///
     /// The driver adds the offset to the memory's first physical address and asks no further (`kchannelCreateUserdMemDesc_GV100`,
     /// src/nvidia/src/kernel/gpu/fifo/arch/volta/kernel_channel_gv100.c, 525 to 595): beyond the memory's end the card would write into
