@@ -17,6 +17,7 @@ use std::{fmt, fs::File, io, os::fd::AsFd, sync::Arc};
 pub use cost::{ThreadCost, count_thread, thread_cost};
 pub use file_watch::{FileWatch, Watched};
 pub use nvidia::NvidiaDriver;
+pub(crate) use own_client::client_on;
 pub use own_client::{OpenClientError, open_own_client};
 pub(crate) use patch::LEAST_BUFFER;
 pub(crate) use raw::Raw;

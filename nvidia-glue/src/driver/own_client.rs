@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{Driver, DriverCall, OwnClient, patch};
+use super::{DeviceFile, Driver, DriverCall, OwnClient, patch};
 use crate::rm::{Abi, DriverRelease, Handle, Node, Status};
 
 /// `NV_ESC_RM_ALLOC` (src/nvidia/arch/nvalloc/unix/include/nv_escape.h).
@@ -42,6 +42,12 @@ pub enum OpenClientError {
 /// When the node cannot be opened or the driver refuses.
 pub fn open_own_client(driver: &dyn Driver, abi: &Abi) -> Result<OwnClient, OpenClientError> {
     let control = driver.open(Node::Control).map_err(OpenClientError::Open)?;
+    let client = client_on(driver, abi, &control)?;
+    Ok(OwnClient { control, client })
+}
+
+/// Allocates a client on a control file of the mediator's own.
+pub(crate) fn client_on(driver: &dyn Driver, abi: &Abi, control: &DeviceFile) -> Result<Handle, OpenClientError> {
     let (size, status_at): (u32, usize) = if abi.release() >= WITH_PARAMS_SIZE { (48, 40) } else { (40, 36) };
     let mut args = [0_u8; 48];
     let args = args.get_mut(..size as usize).ok_or(OpenClientError::NoHandle)?;
@@ -49,13 +55,13 @@ pub fn open_own_client(driver: &dyn Driver, abi: &Abi) -> Result<OwnClient, Open
         class.copy_from_slice(&ROOT_CLIENT.to_ne_bytes());
     }
     let call = DriverCall { command: read_write(RM_ALLOC, size), args, buffers: &mut [], files: &[] };
-    driver.ioctl(&control, call).map_err(OpenClientError::Call)?;
+    driver.ioctl(control, call).map_err(OpenClientError::Call)?;
     let status = Status(patch::u32_at(args, status_at).ok_or(OpenClientError::NoHandle)?);
     if !status.is_ok() {
         return Err(OpenClientError::Refused { status });
     }
     match patch::u32_at(args, OBJECT_NEW) {
-        Some(handle) if handle != 0 => Ok(OwnClient { control, client: Handle(handle) }),
+        Some(handle) if handle != 0 => Ok(Handle(handle)),
         _ => Err(OpenClientError::NoHandle),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Answer, Session, UnknownKind,
-    call::{End, Flight},
+    call::{End, Flight, errno},
     context,
     kernel_mappings::ContextDmaFields,
     locks::{Name, lock},
@@ -112,14 +112,30 @@ impl Session {
         self.finish_made(flight, made)
     }
 
-    /// The class of an object, as the driver has it (`NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO` {object, what is asked, answer}).
-    pub(super) fn class_of(&self, file: &DeviceFile, client: Handle, object: Handle) -> Option<u32> {
+    /// The class of an object, as the driver has it (`NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO` {object, what is asked, answer}); `None`: there is
+    /// none.
+    pub(super) fn class_of(&self, file: &DeviceFile, client: Handle, object: Handle) -> Result<Option<u32>, End> {
         const GET_HANDLE_INFO: u32 = 0xd02;
         const CLASS: u32 = 2;
         let mut params = vec![0; 16];
         let _ = write_u32(&mut params, 0, object.0) && write_u32(&mut params, 4, CLASS);
-        let (status, params) = self.raw(file, client).control(client, GET_HANDLE_INFO, params).ok()?;
-        read_u32(&params, 8).filter(|_| status.is_ok())
+        let asked = self.raw(file, client).control(client, GET_HANDLE_INFO, params);
+        match asked.map_err(errno)? {
+            (Status::OBJECT_NOT_FOUND, _) => Ok(None),
+            (status, params) if status.is_ok() => Ok(read_u32(&params, 8)),
+            (status, _) => Err(End::Status(status)),
+        }
+    }
+
+    /// An object may be duplicated or imported below a device, a subdevice or the client itself, one that is there. From 575.51 to 595 the driver
+    /// keeps its locks for good when the parent of a duplicate does not exist, and no process of the host gets a call through any more
+    /// (`serverCopyResource`, src/nvidia/src/libraries/resserv/src/rs_server.c). For whoever has the client locked.
+    pub(super) fn is_parent(&self, client: Handle, parent: Handle) -> Result<(), End> {
+        if !lock(&self.accounts).knows_client(client) {
+            return Err(End::Status(Status::INVALID_CLIENT));
+        }
+        let is_there = parent == client || lock(&self.topology).is_device(client, parent);
+        if is_there { Ok(()) } else { Err(End::Status(Status::OBJECT_NOT_FOUND)) }
     }
 
     /// What the account does not know is an object that the driver has made for another one's sake: the group of a channel without one, the
@@ -128,6 +144,7 @@ impl Session {
     pub(super) fn dup(&self, flight: &mut Flight<'_>, dup: Dup) -> Result<Answer, End> {
         let source = ObjectName::new(dup.source_client, dup.source_object);
         let prepare = |_: &Flight<'_>| {
+            self.is_parent(dup.client, dup.parent)?;
             let mut accounts = lock(&self.accounts);
             let reservation = accounts.reserve_duplicate(source, dup.client)?;
             drop(accounts);

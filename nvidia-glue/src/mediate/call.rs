@@ -2,11 +2,11 @@
 
 use std::{cell::RefCell, fs::File, io, sync::Arc};
 
-use super::{Answer, Caller, CallerError, Pid, making::Made, pinned::Staged};
+use super::{Answer, Caller, CallerError, Pid, making::Made};
 use crate::{
     driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder, LEAST_BUFFER},
     rm::{
-        Call, Status,
+        Call, Handle, Status,
         decode::Row,
         layout::{Descriptor, Direction, Pointer, read_u64},
     },
@@ -108,8 +108,8 @@ pub(super) struct Flight<'a> {
     pub(super) has_failed: bool,
     /// What has been made for the caller, to be unmade should it never hear of it.
     pub(super) made: Vec<Made>,
-    /// What the kernel is to pin for the caller.
-    pub(super) pinning: Option<Staged>,
+    /// What the kernel is to pin for the caller, by its handle in the staging client.
+    pub(super) pinning: Option<Handle>,
 }
 
 /// Where a buffer came from.

@@ -180,10 +180,14 @@ impl Session {
         token: &Token,
         index: u32,
     ) -> Result<Answer, End> {
-        let prepare = |_: &Flight<'_>| Ok(lock(&self.accounts).reserve_import(token.id, index, control.client)?.into());
+        let parent = Handle(read_u32(flight.params(), layout.parent).unwrap_or(0));
+        let prepare = |_: &Flight<'_>| {
+            self.is_parent(control.client, parent)?;
+            Ok(lock(&self.accounts).reserve_import(token.id, index, control.client)?.into())
+        };
         let making = Making {
             client: control.client,
-            parent: Handle(read_u32(flight.params(), layout.parent).unwrap_or(0)),
+            parent,
             handle: (Holder::Buffer(0), layout.objects),
             size: None,
             prepare: &prepare,
@@ -207,6 +211,7 @@ impl Session {
         let parent = Handle(read_u32(flight.params(), layout.parent).unwrap_or(0));
         let names = [Name::Client(client), Name::Export(token.id)];
         let made = self.locks.with(&names, || -> Result<Vec<Made>, End> {
+            self.is_parent(client, parent)?;
             let mut reserved = Vec::new();
             for (index, _) in objects {
                 let asked = lock(&self.accounts).reserve_import(token.id, *index, client);

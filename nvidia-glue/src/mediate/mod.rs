@@ -31,6 +31,7 @@ mod overrides;
 mod people;
 mod pieces;
 mod pinned;
+mod pins_under_way;
 mod processes;
 mod quota;
 mod raw;

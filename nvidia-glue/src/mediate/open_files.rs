@@ -79,6 +79,11 @@ impl OpenFiles {
         self.is_over = true;
     }
 
+    /// Whether that was said.
+    pub(super) const fn is_over(&self) -> bool {
+        self.is_over
+    }
+
     /// The number of a control file on which a client is to be made; a new one if there is none on it. `EMFILE` when there are too many.
     pub(super) fn control(&mut self, file: &DeviceFile, pid: Pid) -> io::Result<ControlFile> {
         for kept in self.controls.iter().rev() {

@@ -130,7 +130,7 @@ impl Session {
     /// wait for [`Session::look_for_closed_files`].
     pub fn compare(&self) -> Vec<Drift> {
         self.look_at_managed();
-        self.look_at_what_is_pinned();
+        self.look_into_staging();
         if lock(&self.accounts).has_freed_while_mapped() {
             self.drop_gone_host_mappings();
         }

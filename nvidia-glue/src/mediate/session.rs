@@ -25,7 +25,7 @@ use super::{
     managed::{Found, Progress, Spaces},
     open_files::OpenFiles,
     people::People,
-    pinned::{Staged, UnderWay},
+    pins_under_way::UnderWay,
     setup::host_memory_limit,
     staging::Staging,
     topology::Topology,
@@ -107,7 +107,7 @@ impl fmt::Debug for Session {
 pub struct Undo {
     file: DeviceFile,
     made: Vec<Made>,
-    pinning: Option<Staged>,
+    pinning: Option<Handle>,
 }
 
 /// Whether a command is one of those that a control file or a card's takes (`NV_IOCTL_MAGIC`), by its bare number; else UVM's.
@@ -182,7 +182,7 @@ impl Session {
         let mut undo = None;
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
         lock(&self.accounts).thread_called(caller.thread());
-        let answer = self.thread_is_back(caller.thread()).and_then(|()| match *stopped {
+        let answer = self.thread_is_back(caller).and_then(|()| match *stopped {
             Stopped::Ioctl { fd, command, argument } => self.ioctl(caller, (fd, command, argument), &mut undo),
             Stopped::Mmap { .. } => self.mmap(caller, stopped),
         });
@@ -403,8 +403,12 @@ impl Session {
             let files = lock(&self.files);
             files.has_controls() || !files.all_tokens().is_empty()
         };
+        let keeps_client = self.known_staging().is_some_and(|staging| lock(&staging.client).is_some());
         let accounts = lock(&self.accounts);
-        keeps_files || accounts.cards().any(|(_, usage)| usage.used.0 > 0) || accounts.has_freed_while_mapped()
+        keeps_files
+            || keeps_client
+            || accounts.cards().any(|(_, usage)| usage.used.0 > 0)
+            || accounts.has_freed_while_mapped()
     }
 
     /// What the container uses now.

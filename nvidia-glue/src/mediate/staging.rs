@@ -1,8 +1,10 @@
 //! Where the kernel makes what only it can make, in the program's place (`NV_ESC_RM_ALLOC_MEMORY`): a client of the mediator's own.
 //!
 //! The kernel reads that call from the program's memory, whose other threads can make any such call of it. What they cannot choose is the clients
-//! that it may name: those of the control file that the card's file was registered with, which is this one's. There is nothing else in it. So
-//! nothing that comes into it is hidden, and nothing is there to be named that matters (`osapi.c`, `rmclientValidate` in client.c).
+//! that it may name: those of the control file that the card's file was registered with, which is this one's (`osapi.c`, `rmclientValidate` in
+//! client.c). There is nothing else in it. So nothing that comes into it is hidden, and nothing is there to be named that matters.
+//!
+//! The client is there only while such calls are made: whoever has a card's file outside the container finds none otherwise.
 
 use std::{
     collections::BTreeMap,
@@ -17,51 +19,59 @@ use super::{
 };
 use crate::{
     account::Card,
-    driver::{OpenClientError, OwnClient, Raw, open_own_client},
+    driver::{DeviceFile, Holder, OpenClientError, Raw, client_on},
     rm::{
         Handle, Node, Status,
         layout::{read_u32, write_u32},
     },
 };
 
-/// `NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE` {parent, class, child}. The classes are the driver's internal ones, the same in every release
-/// (src/nvidia/generated/g_system_mem_nvoc.h, g_os_desc_mem_nvoc.h).
+/// `NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE` {parent, class, child}.
 const GET_CHILD_HANDLE: u32 = 0xd05;
-const INTERNAL_SYSTEM_MEMORY: u32 = 0x7a98;
-const INTERNAL_OS_DESCRIPTOR: u32 = 0xb3_dacd;
-/// All that the call can make of memory (docs/driver-facts.md).
-pub(super) const INTERNAL_CLASSES: [u32; 2] = [INTERNAL_SYSTEM_MEMORY, INTERNAL_OS_DESCRIPTOR];
+/// The driver's internal classes of all that the call can make below a device without CAP_SYS_ADMIN, the same in every release from 525 to 595
+/// (src/nvidia/generated): `SystemMemory` (class 0x3e), `OsDescMemory` (0x71), `RegisterMemory` (0x3f), `VirtualMemoryRange` (0x70, and 0x40 as a
+/// dummy), `FlaMemory` (0xf3, to 580). Of one that a release does not have the driver says that there is no child.
+const INTERNAL_CLASSES: [u32; 5] = [0x7a98, 0xb3_dacd, 0x40_d457, 0x70_32c6, 0xe6_1ee1];
 /// Handles of devices; any that no object of the kernel's making is to have.
 const DEVICES: u32 = 0xe692_0000;
 
-/// The client, and the control file that it lives on, which no process of the container has.
+/// The control file that cards' files are registered with, which no process of the container has, and the client on it.
 #[derive(Debug)]
 pub(super) struct Staging {
-    own: OwnClient,
-    devices: Mutex<BTreeMap<Card, Handle>>,
-    /// Held while what is in it is taken out.
-    pub(super) turn: Mutex<()>,
+    pub(super) control: DeviceFile,
+    /// Locked while something is put in or taken out.
+    pub(super) client: Mutex<Option<StagingClient>>,
 }
 
-impl Staging {
-    pub(super) const fn client(&self) -> Handle {
-        self.own.client
-    }
+/// A client, and its devices of the cards.
+#[derive(Debug)]
+pub(super) struct StagingClient {
+    pub(super) client: Handle,
+    devices: BTreeMap<Card, Handle>,
+    /// What was dealt with and could not be freed.
+    pub(super) left: Option<Handle>,
+}
 
-    pub(super) fn devices(&self) -> Vec<Handle> {
-        lock(&self.devices).values().copied().collect()
-    }
+/// The driver does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Unsaid;
+
+/// What is staged, as the driver says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) class: u32,
+    pub(super) bytes: u64,
 }
 
 impl Session {
     /// `NV_ESC_REGISTER_FD`: a card's file is registered with the staging client's control file, not with the container's own. Only pinning
     /// needs it; events, which can be had on such a file, too, are made on the control file ([`Session::on_control_file`]).
     pub(super) fn register_file(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
-        flight.duplicate_files(self.driver.as_ref(), crate::driver::Holder::Args, flight.row.descriptors())?;
+        flight.duplicate_files(self.driver.as_ref(), Holder::Args, flight.row.descriptors())?;
         let is_card = matches!(flight.file.node, Node::Card(_));
         // Any other the driver refuses.
         if let Some(named) = flight.files.first_mut().filter(|named| is_card && named.file.node == Node::Control) {
-            named.file = self.staging()?.own.control.clone();
+            named.file = self.staging()?.control.clone();
         }
         flight.execute(self.driver.as_ref())?;
         flight.finish()
@@ -75,79 +85,121 @@ impl Session {
         }
     }
 
-    /// The staging client; made when it is first needed.
+    /// Where the client is, if there is one; opened when it is first needed, and the same ever after.
     pub(super) fn staging(&self) -> Result<Arc<Staging>, End> {
         let mut staging = lock(&self.staging);
         if let Some(staging) = staging.as_ref() {
             return Ok(Arc::clone(staging));
         }
-        let own = open_own_client(self.driver.as_ref(), &self.abi).map_err(|error| match error {
-            OpenClientError::Open(error) | OpenClientError::Call(error) => errno(error),
-            OpenClientError::Refused { .. } | OpenClientError::NoHandle => End::Errno(libc::EIO),
-        })?;
-        let made = Arc::new(Staging { own, devices: Mutex::default(), turn: Mutex::default() });
+        if lock(&self.files).is_over() {
+            return Err(End::Errno(libc::EBADF));
+        }
+        let control = self.driver.open(Node::Control).map_err(errno)?;
+        let made = Arc::new(Staging { control, client: Mutex::default() });
         *staging = Some(Arc::clone(&made));
         Ok(made)
     }
 
-    /// The staging client, if there is one.
+    /// The same, unless nobody has needed it yet.
     pub(super) fn known_staging(&self) -> Option<Arc<Staging>> {
         lock(&self.staging).clone()
     }
 
-    /// Its device of a card; made when it is first needed.
-    pub(super) fn staging_device(&self, staging: &Staging, card: Card) -> Result<Handle, End> {
-        let mut devices = lock(&staging.devices);
-        if let Some(device) = devices.get(&card) {
-            return Ok(*device);
-        }
+    /// The client and its device of a card, made where they are not there.
+    pub(super) fn staging_device(
+        &self,
+        staging: &Staging,
+        client: &mut Option<StagingClient>,
+        card: Card,
+    ) -> Result<(Handle, Handle), End> {
         let own = self.grant.get(card).ok_or(End::Status(Status::INVALID_DEVICE))?;
-        let params = device_params(own.device_instance());
-        let handle = Handle(DEVICES + u32::from(card.0));
-        let made = self.raw_staging(staging).alloc(staging.client(), handle, DEVICE, params);
+        if lock(&self.files).is_over() {
+            return Err(End::Errno(libc::EBADF));
+        }
+        let client = match client {
+            Some(client) => client,
+            None => {
+                let made = client_on(self.driver.as_ref(), &self.abi, &staging.control);
+                let made = made.map_err(|error| match error {
+                    OpenClientError::Open(error) | OpenClientError::Call(error) => errno(error),
+                    OpenClientError::Refused { status } => End::Status(status),
+                    OpenClientError::NoHandle => End::Errno(libc::EIO),
+                })?;
+                client.insert(StagingClient { client: made, devices: BTreeMap::new(), left: None })
+            }
+        };
+        if let Some(device) = client.devices.get(&card) {
+            return Ok((client.client, *device));
+        }
+        let (handle, params) = (Handle(DEVICES + u32::from(card.0)), device_params(own.device_instance()));
+        let made = self.raw(&staging.control, client.client).alloc(client.client, handle, DEVICE, params);
         match made.map_err(errno)? {
             (status, device) if status.is_ok() => {
-                devices.insert(card, device);
-                Ok(device)
+                client.devices.insert(card, device);
+                Ok((client.client, device))
             }
             (status, _) => Err(End::Status(status)),
         }
     }
 
     /// Calls in the staging client.
-    pub(super) fn raw_staging<'a>(&'a self, staging: &'a Staging) -> Raw<'a> {
-        self.raw(&staging.own.control, staging.client())
+    pub(super) fn raw_staging<'a>(&'a self, staging: &'a Staging, client: &StagingClient) -> Raw<'a> {
+        self.raw(&staging.control, client.client)
     }
 
-    /// The object of an internal class below a device of the staging client that has the lowest handle.
-    pub(super) fn lowest_staged(&self, staging: &Staging, device: Handle, class: u32) -> Option<Handle> {
-        let mut params = vec![0; 12];
-        let _ = write_u32(&mut params, 0, device.0) && write_u32(&mut params, 4, class);
-        let asked = self.raw_staging(staging).control(staging.client(), GET_CHILD_HANDLE, params);
-        let (status, params) = asked.ok()?;
-        let child = Handle(read_u32(&params, 8).filter(|_| status.is_ok())?);
-        (child != Handle::NONE).then_some(child)
-    }
-
-    /// The class and the length, in bytes, of what is staged, as the driver says.
-    pub(super) fn what_is_staged(&self, staging: &Staging, staged: Handle) -> (Option<u32>, Option<u64>) {
-        let class = self.class_of(&staging.own.control, staging.client(), staged);
-        let pages = self.raw_staging(staging).memory_pages(staged).ok().flatten();
-        (class, pages.map(|pages| u64::from(pages) * 4096))
-    }
-
-    /// The container has ended: frees the staging client with all that is left in it. Whether the driver still has it.
-    pub(super) fn end_staging(&self) -> bool {
-        let Some(staging) = lock(&self.staging).take() else { return false };
-        let _turn = lock(&staging.turn);
-        self.cancel_pinning();
-        // Whether that was of use, the next question tells.
-        let _ = self.raw_staging(&staging).free(staging.client());
-        let is_gone = matches!(self.driver.client_exists(&self.own, staging.client()), Ok(false));
-        if !is_gone {
-            // To be tried again.
-            *lock(&self.staging) = Some(Arc::clone(&staging));
+    /// Something that is in the staging client, whatever it is.
+    ///
+    /// # Errors
+    /// When it cannot be told whether there is anything.
+    pub(super) fn any_staged(&self, staging: &Staging, client: &StagingClient) -> Result<Option<Handle>, Unsaid> {
+        for device in client.devices.values() {
+            for class in INTERNAL_CLASSES {
+                let mut params = vec![0; 12];
+                let _ = write_u32(&mut params, 0, device.0) && write_u32(&mut params, 4, class);
+                let asked = self.raw_staging(staging, client).control(client.client, GET_CHILD_HANDLE, params);
+                match asked.map_err(|_| Unsaid)? {
+                    (Status::OBJECT_NOT_FOUND, _) => {}
+                    (status, params) if status.is_ok() => {
+                        let child = read_u32(&params, 8).filter(|child| *child != 0);
+                        return child.map(|child| Some(Handle(child))).ok_or(Unsaid);
+                    }
+                    _ => return Err(Unsaid),
+                }
+            }
         }
-        !is_gone
+        Ok(None)
+    }
+
+    /// What is staged under a handle, whose length matters only if it is pinned memory; `None`: nothing.
+    ///
+    /// # Errors
+    /// When the driver does not say.
+    pub(super) fn what_is_staged(
+        &self,
+        staging: &Staging,
+        client: &StagingClient,
+        staged: Handle,
+    ) -> Result<Option<Found>, Unsaid> {
+        let Some(class) = self.class_of(&staging.control, client.client, staged).map_err(|_| Unsaid)? else {
+            return Ok(None);
+        };
+        let pages = self.raw_staging(staging, client).memory_pages(staged).map_err(|_| Unsaid)?;
+        match pages {
+            Some(pages) => Ok(Some(Found { class, bytes: u64::from(pages) * 4096 })),
+            None if class == crate::rm::classes::OS_DESCRIPTOR => Err(Unsaid),
+            None => Ok(Some(Found { class, bytes: 0 })),
+        }
+    }
+
+    /// Frees the client with all that is in it. Whether the driver has it still.
+    pub(super) fn end_staging_client(&self, staging: &Staging, client: &mut Option<StagingClient>) -> bool {
+        let Some(known) = client else { return false };
+        // Whether that was of use, the next question tells.
+        let _ = self.raw_staging(staging, known).free(known.client);
+        let is_left = !matches!(self.driver.client_exists(&self.own, known.client), Ok(false));
+        if !is_left {
+            *client = None;
+        }
+        is_left
     }
 }

@@ -68,6 +68,12 @@ impl Topology {
         self.find(client, card, Place::Device)
     }
 
+    /// Whether the object is a device or subdevice.
+    pub(super) fn is_device(&self, client: Handle, object: Handle) -> bool {
+        let placed = self.clients.get(&client).and_then(|objects| objects.get(&object));
+        placed.is_some_and(|placed| matches!(placed.place, Place::Device | Place::Subdevice))
+    }
+
     /// The card that the object is a device of, if it is one.
     pub(super) fn device_card(&self, client: Handle, object: Handle) -> Option<Card> {
         let placed = self.clients.get(&client)?.get(&object)?;

@@ -202,7 +202,8 @@ impl Processes for ProcessTable {
     }
 
     fn is_thread_running(&self, thread: i32) -> bool {
-        Path::new(&format!("/proc/{thread}")).exists()
+        // What cannot be told may run.
+        !matches!(Path::new(&format!("/proc/{thread}")).try_exists(), Ok(false))
     }
 
     fn share_memory(&self, one: Pid, other: Pid) -> io::Result<bool> {

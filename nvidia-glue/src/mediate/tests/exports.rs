@@ -21,12 +21,38 @@ fn export(context: &Context<'_, '_>, memory: u32, fd: i32) -> Result<(), Status>
 }
 
 fn import(context: &Context<'_, '_>, fd: i32) -> Result<u32, Status> {
+    import_below(context, fd, context.device)
+}
+
+fn import_below(context: &Context<'_, '_>, fd: i32, parent: u32) -> Result<u32, Status> {
     let mut params = [0; 20];
-    for (at, value) in [(0, fd.cast_unsigned()), (4, 1), (8, context.device), (12, context.device), (16, 0)] {
+    for (at, value) in [(0, fd.cast_unsigned()), (4, 1), (8, context.device), (12, parent), (16, 0)] {
         assert!(write_u32(&mut params, at, value));
     }
     let result = context.program.control(context.control, (context.client, context.client), 0x3d06, &mut params);
     result.map(|()| read_u32(&params, 16).unwrap())
+}
+
+/// The driver would keep its locks for good (575.51 to 595).
+#[test]
+fn nothing_is_imported_below_what_is_not_there() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let (owner, taker) = (program.context(0), program.context(0));
+    let memory = owner.memory(MIB).unwrap();
+    let token = program.open(Node::Control);
+    export(&owner, memory, token).unwrap();
+    for parent in [0, 0xdead, memory] {
+        assert_eq!(import_below(&taker, token, parent), Err(Status::OBJECT_NOT_FOUND), "{parent:#x}");
+        let mut many = [0; 652];
+        for (at, value) in [(0, token.cast_unsigned()), (4, parent), (648, 2)] {
+            assert!(write_u32(&mut many, at, value));
+        }
+        let result = program.control(taker.control, (taker.client, taker.client), 0x3d0c, &mut many);
+        assert_eq!(result, Err(Status::OBJECT_NOT_FOUND), "{parent:#x}");
+    }
+    import_below(&taker, token, taker.device).unwrap();
 }
 
 #[test]

@@ -410,3 +410,29 @@ fn what_the_driver_has_made_for_itself_is_not_duplicated_nor_given_out() {
     export(&context, pinned).unwrap();
     export(&other, duplicate).unwrap();
 }
+
+/// From 575.51 to 595 the driver keeps its locks for good when what is to be made of a duplicate has no parent: it must not get there.
+#[test]
+fn nothing_is_duplicated_or_imported_below_what_is_not_there() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let (context, other) = (program.context(0), program.context(0));
+    let memory = context.memory(MIB).unwrap();
+    let channel_group = other.group(GR);
+    let gone = program.alloc(other.control, (other.client, other.client, 0), 0x80, &mut device_params(0)).unwrap();
+    other.free(gone).unwrap();
+    spy.escapes(0x34);
+    for parent in [0, 0xdead, gone, channel_group] {
+        let duplicate = program.dup(other.control, (other.client, parent), (context.client, memory));
+        assert_eq!(duplicate, Err(Status::OBJECT_NOT_FOUND), "{parent:#x}");
+    }
+    assert!(spy.escapes(0x34).is_empty(), "the driver was not asked");
+    for parent in [other.client, other.device] {
+        program.dup(other.control, (other.client, parent), (context.client, memory)).unwrap();
+    }
+    let subdevice = other.object(0x2080, &mut [0; 4]).unwrap();
+    program.dup(other.control, (other.client, subdevice), (context.client, memory)).unwrap();
+    assert_eq!(spy.escapes(0x34).len(), 3);
+}

@@ -2,10 +2,19 @@
 
 use runtime_config::Bytes;
 
-use super::world::{Container, Context, MIB, Machine, Program, host_memory_params, result};
+use super::{
+    spy::Spy,
+    world::{Container, Context, MIB, Machine, Program, host_memory_params, result},
+};
 use crate::{
-    account::{Accounts, Card, ObjectLimits, ObjectName},
-    mediate::{Answer, Drift, DriftKind, Stopped, locks::lock, pinned::MOST},
+    account::{Accounts, Card, ObjectLimits},
+    driver::{DeviceFile, DriverCall, FileField, Holder},
+    mediate::{
+        Answer, Drift, DriftKind, Stopped,
+        locks::lock,
+        pinned::MOST,
+        pins_under_way::{Names, Pinning},
+    },
     rm::{
         Handle, Node, Status,
         layout::{read_u32, write_u32, write_u64},
@@ -197,8 +206,8 @@ fn nothing_is_hidden_under_another_name() {
     pin(&second, card_of(&second), 0x70, MIB).unwrap();
     pin(&context, card, 0x71, MIB).unwrap();
     context.free(0x71).unwrap();
-    for (class, length) in [(0x3e_u32, MIB), (0x71, MIB), (0x3e, 8 * MIB)] {
-        let limit = u32::try_from(length - 1).unwrap();
+    for (class, length) in [(0x3e_u32, MIB), (0x71, MIB), (0x3e, 8 * MIB), (0x40, 0)] {
+        let limit = u32::try_from(length.max(4096) - 1).unwrap();
         let words = [(CLASS, class), (OBJECT, u32::MAX), (LIMIT, limit)];
         assert_eq!(pin_rewritten(&context, card, (0x72, MIB), &words), Status::OK);
         container.session.look_at_what_is_pinned();
@@ -290,7 +299,7 @@ fn another_thread_may_use_it_first() {
     pin(&context, card_of(&context), 0x70, MIB).unwrap();
     lent.map(uvm, 1 << 30, MIB, 0x70).unwrap();
     assert_eq!(
-        (host(&container), pinned(&container), container.session.pinning.len()),
+        (host(&container), pinned(&container), container.session.pinning.waiting()),
         (MIB / 128 + OBJECT_COST, 1, 0)
     );
 }
@@ -310,7 +319,7 @@ fn what_has_nowhere_to_go_is_let_go_of() {
         assert!(container.session.raw(&kept.file, client).free(object).unwrap().is_ok());
         any_call(&context);
         assert_eq!((drifts(&container), host(&container), pinned(&container)), (vec![], 0, 0));
-        assert_eq!(container.session.pinning.len(), 0);
+        assert_eq!(container.session.pinning.open(), 0);
     }
 }
 
@@ -365,6 +374,141 @@ fn what_the_driver_says_is_what_counts() {
     assert_eq!((host(&container), drifts(&container)), (MIB / 128 + OBJECT_COST, vec![]));
 }
 
+/// A call that the kernel has not looked at yet, as when its struct is in a page that does not come; its handle in the staging client.
+fn stuck(context: &Context<'_, '_>, object: u32) -> Handle {
+    let (program, session) = (context.program, &context.program.container.session);
+    let (client, parent) = (Handle(context.client), Handle(context.device));
+    let reservation = lock(&session.accounts).pin(program.pid, client, MIB).unwrap();
+    let staging = session.staging().unwrap();
+    let place = session.staging_device(&staging, &mut lock(&staging.client), Card(0)).unwrap();
+    let call = Pinning {
+        names: Names { client, parent, object: Handle(object) },
+        card: Card(0),
+        thread: program.pid.0,
+        pid: program.pid,
+        length: MIB,
+        reservation: Some(reservation),
+    };
+    session.pinning.add(place, call).object
+}
+
+/// Something under a handle in the staging client, as a call makes it.
+fn make_staged(container: &Container, handle: Handle, class: u32) {
+    let staging = container.session.staging().unwrap();
+    let mut client = lock(&staging.client);
+    let (own, device) = container.session.staging_device(&staging, &mut client, Card(0)).unwrap();
+    let mut args = vec![0; 56];
+    for (at, value) in [(0, own.0), (4, device.0), (8, handle.0), (12, class), (48, u32::MAX)] {
+        assert!(write_u32(&mut args, at, value));
+    }
+    assert!(write_u64(&mut args, 32, MIB - 1));
+    let card = container.session.driver.open(Node::Card(container.inventory.cards[0].minor)).unwrap();
+    let register = |control: DeviceFile| {
+        let files = [FileField { holder: Holder::Args, offset: 0, file: control }];
+        let command = 3 << 30 | 4 << 16 | u32::from(b'F') << 8 | 0xc9;
+        let call = DriverCall { command, args: &mut [0; 4], buffers: &mut [], files: &files };
+        container.session.driver.ioctl(&card, call).unwrap();
+    };
+    register(staging.control.clone());
+    let command = 3 << 30 | 56 << 16 | u32::from(b'F') << 8 | 0x27;
+    let call = DriverCall { command, args: &mut args, buffers: &mut [], files: &[] };
+    container.session.driver.in_callers_place(&card, call).unwrap().unwrap();
+    assert_eq!(read_u32(&args, 40), Some(0));
+}
+
+/// What came under a call's handle may have been another thread's: its own may come yet.
+#[test]
+fn a_call_is_not_over_before_its_thread_is_back() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], MIB);
+    let (program, other) = (container.program(), container.program());
+    let context = program.context(0);
+    let lent = Context { program: &other, control: other.give(program.file_of(context.control)), ..context };
+    let handle = stuck(&lent, 0x80);
+    let words = [(OBJECT, handle.0)];
+    assert_eq!(pin_rewritten(&context, card_of(&context), (0x70, MIB), &words), Status::OK);
+    assert_eq!(any_call(&context), Answer::Return(0));
+    assert_eq!((pinned(&container), container.session.pinning.open(), drifts(&container)), (1, 1, vec![]));
+    context.free(0x80).unwrap();
+    for other_handle in [handle, Handle(0x99)] {
+        make_staged(&container, other_handle, 0x3e);
+        container.session.look_at_what_is_pinned();
+        assert_caught(&machine, &other, 0x3e, (MIB, MIB));
+    }
+    assert_eq!(any_call(&lent), Answer::Return(0));
+    assert_eq!((container.session.pinning.open(), host(&container)), (0, 0));
+}
+
+/// Whoever has a card's file outside the container finds nothing there when no such call is made.
+#[test]
+fn the_staging_client_is_there_while_calls_are_open() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], MIB);
+    let program = container.program();
+    let context = program.context(0);
+    let card = card_of(&context);
+    let client = || lock(&container.session.staging().unwrap().client).as_ref().map(|client| client.client);
+    assert_eq!(client(), None);
+    for _ in 0..2 {
+        pin(&context, card, 0x70, MIB).unwrap();
+        let known = client().unwrap();
+        container.session.reconcile();
+        assert_eq!(client(), Some(known), "its thread is not back");
+        context.free(0x70).unwrap();
+        // Somebody else's, whom nobody watches.
+        make_staged(&container, Handle(0x99), 0x3e);
+        assert_eq!(container.session.reconcile(), []);
+        assert!(matches!(drifts(&container).as_slice(), [Drift { kind: DriftKind::Pinned { .. }, .. }]));
+        assert_eq!((client(), machine.driver.host_memory_used()), (None, 0));
+        assert!(matches!(container.session.driver.client_exists(&container.session.own, known), Ok(false)));
+    }
+    assert_eq!((pinned(&container), host(&container)), (0, 0));
+}
+
+/// An interrupted call may be looked at when its thread has made another one by then.
+#[test]
+fn a_call_that_waits_no_more_says_nothing_of_a_later_one() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], MIB);
+    let program = container.program();
+    let context = program.context(0);
+    let handle = stuck(&context, 0x70);
+    program.goes_after_looks(0);
+    assert_eq!(any_call(&context), Answer::Errno(libc::EINTR));
+    program.comes_back();
+    assert_eq!((container.session.pinning.open(), pinned(&container)), (1, 1));
+    // It comes of it after all.
+    make_staged(&container, handle, 0x71);
+    assert_eq!(any_call(&context), Answer::Return(0));
+    assert_eq!((drifts(&container), container.session.pinning.open()), (vec![], 0));
+}
+
+/// The driver does not say what came of calls: none has failed, and nobody is ended for it.
+#[test]
+fn what_is_not_known_is_asked_again() {
+    const GET_CHILD_HANDLE: u32 = 0xd05;
+    const GET_HANDLE_INFO: u32 = 0xd02;
+    const GET_SURFACE_INFO: u32 = 0x41_0110;
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let card = card_of(&context);
+    for control in [GET_CHILD_HANDLE, GET_HANDLE_INFO, GET_SURFACE_INFO] {
+        pin(&context, card, 0x70, MIB).unwrap();
+        spy.refuse(control, Status::NO_MEMORY);
+        container.session.look_at_what_is_pinned();
+        assert_eq!(program.dup(context.control, (context.client, context.device), (context.client, 0x70)).ok(), None);
+        assert_eq!((container.session.pinning.open(), drifts(&container)), (1, vec![]));
+        spy.refuse_no_more();
+        assert_eq!(any_call(&context), Answer::Return(0));
+        assert_eq!((container.session.pinning.open(), drifts(&container)), (0, vec![]));
+        context.free(0x70).unwrap();
+        assert_eq!((pinned(&container), host(&container)), (0, 0));
+    }
+}
+
 #[test]
 fn calls_under_way_are_limited_in_number() {
     let machine = Machine::new(1);
@@ -372,16 +516,15 @@ fn calls_under_way_are_limited_in_number() {
     let (program, other) = (container.program(), container.program());
     let context = program.context(0);
     let card = card_of(&context);
-    for _ in 0..MOST {
-        container.session.pinning.add_of(other.pid, ObjectName::new(Handle(context.client), Handle(0x1000)), || {
-            lock(&container.session.accounts).pin(other.pid, Handle(context.client), MIB).unwrap()
-        });
+    let lent = Context { program: &other, ..context };
+    for object in 0x1000..0x1000 + u32::try_from(MOST).unwrap() {
+        stuck(&lent, object);
     }
     assert_eq!(pin(&context, card, 0x70, MIB), Err(Status::INSUFFICIENT_RESOURCES));
     other.exit();
     pin(&context, card, 0x70, MIB).unwrap();
     assert_eq!(any_call(&context), Answer::Return(0));
-    assert_eq!((container.session.pinning.len(), pinned(&container), drifts(&container)), (0, 1, vec![]));
+    assert_eq!((container.session.pinning.open(), pinned(&container), drifts(&container)), (0, 1, vec![]));
 }
 
 /// A signal has interrupted it before the kernel was told to execute it: the program makes the same call again.
@@ -392,14 +535,28 @@ fn what_nobody_hears_of_is_as_if_it_were_never_asked_for() {
     let program = container.program();
     let context = program.context(0);
     let card = card_of(&context);
+    // As its struct was left, it names the staging client.
+    let argument = program.put(&pin_args(&context, 0x70, MIB));
     for _ in 0..3 {
-        let argument = program.put(&pin_args(&context, 0x70, MIB));
         let stopped = Stopped::Ioctl { fd: card, command: 3 << 30 | 56 << 16 | u32::from(b'F') << 8 | 0x27, argument };
         let (_, undo) = container.session.handle_undoably(&program, &stopped);
         container.session.undo(undo.unwrap());
-        assert_eq!((host(&container), pinned(&container), container.session.pinning.len()), (0, 0, 0));
+        assert_eq!((host(&container), pinned(&container), container.session.pinning.open()), (0, 0, 0));
     }
-    pin(&context, card, 0x70, MIB).unwrap();
+    let staged = program.take(argument);
+    assert_ne!(read_u32(&staged, 0), Some(context.client));
+    let argument = program.put(&staged);
+    let again = Stopped::Ioctl { fd: card, command: 3 << 30 | 56 << 16 | u32::from(b'F') << 8 | 0x27, argument };
+    assert_eq!(program.handle(again), Answer::Return(0));
     assert_eq!(any_call(&context), Answer::Return(0));
     assert_eq!((host(&container), pinned(&container), drifts(&container)), (MIB / 128 + OBJECT_COST, 1, vec![]));
+    context.free(0x70).unwrap();
+    assert_eq!(pinned(&container), 0);
+    // Another thread's word is not taken for it.
+    let other = container.program();
+    let card = other.give(program.file_of(card));
+    let argument = other.put(&staged);
+    let stranger = Stopped::Ioctl { fd: card, command: 3 << 30 | 56 << 16 | u32::from(b'F') << 8 | 0x27, argument };
+    assert_eq!(other.handle(stranger), Answer::Return(0));
+    assert_eq!(Status(read_u32(&other.take(argument), 40).unwrap()), Status::INVALID_CLIENT);
 }

@@ -186,6 +186,10 @@ impl Spy {
         lock(&self.refused).insert(id, status);
     }
 
+    pub(super) fn refuse_no_more(&self) {
+        lock(&self.refused).clear();
+    }
+
     /// The same, but it is done all the same.
     pub(super) fn refuse_what_is_done(&self, id: u32, status: Status) {
         lock(&self.refused_though_done).insert(id, status);

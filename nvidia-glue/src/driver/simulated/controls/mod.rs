@@ -326,6 +326,8 @@ fn child_handle(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), 
     let class = match internal {
         0x00_7a98 => 0x3e,
         0xb3_dacd => 0x71,
+        // What class 40 is for those who are no administrators, made by `NV_ESC_RM_ALLOC_MEMORY`.
+        0x70_32c6 => 0x40,
         _ => return Err(Status::OBJECT_NOT_FOUND),
     };
     let objects = &state.client(file, client)?.objects;
