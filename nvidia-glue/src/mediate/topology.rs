@@ -2,6 +2,7 @@
 //!
 //! Only what matters to later calls is remembered: devices, subdevices, channels and their groups, and the driver's page about a card. What is remembered of an object
 //! that went with another one does no harm: the driver refuses whatever names it, and a handle that is used again is written anew.
+//! Devices and subdevices go with nothing but what they are below, so what is remembered of those is there.
 
 use std::collections::BTreeSet;
 

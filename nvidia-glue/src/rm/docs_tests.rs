@@ -38,7 +38,7 @@ A container with a quota makes these calls, and the mediator does one of four th
 - **executes** it itself, on a private copy of the arguments and on duplicates of the container's open files, and writes the results back.
   Whatever takes, frees, maps, shares or schedules is executed, so no thread of the container can change it after it was checked;
 - **continues** it: the kernel executes the container's own call. Only calls that are harmless whatever a racing thread turns their arguments into,
-  and the one that pins a program's memory, of which the driver is asked afterwards what came of it;
+  and the one that pins a program's memory, which is led into a client of the mediator's own;
 - **answers** it without the driver;
 - **refuses** it, with the status that the driver has for such a case.
 

@@ -248,10 +248,10 @@ pub const ESCAPES: &[Escape] = &[
             "pins pages of the caller's own address space, which the kernel finds only in the caller's place. Let through \
              for class 0x71 (pinned memory), charged, and refused for every other. The caller's struct is made to name a client of the mediator's own, the \
              only one on the control file that the card's file is registered with, and a free handle in it; a thread that \
-             rewrites it meanwhile can name no other client, and gets no video memory without CAP_SYS_ADMIN: class 0x40 fails, and tells the \
+             rewrites it meanwhile can name no other client, and gets no video memory without CAP_SYS_ADMIN: class 0x40 is a dummy then, which tells the \
              size of the card's heap in `limit`; up to driver 580 class 0xf3 aliases what its owner has exported to an \
              NVLink fabric, and the mediator exports nothing. What has come into that client (control 0xd05) is moved to where the program wants it if it is \
-             what was asked for (controls 0xd02, 0x410110); anything else, memory of the host's (class 0x3e) or a greater length, is freed, and ends the container",
+             what was asked for (controls 0xd02, 0x410110); anything else that the call can make (classes 0x3e, 0x3f, 0x40, 0x70, 0xf3), or a greater length, is freed, and ends the container",
         ),
         &[layout(56, Some(40)).with_descriptors(&[descriptor(48, NoFile::Negative)])],
         "registers the program's memory",
