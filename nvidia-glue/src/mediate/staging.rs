@@ -29,9 +29,9 @@ use crate::{
 /// `NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE` {parent, class, child}.
 const GET_CHILD_HANDLE: u32 = 0xd05;
 /// The driver's internal classes of all that the call can make below a device without CAP_SYS_ADMIN, the same in every release from 525 to 595
-/// (src/nvidia/generated): `SystemMemory` (class 0x3e), `OsDescMemory` (0x71), `RegisterMemory` (0x3f), `VirtualMemoryRange` (0x70, and 0x40 as a
-/// dummy), `FlaMemory` (0xf3, to 580). Of one that a release does not have the driver says that there is no child.
-const INTERNAL_CLASSES: [u32; 5] = [0x7a98, 0xb3_dacd, 0x40_d457, 0x70_32c6, 0xe6_1ee1];
+/// (src/nvidia/generated): `OsDescMemory` (class 0x71), which is what is there, `SystemMemory` (0x3e), `RegisterMemory` (0x3f), `VirtualMemoryRange`
+/// (0x70, and 0x40 as a dummy), `FlaMemory` (0xf3, to 580). Of one that a release does not have the driver says that there is no child.
+const INTERNAL_CLASSES: [u32; 5] = [0xb3_dacd, 0x7a98, 0x40_d457, 0x70_32c6, 0xe6_1ee1];
 /// Handles of devices; any that no object of the kernel's making is to have.
 const DEVICES: u32 = 0xe692_0000;
 
