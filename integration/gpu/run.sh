@@ -50,7 +50,7 @@ contains() { grep -qF -- "$2" <<<"$1" || { echo "no '$2' in:"; echo "$1"; return
 lacks() { ! grep -qF -- "$2" <<<"$1" || { echo "'$2' is in:"; echo "$1"; return 1; }; }
 at_least() { awk -v have="$1" -v want="$2" 'BEGIN { exit !(have != "" && have + 0 >= want + 0) }'; }
 at_most() { awk -v have="$1" -v want="$2" 'BEGIN { exit !(have != "" && have + 0 <= want + 0) }'; }
-ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (b > 0) printf "%.4f", a / b }'; }
+ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a != "" && b > 0) printf "%.4f", a / b }'; }
 
 # How many lines the driver has written into the kernel's log.
 kernel_log() { dmesg 2>/dev/null | grep -c 'NVRM\|nvidia'; }

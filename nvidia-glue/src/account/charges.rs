@@ -13,6 +13,10 @@ use crate::mediate::Pid;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ChargeId(u32);
 
+/// A block of memory gets so many times its size of addresses on the fabric as long as it lives. A card has few: 512 GiB on Hopper (`gpuGetFlaVasSize_GH100`),
+/// for all who use it, and mappings keep them when the object is freed that they came with.
+pub(super) const FABRIC: u32 = 2;
+
 #[derive(Debug, Clone, Copy)]
 struct Charge {
     bytes: u64,
@@ -25,6 +29,8 @@ struct Charge {
     mappings: u32,
     card: Card,
     pages: Pages,
+    /// Bytes of addresses on the fabric that it was ever given.
+    fabric: u64,
 }
 
 /// What a charge has to do with pages that are pinned.
@@ -49,8 +55,16 @@ pub(super) struct Charges {
 impl Charges {
     /// A charge with one reference; whether it fits is the caller's business.
     pub(super) fn add(&mut self, cards: &mut Cards, process: Pid, card: Card, bytes: Bytes) -> Option<ChargeId> {
-        let charge =
-            Charge { bytes: bytes.0, process, references: 1, exports: 0, mappings: 0, card, pages: Pages::Other };
+        let charge = Charge {
+            bytes: bytes.0,
+            process,
+            references: 1,
+            exports: 0,
+            mappings: 0,
+            card,
+            pages: Pages::Other,
+            fabric: 0,
+        };
         let id = match self.free.pop() {
             Some(index) => {
                 *self.slots.get_mut(index as usize)? = charge;
@@ -64,6 +78,26 @@ impl Charges {
         };
         cards.add(process, card, bytes.0.into());
         Some(ChargeId(id))
+    }
+
+    /// So many more bytes of addresses on the fabric are for it, if it has a card's memory and not too many already.
+    pub(super) fn add_fabric(&mut self, id: ChargeId, bytes: u64) -> bool {
+        let Some(charge) = self.slots.get_mut(id.0 as usize).filter(|charge| charge.references > 0) else {
+            return false;
+        };
+        let fabric = charge.fabric.saturating_add(bytes);
+        let fits = charge.card != Card::HOST && fabric <= charge.bytes.saturating_mul(FABRIC.into());
+        if fits {
+            charge.fabric = fabric;
+        }
+        fits
+    }
+
+    /// They were not made.
+    pub(super) fn subtract_fabric(&mut self, id: ChargeId, bytes: u64) {
+        if let Some(charge) = self.slots.get_mut(id.0 as usize) {
+            charge.fabric = charge.fabric.saturating_sub(bytes);
+        }
     }
 
     fn get(&self, id: ChargeId) -> Option<&Charge> {

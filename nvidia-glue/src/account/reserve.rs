@@ -8,7 +8,9 @@ use std::sync::{
 use runtime_config::units::Bytes;
 
 use super::{
-    Accounts, Card, ExportFile, Kind, ObjectName, OverQuota, Refusal, charges::ChargeId, objects::Committed,
+    Accounts, Card, Counted, ExportFile, Kind, ObjectName, OverQuota, Refusal,
+    charges::{ChargeId, FABRIC},
+    objects::Committed,
     objects::Placement,
 };
 use crate::{mediate::Pid, rm::Handle};
@@ -59,6 +61,8 @@ pub struct Reservation {
     pub(super) fresh: bool,
     /// What is attached to the object of which it is a duplicate: both share it.
     pub(super) attached: Vec<ChargeId>,
+    /// Bytes of addresses on the fabric that were counted for it.
+    pub(super) fabric: u64,
     pub(super) armed: Armed,
 }
 
@@ -122,6 +126,7 @@ impl Accounts {
             charge,
             fresh: charge.is_some(),
             attached: Vec::new(),
+            fabric: 0,
             armed: Armed::new(&self.abandoned),
         })
     }
@@ -161,6 +166,23 @@ impl Accounts {
         Ok(reservation)
     }
 
+    /// Reserves room for `bytes` of addresses on the NVLink fabric for `memory`, an object of the same client. They share its charge: the driver
+    /// keeps the memory as long as there are any, or mappings of them.
+    ///
+    /// # Errors
+    /// When the memory is not known or none of a card's, has too many such addresses, or there are too many objects.
+    pub fn reserve_fabric(&mut self, memory: ObjectName, bytes: u64) -> Result<Reservation, Refusal> {
+        let known = self.tree.find(memory).and_then(|index| self.tree.get(index));
+        known.filter(|known| known.kind == Kind::Memory).ok_or(Refusal::UnknownObject(memory))?;
+        let mut reservation = self.reserve_duplicate(memory, memory.client)?;
+        if reservation.charge.is_some_and(|charge| self.charges.add_fabric(charge, bytes)) {
+            reservation.fabric = bytes;
+            return Ok(reservation);
+        }
+        self.cancel(reservation);
+        Err(Refusal::TooMany { counted: Counted::Fabric, limit: FABRIC })
+    }
+
     /// Reserves room for an object of `client` made of what was exported to `file` at `index`.
     ///
     /// # Errors
@@ -185,7 +207,7 @@ impl Accounts {
             self.charges.hold(charge);
         }
         let armed = Armed::new(&self.abandoned);
-        Ok(Reservation { client, kind, charge, fresh: false, attached: Vec::new(), armed })
+        Ok(Reservation { client, kind, charge, fresh: false, attached: Vec::new(), fabric: 0, armed })
     }
 
     /// The object exists. `bytes` is the size that the driver returned, `None` to take what was asked; it only matters when memory
@@ -230,6 +252,7 @@ impl Accounts {
     /// The object does not exist: the driver refused it, or it was freed again.
     pub fn cancel(&mut self, reservation: Reservation) {
         if let Some(charge) = reservation.charge {
+            self.charges.subtract_fabric(charge, reservation.fabric);
             self.charges.release(&mut self.cards, charge);
         }
         for charge in reservation.attached {

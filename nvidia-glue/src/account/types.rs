@@ -202,6 +202,8 @@ pub enum Counted {
     HostMappings,
     /// KiB of page tables ([`Accounts::reserve_page_tables`](super::Accounts::reserve_page_tables)).
     PageTableKib,
+    /// Addresses on the NVLink fabric for a block of memory, in its sizes.
+    Fabric,
 }
 
 impl std::fmt::Display for Counted {
@@ -224,6 +226,7 @@ impl std::fmt::Display for Counted {
             Self::OsEvents => "events that wake files",
             Self::HostMappings => "mappings of the host's memory",
             Self::PageTableKib => "KiB of page tables",
+            Self::Fabric => "times the size of a block of memory in addresses on the fabric",
         })
     }
 }

@@ -73,10 +73,13 @@ impl Session {
     fn alloc_object(&self, flight: &mut Flight<'_>, alloc: Alloc, class: &Class) -> Result<Answer, End> {
         let pid = flight.pid;
         let prepare = |flight: &Flight<'_>| {
-            let Wanted { memory, place, dependencies, references, notifiers, gated } =
+            let Wanted { memory, fabric, place, dependencies, references, notifiers, gated } =
                 self.wanted(flight, alloc, class)?;
             let ask = Ask { client: alloc.client, kind: kind_of(class, place), memory, process: pid };
-            let reservation = lock(&self.accounts).reserve(ask)?;
+            let reservation = match fabric {
+                Some((of, bytes)) => lock(&self.accounts).reserve_fabric(ObjectName::new(alloc.client, of), bytes)?,
+                None => lock(&self.accounts).reserve(ask)?,
+            };
             Ok(Prepared { dependencies, references, notifiers, place, gated, ..reservation.into() })
         };
         let making = Making {

@@ -19,10 +19,10 @@ use super::{
 use crate::{
     account::{Card, ObjectName},
     rm::{
-        Handle, Status,
+        DriverRelease, Handle, Status,
         classes::{Class, ClassKind, EventKind, OS_EVENT},
         decode::Alloc,
-        layout::read_u32,
+        layout::{read_u32, read_u64},
         memory::{self, MemoryRequest},
     },
 };
@@ -37,6 +37,8 @@ const CONTEXT_DMA: u32 = 0x0002;
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
     pub(super) memory: Option<(Card, Bytes)>,
+    /// Memory for which it is addresses on the fabric, and how many bytes of these.
+    pub(super) fabric: Option<(Handle, u64)>,
     pub(super) place: Option<(Card, Place)>,
     pub(super) dependencies: Vec<Handle>,
     /// Memory to which it is a reference.
@@ -93,6 +95,7 @@ impl Session {
                 wanted.references = handles(params, &[0, 4]);
                 self.are_little(alloc.client, &wanted.references)?;
             }
+            ClassKind::FabricMemory => wanted.fabric = Some(self.fabric_wanted(params)?),
             ClassKind::Plain if alloc.class == CONTEXT_DMA => ContextDmaFields::CLASS.map_little(params)?,
             ClassKind::Event(EventKind::ByClass | EventKind::OsEvent) => self.event_is_own(params, class)?,
             _ => {}
@@ -108,6 +111,21 @@ impl Session {
             self.own_client(Handle(client))?;
         }
         Ok(card)
+    }
+
+    /// `NV00F8_ALLOCATION_PARAMETERS` {alignment, allocSize, pageSize, allocFlags at 24, map {offset, hVidMem at 40, flags}}, as since 535. To a flexible
+    /// object memory is attached later, with which it would be kept.
+    fn fabric_wanted(&self, params: &[u8]) -> Result<(Handle, u64), End> {
+        const CONTIGUOUS_OR_NOT: u32 = 1 << 1 | 1 << 2;
+        const SINCE: DriverRelease = DriverRelease::new(535, 0, 0);
+        let fields = (read_u64(params, 8), read_u32(params, 24), read_u32(params, 40));
+        let (Some(bytes), Some(flags), Some(memory)) = fields else {
+            return Err(End::Status(Status::INVALID_ARGUMENT));
+        };
+        if self.abi.release() < SINCE || flags & !CONTIGUOUS_OR_NOT != 0 || memory == 0 {
+            return Err(End::Status(Status::NOT_SUPPORTED));
+        }
+        Ok((Handle(memory), bytes))
     }
 
     fn channel_group_wanted(&self, params: &[u8], alloc: Alloc, card: Card) -> Result<Wanted, End> {
@@ -139,6 +157,7 @@ impl Session {
             dependencies: handles(params, CHANNEL_DEPENDENCIES),
             references: handles(params, USERD_MEMORY),
             notifiers,
+            fabric: None,
         })
     }
 

@@ -50,6 +50,8 @@ pub enum ClassKind {
     UserSharedData,
     /// A reference to memory that exists already (the handles at 0 and 4 of the parameters), which keeps it allocated.
     MemoryReference,
+    /// Addresses on the NVLink fabric for video memory that exists already, which it keeps allocated (`NV00F8_ALLOCATION_PARAMETERS`).
+    FabricMemory,
     /// A debugger's session (`GT200_DEBUGGER`): the parameters name a client at 4, and at 8 its object that is looked into. CUDA makes one for
     /// itself.
     Debugger,
@@ -92,8 +94,9 @@ const fn row(id: u32, name: &'static str, kind: ClassKind, params_size: u16, hea
 }
 
 use ClassKind::{
-    AddressSpace, Answered, Channel, ChannelGroup, ContextShare, Debugger, Device, Engine, Event, MemoryReference,
-    PeerToPeer, Plain, Refused, Root, Subdevice, SystemMemory, UserSharedData, VideoMemory, VirtualMemory,
+    AddressSpace, Answered, Channel, ChannelGroup, ContextShare, Debugger, Device, Engine, Event, FabricMemory,
+    MemoryReference, PeerToPeer, Plain, Refused, Root, Subdevice, SystemMemory, UserSharedData, VideoMemory,
+    VirtualMemory,
 };
 
 /// Every class that a driver from 525 to 595 gives to user space or knows by that name, by number: the union of
@@ -258,13 +261,7 @@ pub(super) const CLASSES: &[Class] = &[
         56,
         "class/cl00f3.h",
     ),
-    row(
-        0x00f8,
-        "NV_MEMORY_FABRIC",
-        Refused(Status::NOT_SUPPORTED, "keeps memory that is attached to it allocated, out of sight"),
-        48,
-        "class/cl00f8.h",
-    ),
+    row(0x00f8, "NV_MEMORY_FABRIC", FabricMemory, 48, "class/cl00f8.h"),
     row(
         0x00f9,
         "NV_MEMORY_FABRIC_IMPORT_V2",

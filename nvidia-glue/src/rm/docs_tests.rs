@@ -228,6 +228,9 @@ fn class_kind(kind: ClassKind) -> &'static str {
         ClassKind::MemoryReference => {
             "keeps memory that exists allocated; the kernel maps it, and it may be 4 MiB long"
         }
+        ClassKind::FabricMemory => {
+            "addresses on the NVLink fabric for video memory that exists, which they keep charged; twice its size at most, and none to which memory is attached later"
+        }
         ClassKind::PeerToPeer => "a path between two cards, both of which must be granted",
         ClassKind::Plain => "decides nothing",
         ClassKind::Answered(..) | ClassKind::Refused(..) => "refused",

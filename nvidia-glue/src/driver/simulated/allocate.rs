@@ -94,12 +94,22 @@ fn make(state: &mut State, class: Class, place: Place, params: &mut [u8]) -> Res
         Makes::Subdevice => Kind::Subdevice { card: on_card? },
         Makes::VideoMemory => Kind::VideoMemory(video_memory(state, on_card?, params)?),
         Makes::SystemMemory => Kind::SystemMemory(system_memory(state, params)?),
+        Makes::FabricMemory => fabric_memory(state, place, params)?,
         Makes::VirtualMemory => Kind::VirtualMemory,
         Makes::AddressSpace => Kind::AddressSpace,
         Makes::ChannelGroup => Kind::ChannelGroup { engine: get(params, 12), group: Group::new(), buffers: None },
         Makes::Channel => channel(state, place, params)?,
         Makes::ContextShare | Makes::Plain | Makes::Client => Kind::Plain,
     })
+}
+
+/// `NV00F8_ALLOCATION_PARAMETERS`: memory with addresses on the fabric is kept by them.
+fn fabric_memory(state: &State, place: Place, params: &[u8]) -> Result<Kind, Status> {
+    let client = state.clients.get(&place.client).ok_or(INVALID_OBJECT_PARENT)?;
+    match &client.object(get(params, 40))?.kind {
+        memory @ Kind::VideoMemory(block) if get_u64(params, 8) <= block.length => Ok(memory.clone()),
+        _ => Err(Status::INVALID_ARGUMENT),
+    }
 }
 
 /// A channel; what its parameters say of an engine counts where there is no group above.

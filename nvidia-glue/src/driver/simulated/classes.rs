@@ -25,6 +25,7 @@ pub(super) enum Makes {
     VideoMemory,
     SystemMemory,
     VirtualMemory,
+    FabricMemory,
     AddressSpace,
     ChannelGroup,
     Channel,
@@ -88,6 +89,8 @@ pub(super) fn find(number: u32) -> Option<Class> {
         // NV50_P2P, NV50_THIRD_PARTY_P2P.
         0x503b => class(Makes::Plain, Below::Client, 72),
         0x503c => optional(Makes::Plain, Below::Subdevice, 4),
+        // NV_MEMORY_FABRIC.
+        0x00f8 => class(Makes::FabricMemory, Below::Subdevice, 48),
         // NV_CONFIDENTIAL_COMPUTE.
         0xcb33 => optional(Makes::Plain, Below::Client, 4),
         _ => return family(number),

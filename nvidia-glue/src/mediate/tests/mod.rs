@@ -3,6 +3,7 @@
 mod attacks;
 mod debugger;
 mod exports;
+mod fabric;
 mod fixed_address;
 mod foreign;
 mod gates;
