@@ -213,6 +213,7 @@ const ATTESTATION: &str =
 const CACHE: &str =
     "writes back or invalidates the cache of the whole card, in whoever's time, and with it others' data";
 const CLASS: &str = "of a class that is refused";
+const FABRIC: &str = "of a flexible block of addresses on the fabric, to which memory is attached later, or tells where on the fabric they are";
 const DEBUGGER: &str = "stops multiprocessors of the card, or reads them, whoever's work is on them";
 const CLEARS: &str = "fills a small table of the card's, which all share; answered as if it were full";
 const DIAGNOSTIC: &str = "for the card's maker: reads registers, tells physical addresses, or measures links";

@@ -330,6 +330,7 @@ pub(in crate::rm) const PASSING: &[(&str, &[u32])] = &[
         "lets RDMA devices find the caller's own memory, once a handle, until it is freed: libcuda does so for all that it allocates",
         &[0x503c_0102, 0x503c_0103, 0x503c_0104, 0x503c_0105],
     ),
+    ("tells how large the caller's own block of addresses on the fabric is, and its flags", &[0x00f8_0101]),
     (
         "does nothing to an engine's channel, which takes context DMAs as they are; displays, whose channels do not, are refused",
         &[0x0002_0102, 0x0002_0103],
