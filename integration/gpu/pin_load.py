@@ -15,13 +15,15 @@ runtime = torch.cuda.cudart()
 checked, lock = [], threading.Lock()
 
 
-def registered(size):
-    """Memory of the program's, registered."""
+def pages(size):
+    """Memory of the program's, and a tensor in it."""
     memory = mmap.mmap(-1, size)
-    tensor = torch.frombuffer(memory, dtype=torch.int32)
-    error = runtime.cudaHostRegister(tensor.data_ptr(), size, 0)
+    return memory, torch.frombuffer(memory, dtype=torch.int32)
+
+
+def register(tensor):
+    error = runtime.cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0)
     assert int(error) == 0, error
-    return memory, tensor
 
 
 def unregister(tensor):
@@ -31,7 +33,7 @@ def unregister(tensor):
 
 def round_trip(there, back):
     """Copies to the card, adds one there, and copies back."""
-    with torch.cuda.stream(torch.cuda.Stream()) as _:
+    with torch.cuda.stream(torch.cuda.Stream()):
         on_card = there.to("cuda", non_blocking=True)
         on_card += 1
         back.copy_(on_card, non_blocking=True)
@@ -47,7 +49,8 @@ def work(seed):
         size = 1 << 20 << (seed + at) % 6
         values = torch.randint(1 << 30, (size // 4,), dtype=torch.int32, generator=generator)
         round_trip(values.pin_memory(), torch.empty_like(values, pin_memory=True))
-        memory, tensor = registered(size)
+        memory, tensor = pages(size)
+        register(tensor)
         tensor.copy_(values)
         round_trip(tensor, torch.empty_like(values, pin_memory=True))
         unregister(tensor)
@@ -66,7 +69,8 @@ def hand_over(rounds):
     user = threading.Thread(target=use)
     user.start()
     for at in range(rounds):
-        memory, tensor = registered(2 << 20)
+        memory, tensor = pages(2 << 20)
+        register(tensor)
         tensor.fill_(at)
         handed.put(tensor)
         done.get()
@@ -84,11 +88,10 @@ hand_over(ROUNDS * 5)
 assert len(checked) == THREADS * ROUNDS * 2 + ROUNDS * 5, len(checked)
 times = []
 for _ in range(200):
-    memory = mmap.mmap(-1, 1 << 20)
-    tensor = torch.frombuffer(memory, dtype=torch.int32)
+    memory, tensor = pages(1 << 20)
     tensor.fill_(1)
     begun = time.perf_counter()
-    assert int(runtime.cudaHostRegister(tensor.data_ptr(), 1 << 20, 0)) == 0
+    register(tensor)
     unregister(tensor)
     times.append((time.perf_counter() - begun) * 1e6)
 print("checked", len(checked))
