@@ -82,7 +82,7 @@ impl Charges {
 
     /// So many more bytes of addresses on the fabric are for it, if it has a card's memory and not too many already.
     pub(super) fn add_fabric(&mut self, id: ChargeId, bytes: u64) -> bool {
-        let Some(charge) = self.slots.get_mut(id.0 as usize).filter(|charge| charge.references > 0) else {
+        let Some(charge) = self.get_mut(id) else {
             return false;
         };
         let fabric = charge.fabric.saturating_add(bytes);
@@ -95,13 +95,17 @@ impl Charges {
 
     /// They were not made.
     pub(super) fn subtract_fabric(&mut self, id: ChargeId, bytes: u64) {
-        if let Some(charge) = self.slots.get_mut(id.0 as usize) {
+        if let Some(charge) = self.get_mut(id) {
             charge.fabric = charge.fabric.saturating_sub(bytes);
         }
     }
 
     fn get(&self, id: ChargeId) -> Option<&Charge> {
         self.slots.get(id.0 as usize).filter(|charge| charge.references > 0)
+    }
+
+    fn get_mut(&mut self, id: ChargeId) -> Option<&mut Charge> {
+        self.slots.get_mut(id.0 as usize).filter(|charge| charge.references > 0)
     }
 
     /// Which card, and how much of it.
@@ -160,7 +164,7 @@ impl Charges {
 
     /// One reference more.
     pub(super) fn hold(&mut self, id: ChargeId) {
-        if let Some(charge) = self.slots.get_mut(id.0 as usize).filter(|charge| charge.references > 0) {
+        if let Some(charge) = self.get_mut(id) {
             // It cannot wrap: each reference is something that is limited in number.
             charge.references = charge.references.saturating_add(1);
         } else {
@@ -170,7 +174,7 @@ impl Charges {
 
     /// One reference less; what that released.
     pub(super) fn release(&mut self, cards: &mut Cards, id: ChargeId) -> Bytes {
-        let Some(charge) = self.slots.get_mut(id.0 as usize).filter(|charge| charge.references > 0) else {
+        let Some(charge) = self.get_mut(id) else {
             debug_assert!(false, "a charge is released twice");
             return Bytes(0);
         };
@@ -215,7 +219,7 @@ impl Charges {
 
     /// Makes it `bytes` large.
     pub(super) fn resize(&mut self, cards: &mut Cards, id: ChargeId, bytes: Bytes) {
-        if let Some(charge) = self.slots.get_mut(id.0 as usize).filter(|charge| charge.references > 0) {
+        if let Some(charge) = self.get_mut(id) {
             cards.subtract(charge.process, charge.card, charge.bytes.into());
             cards.add(charge.process, charge.card, bytes.0.into());
             charge.bytes = bytes.0;

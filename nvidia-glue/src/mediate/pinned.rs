@@ -22,13 +22,14 @@ use super::{
     staging::{Found, Staging, StagingClient, Unsaid},
 };
 use crate::{
-    account::{Card, Kind, Placement},
+    account::{Card, Kind, Placement, Reservation},
     rm::{Handle, Status, classes::OS_DESCRIPTOR, decode::AllocMemory},
 };
 
-/// Most calls in a container that are not over, and that have brought nothing yet: a thread has one.
-const MOST_OPEN: usize = 4096;
+/// Most calls in a container that have brought nothing yet: a thread has one.
 pub(super) const MOST: usize = 256;
+/// Most that are not over.
+pub(super) const MOST_OPEN: usize = 4096;
 /// By how much the driver may have rounded: its largest pages for the host's memory.
 const ROUNDING: u64 = 2 * Bytes::MIB;
 
@@ -61,8 +62,8 @@ impl Session {
             return Err(End::Status(Status::INSUFFICIENT_RESOURCES));
         }
         let (pid, length) = (flight.pid, alloc.limit.saturating_add(1));
-        let reservation = Some(self.reserve(pid, |accounts| accounts.pin(pid, names.client, length))?);
-        let staged = self.stage(Pinning { names, card, thread, pid, length, reservation })?;
+        let reservation = self.reserve(pid, |accounts| accounts.pin(pid, names.client, length))?;
+        let staged = self.stage(card, Pinning { names, thread, pid, length }, reservation)?;
         let answer = flight.rewrite(0, &staged.bytes()).and_then(|()| self.continue_call(flight));
         match answer {
             Ok(_) => flight.pinning = Some(staged.object),
@@ -72,37 +73,35 @@ impl Session {
     }
 
     /// Makes room for a call in the staging client; what it is to say.
-    fn stage(&self, call: Pinning) -> Result<Names, End> {
-        let staging = match self.staging() {
-            Ok(staging) => staging,
-            Err(end) => return Err(self.not_staged(call, end)),
-        };
-        let mut client = lock(&staging.client);
-        match self.staging_device(&staging, &mut client, call.card) {
-            Ok(place) => Ok(self.pinning.add(place, call)),
-            Err(end) => Err(self.not_staged(call, end)),
+    fn stage(&self, card: Card, call: Pinning, reservation: Reservation) -> Result<Names, End> {
+        let place = self.staging().and_then(|staging| {
+            let mut client = lock(&staging.client);
+            let place = self.staging_device(staging, &mut client, card)?;
+            Ok((client, place))
+        });
+        match place {
+            Ok((_client, place)) => Ok(self.pinning.add(place, call, reservation)),
+            Err(end) => {
+                lock(&self.accounts).cancel(reservation);
+                Err(end)
+            }
         }
-    }
-
-    fn not_staged(&self, call: Pinning, why: End) -> End {
-        call.reservation.into_iter().for_each(|reservation| lock(&self.accounts).cancel(reservation));
-        why
     }
 
     /// The kernel was not told to execute it, or nobody hears of what a driver outside the kernel has done.
     pub(super) fn undo_pinning(&self, handle: Handle) {
-        let Some(staging) = self.known_staging() else { return };
+        let Some(staging) = self.staging.get() else { return };
         let client = lock(&staging.client);
-        let Some(call) = self.pinning.close(handle) else { return };
-        let is_moved = call.reservation.is_none();
-        call.reservation.into_iter().for_each(|reservation| lock(&self.accounts).cancel(reservation));
+        let Some((call, reservation)) = self.pinning.close(handle) else { return };
+        let is_moved = reservation.is_none();
+        self.cancel_all(reservation);
         // The kernel has done nothing.
         if self.driver.is_in_kernel() {
             return;
         }
         if let Some(client) = client.as_ref().filter(|_| !is_moved) {
-            if let Ok(Some(_)) = self.what_is_staged(&staging, client, handle) {
-                let _ = self.raw_staging(&staging, client).free(handle);
+            if let Ok(Some(_)) = self.what_is_staged(staging, client, handle) {
+                let _ = self.raw_staging(staging, client).free(handle);
             }
             return;
         }
@@ -124,7 +123,7 @@ impl Session {
             return Ok(());
         }
         let thread = caller.thread();
-        let over = self.pinning.which(|call| call.thread == thread);
+        let over = self.pinning.which(|call, _| call.thread == thread);
         if !over.is_empty() && !caller.is_waiting() {
             return Err(CallerError::Gone.into());
         }
@@ -138,40 +137,48 @@ impl Session {
     /// Asks the driver what came of the calls that pin memory. To be called from time to time.
     pub fn look_at_what_is_pinned(&self) {
         if self.pinning.open() > 0 {
-            self.settle_pins_of_the_dead(|call| call.reservation.is_some());
+            self.settle_pins_of_the_dead(|is_waiting| is_waiting);
         }
     }
 
     /// The same, whether there are any or not; lets go of the staging client where there are none.
     pub(super) fn look_into_staging(&self) {
         self.settle_pins_of_the_dead(|_| true);
-        let Some(staging) = self.known_staging() else { return };
+        let Some(staging) = self.staging.get() else { return };
         let mut client = lock(&staging.client);
         if self.pinning.open() == 0 {
-            self.end_staging_client(&staging, &mut client);
+            self.end_staging_client(staging, &mut client);
         }
     }
 
-    /// Of those calls, the ones are over whose threads have ended.
-    fn settle_pins_of_the_dead(&self, which: impl Fn(&Pinning) -> bool) {
-        let is_over = |call: &Pinning| which(call) && !self.processes.is_thread_running(call.thread);
-        let over = self.pinning.which(is_over);
+    /// Of those calls, by whether something is to come of them yet, the ones are over whose threads have ended.
+    fn settle_pins_of_the_dead(&self, which: impl Fn(bool) -> bool) {
+        let is_dead = |call: &Pinning| !self.processes.is_thread_running(call.thread);
+        let over = self.pinning.which(|call, is_waiting| which(is_waiting) && is_dead(call));
         self.settle_pinned(&over);
     }
 
     /// Moves what was made to where it is to be. What calls that are over have made is there by now. Whether all of it was what was asked for.
     fn settle_pinned(&self, over: &[Handle]) -> bool {
-        let Some(staging) = self.known_staging() else { return true };
+        let Some(staging) = self.staging.get() else { return true };
         let mut client = lock(&staging.client);
         let mut is_honest = true;
-        let is_empty = client.as_mut().is_none_or(|client| self.empty(&staging, client, &mut is_honest).is_ok());
+        let is_empty = client.as_mut().is_none_or(|client| self.empty(staging, client, &mut is_honest).is_ok());
         // Where that is not said, nothing has failed yet.
         if is_empty {
-            let closed = over.iter().filter_map(|handle| self.pinning.close(*handle));
-            let reservations = closed.filter_map(|call| call.reservation);
-            reservations.for_each(|reservation| lock(&self.accounts).cancel(reservation));
+            self.close_pins(over);
         }
         is_honest
+    }
+
+    /// These calls are over; what has brought nothing has failed.
+    fn close_pins(&self, over: &[Handle]) {
+        let closed = over.iter().filter_map(|handle| self.pinning.close(*handle));
+        self.cancel_all(closed.filter_map(|(_, reservation)| reservation));
+    }
+
+    fn cancel_all(&self, reservations: impl IntoIterator<Item = Reservation>) {
+        reservations.into_iter().for_each(|reservation| lock(&self.accounts).cancel(reservation));
     }
 
     fn empty(&self, staging: &Staging, client: &mut StagingClient, is_honest: &mut bool) -> Result<(), Unsaid> {
@@ -192,16 +199,17 @@ impl Session {
     /// Has what was made under that handle where it is to be; else ends the container.
     fn take_out(&self, client: &StagingClient, handle: Handle, found: Found) -> bool {
         let most = |asked: u64| asked.checked_next_multiple_of(ROUNDING).unwrap_or(u64::MAX);
-        let call = self.pinning.take(handle);
-        let is_honest =
-            call.as_ref().is_some_and(|call| found.class == OS_DESCRIPTOR && found.bytes <= most(call.length));
-        match call {
-            Some(call) if is_honest => self.move_to_client((client.client, handle), call, found.bytes),
-            call => {
+        let is_as_asked = |call: &Pinning| found.class == OS_DESCRIPTOR && found.bytes <= most(call.length);
+        let (call, reservation) = self.pinning.take(handle).unzip();
+        let is_honest = call.as_ref().is_some_and(is_as_asked);
+        match (call, reservation) {
+            (Some(call), Some(reservation)) if is_honest => {
+                self.move_to_client((client.client, handle), call.names, (reservation, found.bytes));
+            }
+            (call, reservation) => {
+                self.cancel_all(reservation);
                 // Where it is no call's handle, it is of one that is open.
-                let of_call = call.as_ref().map(|call| (call.pid, call.length));
-                let reservation = call.and_then(|call| call.reservation);
-                reservation.into_iter().for_each(|reservation| lock(&self.accounts).cancel(reservation));
+                let of_call = call.map(|call| (call.pid, call.length));
                 self.caught(of_call.or_else(|| self.pinning.anybody()), found);
             }
         }
@@ -210,8 +218,7 @@ impl Session {
     }
 
     /// The program has named the client, the parent and the handle: where the driver does not take them it has none of it.
-    fn move_to_client(&self, source: (Handle, Handle), call: Pinning, length: u64) {
-        let Pinning { names, reservation: Some(reservation), .. } = call else { return };
+    fn move_to_client(&self, source: (Handle, Handle), names: Names, (reservation, length): (Reservation, u64)) {
         let (client, name) = (names.client, names.object());
         self.locks.with(&[Name::Client(client)], || {
             let kept = lock(&self.files).control_of(client).filter(|_| self.is_parent(client, names.parent).is_ok());
@@ -239,11 +246,9 @@ impl Session {
 
     /// The container has ended, and no call is under way any more: frees what is left of them. Whether the driver still has it.
     pub(super) fn end_staging(&self) -> bool {
-        let Some(staging) = self.known_staging() else { return false };
+        let Some(staging) = self.staging.get() else { return false };
         let mut client = lock(&staging.client);
-        let all = self.pinning.which(|_| true).into_iter().filter_map(|handle| self.pinning.close(handle));
-        let reservations = all.filter_map(|call| call.reservation);
-        reservations.for_each(|reservation| lock(&self.accounts).cancel(reservation));
-        self.end_staging_client(&staging, &mut client)
+        self.close_pins(&self.pinning.which(|_, _| true));
+        self.end_staging_client(staging, &mut client)
     }
 }

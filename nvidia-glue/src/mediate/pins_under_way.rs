@@ -12,7 +12,7 @@ use foldhash::HashMap;
 
 use super::{Pid, locks::lock};
 use crate::{
-    account::{Card, ObjectName, Reservation},
+    account::{ObjectName, Reservation},
     rm::Handle,
 };
 
@@ -41,17 +41,17 @@ impl Names {
 }
 
 /// A call.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Pinning {
     /// Where the program wants what it pins.
     pub(super) names: Names,
-    pub(super) card: Card,
     pub(super) thread: i32,
     pub(super) pid: Pid,
     pub(super) length: u64,
-    /// `None`: something has come under its handle in the staging client.
-    pub(super) reservation: Option<Reservation>,
 }
+
+/// One that is not over, and what is reserved for it; `None`: something has come under its handle in the staging client.
+type Open = (Pinning, Option<Reservation>);
 
 /// All that are not over.
 #[derive(Debug, Default)]
@@ -65,7 +65,7 @@ pub(super) struct UnderWay {
 #[derive(Debug, Default)]
 struct Calls {
     /// By their handles in the staging client.
-    open: BTreeMap<Handle, Pinning>,
+    open: BTreeMap<Handle, Open>,
     next: u32,
     /// By threads: what the last call's struct was made to say, and what it had said.
     meant: HashMap<i32, (Names, Names)>,
@@ -73,7 +73,7 @@ struct Calls {
 
 impl UnderWay {
     /// A call is let through into a staging client, below a device there; the names that it is to have.
-    pub(super) fn add(&self, (client, parent): (Handle, Handle), call: Pinning) -> Names {
+    pub(super) fn add(&self, (client, parent): (Handle, Handle), call: Pinning, reservation: Reservation) -> Names {
         let mut calls = lock(&self.calls);
         let object = loop {
             let handle = Handle(FIRST_HANDLE + calls.next % HANDLES);
@@ -87,7 +87,7 @@ impl UnderWay {
             calls.meant.clear();
         }
         calls.meant.insert(call.thread, (staged, call.names));
-        calls.open.insert(object, call);
+        calls.open.insert(object, (call, Some(reservation)));
         self.recount(&calls);
         staged
     }
@@ -100,12 +100,10 @@ impl UnderWay {
 
     /// Something has come under that handle: what is reserved for the call that was given it, unless there is none, or something has come before.
     /// It is to be [moved](UnderWay::moved).
-    pub(super) fn take(&self, handle: Handle) -> Option<Pinning> {
+    pub(super) fn take(&self, handle: Handle) -> Option<(Pinning, Reservation)> {
         let mut calls = lock(&self.calls);
-        let call = calls.open.get_mut(&handle)?;
-        let Pinning { names, card, thread, pid, length, .. } = *call;
-        let reservation = Some(call.reservation.take()?);
-        Some(Pinning { names, card, thread, pid, length, reservation })
+        let (call, reservation) = calls.open.get_mut(&handle)?;
+        Some((*call, reservation.take()?))
     }
 
     /// What was taken is where it is to be, or gone.
@@ -114,7 +112,7 @@ impl UnderWay {
     }
 
     /// A call is over.
-    pub(super) fn close(&self, handle: Handle) -> Option<Pinning> {
+    pub(super) fn close(&self, handle: Handle) -> Option<Open> {
         let mut calls = lock(&self.calls);
         let call = calls.open.remove(&handle);
         self.recount(&calls);
@@ -122,7 +120,7 @@ impl UnderWay {
     }
 
     fn recount(&self, calls: &Calls) {
-        let waiting = calls.open.values().filter(|call| call.reservation.is_some()).count();
+        let waiting = calls.open.values().filter(|(_, reservation)| reservation.is_some()).count();
         self.waiting.store(waiting, Ordering::SeqCst);
         self.open.store(calls.open.len(), Ordering::SeqCst);
     }
@@ -136,14 +134,15 @@ impl UnderWay {
         self.waiting.load(Ordering::SeqCst)
     }
 
-    /// The handles of such calls.
-    pub(super) fn which(&self, is_meant: impl Fn(&Pinning) -> bool) -> Vec<Handle> {
+    /// The handles of such calls; of each it is told whether something is to come yet.
+    pub(super) fn which(&self, is_meant: impl Fn(&Pinning, bool) -> bool) -> Vec<Handle> {
         let calls = lock(&self.calls);
-        calls.open.iter().filter(|(_, call)| is_meant(call)).map(|(handle, _)| *handle).collect()
+        let meant = calls.open.iter().filter(|(_, (call, reservation))| is_meant(call, reservation.is_some()));
+        meant.map(|(handle, _)| *handle).collect()
     }
 
     /// Who has made one of them, and how much that was to pin.
     pub(super) fn anybody(&self) -> Option<(Pid, u64)> {
-        lock(&self.calls).open.values().next().map(|call| (call.pid, call.length))
+        lock(&self.calls).open.values().next().map(|(call, _)| (call.pid, call.length))
     }
 }

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, HashSet},
     fmt,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -71,7 +71,7 @@ pub struct Session {
     /// Calls that pin memory, of which it is not known yet what came of them.
     pub(super) pinning: UnderWay,
     /// Where the kernel makes that; from the first card's file on.
-    pub(super) staging: Mutex<Option<Arc<Staging>>>,
+    pub(super) staging: OnceLock<Staging>,
     pub(super) locks: Locks,
     /// Looks at what may be gone.
     pub(super) looks: Looks,
@@ -159,7 +159,7 @@ impl Session {
             files: Mutex::default(),
             host_mappings,
             pinning: UnderWay::default(),
-            staging: Mutex::default(),
+            staging: OnceLock::new(),
             locks: Locks::default(),
             looks: Looks::default(),
             failures: Failures::default(),
@@ -403,7 +403,7 @@ impl Session {
             let files = lock(&self.files);
             files.has_controls() || !files.all_tokens().is_empty()
         };
-        let keeps_client = self.known_staging().is_some_and(|staging| lock(&staging.client).is_some());
+        let keeps_client = self.staging.get().is_some_and(|staging| lock(&staging.client).is_some());
         let accounts = lock(&self.accounts);
         keeps_files
             || keeps_client

@@ -6,10 +6,7 @@
 //!
 //! The client is there only while such calls are made: whoever has a card's file outside the container finds none otherwise.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-};
+use std::{collections::BTreeMap, sync::Mutex};
 
 use super::{
     Answer, Session,
@@ -22,6 +19,7 @@ use crate::{
     driver::{DeviceFile, Holder, OpenClientError, Raw, client_on},
     rm::{
         Handle, Node, Status,
+        classes::OS_DESCRIPTOR,
         layout::{read_u32, write_u32},
     },
 };
@@ -86,23 +84,15 @@ impl Session {
     }
 
     /// Where the client is, if there is one; opened when it is first needed, and the same ever after.
-    pub(super) fn staging(&self) -> Result<Arc<Staging>, End> {
-        let mut staging = lock(&self.staging);
-        if let Some(staging) = staging.as_ref() {
-            return Ok(Arc::clone(staging));
+    pub(super) fn staging(&self) -> Result<&Staging, End> {
+        if let Some(staging) = self.staging.get() {
+            return Ok(staging);
         }
         if lock(&self.files).is_over() {
             return Err(End::Errno(libc::EBADF));
         }
         let control = self.driver.open(Node::Control).map_err(errno)?;
-        let made = Arc::new(Staging { control, client: Mutex::default() });
-        *staging = Some(Arc::clone(&made));
-        Ok(made)
-    }
-
-    /// The same, unless nobody has needed it yet.
-    pub(super) fn known_staging(&self) -> Option<Arc<Staging>> {
-        lock(&self.staging).clone()
+        Ok(self.staging.get_or_init(|| Staging { control, client: Mutex::default() }))
     }
 
     /// The client and its device of a card, made where they are not there.
@@ -132,7 +122,7 @@ impl Session {
             return Ok((client.client, *device));
         }
         let (handle, params) = (Handle(DEVICES + u32::from(card.0)), device_params(own.device_instance()));
-        let made = self.raw(&staging.control, client.client).alloc(client.client, handle, DEVICE, params);
+        let made = self.raw_staging(staging, client).alloc(client.client, handle, DEVICE, params);
         match made.map_err(errno)? {
             (status, device) if status.is_ok() => {
                 client.devices.insert(card, device);
@@ -186,7 +176,7 @@ impl Session {
         let pages = self.raw_staging(staging, client).memory_pages(staged).map_err(|_| Unsaid)?;
         match pages {
             Some(pages) => Ok(Some(Found { class, bytes: u64::from(pages) * 4096 })),
-            None if class == crate::rm::classes::OS_DESCRIPTOR => Err(Unsaid),
+            None if class == OS_DESCRIPTOR => Err(Unsaid),
             None => Ok(Some(Found { class, bytes: 0 })),
         }
     }

@@ -56,7 +56,7 @@ impl Topology {
 
     /// The card that an object is on, if it is one that was added.
     pub(super) fn card_of(&self, client: Handle, object: Handle) -> Option<Card> {
-        self.clients.get(&client)?.get(&object).map(|placed| placed.card)
+        self.placed(client, object).map(|placed| placed.card)
     }
 
     /// A subdevice of the client's on that card.
@@ -71,14 +71,17 @@ impl Topology {
 
     /// Whether the object is a device or subdevice.
     pub(super) fn is_device(&self, client: Handle, object: Handle) -> bool {
-        let placed = self.clients.get(&client).and_then(|objects| objects.get(&object));
-        placed.is_some_and(|placed| matches!(placed.place, Place::Device | Place::Subdevice))
+        self.placed(client, object).is_some_and(|placed| matches!(placed.place, Place::Device | Place::Subdevice))
     }
 
     /// The card that the object is a device of, if it is one.
     pub(super) fn device_card(&self, client: Handle, object: Handle) -> Option<Card> {
-        let placed = self.clients.get(&client)?.get(&object)?;
+        let placed = self.placed(client, object)?;
         (placed.place == Place::Device).then_some(placed.card)
+    }
+
+    fn placed(&self, client: Handle, object: Handle) -> Option<&Placed> {
+        self.clients.get(&client)?.get(&object)
     }
 
     fn find(&self, client: Handle, card: Card, place: Place) -> Option<Handle> {
@@ -92,7 +95,7 @@ impl Topology {
 
     /// Whether the object is a channel group, and whether its buffers are measured.
     pub(super) fn group(&self, client: Handle, object: Handle) -> Option<bool> {
-        match self.clients.get(&client)?.get(&object)?.place {
+        match self.placed(client, object)?.place {
             Place::Group { is_measured, .. } => Some(is_measured),
             _ => None,
         }
@@ -100,13 +103,13 @@ impl Topology {
 
     /// The card that the object is a subdevice of, if it is one.
     pub(super) fn subdevice_card(&self, client: Handle, object: Handle) -> Option<Card> {
-        let placed = self.clients.get(&client)?.get(&object)?;
+        let placed = self.placed(client, object)?;
         (placed.place == Place::Subdevice).then_some(placed.card)
     }
 
     /// The card that the object is a channel group on, if it is one.
     pub(super) fn group_card(&self, client: Handle, object: Handle) -> Option<Card> {
-        let placed = self.clients.get(&client)?.get(&object)?;
+        let placed = self.placed(client, object)?;
         matches!(placed.place, Place::Group { .. }).then_some(placed.card)
     }
 
@@ -119,8 +122,8 @@ impl Topology {
 
     /// Whether the object is a channel group whose kernels can be preempted at any instruction.
     pub(super) fn is_preemptible(&self, client: Handle, object: Handle) -> bool {
-        let placed = self.clients.get(&client).and_then(|objects| objects.get(&object));
-        placed.is_some_and(|placed| matches!(placed.place, Place::Group { is_preemptible: true, .. }))
+        self.placed(client, object)
+            .is_some_and(|placed| matches!(placed.place, Place::Group { is_preemptible: true, .. }))
     }
 
     /// The kernels of a channel group can be.
@@ -132,7 +135,7 @@ impl Topology {
 
     /// What an object that was added is below.
     pub(super) fn parent(&self, client: Handle, object: Handle) -> Option<Handle> {
-        Some(self.clients.get(&client)?.get(&object)?.parent)
+        Some(self.placed(client, object)?.parent)
     }
 
     /// A channel has got its context buffers: what it is in, if it is one that was added.
@@ -145,13 +148,12 @@ impl Topology {
 
     /// Whether the object is a channel with context buffers.
     pub(super) fn has_context(&self, client: Handle, channel: Handle) -> bool {
-        let placed = self.clients.get(&client).and_then(|objects| objects.get(&channel));
-        placed.is_some_and(|placed| placed.place == Place::Channel { has_context: true })
+        self.placed(client, channel).is_some_and(|placed| placed.place == Place::Channel { has_context: true })
     }
 
     /// The card that the object is the driver's page about, if it is one.
     pub(super) fn shared_data(&self, client: Handle, object: Handle) -> Option<Card> {
-        let placed = self.clients.get(&client)?.get(&object)?;
+        let placed = self.placed(client, object)?;
         matches!(placed.place, Place::SharedData { .. }).then_some(placed.card)
     }
 

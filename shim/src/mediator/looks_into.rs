@@ -13,7 +13,7 @@ use crate::sync::lock;
 /// Longer than that no process can be looked into, unless it keeps the kernel from it (with a page that does not come, while
 /// another thread waits to change its memory): then what it has mapped cannot be counted, and it is killed. Slow disks answer
 /// earlier.
-pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(30);
+pub(super) const LOOK_LIMIT: Duration = BEAT.saturating_mul(BEATS);
 /// It is counted by how often a timer was met, each of which takes this: what passes while the host stands still, the mediator itself waits for a
 /// processor, or the container is paused, is nobody's fault, and counts once at the most.
 const BEAT: Duration = Duration::from_secs(3);
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn who_holds_up_a_look_is_told_each_time_that_the_limit_has_passed() {
-        assert_eq!(BEAT * BEATS, LOOK_LIMIT);
+        assert_eq!(LOOK_LIMIT, Duration::from_secs(30));
         let looks = LooksInto::new().unwrap();
         assert_eq!(looks.pass(false), HeldUp::default());
         looks.looking(&[7, 8], || {

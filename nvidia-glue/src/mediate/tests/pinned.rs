@@ -380,23 +380,17 @@ fn stuck(context: &Context<'_, '_>, object: u32) -> Handle {
     let (client, parent) = (Handle(context.client), Handle(context.device));
     let reservation = lock(&session.accounts).pin(program.pid, client, MIB).unwrap();
     let staging = session.staging().unwrap();
-    let place = session.staging_device(&staging, &mut lock(&staging.client), Card(0)).unwrap();
-    let call = Pinning {
-        names: Names { client, parent, object: Handle(object) },
-        card: Card(0),
-        thread: program.pid.0,
-        pid: program.pid,
-        length: MIB,
-        reservation: Some(reservation),
-    };
-    session.pinning.add(place, call).object
+    let place = session.staging_device(staging, &mut lock(&staging.client), Card(0)).unwrap();
+    let names = Names { client, parent, object: Handle(object) };
+    let call = Pinning { names, thread: program.pid.0, pid: program.pid, length: MIB };
+    session.pinning.add(place, call, reservation).object
 }
 
 /// Something under a handle in the staging client, as a call makes it.
 fn make_staged(container: &Container, handle: Handle, class: u32) {
     let staging = container.session.staging().unwrap();
     let mut client = lock(&staging.client);
-    let (own, device) = container.session.staging_device(&staging, &mut client, Card(0)).unwrap();
+    let (own, device) = container.session.staging_device(staging, &mut client, Card(0)).unwrap();
     let mut args = vec![0; 56];
     for (at, value) in [(0, own.0), (4, device.0), (8, handle.0), (12, class), (48, u32::MAX)] {
         assert!(write_u32(&mut args, at, value));
