@@ -7,6 +7,9 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use procfs_core::{FromRead as _, Locks};
+
+use crate::eventually;
 
 /// One process as /proc shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +43,33 @@ impl Process {
     /// Sends SIGKILL. A process that is gone already is no error.
     pub fn kill(&self) {
         let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
+    }
+
+    /// Stops it with all its threads, where it holds no file's lock: the simulated card's are such, and every other process waits for them. Nobody is
+    /// stopped in the real driver.
+    pub fn stop(&self) {
+        let signal = |signal| kill(Pid::from_raw(self.pid), signal).expect("send a process a signal");
+        eventually("a process is stopped that holds no lock", || {
+            signal(Signal::SIGSTOP);
+            eventually("it has stopped", || self.has_stopped().then_some(()));
+            let holds_none = !self.holds_lock();
+            if !holds_none {
+                signal(Signal::SIGCONT);
+            }
+            holds_none.then_some(())
+        });
+    }
+
+    fn has_stopped(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid)).expect("read a process's threads").flatten();
+        let threads = threads.filter_map(|thread| Self::read(thread.file_name().to_str()?.parse().ok()?));
+        threads.into_iter().all(|thread| thread.state == 'T')
+    }
+
+    /// Of a file, as `flock` makes them.
+    fn holds_lock(&self) -> bool {
+        let locks = Locks::from_file("/proc/locks").expect("read the kernel's table of locks");
+        locks.0.iter().any(|lock| lock.pid == Some(self.pid))
     }
 
     /// Still there, and not only as a zombie.
@@ -82,4 +112,38 @@ pub fn in_cgroup(part: &str) -> Vec<Process> {
             fs::read_to_string(format!("/proc/{}/cgroup", process.pid)).is_ok_and(|text| text.contains(part))
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, process::Command};
+
+    use nix::fcntl::{Flock, FlockArg};
+
+    use super::*;
+
+    #[test]
+    fn who_holds_a_lock_is_seen() {
+        let own = Process::read(std::process::id().cast_signed()).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(!own.holds_lock());
+        let lock = Flock::lock(File::open(file.path()).unwrap(), FlockArg::LockExclusive).unwrap();
+        assert!(own.holds_lock());
+        drop(lock);
+        assert!(!own.holds_lock());
+    }
+
+    #[test]
+    fn a_process_is_stopped_between_two_locks() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let script = "open F, $ARGV[0]; while (1) { flock F, 2; select undef, undef, undef, .2; flock F, 8; select undef, undef, undef, .1 }";
+        let mut child = Command::new("perl").args(["-e", script]).arg(file.path()).spawn().unwrap();
+        let process = Process::read(child.id().cast_signed()).unwrap();
+        eventually("it works", || process.holds_lock().then_some(()));
+        process.stop();
+        assert_eq!(Process::read(process.pid).map(|process| process.state), Some('T'));
+        assert!(!process.holds_lock());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }

@@ -131,7 +131,7 @@ fn mediator_stalls(node: &Node) {
     });
     let own = processes::mentioning(node.directory());
     let mediator = own.iter().find(|process| process.name == "egpu-mediator").expect("a mediator");
-    kill(Pid::from_raw(mediator.pid), Signal::SIGSTOP).unwrap();
+    mediator.stop();
     let stalled = until(node, "a", "stalled");
     assert!(stalled["text"].as_str().unwrap().starts_with("the mediator has stalled, "), "{stalled}");
     assert!(value(&scrape(node), "egpu_events_total", &[("kind", "stalled")]) >= Some(1.0));

@@ -1,7 +1,6 @@
 //! Whoever ends while a container's channels are off the card: the container is gone, nothing stays off, neighbours go on.
 
 use integration::{Container, Node, eventually, processes::Process};
-use nix::sys::signal::{Signal, kill};
 
 use super::{end, spinning, until_shares};
 use crate::case::Case;
@@ -57,7 +56,7 @@ fn mediator_dies(node: &Node) {
 
 fn mediator_stalls(node: &Node) {
     let (mut victim, mediator, neighbour) = victim_and_neighbour(node);
-    kill(nix::unistd::Pid::from_raw(mediator.pid), Signal::SIGSTOP).unwrap();
+    mediator.stop();
     assert_eq!(victim.wait().unwrap(), 137);
     victim.delete().unwrap();
     afterwards(node, neighbour);

@@ -1,10 +1,6 @@
 //! What is shown of containers that have work, and what becomes of them when their mediators stall.
 
 use integration::{Container, ContainerBuilder, Node, eventually, processes::Process};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
 use serde_json::Value;
 
 use crate::{attacks::rm_client, case::Case};
@@ -83,7 +79,7 @@ fn stalled(node: &Node) {
     });
     let mediator = node.grant("a").unwrap().0["mediator"].as_i64().unwrap();
     let mediator = Process::read(i32::try_from(mediator).unwrap()).unwrap();
-    kill(Pid::from_raw(mediator.pid), Signal::SIGSTOP).unwrap();
+    mediator.stop();
     assert_eq!(first.wait().unwrap(), 137);
     // The shim's log comes to containerd by a FIFO.
     eventually("that is told in the log", || {

@@ -1,10 +1,7 @@
 //! What a container uses goes up and down with what its programs do, and ends with them.
 
 use integration::{Node, eventually, hostile::MIB, processes::Process};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 
 use super::{fill, granted, idle, until_free, until_used};
 use crate::case::Case;
@@ -83,18 +80,13 @@ fn killed_mediator(node: &Node) {
 }
 
 /// Stopped, it neither keeps its schedule nor answers.
-fn stop(mediator: &Process) {
-    kill(Pid::from_raw(mediator.pid), Signal::SIGSTOP).expect("stop a mediator");
-    eventually("it has stopped", || Process::read(mediator.pid).filter(|process| process.state == 'T').map(drop));
-}
-
 fn stalled_mediator(node: &Node) {
     let first = granted(node, "a", 512).hostile(&["hold", "256"]).start().unwrap();
     assert_eq!(first.stdio.value("status"), 0);
     let of_first = mediators(node);
     assert_eq!(of_first.len(), 1);
     let second = idle(node, "b", 512);
-    stop(&of_first[0]);
+    of_first[0].stop();
     assert_eq!(first.wait().unwrap(), 137);
     assert!(fill(&second).0 > 400 * MIB, "the neighbour goes on");
     let mut first = first;
@@ -108,7 +100,7 @@ fn stalled_mediator(node: &Node) {
 /// Whoever made a driver call would wait for ever.
 fn stalled_and_idle(node: &Node) {
     let container = idle(node, "a", 512);
-    stop(&mediators(node)[0]);
+    mediators(node)[0].stop();
     assert_eq!(container.wait().unwrap(), 137);
     let mut container = container;
     container.delete().unwrap();
