@@ -89,7 +89,6 @@ impl Accounts {
         self.managed.insert(mm, span, range);
         self.managed.reserved = self.managed.reserved.saturating_sub(1);
         reservation.armed.disarm();
-        self.drop_closed_files();
     }
 
     /// `thread` has made another call, or is gone: every `mmap` of its has returned. Cheap when there was none.

@@ -41,8 +41,6 @@ pub(super) struct UvmFiles {
     pub(super) files: HashMap<UvmFile, File>,
     /// Which file each file made by `UVM_MM_INITIALIZE` keeps.
     mm_files: HashMap<UvmFile, UvmFile>,
-    /// Those that have no descriptor any more, but that something else keeps.
-    closed: BTreeSet<UvmFile>,
     /// Last address by first.
     ranges: BTreeMap<(UvmFile, u64), u64>,
     /// What is mapped where; `None`: something that is charged for nothing, or nothing at all. It has page tables all the same.
@@ -271,32 +269,12 @@ impl Accounts {
         Bytes(self.cut_map(file, card, Span { first: 0, last: u64::MAX }).0.saturating_add(channels.0))
     }
 
-    /// The last descriptor of `file` is closed. Its mappings and channels, and managed memory that has outlived its process, go with it, unless
-    /// something else keeps the file: managed memory that is still mapped, or a file of `UVM_MM_INITIALIZE`; then they go with that.
-    /// What that released of the mappings' charges.
+    /// `file` was given up, and its mappings and channels, and managed memory that has outlived its process, were freed with it: whoever says so has
+    /// asked whether something lives until then ([`Accounts::is_uvm_file_kept`]). What that released of the mappings' charges.
     pub fn uvm_file_gone(&mut self, file: UvmFile) -> Bytes {
         if let Some(kept) = self.uvm.mm_files.remove(&file).and_then(|kept| self.uvm.files.get_mut(&kept)) {
             kept.keepers = kept.keepers.saturating_sub(1);
         }
-        self.uvm.closed.insert(file);
-        self.drop_closed_files()
-    }
-
-    /// Drops the files that are closed and that nothing keeps.
-    pub(super) fn drop_closed_files(&mut self) -> Bytes {
-        if self.uvm.closed.is_empty() {
-            return Bytes(0);
-        }
-        let ended: Vec<_> = self.uvm.closed.iter().copied().filter(|file| !self.is_uvm_file_kept(*file)).collect();
-        let mut released = 0_u64;
-        for file in ended {
-            self.uvm.closed.remove(&file);
-            released = released.saturating_add(self.drop_uvm_file(file).0);
-        }
-        Bytes(released)
-    }
-
-    fn drop_uvm_file(&mut self, file: UvmFile) -> Bytes {
         let channels = self.unregister_channels(file, None);
         let released = Bytes(self.cut_maps(file, Span { first: 0, last: u64::MAX }).0.saturating_add(channels.0));
         self.drop_pools(file, 0..=u64::MAX);

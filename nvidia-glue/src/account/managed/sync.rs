@@ -85,7 +85,6 @@ impl Accounts {
             self.managed.insert(mm, span, Range { process, file: None, state });
             found.push(Mapping { start: span.first, length: saturated(span.length()).0 });
         }
-        self.drop_closed_files();
         ManagedDrift { released: saturated(released), found }
     }
 
@@ -102,7 +101,6 @@ impl Accounts {
             }
             self.managed.released_in = self.managed.released_in.max(epoch);
         }
-        self.drop_closed_files();
         saturated(released)
     }
 }

@@ -130,15 +130,15 @@ fn a_file_that_is_mapped_keeps_its_external_mappings() {
     accounts.map(hold, FILE, 0, 10, &[CARD]);
     mmap(&mut accounts, 10, 1).unwrap();
     accounts.client_gone(CLIENT);
-    assert_eq!(accounts.uvm_file_gone(FILE), Bytes(0));
-    assert_eq!(used(&accounts), mib(11));
+    assert_eq!((used(&accounts), accounts.is_uvm_file_kept(FILE)), (mib(11), true));
     // Another file's range at its address may never come to be.
     let reservation = accounts.reserve_managed(PROCESS, mib(1)).unwrap();
     accounts.commit_managed(reservation, SPACE, UvmFile(2), THREAD, 10 * MIB);
-    assert_eq!(used(&accounts), mib(11));
+    assert_eq!((used(&accounts), accounts.is_uvm_file_kept(FILE)), (mib(11), true));
     accounts.thread_called(THREAD);
     look(&mut accounts, &[]);
-    assert_eq!(used(&accounts), Bytes(0));
+    assert_eq!((used(&accounts), accounts.is_uvm_file_kept(FILE)), (mib(10), false));
+    assert_eq!((accounts.uvm_file_gone(FILE), used(&accounts)), (mib(10), Bytes(0)));
 }
 
 #[test]

@@ -107,9 +107,10 @@ fn a_file_lives_as_long_as_something_keeps_it() {
     accounts.uvm_mm_file(UvmFile(2), FILE, PROCESS);
     map(&mut accounts, 1, 1000, 100, &[CARD]);
     accounts.client_gone(CLIENT);
-    assert_eq!(accounts.uvm_file_gone(FILE), Bytes(0));
-    assert_eq!(used(&accounts), mib(10));
-    assert_eq!(accounts.uvm_file_gone(UvmFile(2)), mib(10));
+    assert!(accounts.is_uvm_file_kept(FILE) && !accounts.is_uvm_file_kept(UvmFile(2)));
+    assert_eq!((accounts.uvm_file_gone(UvmFile(2)), used(&accounts)), (Bytes(0), mib(10)));
+    assert!(!accounts.is_uvm_file_kept(FILE));
+    assert_eq!(accounts.uvm_file_gone(FILE), mib(10));
     assert_eq!((used(&accounts), accounts.counts().references), (Bytes(0), 0));
 }
 

@@ -67,8 +67,10 @@ impl Program<'_> {
         let FlyingPin { reservation, client, parent, handle, memory, length } = self.flying_pins.swap_remove(index);
         self.world.staged.retain(|staged| *staged != memory);
         let luck = self.byte();
-        let known = self.world.clients.contains_key(&client);
-        if !known || luck.is_multiple_of(4) || self.world.find(client, handle).is_some() {
+        // Nothing is moved below what is not there any more.
+        let has_parent = parent == client || self.world.find(client, parent).is_some();
+        let has_place = self.world.clients.contains_key(&client) && self.world.find(client, handle).is_none();
+        if !has_parent || !has_place || luck.is_multiple_of(4) {
             self.accounts.cancel(reservation);
             return None;
         }
@@ -82,8 +84,6 @@ impl Program<'_> {
         assert!(!committed.conflict || self.stale);
         self.world.memory[memory].bytes = charged(length);
         self.may_exceed[2] = true;
-        // What it should hang from may be gone.
-        let parent = if self.world.find(client, parent).is_some() { parent } else { client };
         self.add_object(client, handle, vec![parent], Some(memory), Kind::Pinned);
         Some(())
     }

@@ -193,10 +193,16 @@ impl Program<'_> {
         }
     }
 
-    /// Reports a UVM file of which there is no descriptor.
+    /// A UVM file of which there is no descriptor, and which nothing keeps as far as the account knows, is given up, and what it has is freed:
+    /// should something keep it all the same (a copy that fork has made), there is nothing in it.
     fn report_uvm(&mut self, index: usize) {
-        if self.world.uvm[index].holders.is_empty() && self.reported.insert(index) {
-            self.accounts.uvm_file_gone(UvmFile(index as u64));
+        let file = UvmFile(index as u64);
+        if self.world.uvm[index].holders.is_empty()
+            && !self.accounts.is_uvm_file_kept(file)
+            && self.reported.insert(index)
+        {
+            self.world.empty_uvm(index);
+            self.accounts.uvm_file_gone(file);
         }
     }
 
@@ -225,7 +231,8 @@ impl Program<'_> {
             self.may_exceed = self.may_exceed.map(|may| may || !drift.found.is_empty());
         }
         self.accounts.finish_sync(sync);
-        for index in 0..self.world.uvm.len() {
+        // A file that another one keeps was opened before it: the later ones first.
+        for index in (0..self.world.uvm.len()).rev() {
             self.report_uvm(index);
         }
         // What fork has copied is charged though it is nothing, and may keep files that are closed.

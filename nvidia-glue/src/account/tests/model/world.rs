@@ -265,14 +265,19 @@ impl World {
             let kept = self.uvm.iter().any(|file| file.alive && file.keeps == Some(index));
             if self.uvm[index].alive && self.uvm[index].holders.is_empty() && !mapped && !kept {
                 self.uvm[index].alive = false;
-                self.maps.retain(|&(file, ..), _| file != index);
-                self.pools.retain(|&(file, _), _| file != index);
-                self.registrations.retain(|&(file, ..), _| file != index);
-                self.ranges.retain(|&(file, _), _| file != index);
-                self.zombies.remove(&index);
-                self.range_groups.remove(&index);
+                self.empty_uvm(index);
             }
         }
+    }
+
+    /// All that a UVM file has is freed.
+    pub(super) fn empty_uvm(&mut self, index: usize) {
+        self.maps.retain(|&(file, ..), _| file != index);
+        self.pools.retain(|&(file, _), _| file != index);
+        self.registrations.retain(|&(file, ..), _| file != index);
+        self.ranges.retain(|&(file, _), _| file != index);
+        self.zombies.remove(&index);
+        self.range_groups.remove(&index);
     }
 
     /// A process ends: its descriptors are closed, and its address space with the last process that has it.
