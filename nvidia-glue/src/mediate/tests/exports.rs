@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::world::{Context, MIB, Machine, device_params};
+use super::{
+    spy::Spy,
+    world::{Context, MIB, Machine, device_params},
+};
 use crate::rm::{
     Node, Status,
     layout::{read_u32, write_u32},
@@ -36,8 +39,10 @@ fn import_below(context: &Context<'_, '_>, fd: i32, parent: u32) -> Result<u32, 
 /// The driver would keep its locks for good (575.51 to 595).
 #[test]
 fn nothing_is_imported_below_what_is_not_there() {
+    const IMPORTS: [u32; 2] = [0x3d06, 0x3d0c];
     let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
     let program = container.program();
     let (owner, taker) = (program.context(0), program.context(0));
     let memory = owner.memory(MIB).unwrap();
@@ -52,7 +57,9 @@ fn nothing_is_imported_below_what_is_not_there() {
         let result = program.control(taker.control, (taker.client, taker.client), 0x3d0c, &mut many);
         assert_eq!(result, Err(Status::OBJECT_NOT_FOUND), "{parent:#x}");
     }
+    assert!(!spy.seen().iter().any(|seen| IMPORTS.contains(&seen.id)), "the driver was not asked");
     import_below(&taker, token, taker.device).unwrap();
+    assert_eq!(spy.count(IMPORTS[0]), 1);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Pages of a program's own that the driver keeps pinned: the kernel makes them in the program's place, from what the program says by then.
 
+use std::collections::BTreeSet;
+
 use runtime_config::Bytes;
 
 use super::{
@@ -12,7 +14,7 @@ use crate::{
     mediate::{
         Answer, Drift, DriftKind, Stopped,
         locks::lock,
-        pinned::MOST,
+        pinned::{MOST, MOST_OPEN},
         pins_under_way::{Names, Pinning},
     },
     rm::{
@@ -323,6 +325,68 @@ fn what_has_nowhere_to_go_is_let_go_of() {
     }
 }
 
+/// Another process has freed the device by the time that the kernel makes it: no driver is asked to put it below what is not there.
+#[test]
+fn nothing_is_moved_below_what_has_gone() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let (program, other) = (container.program(), container.program());
+    let context = program.context(0);
+    let lent = Context { program: &other, control: other.give(program.file_of(context.control)), ..context };
+    for is_freed in [false, true] {
+        let handle = stuck(&context, 0x70);
+        if is_freed {
+            lent.free(context.device).unwrap();
+        }
+        make_staged(&container, handle, 0x71);
+        spy.escapes(0x34);
+        assert_eq!(any_call(&context), Answer::Return(0));
+        assert_eq!(spy.escapes(0x34).len(), usize::from(!is_freed));
+        assert_eq!(pinned(&container), u32::from(!is_freed));
+        let _ = context.free(0x70);
+        assert_eq!((drifts(&container), host(&container), pinned(&container)), (vec![], 0, 0));
+    }
+}
+
+/// All that the kernel can make of such a call is looked for, by the driver's internal classes: `OsDescMemory`, `SystemMemory`, `RegisterMemory`,
+/// `VirtualMemoryRange`, `FlaMemory`.
+#[test]
+fn every_class_is_looked_for() {
+    const GET_CHILD_HANDLE: u32 = 0xd05;
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    pin(&context, card_of(&context), 0x70, MIB).unwrap();
+    spy.seen();
+    assert_eq!(any_call(&context), Answer::Return(0));
+    let asked = spy.seen().into_iter().filter(|seen| seen.id == GET_CHILD_HANDLE);
+    let classes: BTreeSet<u32> = asked.filter_map(|seen| read_u32(&seen.params, 4)).collect();
+    assert_eq!(classes, BTreeSet::from([0xb3_dacd, 0x7a98, 0x40_d457, 0x70_32c6, 0xe6_1ee1]));
+}
+
+#[test]
+fn nothing_is_staged_once_the_container_has_ended() {
+    for is_opened_before in [false, true] {
+        let machine = Machine::new(1);
+        let container = machine.container(&[0], MIB);
+        let session = &container.session;
+        let is_open = || session.staging().is_ok();
+        if is_opened_before {
+            assert!(is_open());
+        }
+        session.end().unwrap();
+        assert_eq!(is_open(), is_opened_before);
+        if let Ok(staging) = session.staging() {
+            let mut client = lock(&staging.client);
+            assert!(session.staging_device(staging, &mut client, Card(0)).is_err());
+            assert!(client.is_none());
+        }
+    }
+}
+
 #[test]
 fn the_container_takes_it_all_with_it() {
     let machine = Machine::new(1);
@@ -519,6 +583,66 @@ fn calls_under_way_are_limited_in_number() {
     pin(&context, card, 0x70, MIB).unwrap();
     assert_eq!(any_call(&context), Answer::Return(0));
     assert_eq!((container.session.pinning.open(), pinned(&container), drifts(&container)), (0, 1, vec![]));
+}
+
+/// The driver does not free in the staging client what was moved: it is moved once, and the call is over when that is freed.
+#[test]
+fn what_is_not_freed_is_not_moved_again() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let (context, session) = (program.context(0), &container.session);
+    pin(&context, card_of(&context), 0x70, MIB).unwrap();
+    let [staged] = session.pinning.which(|_, _| true)[..] else { panic!("one call") };
+    spy.refuse_to_free_one(staged.0);
+    spy.escapes(0x34);
+    for _ in 0..3 {
+        session.look_into_staging();
+        assert_eq!(any_call(&context), Answer::Return(0));
+    }
+    assert_eq!((spy.escapes(0x34).len(), session.pinning.open(), drifts(&container)), (1, 1, vec![]));
+    spy.refuse_to_free_one(0);
+    assert_eq!(any_call(&context), Answer::Return(0));
+    assert_eq!((spy.escapes(0x34).len(), session.pinning.open(), pinned(&container)), (0, 0, 1));
+}
+
+/// Threads that never come back, though something has come of their calls.
+#[test]
+fn calls_that_are_not_over_are_limited_in_number() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], MIB);
+    let (program, other) = (container.program(), container.program());
+    let (context, session) = (program.context(0), &container.session);
+    let card = card_of(&context);
+    let lent = Context { program: &other, ..context };
+    for _ in 0..MOST_OPEN {
+        let (_, reservation) = session.pinning.take(stuck(&lent, 0x1000)).unwrap();
+        lock(&session.accounts).cancel(reservation);
+    }
+    session.pinning.moved();
+    assert_eq!((session.pinning.open(), session.pinning.waiting()), (MOST_OPEN, 0));
+    assert_eq!(pin(&context, card, 0x70, MIB), Err(Status::INSUFFICIENT_RESOURCES));
+    other.exit();
+    assert_eq!(pin(&context, card, 0x70, MIB), Ok(()));
+}
+
+/// Nobody is left who would make a call, so it is looked for all the same.
+#[test]
+fn a_staging_client_that_is_left_is_looked_for() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], MIB);
+    let program = container.program();
+    let context = program.context(0);
+    let handle = stuck(&context, 0x70);
+    container.session.process_ended(program.exit());
+    container.session.look_for_closed_files();
+    assert!(lock(&container.session.files).all_controls().is_empty());
+    make_staged(&container, handle, 0x71);
+    assert!(container.session.holds_anything());
+    container.session.reconcile();
+    assert!(!container.session.holds_anything());
+    assert_eq!((machine.driver.host_memory_used(), host(&container)), (0, 0));
 }
 
 /// A signal has interrupted it before the kernel was told to execute it: the program makes the same call again.

@@ -2,7 +2,7 @@
 
 use super::{
     api::*,
-    program::{CARDS, FOREIGN, Program},
+    program::{CARDS, FOREIGN, LIMITS, Program},
     world::{File, PAGE},
 };
 use std::collections::BTreeSet;
@@ -54,6 +54,36 @@ impl Program<'_> {
         let committed = self.accounts.commit(reservation, Placement::under(Handle(parent), Handle(handle)), None);
         assert!(!committed.unwrap().conflict || self.stale);
         self.add_object(client, handle, vec![parent], memory, Kind::Memory);
+        Some(())
+    }
+
+    /// Addresses on the fabric for memory, which keep it.
+    pub(super) fn fabric(&mut self) -> Option<()> {
+        let (client, of) = self.object()?;
+        let (handle, parent) = (self.handle(), self.parent(client));
+        let bytes = u64::from(self.byte() % 48) * PAGE / 2;
+        let object = self.world.find(client, of).cloned()?;
+        let given = object.memory.and_then(|memory| self.world.fabric.get(&memory)).copied().unwrap_or(0) + bytes;
+        let of_card = |memory: usize| Some(self.world.memory[memory]).filter(|memory| memory.card != Card::HOST.0);
+        let block = object.memory.filter(|_| object.kind == Kind::Memory).and_then(of_card);
+        let fits = block.is_some_and(|block| given <= 2 * block.bytes);
+        let reservation = match self.accounts.reserve_fabric(ObjectName::new(Handle(client), Handle(of)), bytes) {
+            Ok(reservation) => reservation,
+            Err(refusal) => {
+                let full = self.accounts.counts().objects >= LIMITS.objects;
+                assert!(full || !fits, "there may be so many, but that was refused: {refusal}");
+                return None;
+            }
+        };
+        assert!(fits, "{given} bytes of addresses for {block:?}");
+        if self.byte().is_multiple_of(2) || self.world.find(client, handle).is_some() {
+            self.accounts.cancel(reservation);
+            return None;
+        }
+        let placement = Placement::under(Handle(parent), Handle(handle));
+        assert!(!self.accounts.commit(reservation, placement, None).unwrap().conflict || self.stale);
+        self.world.fabric.insert(object.memory?, given);
+        self.add_object(client, handle, vec![parent], object.memory, Kind::Memory);
         Some(())
     }
 

@@ -107,6 +107,8 @@ pub(super) struct World {
     /// (file, first page) -> pages.
     pub(super) ranges: BTreeMap<(usize, u64), u64>,
     pub(super) exports: BTreeMap<(usize, u32), Option<usize>>,
+    /// Bytes of addresses on the fabric that memory was ever given.
+    pub(super) fabric: BTreeMap<usize, u64>,
     /// Process -> address space.
     pub(super) processes: BTreeMap<i32, u64>,
     /// (address space, page).
