@@ -1,8 +1,11 @@
 //! Addresses on the NVLink fabric: on machines that have one, libcuda gets some for each block of 512 MiB or more.
 
-use super::world::{Context, MIB, Machine, host_memory_params};
+use super::{
+    spy::Spy,
+    world::{Context, MIB, Machine, host_memory_params},
+};
 use crate::rm::{
-    Status,
+    Abi, DriverRelease, Status,
     layout::{write_u32, write_u64},
 };
 
@@ -91,5 +94,22 @@ fn only_known_memory_of_the_card_gets_them() {
     }
     for flags in [2, 4] {
         fabric(&context, memory, (2 * MIB, flags)).unwrap();
+    }
+}
+
+/// The struct of older drivers is another one (525: src/common/sdk/nvidia/inc/class/cl00f8.h).
+#[test]
+fn drivers_before_535_give_none() {
+    for (release, reaches_driver) in [((525, 147, 5), false), ((535, 0, 0), true)] {
+        let machine = Machine::new(1);
+        let spy = Spy::new(&machine);
+        let mut container = spy.container(&machine);
+        container.session.abi = Abi::of(DriverRelease::new(release.0, release.1, release.2)).unwrap();
+        let program = container.program();
+        let context = program.context(0);
+        let memory = context.memory(2 * MIB).unwrap();
+        // What became of it stands elsewhere in an older call.
+        let _ = fabric(&context, memory, (2 * MIB, 0));
+        assert_eq!(spy.last_params(CLASS).is_some(), reaches_driver, "{release:?}");
     }
 }
