@@ -426,6 +426,22 @@ fn it_has_a_name_of_its_own() {
     assert_eq!((host(&container), pinned(&container)), (MIB / 128 + OBJECT_COST, 1));
 }
 
+/// The driver makes it below a device and nothing else.
+#[test]
+fn it_is_below_a_device() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], 4 * MIB);
+    let program = container.program();
+    let context = program.context(0);
+    let card = card_of(&context);
+    let subdevice = context.object(0x2080, &mut [0; 4]).unwrap();
+    for parent in [context.client, subdevice, context.memory(MIB).unwrap(), 0, 0xdead] {
+        let elsewhere = Context { device: parent, ..context };
+        assert_eq!(pin(&elsewhere, card, 0x70, MIB), Err(Status::OBJECT_NOT_FOUND), "{parent:#x}");
+    }
+    pin(&context, card, 0x70, MIB).unwrap();
+}
+
 #[test]
 fn what_the_driver_says_is_what_counts() {
     let machine = Machine::new(1);
