@@ -259,12 +259,8 @@ two() {
     [ ${#host_uuids[@]} -gt 1 ] || { skip "two cards: one only"; return; }
     [ -n "$has_torch" ] || { skip "two cards: no PyTorch"; return; }
     title "compute: two containers of two cards at 50 percent each, NCCL all-reduce"
-    local base who value setting env_options=()
-    # The same outside and inside. Multicast is off on machines that lend single cards; both ends are on this machine.
-    local settings=(NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1 NCCL_IB_DISABLE=1
-        NCCL_SOCKET_IFNAME=lo NCCL_DEBUG=WARN)
-    for setting in "${settings[@]}"; do env_options+=(--env "$setting"); done
-    begin solo - env "${settings[@]}" CUDA_VISIBLE_DEVICES=0,1 timeout 90 python3 "$work/tools/nccl_load.py" 8
+    local base who value
+    begin solo - env "${nccl[@]}" CUDA_VISIBLE_DEVICES=0,1 timeout 90 python3 "$work/tools/nccl_load.py" 8
     begun solo
     base=$(measured 4 solo)
     settle
@@ -272,10 +268,8 @@ two() {
     [ -n "$base" ] || { fail "NCCL works outside"; tail -n 30 "$work/told/solo"; return; }
     for who in d1 d2; do
         compute_tools $who
-        # NCCL keeps its buffers in /dev/shm where cards do not reach each other; what is mounted by default is 64 MiB. The host's network has
-        # an interface that is up. Both on the same two cards, whatever else the machine has.
-        launch $who --env EGPU_DEVICES=0,1 --env EGPU_MEMORY=16GiB --env EGPU_COMPUTE=50% --net-host "${env_options[@]}" \
-            --mount type=tmpfs,src=shm,dst=/dev/shm,options=nosuid:nodev:mode=1777:size=1073741824 -- sleep infinity
+        # Both on the same two cards, whatever else the machine has.
+        launch $who --env EGPU_DEVICES=0,1 --env EGPU_MEMORY=16GiB --env EGPU_COMPUTE=50% "${nccl_options[@]}" -- sleep infinity
     done
     check "both are on the same two cards" same_cards "$(granted_uuids d1)" "$(granted_uuids d2)"
     ctr_ tasks exec --exec-id see1 d1 sh -c 'nvidia-smi -L; df -h /dev/shm | tail -n 1' 2>&1

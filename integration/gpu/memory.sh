@@ -1,8 +1,8 @@
 # Memory quotas on a real card, as tables; sourced by run.sh, whose functions it uses. Each table has its baseline in the same run.
-# EGPU_GPU_MEMORY: which parts (quota vendor random cost training pinned many sixteen whole); default: all. EGPU_GPU_PROGRAMS: random programs (300);
+# EGPU_GPU_MEMORY: which parts (quota vendor random cost training pinned large many sixteen whole); default: all. EGPU_GPU_PROGRAMS: random programs (300);
 # EGPU_GPU_PAIRS: pairs of a comparison (5). EGPU_GPU_SAID=1 shows all that the compared programs say.
 
-parts=${EGPU_GPU_MEMORY:-quota vendor random cost training pinned many sixteen whole}
+parts=${EGPU_GPU_MEMORY:-quota vendor random cost training pinned large many sixteen whole}
 programs=${EGPU_GPU_PROGRAMS:-300}
 pairs=${EGPU_GPU_PAIRS:-5}
 quota_mib=4096
@@ -10,7 +10,7 @@ has_torch=$(python3 -c 'import torch; print("yes")' 2>/dev/null)
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:/usr/local/nvidia/lib64:/usr/local/nvidia/lib
 
 mkdir -p "$work/tools"
-cp "$bin/cuda-load" "$bin/rm-client" "$here/train.py" "$here/pin_load.py" "$work/tools/"
+cp "$bin/cuda-load" "$bin/rm-client" "$here/train.py" "$here/pin_load.py" "$here/large_load.py" "$work/tools/"
 # tools ID: puts the programs into a container's root file system.
 tools() {
     rootfs "$1"
@@ -235,6 +235,29 @@ pinned() {
     check "all that was pinned reaches the card and comes back" contains "$inside" "checked "
     check "nothing drifts" [ "$(drifts)" = "${drifts_before:-unknown}" ]
     stop pinned
+}
+
+# Where there is an NVLink fabric, such blocks have addresses there; on one card or two.
+large() {
+    local devices=0 drifts_before outside inside
+    [ -n "$has_torch" ] || { skip "large: no PyTorch"; return; }
+    [ ${#host_uuids[@]} -lt 2 ] || devices=0,1
+    title "memory: blocks of 1 GiB, on card $devices"
+    drifts_before=$(drifts)
+    tools large
+    cp "$bin/egpu" "$work/roots/large/merged/tmp/"
+    outside=$(env "${nccl[@]}" CUDA_VISIBLE_DEVICES=$devices timeout 120 python3 "$work/tools/large_load.py" 2>&1 | grep -E '^(ok|failed|peers) ')
+    launch large --env EGPU_DEVICES=$devices --env EGPU_MEMORY=16GiB "${nccl_options[@]}" -- sleep infinity
+    inside=$(in_ large timeout 120 python3 /tmp/large_load.py)
+    printf '%s\n' "outside:" "$outside" "inside:" "$(grep -E '^(ok|failed|peers) ' <<<"$inside")"
+    check "a block is written and read" contains "$inside" "ok written on card 0"
+    if ! check "what works outside works inside" same_lines "$outside" "$(grep -E '^(ok|failed|peers) ' <<<"$inside")"; then
+        tail -n 40 <<<"$inside"
+        in_ large timeout 120 /tmp/egpu trace -- python3 /tmp/large_load.py | grep -E -- '-> (0x|E)' | sed -E 's/^ *[0-9.]+ [0-9/]+ //' | sort | uniq -c | sort -rn | head -n 30
+    fi
+    check "nothing is charged any more" drained large
+    check "nothing drifts" [ "$(drifts)" = "${drifts_before:-unknown}" ]
+    stop large
 }
 
 many() {

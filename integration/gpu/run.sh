@@ -44,10 +44,11 @@ skip() { skipped=$((skipped + 1)); echo "skipped: $*"; }
 check() {
     local name=$1
     shift
-    if "$@"; then pass "$name"; else fail "$name (exit $?)"; fi
+    if "$@"; then pass "$name"; else fail "$name (exit $?)"; return 1; fi
 }
 contains() { grep -qF -- "$2" <<<"$1" || { echo "no '$2' in:"; echo "$1"; return 1; }; }
 lacks() { ! grep -qF -- "$2" <<<"$1" || { echo "'$2' is in:"; echo "$1"; return 1; }; }
+same_lines() { diff <(printf '%s\n' "$1") <(printf '%s\n' "$2"); }
 at_least() { awk -v have="$1" -v want="$2" 'BEGIN { exit !(have != "" && have + 0 >= want + 0) }'; }
 at_most() { awk -v have="$1" -v want="$2" 'BEGIN { exit !(have != "" && have + 0 <= want + 0) }'; }
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a != "" && b > 0) printf "%.4f", a / b }'; }
@@ -79,6 +80,11 @@ start_with() {
     ctr_ run $mode ${mode:---rm} --runtime io.containerd.egpu.v1 --env "PATH=$container_path" --env HOME=/root \
         --env TORCH_HOME=/tmp "${options[@]}" --rootfs "$work/roots/$id/merged" "$id" "$@"
 }
+# What NCCL is told, outside and inside: multicast is off on machines that lend single cards; both ends are on this machine. In a container it has
+# the host's network, where an interface is up, and a larger /dev/shm than 64 MiB: its buffers are there where cards do not reach each other.
+nccl=(NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1 NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME=lo NCCL_DEBUG=WARN)
+nccl_options=(--net-host --mount type=tmpfs,src=shm,dst=/dev/shm,options=nosuid:nodev:mode=1777:size=1073741824)
+for setting in "${nccl[@]}"; do nccl_options+=(--env "$setting"); done
 stop() {
     for id in "$@"; do
         ctr_ tasks kill --all --signal KILL "$id" >/dev/null 2>&1
