@@ -47,7 +47,12 @@ fn nothing_is_imported_below_what_is_not_there() {
     let (owner, taker) = (program.context(0), program.context(0));
     let memory = owner.memory(MIB).unwrap();
     let token = program.open(Node::Control);
-    export(&owner, memory, token).unwrap();
+    // Two, as one is imported like any other.
+    let mut both = vec![0; 2128];
+    for (at, value) in [(0, token.cast_unsigned()), (4, owner.device), (8, 2), (76, memory), (80, memory), (2124, 2)] {
+        assert!(write_u32(&mut both, at, value));
+    }
+    program.control(owner.control, (owner.client, owner.client), 0x3d0b, &mut both).unwrap();
     for parent in [0, 0xdead, memory] {
         assert_eq!(import_below(&taker, token, parent), Err(Status::OBJECT_NOT_FOUND), "{parent:#x}");
         let mut many = [0; 652];

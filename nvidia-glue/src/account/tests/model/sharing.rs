@@ -70,7 +70,10 @@ impl Program<'_> {
         let reservation = match self.accounts.reserve_fabric(ObjectName::new(Handle(client), Handle(of)), bytes) {
             Ok(reservation) => reservation,
             Err(refusal) => {
-                let full = self.accounts.counts().objects >= LIMITS.objects;
+                let counts = self.accounts.counts();
+                // What is attached to the memory is kept, too.
+                let references = counts.references + object.attached.len();
+                let full = counts.objects >= LIMITS.objects || references > LIMITS.references as usize;
                 assert!(full || !fits, "there may be so many, but that was refused: {refusal}");
                 return None;
             }
@@ -84,6 +87,7 @@ impl Program<'_> {
         assert!(!self.accounts.commit(reservation, placement, None).unwrap().conflict || self.stale);
         self.world.fabric.insert(object.memory?, given);
         self.add_object(client, handle, vec![parent], object.memory, Kind::Memory);
+        self.world.find_mut(client, handle)?.attached = object.attached;
         Some(())
     }
 
