@@ -1,11 +1,8 @@
 """Blocks of 1 GiB, which have addresses on the NVLink fabric where there is one: written, copied between cards, given to another process, made and
-mapped by hand (cuMemCreate) for every card, summed by NCCL. One line "ok WHAT" for each that comes back as it should, else "failed WHAT: WHY".
-
-usage: large_load.py [PORT]"""
+mapped by hand (cuMemCreate) for every card, summed by NCCL. One line "ok WHAT" for each that comes back as it should, else "failed WHAT: WHY"."""
 
 import ctypes
 import os
-import sys
 import traceback
 
 import torch
@@ -63,7 +60,6 @@ def add_one(blocks, done):
     block += 1
     torch.cuda.synchronize()
     done.put(is_all(block, 4))
-    del block
 
 
 def given(card):
@@ -130,7 +126,7 @@ def check(what, work, *args):
 
 if __name__ == "__main__":
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", sys.argv[1] if len(sys.argv) > 1 else "29541")
+    os.environ.setdefault("MASTER_PORT", "29541")
     cards = torch.cuda.device_count()
     for card in range(cards):
         check(f"written on card {card}", written, card)

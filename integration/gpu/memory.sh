@@ -239,20 +239,21 @@ pinned() {
 
 # Where there is an NVLink fabric, such blocks have addresses there; on one card or two.
 large() {
-    local devices=0 drifts_before outside inside
+    local devices=0 drifts_before outside inside said found='^(ok|failed|peers) '
     [ -n "$has_torch" ] || { skip "large: no PyTorch"; return; }
     [ ${#host_uuids[@]} -lt 2 ] || devices=0,1
     title "memory: blocks of 1 GiB, on card $devices"
     drifts_before=$(drifts)
     tools large
     cp "$bin/egpu" "$work/roots/large/merged/tmp/"
-    outside=$(env "${nccl[@]}" CUDA_VISIBLE_DEVICES=$devices timeout 120 python3 "$work/tools/large_load.py" 2>&1 | grep -E '^(ok|failed|peers) ')
+    outside=$(env "${nccl[@]}" CUDA_VISIBLE_DEVICES=$devices timeout 120 python3 "$work/tools/large_load.py" 2>&1 | grep -E "$found")
     launch large --env EGPU_DEVICES=$devices --env EGPU_MEMORY=16GiB "${nccl_options[@]}" -- sleep infinity
-    inside=$(in_ large timeout 120 python3 /tmp/large_load.py)
-    printf '%s\n' "outside:" "$outside" "inside:" "$(grep -E '^(ok|failed|peers) ' <<<"$inside")"
+    said=$(in_ large timeout 120 python3 /tmp/large_load.py)
+    inside=$(grep -E "$found" <<<"$said")
+    printf '%s\n' "outside:" "$outside" "inside:" "$inside"
     check "a block is written and read" contains "$inside" "ok written on card 0"
-    if ! check "what works outside works inside" same_lines "$outside" "$(grep -E '^(ok|failed|peers) ' <<<"$inside")"; then
-        tail -n 40 <<<"$inside"
+    if ! check "what works outside works inside" same_lines "$outside" "$inside"; then
+        tail -n 40 <<<"$said"
         in_ large timeout 120 /tmp/egpu trace -- python3 /tmp/large_load.py | grep -E -- '-> (0x|E)' | sed -E 's/^ *[0-9.]+ [0-9/]+ //' | sort | uniq -c | sort -rn | head -n 30
     fi
     check "nothing is charged any more" drained large

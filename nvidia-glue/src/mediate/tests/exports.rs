@@ -23,6 +23,19 @@ fn export(context: &Context<'_, '_>, memory: u32, fd: i32) -> Result<(), Status>
     result
 }
 
+/// At the first of a file's `places`.
+fn export_many(context: &Context<'_, '_>, (memories, places): (&[u32], u32), fd: i32) -> Result<(), Status> {
+    let count = u32::try_from(memories.len()).unwrap();
+    let mut params = vec![0; 2128];
+    for (at, value) in [(0, fd.cast_unsigned()), (4, context.device), (8, places), (2124, count)] {
+        assert!(write_u32(&mut params, at, value));
+    }
+    for (at, memory) in memories.iter().enumerate() {
+        assert!(write_u32(&mut params, 76 + 4 * at, *memory));
+    }
+    context.program.control(context.control, (context.client, context.client), 0x3d0b, &mut params)
+}
+
 fn import(context: &Context<'_, '_>, fd: i32) -> Result<u32, Status> {
     import_below(context, fd, context.device)
 }
@@ -48,11 +61,7 @@ fn nothing_is_imported_below_what_is_not_there() {
     let memory = owner.memory(MIB).unwrap();
     let token = program.open(Node::Control);
     // Two, as one is imported like any other.
-    let mut both = vec![0; 2128];
-    for (at, value) in [(0, token.cast_unsigned()), (4, owner.device), (8, 2), (76, memory), (80, memory), (2124, 2)] {
-        assert!(write_u32(&mut both, at, value));
-    }
-    program.control(owner.control, (owner.client, owner.client), 0x3d0b, &mut both).unwrap();
+    export_many(&owner, (&[memory, memory], 2), token).unwrap();
     for parent in [0, 0xdead, memory] {
         assert_eq!(import_below(&taker, token, parent), Err(Status::OBJECT_NOT_FOUND), "{parent:#x}");
         let mut many = [0; 652];
@@ -101,14 +110,7 @@ fn several_objects_travel_in_one_file_as_cuda_sends_them() {
     let owner = giver.context(0);
     let memory: Vec<u32> = (0..3).map(|_| owner.memory(2 * MIB).unwrap()).collect();
     let token = giver.open(Node::Control);
-    let mut params = vec![0; 2128];
-    assert!(write_u32(&mut params, 0, token.cast_unsigned()) && write_u32(&mut params, 4, owner.device));
-    params[8] = 3;
-    params[2124] = 3;
-    for (at, memory) in memory.iter().enumerate() {
-        assert!(write_u32(&mut params, 76 + 4 * at, *memory));
-    }
-    giver.control(owner.control, (owner.client, owner.client), 0x3d0b, &mut params).unwrap();
+    export_many(&owner, (&memory, 3), token).unwrap();
     let sent = taker.give(giver.file_of(token));
     let pid = giver.exit();
     container.session.process_ended(pid);
@@ -151,34 +153,23 @@ fn a_place_that_was_emptied_gives_nobody_a_second_name_for_something_else() {
     let program = container.program();
     let context = program.context(0);
     let [kept, emptied] = [(); 2].map(|()| context.memory(2 * MIB).unwrap());
-    let token = program.open(Node::Control).cast_unsigned();
-    let ask =
-        |id: u32, params: &mut [u8]| program.control(context.control, (context.client, context.client), id, params);
-    let export = |memories: &[u32]| {
-        let mut params = vec![0; 2128];
-        for (at, value) in [(0, token), (4, context.device), (8, 2), (2124, u32::try_from(memories.len()).unwrap())] {
-            assert!(write_u32(&mut params, at, value));
-        }
-        for (at, memory) in memories.iter().enumerate() {
-            assert!(write_u32(&mut params, 76 + 4 * at, *memory));
-        }
-        ask(0x3d0b, &mut params).unwrap();
-    };
-    export(&[emptied, kept]);
-    export(&[0]);
+    let token = program.open(Node::Control);
+    export_many(&context, (&[emptied, kept], 2), token).unwrap();
+    export_many(&context, (&[0], 2), token).unwrap();
     context.free(emptied).unwrap();
     assert_eq!(container.used(0), 2 * MIB, "it was let go of");
     let place = (context.client, context.client, 0);
     let second = program.alloc(context.control, place, 0x80, &mut device_params(0)).unwrap();
     for handles in [&[context.device, 0x700][..], &[context.device]] {
         let mut params = vec![0; 652];
-        for (at, value) in [(0, token), (4, second), (648, u32::try_from(handles.len()).unwrap())] {
+        for (at, value) in [(0, token.cast_unsigned()), (4, second), (648, u32::try_from(handles.len()).unwrap())] {
             assert!(write_u32(&mut params, at, value));
         }
         for (at, handle) in handles.iter().enumerate() {
             assert!(write_u32(&mut params, 8 + 4 * at, *handle));
         }
-        assert!(ask(0x3d0c, &mut params).is_err());
+        let own = (context.client, context.client);
+        assert!(program.control(context.control, own, 0x3d0c, &mut params).is_err());
     }
     // It is below the first device, as far as the account knows, too.
     let used = container.used(0);

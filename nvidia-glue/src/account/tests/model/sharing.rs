@@ -79,15 +79,12 @@ impl Program<'_> {
             }
         };
         assert!(fits, "{given} bytes of addresses for {block:?}");
-        if self.byte().is_multiple_of(2) || self.world.find(client, handle).is_some() {
+        if self.byte().is_multiple_of(2) {
             self.accounts.cancel(reservation);
             return None;
         }
-        let placement = Placement::under(Handle(parent), Handle(handle));
-        assert!(!self.accounts.commit(reservation, placement, None).unwrap().conflict || self.stale);
+        self.place_shared(reservation, client, handle, parent, (client, of))?;
         self.world.fabric.insert(object.memory?, given);
-        self.add_object(client, handle, vec![parent], object.memory, Kind::Memory);
-        self.world.find_mut(client, handle)?.attached = object.attached;
         Some(())
     }
 
