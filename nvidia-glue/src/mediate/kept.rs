@@ -130,9 +130,13 @@ impl Session {
     /// Frees all memory of a file and closes it. Where the driver does not free it, the file is kept, and what is there stays charged; at
     /// the container's end (`is_last`) it is closed all the same: unified memory refuses everything once it has met an error that it
     /// takes for fatal (`uvm_global_get_status`), and what only the container had goes with the file then.
-    fn end_uvm_file(&self, kept: &KeptUvm, is_last: bool) {
+    pub(super) fn end_uvm_file(&self, kept: &KeptUvm, is_last: bool) {
         let id = kept.id;
         self.locks.with(&[Name::Uvm(id)], || {
+            // Somebody who has had it from a socket since it was looked for has mapped it.
+            if !is_last && lock(&self.accounts).is_uvm_file_kept(id) {
+                return;
+            }
             let (ranges, pools) = {
                 let accounts = lock(&self.accounts);
                 (accounts.external_ranges(id), accounts.pools(id))

@@ -8,7 +8,7 @@ use super::{
     locks::{Name, lock},
 };
 use crate::{
-    account::{Card, ObjectName, UvmFile},
+    account::{Card, ManagedReservation, Mm, ObjectName, UvmFile},
     driver::{DeviceFile, Holder},
     rm::{
         Handle, Node, Status,
@@ -399,8 +399,26 @@ impl Session {
             End::Status(_) => End::Errno(libc::ENOMEM),
             end => end,
         })?;
-        lock(&self.accounts).commit_managed(reservation, memory, id, caller.thread(), offset);
-        Ok(Answer::Continue)
+        self.commit_mapping(id, reservation, (memory, caller.thread(), offset))
+    }
+
+    /// The kernel is about to map managed memory of a file at an address, for a thread: not one that was given up meanwhile.
+    pub(super) fn commit_mapping(
+        &self,
+        id: UvmFile,
+        reservation: ManagedReservation,
+        (memory, thread, at): (Mm, i32, u64),
+    ) -> Result<Answer, End> {
+        self.locks.with(&[Name::Uvm(id)], || {
+            let is_known = lock(&self.files).knows_uvm(id);
+            let mut accounts = lock(&self.accounts);
+            if !is_known {
+                accounts.cancel_managed(reservation);
+                return Err(End::Errno(libc::EBADF));
+            }
+            accounts.commit_managed(reservation, memory, id, thread, at);
+            Ok(Answer::Continue)
+        })
     }
 
     /// Of a file that is not UVM's, unless another thread exchanges it: then, where the kernel may place it, it can be managed memory that nobody

@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
+use runtime_config::Bytes;
+
 use super::world::{MIB, Machine, range};
 use crate::{
+    account::Mm,
     mediate::{
         Answer, Drift, DriftKind, Stopped,
+        call::End,
         locks::lock,
         looks::tests::Told,
         managed::{MOST, PATIENCE},
@@ -50,6 +54,24 @@ fn it_goes_with_its_process() {
     let pid = program.exit();
     container.session.process_ended(pid);
     assert_eq!(container.used(0), 0);
+}
+
+/// A file comes out of a socket and is mapped after it was looked for, and before it is given up; or the other way round.
+#[test]
+fn a_file_is_not_given_up_and_mapped_at_once() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let (program, session) = (container.program(), &container.session);
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, AT, MIB, AT), Answer::Continue);
+    let kept = lock(&session.files).all_uvm().remove(0);
+    session.end_uvm_file(&kept, false);
+    assert!(lock(&session.files).knows_uvm(kept.id), "what is mapped keeps it");
+    let reservation = lock(&session.accounts).reserve_managed(program.pid, Bytes(MIB)).unwrap();
+    session.end_uvm_file(&kept, true);
+    let mapped = session.commit_mapping(kept.id, reservation, (Mm(1), 7, AT + MIB));
+    assert!(matches!(mapped, Err(End::Errno(libc::EBADF))));
+    assert_eq!(container.used(0), MIB);
 }
 
 /// Each is kept open by the mediator, for as long as somebody has it.
