@@ -2,7 +2,7 @@
  *   cuda-load init                  milliseconds of cuInit and a context
  *   cuda-load info                  "free BYTES total BYTES"
  *   cuda-load fill [LEAST_KIB]      allocates halving blocks (1 GiB down to LEAST_KIB, 2048) until the last is refused, touches all
- *   cuda-load launch COUNT          kernel launches a second
+ *   cuda-load launch COUNT [TIMES]  kernel launches a second; so many times, each in a process of its own
  *   cuda-load malloc KIB COUNT      microseconds of one cuMemAlloc and cuMemFree
  *   cuda-load hold KIB SECONDS      holds that much
  *   cuda-load random SEED STEPS KIB allocates, frees, maps, exports at random, never asking for more than KIB at once
@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -138,6 +139,17 @@ static void launch(long count) {
     }
 }
 
+/* Goes on in so many processes, one after the other, and ends with the last. */
+static void fork_times(long times) {
+    for (long i = 0; i < times; i++) {
+        int status = 1;
+        pid_t child = fork();
+        if (child == 0) return;
+        if (child < 0 || waitpid(child, &status, 0) != child || status) { fprintf(stderr, "a process failed\n"); exit(1); }
+    }
+    if (times) exit(0);
+}
+
 static void allocate_and_free(size_t size, long count) {
     double begin = 0;
     for (long i = -10; i < count; i++) {
@@ -219,6 +231,7 @@ int main(int count, char **arguments) {
     const char *what = count > 1 ? arguments[1] : "";
     long numbers[3] = {0};
     for (int i = 2; i < count && i < 5; i++) numbers[i - 2] = atol(arguments[i]);
+    if (!strcmp(what, "launch")) fork_times(numbers[1]);
     double begin = now();
     start();
     if (!strcmp(what, "init")) tell_start(begin);

@@ -1,8 +1,8 @@
 # Memory quotas on a real card, as tables; sourced by run.sh, whose functions it uses. Each table has its baseline in the same run.
-# EGPU_GPU_MEMORY: which parts (quota vendor random cost training pinned large many sixteen whole); default: all. EGPU_GPU_PROGRAMS: random programs (300);
+# EGPU_GPU_MEMORY: which parts (quota vendor random launches cost training pinned large many sixteen whole); default: all. EGPU_GPU_PROGRAMS: random programs (300);
 # EGPU_GPU_PAIRS: pairs of a comparison (5). EGPU_GPU_SAID=1 shows all that the compared programs say.
 
-parts=${EGPU_GPU_MEMORY:-quota vendor random cost training pinned large many sixteen whole}
+parts=${EGPU_GPU_MEMORY:-quota vendor random launches cost training pinned large many sixteen whole}
 programs=${EGPU_GPU_PROGRAMS:-300}
 pairs=${EGPU_GPU_PAIRS:-5}
 quota_mib=4096
@@ -19,8 +19,8 @@ tools() {
 }
 in_() { local id=$1; shift; ctr_ tasks exec --exec-id "x$RANDOM$RANDOM" "$id" "$@" 2>&1 | tr -d '\r'; }
 median() { sort -n | awk '{ value[NR] = $1 } END { if (NR) print NR % 2 ? value[(NR + 1) / 2] : (value[NR / 2] + value[NR / 2 + 1]) / 2 }'; }
-# The figure that a program begins with; nothing of what it says when it fails.
-number() { sed -nE 's,^(examples/s )?([0-9]+(\.[0-9]+)?).*,\2,p' | head -n 1; }
+# The figure that a program begins with (of the first `lines` lines, 1); nothing of what it says when it fails.
+number() { sed -nE 's,^(examples/s )?([0-9]+(\.[0-9]+)?).*,\2,p' | head -n "${lines:-1}"; }
 used_mib() { egpu ps --output json | python3 -c '
 import json, sys
 for container in json.load(sys.stdin):
@@ -194,15 +194,32 @@ measure() { # NAME COMMAND...: outside, in a container of runc, and inside, in t
     }
     for place in $places; do echo "  each, $place: $(tr '\n' ' ' <"$work/$name.$place")"; done
 }
-# Launches, initialisation, malloc and free: some ten seconds for each pair.
+# One process launches a tenth faster or slower than another, outside as inside: the means of many short ones.
+launches() {
+    local times=10 ratio_error
+    title "memory: kernel launches, $((2 * pairs * times)) processes in each place"
+    start_compared
+    lines=$times pairs=$((2 * pairs)) measure launches_per_s @cuda-load launch 30000 $times
+    ratio_error=$(ratio_of_means "$work/launches_per_s.in" "$work/launches_per_s.out")
+    echo "means, in/out: $ratio_error"
+    [ "$places" = "out in" ] || echo "means, runc/out: $(ratio_of_means "$work/launches_per_s.runc" "$work/launches_per_s.out")"
+    check "kernel launches: at least 0.995x, within twice the error of the means" at_least \
+        "$(awk '{ print $1 + 2 * $3 }' <<<"$ratio_error")" 0.995
+    stop_compared
+}
+# ratio_of_means ONE OTHER: "RATIO +- STANDARD ERROR" of the numbers in two files.
+ratio_of_means() {
+    awk 'function error(file) { return sqrt((square[file] / count[file] - (sum[file] / count[file]) ^ 2) / (count[file] - 1)) / (sum[file] / count[file]) }
+        { sum[FILENAME] += $1; square[FILENAME] += $1 * $1; count[FILENAME]++ }
+        END { one = ARGV[1]; other = ARGV[2]; if (count[one] < 2 || count[other] < 2) exit 1
+            ratio = sum[one] / count[one] / (sum[other] / count[other])
+            printf "%.4f +- %.4f", ratio, ratio * sqrt(error(one) ^ 2 + error(other) ^ 2) }' "$1" "$2"
+}
+
+# Initialisation, malloc and free: some ten seconds for each pair.
 cost() {
     title "memory: cost, median of $pairs pairs"
     start_compared
-    pairs=$((3 * pairs)) measure launches_per_s_anywhere @cuda-load launch 300000
-    check "kernel launches, wherever the system has the program run: at least 0.995x" at_least "$(ratio "$inside" "$outside")" 0.995
-    # On one processor and more often: a program that is moved between them is a tenth faster or slower each time, egpu or not.
-    pairs=$((3 * pairs)) measure launches_per_s taskset -c "$(($(nproc) / 2))" @cuda-load launch 300000
-    check "kernel launches, on one processor: at least 0.995x" at_least "$(ratio "$inside" "$outside")" 0.995
     # What the one before has left in the driver (unified memory has the card registered for as long as anybody has) is gone by then.
     # Single starts differ by a tenth.
     pairs=$((2 * pairs)) pause=2.5 measure init_ms @cuda-load init

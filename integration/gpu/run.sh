@@ -3,8 +3,8 @@
 # usage: sudo run.sh [RESULT_FOLDER]   (from the unpacked bundle, or from the repository after bundle.sh)
 # Needs root, cgroups, an NVIDIA driver; python3 with PyTorch for the compute checks. Changes nothing outside WORK and /run.
 # EGPU_GPU_ONLY=PART runs one part (into DATE-DRIVER-CARD-PART.txt): memory (memory.sh), compute (compute.sh), attacks (attacks.sh: the test
-# suites of memory and attacks, 8 minutes at most), cost (launches, CUDA initialisation, malloc and free, training beside the same outside egpu:
-# 4 minutes at most), two (NCCL on two cards), utilization (what programs are told of it), errors (kernels that fail).
+# suites of memory and attacks, 8 minutes at most), cost (CUDA initialisation, malloc and free, training beside the same outside egpu:
+# 5 minutes at most), two (NCCL on two cards), utilization (what programs are told of it), errors (kernels that fail).
 # EGPU_GPU_DRY=1 tries the script itself where there is no card: simulated ones; of use with EGPU_GPU_ONLY=attacks alone.
 # Exit status: 0 when every check passed. Everything printed is kept in RESULT_FOLDER/DATE-DRIVER-CARD.txt.
 set -u
