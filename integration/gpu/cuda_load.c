@@ -1,6 +1,7 @@
 /* Uses a card through libcuda, for measurements: no CUDA toolkit is needed to build it, no Python to run it.
  *   cuda-load init                  milliseconds of cuInit and a context
  *   cuda-load info                  "free BYTES total BYTES"
+ *   cuda-load attribute NUMBER      what cuDeviceGetAttribute says
  *   cuda-load fill [LEAST_KIB]      allocates halving blocks (1 GiB down to LEAST_KIB, 2048) until the last is refused, touches all
  *   cuda-load launch COUNT [TIMES]  kernel launches a second; so many times, each in a process of its own
  *   cuda-load malloc KIB COUNT      microseconds of one cuMemAlloc and cuMemFree
@@ -28,6 +29,7 @@ struct access { struct location location; int flags; };
 #define FUNCTIONS(F) \
     F(cuInit, (unsigned)) \
     F(cuDevicePrimaryCtxRetain, (void **, int)) \
+    F(cuDeviceGetAttribute, (int *, int, int)) \
     F(cuCtxSetCurrent, (void *)) \
     F(cuCtxSynchronize, (void)) \
     F(cuMemGetInfo_v2, (size_t *, size_t *)) \
@@ -236,6 +238,7 @@ int main(int count, char **arguments) {
     start();
     if (!strcmp(what, "init")) tell_start(begin);
     else if (!strcmp(what, "info")) { size_t total, available = info(&total); printf("free %zu total %zu\n", available, total); }
+    else if (!strcmp(what, "attribute")) { int value; must(cuDeviceGetAttribute(&value, numbers[0], 0), "cuDeviceGetAttribute"); printf("%d\n", value); }
     else if (!strcmp(what, "fill")) return fill((size_t)(numbers[0] ? numbers[0] : 2048) << 10);
     else if (!strcmp(what, "launch")) launch(numbers[0] ? numbers[0] : 300000);
     else if (!strcmp(what, "malloc")) allocate_and_free((size_t)numbers[0] << 10, numbers[1] ? numbers[1] : 1000);

@@ -1,8 +1,8 @@
 # Memory quotas on a real card, as tables; sourced by run.sh, whose functions it uses. Each table has its baseline in the same run.
-# EGPU_GPU_MEMORY: which parts (quota vendor random launches cost training pinned large many sixteen whole); default: all. EGPU_GPU_PROGRAMS: random programs (300);
+# EGPU_GPU_MEMORY: which parts (quota vendor random launches initialisation allocation training pinned large many sixteen whole); default: all. EGPU_GPU_PROGRAMS: random programs (300);
 # EGPU_GPU_PAIRS: pairs of a comparison (5). EGPU_GPU_SAID=1 shows all that the compared programs say.
 
-parts=${EGPU_GPU_MEMORY:-quota vendor random launches cost training pinned large many sixteen whole}
+parts=${EGPU_GPU_MEMORY:-quota vendor random launches initialisation allocation training pinned large many sixteen whole}
 programs=${EGPU_GPU_PROGRAMS:-300}
 pairs=${EGPU_GPU_PAIRS:-5}
 quota_mib=4096
@@ -57,6 +57,8 @@ quota() {
     check "libcuda is refused in the end, not before" contains "$filled" "then refused"
     left=$(sed -n 's/.* free \([0-9]*\) total.*/\1/p' <<<"$filled")
     check "the last allocation that fits, fits: less than 2 MiB are left" at_most "$left" 2097151
+    check "programs are told that there is no GPUDirect RDMA (here: $("$work/tools/cuda-load" attribute 116))" \
+        [ "$(in_ quota /tmp/cuda-load attribute 116)" = 0 ]
     raw=$(in_ quota /tmp/rm-client alloc 64MiB --count 100)
     echo "rm-client alloc 64MiB --count 100: $(tail -n 2 <<<"$raw" | tr '\n' ' ')"
     check "a static client is refused" contains "$raw" "out of memory"
@@ -150,7 +152,7 @@ start_runc() {
     local driver=/usr/local/nvidia mount=()
     # An overlay shows nothing of what is mounted below it.
     [ ! -d "$driver" ] || mount=(--mount "type=bind,src=$driver,dst=$driver,options=rbind:ro")
-    overlay runc && mkdir -p "$work/roots/runc/merged$driver" && cp "$work/tools"/* "$work/roots/runc/merged/tmp/" &&
+    { [ -d "$work/roots/runc" ] || overlay runc; } && mkdir -p "$work/roots/runc/merged$driver" && cp "$work/tools"/* "$work/roots/runc/merged/tmp/" &&
         ctr_ run --detach --privileged --runtime io.containerd.runc.v2 --env "PATH=$container_path" --env HOME=/root --env TORCH_HOME=/tmp \
             --env "LD_LIBRARY_PATH=$LD_LIBRARY_PATH" "${mount[@]}" --rootfs "$work/roots/runc/merged" runc sleep infinity &&
         in_ runc /tmp/cuda-load info
@@ -216,14 +218,19 @@ ratio_of_means() {
             printf "%.4f +- %.4f", ratio, ratio * sqrt(error(one) ^ 2 + error(other) ^ 2) }' "$1" "$2"
 }
 
-# Initialisation, malloc and free: some ten seconds for each pair.
-cost() {
-    title "memory: cost, median of $pairs pairs"
+initialisation() {
+    title "memory: CUDA initialisation, median of $((2 * pairs)) pairs"
     start_compared
     # What the one before has left in the driver (unified memory has the card registered for as long as anybody has) is gone by then.
     # Single starts differ by a tenth.
     pairs=$((2 * pairs)) pause=2.5 measure init_ms @cuda-load init
     check "CUDA initialisation: at most 1.05x" at_most "$(ratio "$inside" "$outside")" 1.05
+    stop_compared
+}
+
+allocation() {
+    title "memory: malloc and free, median of $pairs pairs"
+    start_compared
     measure malloc_4MiB_us @cuda-load malloc 4096 3000
     check "malloc and free of 4 MiB: at most 45 us more" at_most "$(awk -v a="$inside" -v b="$outside" 'BEGIN { if (a != "" && b != "") print a - b }')" 45
     measure malloc_1GiB_us @cuda-load malloc 1048576 200

@@ -205,7 +205,7 @@ check "egpu lists the cards that nvidia-smi lists" diff <(printf '%s\n' "${host_
 
 if [ -n "$only" ]; then
     case $only in
-        cost) EGPU_GPU_MEMORY="cost training" . "$here/memory.sh" ;;
+        cost) EGPU_GPU_MEMORY="initialisation allocation training" . "$here/memory.sh" ;;
         two | utilization | achieved | errors) EGPU_GPU_COMPUTE=$only . "$here/compute.sh" ;;
         *) . "$here/$only.sh" ;;
     esac

@@ -317,7 +317,16 @@ pub(super) const CLASSES: &[Class] = &[
         "class/cl402c.h",
     ),
     row(0x503b, "NV50_P2P", PeerToPeer, 88, "class/cl503b.h"),
-    row(0x503c, "NV50_THIRD_PARTY_P2P", Plain, 4, "class/cl503c.h"),
+    row(
+        0x503c,
+        "NV50_THIRD_PARTY_P2P",
+        Refused(
+            Status::NOT_SUPPORTED,
+            "GPUDirect RDMA, which finds memory by the process that it was made by: the mediator. CUDA tells programs that there is none",
+        ),
+        4,
+        "class/cl503c.h",
+    ),
     row(
         0x5080,
         "NV50_DEFERRED_API_CLASS",

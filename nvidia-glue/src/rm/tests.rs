@@ -238,7 +238,6 @@ pub(super) const PLAIN: &[(&str, &[u32])] = &[
         &[0x0073, 0x208f, 0x9096, 0x90e6, 0x90e7, 0xcb33],
     ),
     ("what questions to the card's firmware are asked on, which knows who is no administrator", &[0x2081]),
-    ("what RDMA devices find the caller's own memory by", &[0x503c]),
     ("says that a server of MPS runs, to which the driver does nothing", &[0x900e]),
     ("switches what a display shows, from a channel; cards for computing have none", &[0x9072]),
     ("holds the figures of the caller's own video session", &[0xa0bc, 0xa0bd]),

@@ -37,6 +37,14 @@ const DELIBERATE: &[(u32, Status, &str)] = &[
         "AMPERE_SMC_CONFIG_SESSION: the driver would refuse it and tell the kernel's log",
     ),
     (0xc640, Status::INSUFFICIENT_PERMISSIONS, "AMPERE_SMC_MONITOR_SESSION: the same"),
+    (
+        0x503c,
+        Status::NOT_SUPPORTED,
+        "THIRD_PARTY_P2P: libcuda tells that there is no GPUDirect RDMA, and makes none of the next three calls",
+    ),
+    (0x503c_0102, Status::NOT_SUPPORTED, "REGISTER_VA_SPACE"),
+    (0x503c_0104, Status::NOT_SUPPORTED, "REGISTER_VIDMEM"),
+    (0x503c_0105, Status::NOT_SUPPORTED, "UNREGISTER_VIDMEM"),
     (0x0080_1108, Status::NOT_SUPPORTED, "GR_SET_TPC_PARTITION_MODE, of the MPS server: SMs are divided by the grant"),
     (0x2080_0146, Status::OK, "RELEASE_COMPUTE_MODE_RESERVATION: who uses a card is decided by the grant"),
 ];

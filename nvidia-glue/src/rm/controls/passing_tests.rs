@@ -326,10 +326,6 @@ pub(in crate::rm) const PASSING: &[(&str, &[u32])] = &[
         "writes into the calling client's own semaphores, or says which of its own channels write them",
         &[0x00da_0002, 0x00da_0004, 0x00da_0006],
     ),
-    (
-        "lets RDMA devices find the caller's own memory, once a handle, until it is freed: libcuda does so for all that it allocates",
-        &[0x503c_0102, 0x503c_0103, 0x503c_0104, 0x503c_0105],
-    ),
     ("tells how large the caller's own block of addresses on the fabric is, and its flags", &[0x00f8_0101]),
     (
         "does nothing to an engine's channel, which takes context DMAs as they are; displays, whose channels do not, are refused",
