@@ -317,7 +317,7 @@ pub(super) const CLASSES: &[Class] = &[
         "class/cl402c.h",
     ),
     row(0x503b, "NV50_P2P", PeerToPeer, 88, "class/cl503b.h"),
-    // As the driver says it of cards that protect their memory: with another status CUDA does not start (docs/driver-facts.md).
+    // As the driver says it of cards that protect their memory. With INVALID_CLASS or INSUFFICIENT_PERMISSIONS CUDA does not start (docs/driver-facts.md).
     row(
         0x503c,
         "NV50_THIRD_PARTY_P2P",
