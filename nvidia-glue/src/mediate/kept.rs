@@ -112,8 +112,7 @@ impl Session {
     /// still have such a file in a socket; then the file is closed.
     pub(super) fn drop_unheld_uvm_files(&self, which: impl Fn(UvmFile) -> bool) {
         for kept in self.uvm_files_in_order() {
-            let is_kept = || lock(&self.accounts).is_uvm_file_kept(kept.id);
-            if which(kept.id) && !self.is_held(&kept.file.file, kept.opener) && !is_kept() {
+            if which(kept.id) && !self.is_held(&kept.file.file, kept.opener) {
                 self.end_uvm_file(&kept, false);
             }
         }
@@ -133,7 +132,7 @@ impl Session {
     pub(super) fn end_uvm_file(&self, kept: &KeptUvm, is_last: bool) {
         let id = kept.id;
         self.locks.with(&[Name::Uvm(id)], || {
-            // Somebody who has had it from a socket since it was looked for has mapped it.
+            // Mapped; maybe only since it was looked for, by somebody who has had it from a socket.
             if !is_last && lock(&self.accounts).is_uvm_file_kept(id) {
                 return;
             }
