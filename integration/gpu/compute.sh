@@ -1,10 +1,10 @@
 # Compute quotas on a real card, as tables; sourced by run.sh, whose functions it uses. Each table has its baseline in the same run.
-# EGPU_GPU_COMPUTE: which parts (caps together periods case3 weights lending priority edges flood preemption migrate utilization achieved errors groups two); default: all that the machine has cards for.
+# EGPU_GPU_COMPUTE: which parts (caps together periods case3 weights lending priority edges flood preemption migrate scrub firmware churn endless utilization achieved errors groups two); default: all but endless that the machine has cards for.
 # EGPU_GPU_LOADS: which loads the caps are tried with (short long graph cooperative training), EGPU_GPU_CAPS: which caps. EGPU_GPU_PEER: a library that limits by LD_PRELOAD
 # and CUDA_DEVICE_SM_LIMIT (HAMi-core's interface), with which the same is done beside; it is no part of the bundle. EGPU_GPU_BATCHES: of which sizes the weights are (16 32 64 128).
 # Rows for the picture are added to RESULT.tsv.
 
-parts=${EGPU_GPU_COMPUTE:-caps together periods weights lending priority edges flood preemption migrate utilization achieved errors groups case3 two}
+parts=${EGPU_GPU_COMPUTE:-caps together periods weights lending priority edges flood preemption migrate scrub firmware churn utilization achieved errors groups case3 two}
 caps_asked=${EGPU_GPU_CAPS:-90 75 50 33 25 10 5}
 loads_of_caps=${EGPU_GPU_LOADS:-short long graph cooperative training}
 has_torch=$(python3 -c 'import torch; print("yes")' 2>/dev/null)
@@ -13,7 +13,7 @@ rows=${result%.txt}.tsv
 : >"$rows"
 
 mkdir -p "$work/tools" "$work/told"
-cp "$bin/compute-load" "$here"/{torch_load,nccl_load,train}.py "$work/tools/"
+cp "$bin/compute-load" "$bin/no-preemption.so" "$here"/{torch_load,nccl_load,train}.py "$work/tools/"
 compute_tools() {
     rootfs "$1"
     mkdir -p "$work/roots/$1/merged/tmp"
@@ -88,7 +88,7 @@ declare -A length_of
 # NCCL's load has no length.
 case $parts in
     two) kinds= ;;
-    groups | migrate | achieved) kinds=short ;;
+    groups | migrate | achieved | scrub | firmware | churn) kinds=short ;;
     *) kinds="short long graph cooperative" ;;
 esac
 for kind in $kinds; do
@@ -97,7 +97,7 @@ done
 # The same kernels.
 length_of[streams]=${length_of[short]:-}
 # Of a size that is fixed.
-length_of[copy]=1 length_of[migrate]=1
+length_of[copy]=1 length_of[memory]=1 length_of[migrate]=1
 [ "$parts" = two ] || echo "iterations: $(for kind in "${!length_of[@]}"; do printf '%s %s; ' "$kind" "${length_of[$kind]}"; done)"
 # load KIND WHERE SECONDS: the command line.
 load() {

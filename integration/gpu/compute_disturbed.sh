@@ -83,6 +83,80 @@ migrate() {
     settle
 }
 
+# beside NAME COMMAND...: what kernels of 50 percent and writes of memory of 40 lose by a container of 10 percent that runs this.
+beside() {
+    local name=$1 quiet loud
+    shift
+    cp "$bin/hostile" "$bin/rm-client" "$bin/cuda-load" "$work/tools/"
+    alone short 2 5
+    alone memory 2 5
+    share bk --env EGPU_COMPUTE=50%
+    share bm --env EGPU_COMPUTE=40%
+    share bb --env EGPU_COMPUTE=10%
+    begin bk bk $(load short b 40)
+    begin bm bm $(load memory b 40)
+    begun bk bm
+    sleep 1
+    mapfile -t quiet < <(measured 4 bk bm)
+    egpu top -n 1 2>&1
+    begin bb bb "$@"
+    sleep 1
+    mapfile -t loud < <(measured 6 bk bm)
+    egpu top -n 1 2>&1
+    echo "kernels, 50 percent: $(percent "${quiet[0]}" "${solo_of[short]}"), beside $name $(percent "${loud[0]}" "${solo_of[short]}")"
+    echo "writes of memory, 40 percent: $(percent "${quiet[1]}" "${solo_of[memory]}"), beside $name $(percent "${loud[1]}" "${solo_of[memory]}")"
+    row "beside $name" short bk 50 "$(percent "${loud[0]}" "${solo_of[short]}")"
+    row "beside $name" memory bm 40 "$(percent "${loud[1]}" "${solo_of[memory]}")"
+    check "kernels keep what they had within 1 point" within "$(percent "${loud[0]}" "${solo_of[short]}")" "$(percent "${quiet[0]}" "${solo_of[short]}")" 1
+    check "writes keep what they had within 1 point" within "$(percent "${loud[1]}" "${solo_of[memory]}")" "$(percent "${quiet[1]}" "${solo_of[memory]}")" 1
+    # It ends by itself, and tells how much it did.
+    for _ in $(seq 150); do [ -s "$work/told/bb" ] && grep -qE 'calls|contexts' "$work/told/bb" && break; sleep 0.1; done
+    stop bk bm bb
+    settle
+    echo "what it told: $(tail -n 3 "$work/told/bb" | tr '\n' ' ')"
+}
+
+# The driver writes over freed memory on channels of its own, in everybody's time.
+scrub() {
+    title "compute: beside memory that is taken and freed, 14 GiB at a time"
+    beside "freed memory" /tmp/hostile flood 10 4 3584
+}
+
+# Calls that succeed and that only the firmware can answer.
+firmware() {
+    title "compute: beside eight threads of calls to the firmware that succeed"
+    beside "calls to the firmware" /tmp/hostile flood-firmware 10 8
+}
+
+# Contexts: the driver makes and frees each in a tenth of a second, under the locks that edges need.
+churn() {
+    title "compute: beside contexts that are made and freed without end"
+    beside "contexts" sh -c 'for n in 1 2 3 4; do (until=$(($(date +%s) + 10)); count=0
+        while [ $(date +%s) -lt $until ]; do /tmp/cuda-load init >/dev/null; count=$((count + 1)); done; echo "contexts $count") & done; wait'
+}
+
+# A block of 20 s that cannot be preempted, outside egpu: how long the firmware waits for it, and what comes of it.
+endless() {
+    title "compute: channels taken off the card in the middle of a block of 20 s that cannot be preempted (outside egpu)"
+    local log
+    log=$(dmesg 2>/dev/null | grep -c NVRM)
+    alone short 2 5
+    share e50 --env EGPU_COMPUTE=50%
+    begin e50 e50 $(load short e 40)
+    begun e50
+    begin endless - env LD_PRELOAD="$work/tools/no-preemption.so" TAKE_OFF_AFTER=4 "$work/tools/compute-load" run long $((length_of[long] * 66)) 30
+    sleep 20
+    egpu top -n 1 2>&1
+    egpu inspect e50 2>&1 | tail -n 20
+    echo "what it was told:"
+    grep -v '^[0-9]' "$work/told/endless"
+    echo "the 50 percent: $(percent "$(rate "$work/told/e50" $(($(monotonic_us) - 16000000)) $(($(monotonic_us) - 1000000)))" "${solo_of[short]}") in these 15 s"
+    settle
+    stop e50
+    echo "the driver's new lines in the kernel's log:"
+    dmesg 2>/dev/null | grep NVRM | tail -n +$((log + 1)) | head -n 20
+}
+
 # threads CONTAINERS...: user and system time of the mediators' threads by name, in clock ticks.
 threads() {
     for pid in $(pgrep -x egpu-mediator); do

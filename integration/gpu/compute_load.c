@@ -10,6 +10,7 @@
  *       waiting       kernels of 0.7 ms, each waited for
  *       streams       kernels of 0.7 ms in 32 streams, each on a channel of its own, two queued in each
  *       copy          copies of 64 MiB to the card, 4 queued; ITERATIONS says nothing
+ *       memory        1 GiB of the card's memory written by a kernel, 4 queued; ITERATIONS says nothing
  *       migrate       64 MiB of managed memory to the card and back, which the kernel copies; ITERATIONS says nothing
  * The work is arithmetic, so that time off the card does not count. A unit of WORK is one kernel (of "long": a thousandth). */
 #include <dlfcn.h>
@@ -26,7 +27,7 @@
 
 typedef int result;
 typedef uint64_t address;
-enum { COPIED = 64 << 20, QUEUE = 64, STREAMS = 32, PROCESSES = 64, MULTIPROCESSORS = 16, THREADS = 256, NOT_READY = 600, NO_TIMING = 2 };
+enum { COPIED = 64 << 20, WRITTEN = 1 << 30, QUEUE = 64, STREAMS = 32, PROCESSES = 64, MULTIPROCESSORS = 16, THREADS = 256, NOT_READY = 600, NO_TIMING = 2 };
 
 #define FUNCTIONS(F) \
     F(cuInit, (unsigned)) \
@@ -36,6 +37,7 @@ enum { COPIED = 64 << 20, QUEUE = 64, STREAMS = 32, PROCESSES = 64, MULTIPROCESS
     F(cuDeviceGetAttribute, (int *, int, int)) \
     F(cuMemAlloc_v2, (address *, size_t)) \
     F(cuMemsetD8_v2, (address, unsigned char, size_t)) \
+    F(cuMemsetD32Async, (address, unsigned, size_t, void *)) \
     F(cuMemHostAlloc, (void **, size_t, unsigned)) \
     F(cuMemcpyHtoDAsync_v2, (address, const void *, size_t, void *)) \
     F(cuMemAllocManaged, (address *, size_t, unsigned)) \
@@ -90,7 +92,7 @@ static const char kernels[] =
 struct kind { const char *name; double kernel_ms; int queued, kernels, parts, streams; };
 static const struct kind kinds[] = {
     {"short", 0.7, 16, 1, 0, 1}, {"long", 300, 2, 1, 1000, 1}, {"graph", 0.05, 8, 20, 0, 1}, {"cooperative", 0.1, 8, 10, 0, 1},
-    {"waiting", 0.7, 1, 1, 0, 1}, {"streams", 0.7, 2 * STREAMS, 1, 0, STREAMS}, {"copy", 0, 4, 1, 0, 1}, {"migrate", 0, 4, 1, 0, 1},
+    {"waiting", 0.7, 1, 1, 0, 1}, {"streams", 0.7, 2 * STREAMS, 1, 0, STREAMS}, {"copy", 0, 4, 1, 0, 1}, {"memory", 0, 4, 1, 0, 1}, {"migrate", 0, 4, 1, 0, 1},
 };
 
 static double now(void) {
@@ -138,6 +140,8 @@ static void start(const struct kind *kind) {
     if (!strcmp(kind->name, "copy")) {
         must(cuMemHostAlloc(&copied, COPIED, 0), "cuMemHostAlloc");
         must(cuMemAlloc_v2(&copied_at, COPIED), "cuMemAlloc");
+    } else if (!strcmp(kind->name, "memory")) {
+        must(cuMemAlloc_v2(&copied_at, WRITTEN), "cuMemAlloc");
     } else if (!strcmp(kind->name, "migrate")) {
         must(cuMemAllocManaged(&copied_at, COPIED, 1), "cuMemAllocManaged");
         memset((void *)copied_at, 1, COPIED);
@@ -169,6 +173,8 @@ static void launch(const struct kind *kind, unsigned iterations) {
         must(cuGraphLaunch(graph, stream), "cuGraphLaunch");
     } else if (!strcmp(kind->name, "copy")) {
         must(cuMemcpyHtoDAsync_v2(copied_at, copied, COPIED, stream), "cuMemcpyHtoDAsync");
+    } else if (!strcmp(kind->name, "memory")) {
+        must(cuMemsetD32Async(copied_at, launched, WRITTEN / 4, stream), "cuMemsetD32Async");
     } else if (!strcmp(kind->name, "migrate")) {
         /* Card 0; -1 is the processor. */
         must(cuMemPrefetchAsync(copied_at, COPIED, launched % 2 ? -1 : 0, stream), "cuMemPrefetchAsync");

@@ -120,7 +120,7 @@ static const struct {
 #endif
     {"race", attack_race}, {"race-class", attack_race_class}, {"close", attack_close}, {"together", attack_together},
     {"forks", attack_forks}, {"tiny", attack_tiny}, {"objects", attack_objects}, {"handles", attack_handles},
-    {"garbage", attack_garbage}, {"flood", attack_flood}, {"lend", attack_lend}, {"borrow", attack_borrow}, {"keep", attack_keep},
+    {"garbage", attack_garbage}, {"flood", attack_flood}, {"flood-firmware", attack_flood_firmware}, {"lend", attack_lend}, {"borrow", attack_borrow}, {"keep", attack_keep},
     {"own-table", attack_own_table}, {"mknod", attack_mknod}, {"user-namespace", attack_user_namespace},
     {"listener", attack_listener}, {"block", attack_block}, {"fuse", attack_fuse}, {"stopped", attack_stopped}, {"signals", attack_signals},
     {"recycled", attack_recycled}, {"pin", attack_pin}, {"pin-mapped", attack_pin_mapped},

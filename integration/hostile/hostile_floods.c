@@ -153,25 +153,33 @@ static void attack_garbage(char **a) {
     uint32_t handle = 0;
     say("status", memory(&fresh, &size, &handle));
 }
+static uint64_t flood_size = 2 * MIB;
 static void *flood(void *session) {
     struct session *s = session;
     long calls = 0;
     while (!atomic_load(&stop)) {
-        uint64_t size = 2 * MIB;
+        uint64_t size = flood_size;
         uint32_t handle = 0;
         if (memory(s, &size, &handle) == 0) rm_free(s->control, s->client, handle);
         calls += 2;
     }
     return (void *)calls;
 }
-/* flood SECONDS THREADS: calls without end. */
-static void attack_flood(char **a) {
+/* NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2 (55888 bytes in 580): the firmware answers, in 1.6 ms. */
+static void *flood_firmware(void *session) {
+    struct session *s = session;
+    uint8_t *samples = calloc(1, 55888);
+    long calls = 0;
+    while (!atomic_load(&stop)) calls += rm_control(s->control, s->client, s->subdevice, 0x20802096, samples, 55888) == 0;
+    free(samples);
+    return (void *)calls;
+}
+static void flood_by(void *(*by)(void *), uint64_t seconds, uint64_t count) {
     struct session s = begin();
     pthread_t threads[256];
-    uint64_t count = number(a, 1, 16);
-    for (uint64_t i = 0; i < count && i < 256; i++) pthread_create(&threads[i], NULL, flood, &s);
+    for (uint64_t i = 0; i < count && i < 256; i++) pthread_create(&threads[i], NULL, by, &s);
     say("flooding", count);
-    sleep(number(a, 0, 3));
+    sleep(seconds);
     atomic_store(&stop, 1);
     long calls = 0;
     for (uint64_t i = 0; i < count && i < 256; i++) {
@@ -181,6 +189,13 @@ static void attack_flood(char **a) {
     }
     say("calls", calls);
 }
+/* flood SECONDS THREADS [MIB]: pieces of so much memory, taken and freed without end. */
+static void attack_flood(char **a) {
+    flood_size = number(a, 2, 2) * MIB;
+    flood_by(flood, number(a, 0, 3), number(a, 1, 16));
+}
+/* flood-firmware SECONDS THREADS: calls that succeed and that the card's firmware answers. */
+static void attack_flood_firmware(char **a) { flood_by(flood_firmware, number(a, 0, 3), number(a, 1, 8)); }
 /* recycled COUNT: processes that take memory and die; pids are few, so that they come again. */
 static void attack_recycled(char **a) {
     uint64_t count = number(a, 0, 600);

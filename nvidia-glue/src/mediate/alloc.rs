@@ -1,9 +1,11 @@
 //! Objects that come to be: `NV_ESC_RM_ALLOC`, `NV_ESC_RM_DUP_OBJECT`, `NV_ESC_RM_ALLOC_CONTEXT_DMA2`; and that go: `NV_ESC_RM_FREE`.
 
+use runtime_config::Bytes;
+
 use super::{
     Answer, Session, UnknownKind,
     call::{End, Flight, errno},
-    context,
+    context, driver_time,
     kernel_mappings::ContextDmaFields,
     locks::{Name, lock},
     making::{Gated, Made, Making, Prepared},
@@ -18,7 +20,7 @@ use crate::{
         Handle, Status,
         classes::{Class, ClassKind},
         decode::{Alloc, AllocContextDma, AllocObject, Dup},
-        layout::{Direction, read_u32, write_u32},
+        layout::{Direction, read_u32, read_u64, write_u32},
         memory,
     },
 };
@@ -100,6 +102,7 @@ impl Session {
         let Some(made) = made? else {
             return flight.finish();
         };
+        self.alloc_takes_driver_time(flight, alloc, class.kind);
         match class.kind {
             ClassKind::Channel => self.tell_first_channels(),
             ClassKind::Engine => self.works_on(ObjectName::new(alloc.client, alloc.parent), alloc.class),
@@ -113,6 +116,19 @@ impl Session {
             self.make_preemptible(flight, alloc.parent, made);
         }
         self.finish_made(flight, made)
+    }
+
+    /// Notes what the driver has to do for an object, and for its end.
+    fn alloc_takes_driver_time(&self, flight: &mut Flight<'_>, alloc: Alloc, kind: ClassKind) {
+        let cost = match kind {
+            ClassKind::VideoMemory => {
+                driver_time::scrubbing(Bytes(read_u64(flight.params(), memory::SIZE_AT).unwrap_or(0)))
+            }
+            ClassKind::ChannelGroup => driver_time::CHANNEL_GROUP,
+            ClassKind::Channel => driver_time::CHANNEL,
+            _ => return,
+        };
+        self.takes_driver_time(flight, self.card_of(alloc.client, alloc.parent), cost);
     }
 
     /// The class of an object, as the driver has it (`NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO` {object, what is asked, answer}); `None`: there is

@@ -1,9 +1,10 @@
 //! One ioctl on its way: private copies of all that it consists of, and where each came from.
 
-use std::{cell::RefCell, fs::File, io, sync::Arc};
+use std::{cell::RefCell, fs::File, io, sync::Arc, time::Duration};
 
 use super::{Answer, Caller, CallerError, Pid, making::Made};
 use crate::{
+    account::Card,
     driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder, LEAST_BUFFER},
     rm::{
         Call, Handle, Status,
@@ -106,6 +107,8 @@ pub(super) struct Flight<'a> {
     returned: i32,
     /// The driver was asked, and refused.
     pub(super) has_failed: bool,
+    /// Work of the driver's on a card that the call has caused.
+    pub(super) driver_time: Option<(Card, Duration)>,
     /// What has been made for the caller, to be unmade should it never hear of it.
     pub(super) made: Vec<Made>,
     /// What the kernel is to pin for the caller, by its handle in the staging client.
@@ -146,6 +149,7 @@ impl<'a> Flight<'a> {
             is_confirmed: false,
             returned: 0,
             has_failed: false,
+            driver_time: None,
             made: Vec::new(),
             pinning: None,
         }

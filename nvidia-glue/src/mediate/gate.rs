@@ -172,6 +172,11 @@ impl CardGate {
         self.opened.notify_all();
     }
 
+    /// Whether nobody is to wait.
+    pub(super) fn is_hurried(&self) -> bool {
+        lock(&self.state).is_hurried
+    }
+
     /// Waits while the gate is closed and it matters to who asks, until an instant: see [`MOST_WAIT`].
     pub(super) fn wait(
         &self,

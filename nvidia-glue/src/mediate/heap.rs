@@ -5,6 +5,7 @@ use runtime_config::Bytes;
 use super::{
     Answer, Session,
     call::{End, Flight},
+    driver_time::scrubbing,
     locks::lock,
     making::Making,
     view,
@@ -15,6 +16,7 @@ use crate::{
     rm::{
         Status,
         decode::{VidHeap, VidHeapAlloc, VidHeapFunction},
+        layout::read_u64,
         memory::HeapMemory,
     },
 };
@@ -68,10 +70,17 @@ impl Session {
             size: (!alloc.request.is_virtual()).then_some((Holder::Args, alloc.size_at)),
             prepare: &prepare,
         };
+        let is_video = made == HeapMemory::Video;
         let made = self.make(flight, &making, &[])?;
         self.show_heap(flight, heap, None);
         match made {
-            Some(made) => self.finish_made(flight, made),
+            Some(made) => {
+                if is_video {
+                    let bytes = Bytes(read_u64(&flight.args, alloc.size_at).unwrap_or(0));
+                    self.takes_driver_time(flight, self.card_of(heap.client, heap.parent), scrubbing(bytes));
+                }
+                self.finish_made(flight, made)
+            }
             None => flight.finish(),
         }
     }

@@ -11,6 +11,7 @@ mod channel_params;
 mod channels;
 mod context;
 mod control;
+mod driver_time;
 mod export;
 mod failures;
 mod gate;

@@ -15,6 +15,7 @@ use runtime_config::{Bytes, request::OverMemory};
 use super::{
     Answer, Caller, Drift, Observer, Pid, Processes, SessionError, SessionSetup, Stopped, UnknownCall, UnknownKind,
     call::{End, Flight, device_file, zeroes},
+    driver_time::DriverTime,
     failures::{Failed, Failures},
     gate::CardGate,
     grant::{Grant, OwnCard},
@@ -77,6 +78,8 @@ pub struct Session {
     pub(super) looks: Looks,
     /// Objects that the driver was asked for and did not make.
     pub(super) failures: Failures,
+    /// By the cards' numbers.
+    pub(super) driver_times: Vec<DriverTime>,
     pub(super) version: OwnVersion,
     /// The driver has refused a client that is known here, which most likely went with its file. It writes a line into the kernel's
     /// log for each control in such a client: from then on it is asked first whether a client is there, which costs a microsecond.
@@ -138,6 +141,7 @@ impl Session {
         let gate = |card: &OwnCard| Arc::new(CardGate::new(card, throttle, &driver, abi, &own));
         let gates = grant.cards.iter().map(gate).collect();
         let utilizations = grant.cards.iter().map(|_| Utilization::default()).collect();
+        let driver_times = grant.cards.iter().map(|_| DriverTime::default()).collect();
         Ok(Self {
             abi,
             driver,
@@ -163,6 +167,7 @@ impl Session {
             locks: Locks::default(),
             looks: Looks::default(),
             failures: Failures::default(),
+            driver_times,
             version: OwnVersion::default(),
             is_careful: AtomicBool::new(false),
             unknown: Mutex::default(),
@@ -295,6 +300,7 @@ impl Session {
                 if flight.has_failed {
                     self.failures.wait(Failed::at(flight.call), self.looks.clock.as_ref());
                 }
+                self.wait_for_driver_time(flight);
                 answer
             }
         }

@@ -2,6 +2,7 @@
 
 mod attacks;
 mod debugger;
+mod driver_time;
 mod exports;
 mod fabric;
 mod fixed_address;

@@ -231,7 +231,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Limits of memory are those of the epochs that hold.
+    /// Limits of memory, and shares of time, are those of the epochs that hold.
     fn apply(&mut self, session: &Session) -> io::Result<()> {
         let now_us = now_us();
         let (mut limits, mut next_us): (Vec<(String, Bytes)>, Option<u64>) = (Vec::new(), None);
@@ -239,6 +239,9 @@ impl Scheduler {
             let Some((holds, card_next_us)) = card.table.as_ref().map(|table| table.at(now_us)) else { continue };
             next_us = next_us.into_iter().chain(card_next_us).min();
             let turn = holds.and_then(|epoch| epoch.turn(&self.grant_id)?.card(&card.post.uuid));
+            if let Some(card) = turn {
+                session.set_share(&card.uuid, card.share_ppm);
+            }
             let limited = turn.filter(|card| card.memory != CardTurn::NO_LIMIT);
             limits.extend(limited.map(|card| (card.uuid.clone(), card.memory.floor_to_kib())));
         }
