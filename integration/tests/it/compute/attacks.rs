@@ -18,6 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("compute::stealing_on_a_soft_card", soft),
         Case::egpu("compute::stealing_where_the_driver_shares", native),
         Case::egpu("compute::stealing_by_making_the_driver_wait", waiting_driver),
+        Case::egpu("compute::memory_freed_without_end", freed_memory),
         Case::egpu("compute::each_control_that_could_decide_about_a_card", controls),
     ]
 }
@@ -73,6 +74,17 @@ fn waiting_driver(node: &Node) {
         let tried = output.value("tried");
         (tried <= 4).then(|| format!("{tried} calls were answered in three seconds"))
     });
+}
+
+/// Defence: what the driver does outside the container's turns is paid by its share of the card's time. Without it these take no time at all.
+fn freed_memory(node: &Node) {
+    let asked = [("EGPU_DEVICES", "0"), ("EGPU_MEMORY", "30GiB"), ("EGPU_COMPUTE", "5%")];
+    let attacker = node.container("attacker").envs(&asked).args(&["rm-client", "free-loop", "28GiB", "64"]);
+    let (code, output) = attacker.run().unwrap();
+    assert_eq!(code, 0, "{}", output.stderr());
+    let said = output.stdout();
+    let took_us = said.split_whitespace().rev().nth(1).and_then(|took_us| took_us.parse::<u64>().ok());
+    assert!(took_us.is_some_and(|took_us| took_us > 1_500_000), "{said}");
 }
 
 /// Defences: each is refused; of another container's objects, what a program may do to its own, too. What is tried changes nothing for anybody.
