@@ -35,9 +35,7 @@ use super::{
 use crate::{
     account::{Accounts, Card, Mm, ObjectLimits},
     driver::{DeviceFile, Driver, OwnClient, open_own_client, same_open_file},
-    rm::{
-        Abi, Call, Handle, Node, Status, Undecodable, classes::Class, decode, decode::Decoded, escapes::Action, row,
-    },
+    rm::{Abi, Call, Handle, Node, Status, Undecodable, classes::Class, decode, decode::Decoded, escapes::Action, row},
     schedule::Gate,
     usage::{CardUsage, ProcessUsage, Usage},
 };

@@ -243,7 +243,10 @@ mod tests {
         topology.add(CLIENT, group, channel, Card(1), Place::NEW_CHANNEL);
         assert!(!topology.has_context(CLIENT, channel));
         assert_eq!(topology.device_above(CLIENT, channel), Some(device));
-        assert_eq!([channel, group, device].map(|of| topology.context_of(CLIENT, of)), [Some(group), Some(group), None]);
+        assert_eq!(
+            [channel, group, device].map(|of| topology.context_of(CLIENT, of)),
+            [Some(group), Some(group), None]
+        );
         topology.set_preemptible(CLIENT, group);
         assert_eq!([channel, group].map(|of| topology.is_preemptible(CLIENT, of)), [false, true]);
         assert_eq!(topology.context_came(CLIENT, channel), Some(group));

@@ -18,6 +18,7 @@ mod other_cards;
 mod overrides;
 mod pieces;
 mod pinned;
+mod preemption;
 mod replay;
 mod scheduling;
 mod spy;
