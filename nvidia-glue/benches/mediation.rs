@@ -100,6 +100,7 @@ fn session(inventory: &Inventory, driver: Arc<Silent>) -> Session {
         pass_unknown_driver: false,
         driver,
         throttle: Throttle::default(),
+        may_draw: false,
         over_memory: OverMemory::Deny,
         processes: Arc::new(Nobody),
         observer: Arc::new(Nobody),

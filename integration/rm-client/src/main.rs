@@ -23,6 +23,7 @@ use rm_client::{
     Client, Device, RmError,
     attacks::ATTACKS,
     bytes::parse_size,
+    compute::{Engine, Group},
     compute_attacks,
     controls::{self, Objects},
     exports,
@@ -56,6 +57,7 @@ usage: rm-client COMMAND [--card N] [--dev DIRECTORY]
   burst TIME WORK EVERY [...]           has so much work every so often
   storm TIME N [...]                    N processes have work without end, each as its own client
   steal NAME TIME                       works, and tries to get more than its share; `steal list` names the ways
+  objects CLASS...                      an object of each class (`cbc0`) in a channel of its own: `CLASS=STATUS`
   controls [CLIENT DEVICE SUBDEVICE GROUP CHANNEL]
                                         tries each control by which a card's sharing could be decided: `NAME=STATUS` (-ERRNO); with handles that
                                         another program has told (`spin` does): on these
@@ -189,6 +191,7 @@ fn run(options: &Options) -> Result<ExitCode, RmError> {
             Ok(ExitCode::SUCCESS)
         }
         ["steal", name, time] => work::steal(options, name, time),
+        ["objects", classes @ ..] => objects(options, classes),
         ["controls", handles @ ..] => try_controls(options, handles),
         ["raw", node, command, hex] => raw(options, node, command, hex),
         _ => Err(RmError::Nonsense { what: USAGE.into() }),
@@ -208,6 +211,24 @@ fn with_device<T>(options: &Options, work: impl FnOnce(&Device<'_>) -> Result<T,
     let client = Client::open(&options.nodes)?;
     let device = client.device(options.card)?;
     work(&device)
+}
+
+/// One line for each class.
+fn objects(options: &Options, classes: &[&str]) -> Result<ExitCode, RmError> {
+    with_device(options, |device| {
+        for class in classes {
+            let number = u32::from_str_radix(class, 16)
+                .map_err(|_| RmError::Nonsense { what: format!("`{class}` is no class: cbc0") })?;
+            let group = Group::new(device, Engine::Compute, 1)?;
+            let made = device.client.alloc(group.channels[0], 0, number, Some(&mut vec![0; 16]));
+            match made {
+                Ok(_) => println!("{class}=0"),
+                Err(RmError::Refused { status, .. }) => println!("{class}={status}"),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    })
 }
 
 fn table(options: &Options) -> Result<ExitCode, RmError> {

@@ -271,6 +271,7 @@ fn container() -> Container {
         pass_unknown_driver: false,
         driver: Arc::new(SimulatedDriver::new(state_dir.path(), &inventory).unwrap()),
         throttle: runtime_config::config::Throttle::default(),
+        may_draw: false,
         over_memory: OverMemory::Deny,
         processes: Arc::new(OneProcess(uvm.clone())),
         observer: Arc::new(OneProcess(uvm)),

@@ -31,6 +31,10 @@ pub(crate) fn cases() -> Vec<Case> {
             .needing(integration::hostile::available)
             .only_simulated("mappings of the real driver's do not grow")
             .once(),
+        Case::egpu("events::of_objects_of_3d_without_the_capability", objects_of_3d)
+            .needing(rm_client)
+            .only_simulated("channels of rm-client's do no work on a card")
+            .once(),
         Case::egpu("events::are_followed", followed).once(),
     ]
 }
@@ -140,6 +144,31 @@ fn mediator_stalls(node: &Node) {
     until(node, "a", "released");
     let all = events(node, "a");
     assert!(!kinds(&all).contains(&"mediator-ended"), "that it is ended then is no news: {all:?}");
+}
+
+/// Beside what computes, whoever may draw may draw.
+fn objects_of_3d(node: &Node) {
+    const DRAWS: &str = "cb97";
+    const INVALID_CLASS: i64 = 0x22;
+    for (id, capabilities, status) in
+        [("a", "compute,utility", INVALID_CLASS), ("b", "compute,graphics", 0), ("c", "display", 0), ("d", "all", 0)]
+    {
+        let container = granted(node, id, 256).env("NVIDIA_DRIVER_CAPABILITIES", capabilities);
+        let container = container.args(&["sleep", "infinity"]).start().unwrap();
+        let (code, output) = container.sh(&format!("rm-client objects {DRAWS} cbc0 {DRAWS}"));
+        assert_eq!(code, 0, "{}{}", output.stdout(), output.stderr());
+        assert_eq!((output.value(DRAWS), output.value("cbc0")), (status, 0), "{capabilities}");
+        let is_told = |event: &Value| {
+            let text = event["text"].as_str().unwrap();
+            text.contains("HOPPER_A") && text.contains("`graphics` or `display`")
+        };
+        if status != 0 {
+            eventually("it is told", || events(node, id).iter().any(is_told).then_some(()));
+        }
+        container.end();
+        let told = events(node, id).iter().filter(|event| is_told(event)).count();
+        assert_eq!(told, usize::from(status != 0), "{capabilities}");
+    }
 }
 
 fn drift(node: &Node) {

@@ -8,7 +8,7 @@ use super::{
     context, driver_time,
     kernel_mappings::ContextDmaFields,
     locks::{Name, lock},
-    making::{Gated, Made, Making, Prepared},
+    making::{Gated, Made, Making, Prepared, Stop},
     overrides,
     topology::Place,
     wanted::Wanted,
@@ -68,6 +68,11 @@ impl Session {
         };
         match row.kind {
             ClassKind::Answered(status, _) | ClassKind::Refused(status, _) => Err(End::Status(status)),
+            ClassKind::Engine if row.draws() && !self.may_draw => {
+                self.tell_of_drawing(&row);
+                // As on a card that does not have it.
+                Err(End::Status(Status::INVALID_CLASS))
+            }
             _ => Ok(row),
         }
     }
@@ -75,6 +80,9 @@ impl Session {
     fn alloc_object(&self, flight: &mut Flight<'_>, alloc: Alloc, class: &Class) -> Result<Answer, End> {
         let pid = flight.pid;
         let prepare = |flight: &Flight<'_>| {
+            if class.kind == ClassKind::Engine {
+                self.make_preemptible(flight, alloc)?;
+            }
             let Wanted { memory, fabric, place, dependencies, references, notifiers, gated } =
                 self.wanted(flight, alloc, class)?;
             let ask = Ask { client: alloc.client, kind: kind_of(class, place), memory, process: pid };
@@ -97,23 +105,19 @@ impl Session {
             self.wait_to_join(flight, ObjectName::new(alloc.client, alloc.parent))?;
         }
         let told = overrides::put(class.kind, alloc.client, flight.params_mut())?;
-        let made = self.make(flight, &making, &[]);
+        flight.confirm()?;
+        let made = self.with_room(pid, &[Name::Client(alloc.client)], || {
+            let made = self.make_locked(flight, &making)?;
+            made.map_or(Ok(()), |made| self.complete(flight, alloc, class, made))?;
+            Ok(made)
+        });
         told.take_back(flight.params_mut());
         let Some(made) = made? else {
             return flight.finish();
         };
         self.alloc_takes_driver_time(flight, alloc, class.kind);
-        match class.kind {
-            ClassKind::Channel => self.tell_first_channels(),
-            ClassKind::Engine => self.works_on(ObjectName::new(alloc.client, alloc.parent), alloc.class),
-            ClassKind::Debugger => self.mute_debugger(flight, made),
-            _ => {}
-        }
-        if class.kind == ClassKind::Engine && context::brings_context(alloc.class) {
-            self.charge_context(flight, alloc.parent, made)?;
-        }
-        if class.kind == ClassKind::Engine && context::computes(alloc.class) {
-            self.make_preemptible(flight, alloc.parent, made);
+        if class.kind == ClassKind::Channel {
+            self.tell_first_channels();
         }
         self.finish_made(flight, made)
     }
@@ -129,6 +133,21 @@ impl Session {
             _ => return,
         };
         self.takes_driver_time(flight, self.card_of(alloc.client, alloc.parent), cost);
+    }
+
+    /// What follows from an object's coming to be, before anybody else works in its client.
+    fn complete(&self, flight: &Flight<'_>, alloc: Alloc, class: &Class, made: Made) -> Result<(), Stop> {
+        match class.kind {
+            ClassKind::Engine => {
+                self.works_on(ObjectName::new(alloc.client, alloc.parent), alloc.class);
+                if context::brings_context(alloc.class) {
+                    self.charge_context(flight, alloc.parent, made)?;
+                }
+                Ok(())
+            }
+            ClassKind::Debugger => self.mute_debugger(flight, made),
+            _ => Ok(()),
+        }
     }
 
     /// The class of an object, as the driver has it (`NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO` {object, what is asked, answer}); `None`: there is

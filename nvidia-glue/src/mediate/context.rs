@@ -13,11 +13,11 @@ use super::{
     Session,
     call::{End, Flight},
     grant::SUBDEVICE,
-    locks::{Name, lock},
-    making::Made,
+    locks::lock,
+    making::{Made, Stop},
 };
 use crate::{
-    account::{Card, ObjectName},
+    account::{ObjectName, Refusal, WhyNot},
     driver::DeviceFile,
     rm::{
         Handle, Status,
@@ -56,10 +56,10 @@ pub(super) fn computes(class: u32) -> bool {
 
 impl Session {
     /// A channel has got an object of the graphics engine. With the first one of a group, the driver is asked what the group takes; a
-    /// channel without one is a group by itself.
-    pub(super) fn charge_context(&self, flight: &Flight<'_>, channel: Handle, engine: Made) -> Result<(), End> {
+    /// channel without one is a group by itself. For whoever has the client locked.
+    pub(super) fn charge_context(&self, flight: &Flight<'_>, channel: Handle, engine: Made) -> Result<(), Stop> {
         let client = engine.client;
-        let (charged, card) = {
+        let (charged, card, device) = {
             let mut topology = lock(&self.topology);
             let had_context = topology.has_context(client, channel);
             let Some(parent) = topology.context_came(client, channel) else { return Ok(()) };
@@ -68,20 +68,21 @@ impl Session {
                 None if !had_context => channel,
                 _ => return Ok(()),
             };
-            (charged, topology.card_of(client, charged))
+            (charged, topology.card_of(client, charged), topology.device_above(client, charged))
         };
-        let Some(card) = card else { return Ok(()) };
-        let Some(bytes) = self.context_size(&flight.file, client, card, channel) else { return Ok(()) };
+        let (Some(card), Some(device)) = (card, device) else { return Ok(()) };
+        let Some(bytes) = self.context_size(&flight.file, client, device, channel) else { return Ok(()) };
         let bytes = Bytes(bytes.0.saturating_add(UNTOLD.0));
-        let result = self.locks.with(&[Name::Client(client)], || {
-            lock(&self.topology).group_is_measured(client, charged);
-            lock(&self.accounts).charge_context(ObjectName::new(client, charged), card, bytes)
-        });
+        lock(&self.topology).group_is_measured(client, charged);
+        let result = lock(&self.accounts).charge_context(ObjectName::new(client, charged), card, bytes);
         result.map_err(|refusal| {
             // Its buffers stay until the group goes.
-            self.unmake(&flight.file, engine);
-            self.unmake(&flight.file, Made { client, object: charged });
-            self.refused(flight.pid, refusal)
+            self.unmake_locked(&flight.file, engine);
+            self.unmake_locked(&flight.file, Made { client, object: charged });
+            match refusal {
+                Refusal::OverQuota(over) => Stop::NotTaken(WhyNot::OverQuota(over)),
+                refusal => Stop::End(End::Status(refusal.status())),
+            }
         })
     }
 
@@ -94,31 +95,29 @@ impl Session {
     }
 
     /// Bytes of the context buffers of a channel's group; `None`: the driver does not tell.
-    fn context_size(&self, file: &DeviceFile, client: Handle, card: Card, channel: Handle) -> Option<Bytes> {
+    fn context_size(&self, file: &DeviceFile, client: Handle, device: Handle, channel: Handle) -> Option<Bytes> {
         let mut params = vec![0; 16];
         let _ = write_u32(&mut params, 0, channel.0);
-        let (status, params) = self.ask_subdevice(file, client, card, (GET_CONTEXT_SIZE, params))?;
+        let (status, params) = self.ask_subdevice(file, client, device, (GET_CONTEXT_SIZE, params))?;
         read_u64(&params, 8).filter(|_| status.is_ok()).map(Bytes)
     }
 
-    /// A control of the mediator's own on a card's subdevice in a client of the container's; `None`: it took no such call.
+    /// A control of the mediator's own on the subdevice of a device in a client of the container's; `None`: it took no such call. For whoever has
+    /// the client locked: so the subdevice, which is the program's own, cannot be freed meanwhile.
     pub(super) fn ask_subdevice(
         &self,
         file: &DeviceFile,
         client: Handle,
-        card: Card,
+        device: Handle,
         (command, params): (u32, Vec<u8>),
     ) -> Option<(Status, Vec<u8>)> {
-        let (subdevice, device) = {
-            let topology = lock(&self.topology);
-            (topology.subdevice(client, card), topology.device(client, card))
-        };
+        let subdevice = lock(&self.topology).subdevice_below(client, device);
         let raw = self.raw(file, client);
         if let Some(subdevice) = subdevice {
             return raw.control(subdevice, command, params).ok();
         }
-        // A client that has none: one for the question. It goes with the client at the latest.
-        let made = raw.alloc(device?, Handle::NONE, SUBDEVICE, vec![0; 4]).ok();
+        // It has none: one for the question. The driver makes no second one of a device. It goes with the client at the latest.
+        let made = raw.alloc(device, Handle::NONE, SUBDEVICE, vec![0; 4]).ok();
         let (_, subdevice) = made.filter(|(status, _)| status.is_ok())?;
         let answer = raw.control(subdevice, command, params).ok();
         let _ = raw.free(subdevice);

@@ -172,7 +172,8 @@ impl Session {
         }
     }
 
-    fn make_locked(&self, flight: &mut Flight<'_>, making: &Making<'_>) -> Result<Option<Made>, Stop> {
+    /// The same for whoever has the client locked.
+    pub(super) fn make_locked(&self, flight: &mut Flight<'_>, making: &Making<'_>) -> Result<Option<Made>, Stop> {
         let Prepared { reservation, dependencies, references, notifiers, place, gated } = (making.prepare)(flight)?;
         let holds = match self.hold_all(making.client, &references) {
             Ok(holds) => holds,
@@ -280,13 +281,16 @@ impl Session {
 
     /// Frees what the caller will never hear of.
     pub(super) fn unmake(&self, file: &DeviceFile, made: Made) {
+        self.locks.with(&[Name::Client(made.client)], || self.unmake_locked(file, made));
+    }
+
+    /// The same for whoever has the client locked.
+    pub(super) fn unmake_locked(&self, file: &DeviceFile, made: Made) {
         let Made { client, object } = made;
-        self.locks.with(&[Name::Client(client)], || {
-            // If the driver refuses, the object is still there, and is charged until its client goes.
-            if self.raw(file, client).free(object).is_ok_and(Status::is_ok) {
-                self.forget(client, object);
-            }
-        });
+        // If the driver refuses, the object is still there, and is charged until its client goes.
+        if self.raw(file, client).free(object).is_ok_and(Status::is_ok) {
+            self.forget(client, object);
+        }
     }
 
     /// An object is gone, and what went with it.

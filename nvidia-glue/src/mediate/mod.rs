@@ -33,6 +33,7 @@ mod people;
 mod pieces;
 mod pinned;
 mod pins_under_way;
+mod preemption;
 mod processes;
 mod quota;
 mod raw;

@@ -18,6 +18,10 @@ pub trait Observer: fmt::Debug + Send + Sync {
     /// A call that no table has. Told for the first of each kind; all are counted in the usage.
     fn unknown_call(&self, call: &UnknownCall);
 
+    /// A program asked for an object of `class`, which is one of 3D, and the container has neither driver capability that there is for that. Told
+    /// for the first.
+    fn lacks_graphics(&self, _class: &str) {}
+
     /// What was found in [`Session::compare`](super::Session::compare), too.
     fn drift(&self, drift: &Drift);
 

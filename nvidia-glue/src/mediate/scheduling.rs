@@ -9,7 +9,7 @@ use super::{
     channels::{Channels, Engine},
     gate::{CHANNELS, CLIENTS, COUNT, CardGate, DEFAULT_SLICE_US, MOST, MOST_SLICE_US, MOST_WAIT, PARAMS, Turn},
     locks::{Name, lock},
-    making::Made,
+    making::{Made, Stop},
 };
 use crate::{
     account::ObjectName,
@@ -21,18 +21,6 @@ use crate::{
     },
     schedule::EdgeError,
 };
-
-/// `NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_FLAGS_CILP`, and the only mode in which any kernel can be preempted.
-const FLAG_CILP: u32 = 1;
-const CILP: u32 = 2;
-/// `NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE`: how long its parameters are, and where the channel or group is.
-const SET_PREEMPTION_MODE: u32 = 0x2080_1210;
-const SET_CILP_LENGTH: usize = 32;
-const SET_CILP_CHANNEL: usize = 4;
-/// Offset of `cilpPreemptMode` in `NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS`; and in
-/// `NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS` from its end, as the list before it grows with releases.
-const SET_CILP: usize = 12;
-const BIND_CILP_FROM_END: usize = 20;
 
 /// `NV83DE_CTRL_CMD_DEBUG_SET_EXCEPTION_MASK` (ctrl83dedebug.h): the exceptions that a debugger wants to hear of; all, where it has not said.
 const SET_EXCEPTION_MASK: u32 = 0x83de_0309;
@@ -70,11 +58,8 @@ impl Session {
             ScheduleKind::ExceptionMask => self.exception_mask(flight),
             ScheduleKind::DebuggerCopy => self.debugger_copy(flight),
             ScheduleKind::Preempt => self.preempt(flight, name),
-            ScheduleKind::PreemptionMode => self.preemption_mode(flight, SET_CILP),
-            ScheduleKind::PreemptionBind => {
-                let at = flight.params().len().checked_sub(BIND_CILP_FROM_END).ok_or(INVALID)?;
-                self.preemption_mode(flight, at)
-            }
+            ScheduleKind::PreemptionMode => self.preemption_mode(flight, control.client),
+            ScheduleKind::PreemptionBind => self.preemption_bind(flight),
         }
     }
 
@@ -373,38 +358,18 @@ impl Session {
         flight.finish()
     }
 
-    /// A debugger's session has come to be: what it has not asked for yet it does not have either.
-    pub(super) fn mute_debugger(&self, flight: &Flight<'_>, made: Made) {
+    /// A debugger's session has come to be: what it has not asked for yet it does not have either. For whoever has the client locked; one that
+    /// cannot be muted is unmade.
+    pub(super) fn mute_debugger(&self, flight: &Flight<'_>, made: Made) -> Result<(), Stop> {
         let raw = self.raw(&flight.file, made.client);
-        // A card whose driver does not know it has nothing to put off.
-        let _ = raw.control(made.object, SET_EXCEPTION_MASK, (ALL_EXCEPTIONS & !FATAL).to_ne_bytes().to_vec());
-    }
-
-    /// A program has come to be able to compute in a channel: what it runs there can leave the card at any instruction, whether or not it asks for
-    /// that itself, as CUDA does. A kernel that could not would hold the card beyond its time, and whoever waits for it to leave.
-    pub(super) fn make_preemptible(&self, flight: &Flight<'_>, channel: Handle, made: Made) {
-        let (group, card) = {
-            let topology = lock(&self.topology);
-            let parent = topology.parent(made.client, channel);
-            let group = parent.filter(|parent| topology.group(made.client, *parent).is_some());
-            let group = group.unwrap_or(channel);
-            // All channels of a group have one context.
-            if topology.is_preemptible(made.client, group) {
-                return;
+        let muted = raw.control(made.object, SET_EXCEPTION_MASK, (ALL_EXCEPTIONS & !FATAL).to_ne_bytes().to_vec());
+        match muted {
+            // A card whose driver does not know it has nothing to put off.
+            Ok((Status::OK | Status::NOT_SUPPORTED, _)) => Ok(()),
+            _ => {
+                self.unmake_locked(&flight.file, made);
+                Err(End::Status(Status::INSUFFICIENT_RESOURCES).into())
             }
-            (group, topology.card_of(made.client, channel))
-        };
-        let Some(card) = card else { return };
-        let mut params = vec![0; SET_CILP_LENGTH];
-        for (at, value) in [(0, FLAG_CILP), (SET_CILP_CHANNEL, group.0), (SET_CILP, CILP)] {
-            let _ = write_u32(&mut params, at, value);
-        }
-        let answer = self.ask_subdevice(&flight.file, made.client, card, (SET_PREEMPTION_MODE, params));
-        if answer.as_ref().is_some_and(|(status, _)| status.is_ok()) {
-            lock(&self.topology).group_is_preemptible(made.client, group);
-        } else {
-            let status = answer.map(|(status, _)| format!("{:#x}", status.0));
-            tracing::warn!(status, "kernels of a channel may not be preemptible: its time may end late");
         }
     }
 
@@ -446,19 +411,6 @@ impl Session {
         let _ = write_u32(flight.params_mut(), TIMEOUT, 0);
         flight.execute(self.driver.as_ref())?;
         flight.params_mut().copy_from_slice(&asked);
-        flight.finish()
-    }
-
-    /// A channel whose kernels are waited for, or whose blocks are, would hold the card for as long as it likes. CUDA asks for the
-    /// mode that is forced.
-    fn preemption_mode(&self, flight: &mut Flight<'_>, cilp_at: usize) -> Result<Answer, End> {
-        let flags = read_u32(flight.params(), 0).ok_or(INVALID)?;
-        let asked = read_u32(flight.params(), cilp_at).ok_or(INVALID)?;
-        if flags & FLAG_CILP != 0 {
-            let _ = write_u32(flight.params_mut(), cilp_at, CILP);
-        }
-        flight.execute(self.driver.as_ref())?;
-        let _ = write_u32(flight.params_mut(), cilp_at, asked);
         flight.finish()
     }
 }

@@ -36,7 +36,7 @@ use super::{
 use crate::{
     account::{Accounts, Card, Mm, ObjectLimits},
     driver::{DeviceFile, Driver, OwnClient, open_own_client, same_open_file},
-    rm::{Abi, Call, Handle, Node, Status, Undecodable, decode, decode::Decoded, escapes::Action, row},
+    rm::{Abi, Call, Handle, Node, Status, Undecodable, classes::Class, decode, decode::Decoded, escapes::Action, row},
     schedule::Gate,
     usage::{CardUsage, ProcessUsage, Usage},
 };
@@ -47,6 +47,8 @@ pub struct Session {
     pub(super) driver: Arc<dyn Driver>,
     pub(super) processes: Arc<dyn Processes>,
     pub(super) observer: Arc<dyn Observer>,
+    /// Whether there are objects of 3D for the container.
+    pub(super) may_draw: bool,
     pub(super) over_memory: OverMemory,
     /// The mediator's own client; its control file is open for as long as the session lives.
     pub(super) own: Arc<OwnClient>,
@@ -84,6 +86,8 @@ pub struct Session {
     /// The driver has refused a client that is known here, which most likely went with its file. It writes a line into the kernel's
     /// log for each control in such a client: from then on it is asked first whether a client is there, which costs a microsecond.
     is_careful: AtomicBool,
+    /// The observer has been told that an object of 3D was refused.
+    has_told_of_drawing: AtomicBool,
     unknown: Mutex<HashSet<UnknownKind>>,
     counters: Counters,
 }
@@ -124,8 +128,17 @@ impl Session {
     /// # Errors
     /// When the driver is not known, refuses its first calls, or lacks a card.
     pub fn new(setup: SessionSetup) -> Result<Self, SessionError> {
-        let SessionSetup { cards, release, pass_unknown_driver, driver, throttle, over_memory, processes, observer } =
-            setup;
+        let SessionSetup {
+            cards,
+            release,
+            pass_unknown_driver,
+            driver,
+            throttle,
+            may_draw,
+            over_memory,
+            processes,
+            observer,
+        } = setup;
         let abi = match Abi::of(release) {
             Ok(abi) => abi,
             Err(_) if pass_unknown_driver => Abi::nearest(release),
@@ -147,6 +160,7 @@ impl Session {
             driver,
             processes,
             observer,
+            may_draw,
             over_memory,
             own,
             grant,
@@ -170,6 +184,7 @@ impl Session {
             driver_times,
             version: OwnVersion::default(),
             is_careful: AtomicBool::new(false),
+            has_told_of_drawing: AtomicBool::new(false),
             unknown: Mutex::default(),
             counters: Counters::default(),
         })
@@ -400,6 +415,13 @@ impl Session {
         };
         if is_new {
             self.observer.unknown_call(&UnknownCall { kind, passed });
+        }
+    }
+
+    /// An object of 3D was refused, for want of the driver capability.
+    pub(super) fn tell_of_drawing(&self, class: &Class) {
+        if !self.has_told_of_drawing.swap(true, Ordering::Relaxed) {
+            self.observer.lacks_graphics(class.name);
         }
     }
 

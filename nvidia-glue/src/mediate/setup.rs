@@ -28,6 +28,8 @@ pub struct SessionSetup {
     pub driver: Arc<dyn Driver>,
     /// Whose channels are off a card outside the container's time.
     pub throttle: Throttle,
+    /// Whether the container has the driver capability `graphics` or `display`: without, no object of 3D is made for it.
+    pub may_draw: bool,
     /// What happens to a process that asks for more than the container's grant.
     pub over_memory: OverMemory,
     /// Looks at the container's processes.

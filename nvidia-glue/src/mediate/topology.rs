@@ -21,9 +21,11 @@ pub(super) enum Place {
         is_measured: bool,
         is_preemptible: bool,
     },
-    /// A channel; whether it has an object of the graphics engine, with which its context buffers come.
+    /// A channel; whether it has an object of the graphics engine, with which its context buffers come, and whether its kernels can be preempted
+    /// at any instruction, should it be in no group.
     Channel {
         has_context: bool,
+        is_preemptible: bool,
     },
     /// The page on which the driver tells about the card; whether its program wants to know there how busy the card is.
     SharedData {
@@ -47,6 +49,9 @@ pub(super) struct Topology {
 impl Place {
     /// A channel group that is new.
     pub(super) const NEW_GROUP: Self = Self::Group { is_measured: false, is_preemptible: false };
+
+    /// A channel that is new.
+    pub(super) const NEW_CHANNEL: Self = Self::Channel { has_context: false, is_preemptible: false };
 }
 
 impl Topology {
@@ -59,14 +64,24 @@ impl Topology {
         self.placed(client, object).map(|placed| placed.card)
     }
 
-    /// A subdevice of the client's on that card.
-    pub(super) fn subdevice(&self, client: Handle, card: Card) -> Option<Handle> {
-        self.find(client, card, Place::Subdevice)
+    /// The device that an object is below.
+    pub(super) fn device_above(&self, client: Handle, object: Handle) -> Option<Handle> {
+        let mut above = object;
+        loop {
+            let placed = self.placed(client, above)?;
+            if placed.place == Place::Device {
+                return Some(above);
+            }
+            above = placed.parent;
+        }
     }
 
-    /// A device of the client's on that card.
-    pub(super) fn device(&self, client: Handle, card: Card) -> Option<Handle> {
-        self.find(client, card, Place::Device)
+    /// The subdevice below a device: the driver makes no second one.
+    pub(super) fn subdevice_below(&self, client: Handle, device: Handle) -> Option<Handle> {
+        let mut objects = self.clients.get(&client)?.iter();
+        objects
+            .find(|(_, placed)| placed.parent == device && placed.place == Place::Subdevice)
+            .map(|(handle, _)| *handle)
     }
 
     /// Whether the object is a device or subdevice.
@@ -82,11 +97,6 @@ impl Topology {
 
     fn placed(&self, client: Handle, object: Handle) -> Option<&Placed> {
         self.clients.get(&client)?.get(&object)
-    }
-
-    fn find(&self, client: Handle, card: Card, place: Place) -> Option<Handle> {
-        let mut objects = self.clients.get(&client)?.iter();
-        objects.find(|(_, placed)| placed.card == card && placed.place == place).map(|(handle, _)| *handle)
     }
 
     fn place_mut(&mut self, client: Handle, object: Handle) -> Option<&mut Place> {
@@ -120,35 +130,48 @@ impl Topology {
         }
     }
 
-    /// Whether the object is a channel group whose kernels can be preempted at any instruction.
-    pub(super) fn is_preemptible(&self, client: Handle, object: Handle) -> bool {
-        self.placed(client, object)
-            .is_some_and(|placed| matches!(placed.place, Place::Group { is_preemptible: true, .. }))
-    }
-
-    /// The kernels of a channel group can be.
-    pub(super) fn group_is_preemptible(&mut self, client: Handle, object: Handle) {
-        if let Some(Place::Group { is_preemptible, .. }) = self.place_mut(client, object) {
-            *is_preemptible = true;
+    /// What has the context that a channel or a group works in: the group, or a channel that is in none.
+    pub(super) fn context_of(&self, client: Handle, object: Handle) -> Option<Handle> {
+        let placed = self.placed(client, object)?;
+        match placed.place {
+            Place::Group { .. } => Some(object),
+            Place::Channel { .. } => {
+                let is_grouped = self.group(client, placed.parent).is_some();
+                Some(if is_grouped { placed.parent } else { object })
+            }
+            _ => None,
         }
     }
 
-    /// What an object that was added is below.
-    pub(super) fn parent(&self, client: Handle, object: Handle) -> Option<Handle> {
-        Some(self.placed(client, object)?.parent)
+    /// Whether the kernels in a context can be preempted at any instruction.
+    pub(super) fn is_preemptible(&self, client: Handle, context: Handle) -> bool {
+        self.placed(client, context).is_some_and(|placed| match placed.place {
+            Place::Group { is_preemptible, .. } | Place::Channel { is_preemptible, .. } => is_preemptible,
+            _ => false,
+        })
+    }
+
+    /// They can be.
+    pub(super) fn set_preemptible(&mut self, client: Handle, context: Handle) {
+        if let Some(Place::Group { is_preemptible, .. } | Place::Channel { is_preemptible, .. }) =
+            self.place_mut(client, context)
+        {
+            *is_preemptible = true;
+        }
     }
 
     /// A channel has got its context buffers: what it is in, if it is one that was added.
     pub(super) fn context_came(&mut self, client: Handle, channel: Handle) -> Option<Handle> {
         let placed = self.clients.get_mut(&client)?.get_mut(&channel)?;
-        let Place::Channel { has_context } = &mut placed.place else { return None };
+        let Place::Channel { has_context, .. } = &mut placed.place else { return None };
         *has_context = true;
         Some(placed.parent)
     }
 
     /// Whether the object is a channel with context buffers.
     pub(super) fn has_context(&self, client: Handle, channel: Handle) -> bool {
-        self.placed(client, channel).is_some_and(|placed| placed.place == Place::Channel { has_context: true })
+        self.placed(client, channel)
+            .is_some_and(|placed| matches!(placed.place, Place::Channel { has_context: true, .. }))
     }
 
     /// The card that the object is the driver's page about, if it is one.
@@ -210,15 +233,22 @@ mod tests {
         topology.add(CLIENT, device, subdevice, Card(1), Place::Subdevice);
         topology.add(CLIENT, device, group, Card(1), Place::NEW_GROUP);
         assert_eq!(topology.card_of(CLIENT, group), Some(Card(1)));
-        assert_eq!(topology.subdevice(CLIENT, Card(1)), Some(subdevice));
-        assert_eq!(topology.subdevice(CLIENT, Card(0)), None);
+        assert_eq!(topology.subdevice_below(CLIENT, device), Some(subdevice));
+        assert_eq!(topology.subdevice_below(CLIENT, group), None);
         assert_eq!(topology.group(CLIENT, group), Some(false));
         topology.group_is_measured(CLIENT, group);
         assert_eq!(topology.group(CLIENT, group), Some(true));
         assert_eq!(topology.group(CLIENT, device), None);
         let channel = Handle(5);
-        topology.add(CLIENT, group, channel, Card(1), Place::Channel { has_context: false });
+        topology.add(CLIENT, group, channel, Card(1), Place::NEW_CHANNEL);
         assert!(!topology.has_context(CLIENT, channel));
+        assert_eq!(topology.device_above(CLIENT, channel), Some(device));
+        assert_eq!(
+            [channel, group, device].map(|of| topology.context_of(CLIENT, of)),
+            [Some(group), Some(group), None]
+        );
+        topology.set_preemptible(CLIENT, group);
+        assert_eq!([channel, group].map(|of| topology.is_preemptible(CLIENT, of)), [false, true]);
         assert_eq!(topology.context_came(CLIENT, channel), Some(group));
         assert!(topology.has_context(CLIENT, channel));
         assert_eq!(topology.context_came(CLIENT, group), None, "no channel");
@@ -229,6 +259,6 @@ mod tests {
         }
         topology.add(CLIENT, CLIENT, device, Card(0), Place::Device);
         topology.remove(CLIENT, CLIENT);
-        assert_eq!(topology.device(CLIENT, Card(0)), None);
+        assert!(!topology.is_device(CLIENT, device));
     }
 }

@@ -32,8 +32,7 @@ impl Session {
                 self.unregister_channel(flight, ObjectName::new(client, channel))
             }
             UvmCall::CreateExternalRange(range) => self.create_range(flight, range),
-            UvmCall::MapExternal(memory) => self.map_external(flight, memory, false),
-            UvmCall::DeviceP2p(memory) => self.map_external(flight, memory, true),
+            UvmCall::MapExternal(memory) => self.map_external(flight, memory),
             UvmCall::MapSparse { range, uuid } => self.map_nothing(flight, range, uuid, false),
             UvmCall::DynamicParallelism { range, uuid } => self.map_nothing(flight, range, uuid, true),
             UvmCall::UnmapExternal { range, uuid } => self.unmap_external(flight, range, uuid),
@@ -45,9 +44,11 @@ impl Session {
             UvmCall::DestroyRangeGroup => self.destroy_range_group(flight),
             UvmCall::MmInitialize { uvm_fd } => self.mm_initialize(flight, uvm_fd),
             UvmCall::SemaphorePool(range) => self.semaphore_pool(flight, range),
-            UvmCall::Deinitialize | UvmCall::ValidateVaRange(_) | UvmCall::Ranged(_) | UvmCall::Other => {
-                self.pass_or_continue(flight)
-            }
+            UvmCall::Deinitialize
+            | UvmCall::ValidateVaRange(_)
+            | UvmCall::Ranged(_)
+            | UvmCall::DeviceP2p(_)
+            | UvmCall::Other => self.pass_or_continue(flight),
         }
     }
 
@@ -248,13 +249,13 @@ impl Session {
         })
     }
 
-    /// Memory is mapped into a range, or into one that the call begins itself.
-    fn map_external(&self, flight: &mut Flight<'_>, map: UvmMemory, begins: bool) -> Result<Answer, End> {
+    /// Memory is mapped into a range.
+    fn map_external(&self, flight: &mut Flight<'_>, map: UvmMemory) -> Result<Answer, End> {
         let UvmMemory { range, client, memory, .. } = map;
         let memory = ObjectName::new(client, memory);
         self.own_client(client)?;
         let file = self.uvm_file(flight)?;
-        let cards = if begins { Vec::new() } else { self.mapped_cards(flight) };
+        let cards = self.mapped_cards(flight);
         self.duplicate_named(flight)?;
         flight.confirm()?;
         self.reserve(flight.pid, |accounts| accounts.external_range_fits())?;
@@ -264,9 +265,6 @@ impl Session {
             let status = flight.execute(self.driver.as_ref());
             let mut accounts = lock(&self.accounts);
             if status.is_ok_and(Status::is_ok) {
-                if begins {
-                    accounts.external_range(file, range.base, range.length);
-                }
                 accounts.map(hold, file, range.base, range.length, &cards);
             } else {
                 accounts.release(hold);

@@ -152,7 +152,7 @@ impl Session {
         let engine = memory::channel_engine(params).unwrap_or(0);
         Ok(Wanted {
             memory: (!is_grouped).then(|| (card, context::expected(engine))),
-            place: Some((card, Place::Channel { has_context: false })),
+            place: Some((card, Place::NEW_CHANNEL)),
             gated: Some(Gated::Channel(engine)),
             dependencies: handles(params, CHANNEL_DEPENDENCIES),
             references: handles(params, USERD_MEMORY),

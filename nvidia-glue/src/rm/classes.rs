@@ -19,6 +19,13 @@ pub struct Class {
     pub header: &'static str,
 }
 
+impl Class {
+    /// Whether it is an engine's object of 3D: `MAXWELL_A`, `HOPPER_A` and the like, `*97` in every generation.
+    pub const fn draws(&self) -> bool {
+        matches!(self.kind, ClassKind::Engine) && self.id & 0xff == 0x97
+    }
+}
+
 /// What an object of a class is to us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClassKind {

@@ -32,6 +32,8 @@ impl Status {
     pub const INVALID_EVENT: Self = Self(0x28);
     /// `NV_ERR_INVALID_OFFSET`.
     pub const INVALID_OFFSET: Self = Self(0x37);
+    /// `NV_ERR_INVALID_REQUEST`.
+    pub const INVALID_REQUEST: Self = Self(0x3f);
     /// `NV_ERR_INVALID_STATE`.
     pub const INVALID_STATE: Self = Self(0x40);
     /// `NV_ERR_NO_MEMORY`: what CUDA reports as out of memory.

@@ -376,7 +376,10 @@ pub const UVM_COMMANDS: &[UvmCommand] = &[
     row(
         "UVM_ALLOC_DEVICE_P2P",
         78,
-        UvmRule::Execute,
+        UvmRule::Refuse(
+            Status::NOT_SUPPORTED,
+            "GPUDirect Storage, which a share does not have: with the card locked for everybody, the end of its range waits for whoever has pinned the pages",
+        ),
         &[layout(56, Some(52))
             .in_releases(Releases::since(R565))
             .with_descriptor(&[Descriptor { at: 40, none: NoFile::Negative }])],

@@ -9,7 +9,7 @@ use nvidia_glue::{
 };
 use runtime_config::{
     config::{Config, HardCapsUnavailable, UnknownDriver, WholeCards},
-    request::{Isolation, OverMemory, Share},
+    request::{DriverCapabilities, Isolation, OverMemory, Share},
 };
 
 use super::GpuError;
@@ -79,6 +79,10 @@ pub(super) fn mediation(
         state_dir,
         status_file,
         throttle: config.throttle,
+        may_draw: record
+            .request
+            .driver_capabilities
+            .intersects(DriverCapabilities::GRAPHICS | DriverCapabilities::DISPLAY),
         cgroups: record.cgroups.iter().map(PathBuf::from).collect(),
     };
     let excess =

@@ -100,6 +100,14 @@ impl Observer for Reporter {
         self.tell(text, |text| FromMediator::Log { warning: true, text });
     }
 
+    fn lacks_graphics(&self, class: &str) {
+        let text = format!(
+            "an object of class {class}, which draws, was refused: that takes the driver capability `graphics` or `display` \
+             (NVIDIA_DRIVER_CAPABILITIES), and the container has neither"
+        );
+        self.tell(text, |text| FromMediator::Log { warning: true, text });
+    }
+
     fn first_channel(&self, uuid: &str) {
         self.wakers.wake(uuid);
     }

@@ -44,6 +44,8 @@ pub struct Setup {
     pub status_file: PathBuf,
     /// Which engines are scheduled.
     pub throttle: Throttle,
+    /// Whether the container has the driver capability `graphics` or `display`.
+    pub may_draw: bool,
     /// The container's cgroup directories; they need not exist yet.
     pub cgroups: Vec<PathBuf>,
 }
@@ -119,6 +121,7 @@ impl Setup {
             pass_unknown_driver: self.pass_unknown_driver,
             driver,
             throttle: self.throttle,
+            may_draw: self.may_draw,
             over_memory: self.over_memory,
             processes,
             observer,

@@ -314,6 +314,7 @@ pub fn setup(bench: &Bench) -> Setup {
         state_dir: bench.directory.path().join("state"),
         status_file: bench.directory.path().join("schedule"),
         throttle: runtime_config::config::Throttle::default(),
+        may_draw: false,
         cgroups: vec![],
     }
 }

@@ -91,6 +91,8 @@ pub(super) fn find(number: u32) -> Option<Class> {
         0x503c => optional(Makes::Plain, Below::Subdevice, 4),
         // NV_MEMORY_FABRIC.
         0x00f8 => class(Makes::FabricMemory, Below::Subdevice, 48),
+        // FERMI_TWOD_A, KEPLER_INLINE_TO_MEMORY_B, which newer generations have, too.
+        0x902d | 0xa140 => optional(Makes::Plain, Below::Channel, 8),
         // NV_CONFIDENTIAL_COMPUTE.
         0xcb33 => optional(Makes::Plain, Below::Client, 4),
         _ => return family(number),

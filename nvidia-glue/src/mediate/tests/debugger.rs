@@ -16,7 +16,10 @@ use super::{
     spy::{DISABLE, GR, SCHEDULE_GROUP, Seen, Spy},
     world::{Container, Context, GIB, Machine},
 };
-use crate::rm::{Status, layout::read_u32};
+use crate::{
+    mediate::locks::lock,
+    rm::{Status, layout::read_u32},
+};
 
 const COMPUTE: u32 = 0xcbc0;
 const DEBUGGER: u32 = 0x83de;
@@ -98,6 +101,20 @@ fn no_session_puts_off_the_recovery_from_what_a_kernel_did() {
             assert_eq!(masks(&spy.seen()), [told]);
             assert_eq!(u32::from_le_bytes(params), asked, "the program does not see it");
         }
+    });
+}
+
+#[test]
+fn a_session_that_cannot_be_kept_from_that_does_not_come_to_be() {
+    alone(|spy, container, context, debugged| {
+        let objects = || lock(&container.session.accounts).counts().objects;
+        let before = objects();
+        spy.refuse(SET_MASK, Status::INVALID_STATE);
+        assert_eq!(debugged.session(context, context.client), Err(Status::INSUFFICIENT_RESOURCES));
+        assert_eq!(objects(), before);
+        // Where there is nothing to be kept from, there is a session.
+        spy.refuse(SET_MASK, Status::NOT_SUPPORTED);
+        debugged.session(context, context.client).unwrap();
     });
 }
 

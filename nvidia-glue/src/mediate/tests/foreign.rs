@@ -11,13 +11,18 @@ use std::{
 
 use runtime_config::request::OverMemory;
 
-use super::world::{Context, MIB, Machine, Program, memory_params, result, words};
+use super::{
+    spy::Spy,
+    world::{Context, MIB, Machine, Program, memory_params, result, words},
+};
 use crate::{
     account::ObjectName,
     driver::{DeviceFile, Driver, DriverCall, FileWatch, OwnClient, Raw, SimulatedDriver},
     mediate::{Answer, locks::lock, open_files::MOST_UVM},
     rm::{
         Handle, Node, Status,
+        classes::OS_EVENT,
+        controls::{ControlRule, controls},
         layout::{read_u32, write_u32},
     },
 };
@@ -46,6 +51,56 @@ fn nobody_waits_for_another_containers_channels() {
     assert_eq!(idle(&program, &context, &[context.client]), Ok(()));
     assert_eq!(idle(&program, &context, &[]), Ok(()));
     assert_eq!(idle(&program, &context, &[context.client, foreign.client]), Err(Status::INVALID_CLIENT));
+}
+
+/// Each control whose parameters name a client, with a neighbour's that lives: in each place where they do.
+#[test]
+fn no_control_names_another_containers_client() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let (container, neighbour) = (spy.container(&machine), spy.container(&machine));
+    let (program, other) = (container.program(), neighbour.program());
+    let (context, foreign) = (program.context(0), other.context(0));
+    let mut tried = 0;
+    for row in controls().filter(|row| !row.clients.is_empty()) {
+        if matches!(row.rule, ControlRule::Refuse(..)) {
+            continue;
+        }
+        for at in row.clients {
+            for (client, is_own) in [(foreign.client, false), (context.client, true)] {
+                let mut params = vec![0; 512];
+                assert!(write_u32(&mut params, usize::from(*at), client));
+                spy.seen();
+                let answer = context.subdevice_control(row.id, &mut params);
+                let has_reached_the_driver = spy.seen().iter().any(|seen| seen.id == row.id);
+                assert_eq!(has_reached_the_driver, is_own, "{} at {at}", row.name);
+                assert_eq!(answer == Err(Status::INVALID_CLIENT), !is_own, "{} at {at}: {answer:?}", row.name);
+            }
+            tried += 1;
+        }
+    }
+    assert_eq!(tried, 7, "rows that name a client and reach the driver");
+}
+
+/// It would tell what happens to another container's object.
+#[test]
+fn no_event_watches_another_containers_object() {
+    const KINDS: [u32; 2] = [0x05, 0x79];
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let (container, neighbour) = (spy.container(&machine), spy.container(&machine));
+    let (program, other) = (container.program(), neighbour.program());
+    let (context, foreign) = (program.context(0), other.context(0));
+    for kind in KINDS {
+        for (client, object) in [(foreign.client, foreign.device), (foreign.client, context.device)] {
+            spy.escapes(0);
+            let event = context.object(kind, &mut words(&[client, object, OS_EVENT, 12, 40, 0]));
+            assert_eq!(event, Err(Status::INVALID_CLIENT), "{kind:#x}");
+            assert_eq!(spy.made_classes(), Vec::<u32>::new());
+        }
+        context.object(kind, &mut words(&[context.client, context.device, OS_EVENT, 12, 40, 0])).unwrap();
+        context.object(kind, &mut words(&[0, context.device, OS_EVENT, 12, 40, 0])).unwrap();
+    }
 }
 
 #[test]

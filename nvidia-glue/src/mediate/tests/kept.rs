@@ -1,13 +1,16 @@
 //! What the driver keeps once a handle is freed: it stays charged, counted, and under its gate.
 
+use runtime_config::Bytes;
+
 use super::{
     spy::{COPY, GR, SCHEDULE_GROUP, Spy},
     world::{
-        Container, Context, MIB, Machine, device_params, host_memory_params, memory_params, range, uuid_bytes, words,
+        Container, Context, GIB, MIB, Machine, device_params, host_memory_params, memory_params, range, uuid_bytes,
+        words,
     },
 };
 use crate::{
-    account::Card,
+    account::{Accounts, Card, ObjectLimits},
     mediate::locks::lock,
     rm::{
         Handle, Node, Status,
@@ -260,6 +263,49 @@ fn what_a_registered_channel_keeps_stays_charged_and_counted() {
     }
     context.free(context.client).unwrap();
     container.assert_nothing_left();
+}
+
+#[test]
+fn registrations_are_limited_in_number() {
+    const REGISTER_CHANNEL: u32 = 27;
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    *lock(&container.session.accounts) =
+        Accounts::new(&[Bytes(GIB)], ObjectLimits { references: 2, ..ObjectLimits::default() });
+    let program = container.program();
+    let context = program.context(0);
+    let uvm = program.uvm_file();
+    context.register(uvm);
+    let channels = [(); 3].map(|()| context.channel(context.device, GR).unwrap());
+    let register = |at: usize| context.register_channel(uvm, channels[at], 0x7000_0000 + 2 * MIB * at as u64);
+    assert_eq!([register(0), register(1)], [Ok(()); 2]);
+    spy.uvm_seen();
+    assert_eq!(register(2), Err(Status::INSUFFICIENT_RESOURCES));
+    assert!(!spy.uvm_seen().contains(&REGISTER_CHANNEL), "before the driver is asked");
+    context.unregister_channel(uvm, channels[0]).unwrap();
+    register(2).unwrap();
+}
+
+/// With it, whoever pins the pages would keep the mediator, and the card, waiting for as long as he likes.
+#[test]
+fn no_range_is_made_of_pages_for_devices() {
+    const ALLOC_DEVICE_P2P: u32 = 78;
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let uvm = program.uvm_file();
+    context.register(uvm);
+    let memory = context.memory(2 * MIB).unwrap();
+    let mut args = [range(0x7000_0000, 2 * MIB), vec![0; 32]].concat();
+    for (at, value) in [(40, context.control.cast_unsigned()), (44, context.client), (48, memory)] {
+        assert!(write_u32(&mut args, at, value));
+    }
+    spy.uvm_seen();
+    assert_eq!(program.uvm(uvm, ALLOC_DEVICE_P2P, &mut args, 52), Err(Status::NOT_SUPPORTED));
+    assert_eq!(spy.uvm_seen(), Vec::<u32>::new());
 }
 
 /// A registration that ends before its channel does takes nothing from it.

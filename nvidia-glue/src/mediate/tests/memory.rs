@@ -1,6 +1,6 @@
 //! Memory: charged, refused, released.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use runtime_config::{Bytes, request::OverMemory};
 
@@ -418,6 +418,46 @@ fn what_is_said_to_copy_and_computes_is_charged_as_what_computes() {
     assert_eq!(container.used(0), before - 256 * 1024, "the channel is gone with it");
     context.free(context.client).unwrap();
     assert_eq!(container.used(0), 0);
+}
+
+/// While the driver is asked for the size of the buffers, nobody takes away what it is asked on: then they would cost what was expected.
+#[test]
+fn nobody_keeps_the_mediator_from_hearing_what_a_context_takes() {
+    const CONTEXT_SIZE: u32 = 0x2080_1218;
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = Arc::new(spy.container(&machine));
+    let program = container.program();
+    let context = program.context(0);
+    let channel = context.channel(context.device, COPY).unwrap();
+    let (client, subdevice) = (context.client, context.subdevice);
+    let thread = (Arc::clone(&container), Arc::clone(&spy), program.file_of(context.control));
+    let freeing = spy.during_elsewhere(CONTEXT_SIZE, move || {
+        let (container, spy, file) = thread;
+        let program = container.program();
+        program.free(program.give(file), client, subdevice).unwrap();
+        spy.refuse(CONTEXT_SIZE, Status::OBJECT_NOT_FOUND);
+    });
+    spy.answer(CONTEXT_SIZE, [vec![0; 8], (5 * MIB).to_le_bytes().to_vec()].concat());
+    program.alloc(context.control, (context.client, channel, 0), 0xc3c0, &mut []).unwrap();
+    freeing.join();
+    assert_eq!(container.used(0), 5 * MIB + 2948 * 1024);
+}
+
+/// The driver says the size in pages of 4 KiB, and takes 64 KiB of the card.
+#[test]
+fn a_page_of_4_kib_costs_what_it_takes() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    for (number, size) in (1..).zip([4096, 64 << 10, 1]) {
+        let mut params = memory_params(size);
+        assert!(write_u32(&mut params, 24, 1 << 23));
+        context.object(0x40, &mut params).unwrap();
+        assert_eq!(read_u64(&params, 64), Some(size.next_multiple_of(4096)), "what the program is told");
+        assert_eq!(container.used(0), number * 64 * 1024);
+    }
 }
 
 /// Each look costs the mediator what its container has of processes, files and clients.

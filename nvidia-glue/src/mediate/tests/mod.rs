@@ -19,6 +19,7 @@ mod other_cards;
 mod overrides;
 mod pieces;
 mod pinned;
+mod preemption;
 mod replay;
 mod scheduling;
 mod spy;

@@ -86,7 +86,7 @@ fn a_process_is_called_what_it_is_called_where_the_caller_is() {
 fn processes_are_listed_by_what_they_do() {
     let machine = Machine::new(2);
     let spy = Spy::new(&machine);
-    let container = spy.container_with(&machine, &[0, 1]);
+    let container = spy.container_with(&machine, &[0, 1]).may_draw();
     let (computes, draws, looks) = (container.program(), container.program(), container.program());
     let works = |program: &Program<'_>, class: u32| {
         let context = program.context(0);

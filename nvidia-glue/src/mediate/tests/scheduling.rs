@@ -13,8 +13,6 @@ use crate::{
 };
 
 const PREEMPT: u32 = 0xa06c_0105;
-const PREEMPTION_MODE: u32 = 0x2080_1210;
-const PREEMPTION_BIND: u32 = 0x2080_1211;
 
 #[test]
 fn a_program_cannot_put_itself_back_in_the_off_time() {
@@ -260,71 +258,6 @@ fn a_slice_that_changes_in_the_middle_of_a_call_has_the_last_word() {
 }
 
 #[test]
-fn kernels_can_always_be_preempted() {
-    const WAIT: u32 = 0;
-    const BLOCKS: u32 = 1;
-    const INSTRUCTIONS: u32 = 2;
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
-    let group = context.group(GR);
-    // {flags, hChannel, gfxp, cilp, route}; {flags, hClient, hChannel, -, buffers[9], gfxp, cilp, route}.
-    for (id, size, channel_at, cilp_at) in [(PREEMPTION_MODE, 32, 4, 12), (PREEMPTION_BIND, 112, 8, 92)] {
-        for asked in [WAIT, BLOCKS, INSTRUCTIONS] {
-            let mut params = vec![0; size];
-            for (at, value) in [(0, 1), (channel_at, group), (cilp_at, asked)] {
-                assert!(write_u32(&mut params, at, value));
-            }
-            let given = params.clone();
-            spy.seen();
-            // Whether the simulated driver knows it does not matter here.
-            let _ = context.subdevice_control(id, &mut params);
-            let seen = spy.seen();
-            assert_eq!(read_u32(&seen[0].params, cilp_at), Some(INSTRUCTIONS), "{id:#x} {asked}");
-            assert_eq!(params, given);
-        }
-        let mut graphics = vec![0; size];
-        assert!(write_u32(&mut graphics, 0, 2));
-        spy.seen();
-        let _ = context.subdevice_control(id, &mut graphics);
-        assert_eq!(spy.seen()[0].params, graphics, "the mode of compute is not set");
-        assert!(context.subdevice_control(id, &mut [1, 0, 0, 0]).is_err(), "cut off");
-    }
-}
-
-#[test]
-fn kernels_of_who_does_not_ask_can_be_preempted_too() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
-    let channel_in = |parent: u32, engine: u32| {
-        let mut params = [0; 368];
-        assert!(write_u32(&mut params, 128, engine));
-        program.alloc(context.control, (context.client, parent, 0), 0xc86f, &mut params).unwrap()
-    };
-    let modes_set = |channel: u32, class: u32| -> Vec<(u32, u32, u32)> {
-        spy.seen();
-        program.alloc(context.control, (context.client, channel, 0), class, &mut [0; 16]).unwrap();
-        let field = |params: &[u8], at| read_u32(params, at).unwrap();
-        let seen = spy.seen();
-        let set = seen.iter().filter(|seen| seen.id == PREEMPTION_MODE);
-        set.map(|seen| (field(&seen.params, 0), field(&seen.params, 4), field(&seen.params, 12))).collect()
-    };
-    let group = context.group(GR);
-    let grouped = channel_in(group, 0);
-    assert_eq!(modes_set(grouped, 0xcbc0), [(1, group, 2)], "of all the group");
-    assert_eq!(modes_set(channel_in(group, 0), 0xcbc0), [], "once");
-    let alone = channel_in(context.device, GR);
-    assert_eq!(modes_set(alone, 0xcbc0), [(1, alone, 2)]);
-    let copies = channel_in(context.group(COPY), 0);
-    assert_eq!(modes_set(copies, 0xc8b5), []);
-}
-
-#[test]
 fn nobody_says_how_long_the_driver_waits_for_a_preemption() {
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
@@ -401,7 +334,7 @@ fn an_engine_that_is_bound_or_used_counts() {
 fn a_group_is_what_any_of_its_channels_is_found_to_be() {
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
+    let container = spy.container(&machine).may_draw();
     let program = container.program();
     let context = program.context(0);
     let gate = container.gate();

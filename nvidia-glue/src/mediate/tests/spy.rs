@@ -243,6 +243,13 @@ impl Spy {
         lock(&self.allocated).iter().rev().find(|(asked, _)| *asked == class).map(|(_, params)| params.clone())
     }
 
+    /// The classes of objects that it was asked to make since escapes were last asked for, by either escape.
+    pub(super) fn made_classes(&self) -> Vec<u32> {
+        let seen = std::mem::take(&mut *lock(&self.escapes));
+        let made = seen.iter().filter(|(number, _)| [0x28, 0x2b].contains(number));
+        made.map(|(_, args)| read_u32(args, 12).unwrap()).collect()
+    }
+
     /// How many of this control have come since anything was last asked.
     pub(super) fn count(&self, id: u32) -> usize {
         self.seen().iter().filter(|seen| seen.id == id).count()

@@ -132,6 +132,7 @@ impl Machine {
             pass_unknown_driver,
             driver,
             throttle: Throttle::default(),
+            may_draw: false,
             over_memory,
             processes: Arc::clone(&people) as Arc<dyn Processes>,
             observer: Arc::clone(&told) as Arc<dyn Observer>,
@@ -156,6 +157,8 @@ pub(super) struct Told {
     pub(super) drifts: Mutex<Vec<Drift>>,
     /// Why the container is to be ended.
     pub(super) ends: Mutex<Vec<String>>,
+    /// Classes of 3D that it has no driver capability for.
+    pub(super) lacks_graphics: Mutex<Vec<String>>,
     /// Cards that had their first channel.
     pub(super) first_channels: Mutex<Vec<String>>,
 }
@@ -169,6 +172,9 @@ impl Observer for Told {
     }
     fn unknown_call(&self, call: &UnknownCall) {
         lock(&self.unknown).push(call.clone());
+    }
+    fn lacks_graphics(&self, class: &str) {
+        lock(&self.lacks_graphics).push(class.to_owned());
     }
     fn drift(&self, drift: &Drift) {
         lock(&self.drifts).push(drift.clone());
@@ -337,6 +343,12 @@ impl Container {
             gone_after_reads: AtomicU32::new(u32::MAX),
             waits_for: AtomicU32::new(u32::MAX),
         }
+    }
+
+    /// It has the driver capability `graphics`.
+    pub(super) fn may_draw(mut self) -> Self {
+        self.session.may_draw = true;
+        self
     }
 
     /// Each look for its processes takes so long, and time is what that clock says.

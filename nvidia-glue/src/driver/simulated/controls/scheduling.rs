@@ -7,7 +7,7 @@ use super::{
         allocate::GRAPHICS,
         bytes::{get, get_u64, put, put_u64},
         engines::{Group, Seat},
-        objects::{Kind, Object},
+        objects::{Client, Kind, Object},
         open_files::FileId,
         state::State,
     },
@@ -167,7 +167,12 @@ pub(super) fn preemption_mode(state: &mut State, control: &mut Control<'_, '_>) 
     let params = control.params();
     let (flags, channel, cilp) = (get(params, 0), get(params, CHANNEL), get(params, CILP_MODE));
     let is_interrupted = flags & SETS_CILP == 0 || cilp == CILP;
-    match &state.client(file, client)?.object(channel)?.kind {
+    let owner = state.client(file, client)?;
+    // Beside an object of 3D, 2D or memory to memory it is refused (580.159.04).
+    if flags & SETS_CILP != 0 && cilp == CILP && draws(owner, channel) {
+        return Err(Status::INVALID_REQUEST);
+    }
+    match &owner.object(channel)?.kind {
         Kind::Channel { .. } | Kind::ChannelGroup { .. } if is_interrupted => Ok(()),
         Kind::Channel { seat, .. } => {
             let seat = Arc::clone(seat);
@@ -179,6 +184,13 @@ pub(super) fn preemption_mode(state: &mut State, control: &mut Control<'_, '_>) 
         }
         _ => Err(INVALID_CHANNEL),
     }
+}
+
+/// Whether a channel, or one of a group, has an object of the graphics engine that is not of compute.
+fn draws(client: &Client, context: u32) -> bool {
+    let is_in =
+        |handle: u32| handle == context || client.objects.get(&handle).is_some_and(|channel| channel.parent == context);
+    client.objects.values().any(|object| matches!(object.class & 0xff, 0x97 | 0x2d | 0x40) && is_in(object.parent))
 }
 
 /// bWait, bManualTimeout, timeoutUs: as if it did not leave. How long the driver waits by itself is not said; not at all, here.
