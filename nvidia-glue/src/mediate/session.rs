@@ -138,6 +138,10 @@ impl Session {
         let gate = |card: &OwnCard| Arc::new(CardGate::new(card, throttle, &driver, abi, &own));
         let gates = grant.cards.iter().map(gate).collect();
         let utilizations = grant.cards.iter().map(|_| Utilization::default()).collect();
+        let mut accounts = Accounts::new(&limits, object_limits);
+        for (card, _) in grant.iter().filter(|(_, card)| card.granted.whole) {
+            accounts.has_alone(card);
+        }
         Ok(Self {
             abi,
             driver,
@@ -148,7 +152,7 @@ impl Session {
             grant,
             gates,
             utilizations,
-            accounts: Mutex::new(Accounts::new(&limits, object_limits)),
+            accounts: Mutex::new(accounts),
             topology: Mutex::default(),
             people: Mutex::default(),
             address_spaces: Mutex::default(),

@@ -38,10 +38,11 @@ impl Program<'_> {
         let bytes = u64::from(self.byte() % 24) * PAGE / 2;
         let fits = self.fits(card, bytes);
         let (kind, memory) = (Kind::Memory, Some((Card(card), Bytes(bytes))));
-        match self.accounts.reserve(Ask { client: Handle(client), kind, memory, process: Pid(process) }) {
+        let layout = [Layout::OwnFrames, Layout::Contiguous, Layout::Scattered][(bytes / (PAGE / 2) % 3) as usize];
+        match self.accounts.reserve(Ask { client: Handle(client), kind, memory, layout, process: Pid(process) }) {
             Ok(reservation) => {
                 assert!(fits, "it does not fit, but was reserved");
-                self.flying.push(Flying { reservation, client, card, bytes });
+                self.flying.push(Flying { reservation, client, card, bytes, layout });
                 Some(())
             }
             Err(refusal) => {
@@ -58,7 +59,7 @@ impl Program<'_> {
         if index >= self.flying.len() {
             return None;
         }
-        let Flying { reservation, client, card, bytes } = self.flying.swap_remove(index);
+        let Flying { reservation, client, card, bytes, layout } = self.flying.swap_remove(index);
         let (handle, parent) = (self.handle(), self.parent(client));
         let luck = self.byte();
         let known = self.world.clients.contains_key(&client);
@@ -71,7 +72,8 @@ impl Program<'_> {
         let fits = usage.used.0 + larger <= usage.limit.0;
         // Told by mistake: memory goes with nothing but its parents.
         let mistaken = [Handle(self.handle())];
-        let placement = Placement::under(Handle(parent), Handle(handle)).going_with(&mistaken);
+        let mut address = Some(self.world.memory.len() as u64 * 5 * GRANULE);
+        let placement = Placement::under(Handle(parent), Handle(handle)).going_with(&mistaken).at(address);
         match self.accounts.commit(reservation, placement, Some(Bytes(bytes + larger))) {
             Ok(committed) => {
                 assert!(fits || larger == 0, "it has grown and does not fit, but was taken");
@@ -86,9 +88,10 @@ impl Program<'_> {
                 // It could not be freed again.
                 self.accounts.commit_anyway(refused.reservation, placement).unwrap();
                 self.may_exceed[slot(card)] = true;
+                address = None;
             }
         }
-        self.world.memory.push(Memory { card, bytes: bytes + larger });
+        self.world.memory.push(Memory { card, bytes: bytes + larger, layout, address });
         self.add_object(client, handle, vec![parent], Some(self.world.memory.len() - 1), Kind::Memory);
         Some(())
     }
@@ -133,7 +136,8 @@ impl Program<'_> {
         process: i32,
         [parent, on]: [u32; 2],
     ) -> Option<()> {
-        let ask = Ask { client: Handle(client), kind, memory: None, process: Pid(process) };
+        let layout = Layout::OwnFrames;
+        let ask = Ask { client: Handle(client), kind, memory: None, layout, process: Pid(process) };
         let reservation = match self.accounts.reserve(ask) {
             Ok(reservation) => reservation,
             Err(refusal) => {
@@ -218,7 +222,7 @@ impl Program<'_> {
         match group.memory {
             Some(memory) => self.world.memory[memory].bytes = bytes,
             None => {
-                self.world.memory.push(Memory { card, bytes });
+                self.world.memory.push(Memory::new(card, bytes));
                 let memory = Some(self.world.memory.len() - 1);
                 self.world.find_mut(group.client, group.handle)?.memory = memory;
             }
