@@ -222,7 +222,7 @@ impl Program<'_> {
         match group.memory {
             Some(memory) => self.world.memory[memory].bytes = bytes,
             None => {
-                self.world.memory.push(Memory::new(card, bytes));
+                self.world.memory.push(Memory { layout: Layout::Contiguous, ..Memory::new(card, bytes) });
                 let memory = Some(self.world.memory.len() - 1);
                 self.world.find_mut(group.client, group.handle)?.memory = memory;
             }
