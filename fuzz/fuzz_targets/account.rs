@@ -9,7 +9,14 @@ use libfuzzer_sys::fuzz_target;
 mod model;
 
 mod api {
-    pub(crate) use nvidia_glue::{account::*, mediate::Pid, rm::Handle};
+    pub(crate) use nvidia_glue::{
+        account::*,
+        mediate::Pid,
+        rm::{
+            Handle,
+            memory::{FRAME, GRANULE, Layout},
+        },
+    };
     pub(crate) use runtime_config::units::Bytes;
 }
 

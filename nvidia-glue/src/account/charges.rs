@@ -5,9 +5,10 @@ use runtime_config::units::Bytes;
 use super::{
     Card,
     cards::Cards,
+    frames::Extent,
     pins::{Pins, Window},
 };
-use crate::mediate::Pid;
+use crate::{mediate::Pid, rm::memory::Layout};
 
 /// Names a charge for as long as a reference to it is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,6 +21,8 @@ pub(super) const FABRIC: u32 = 2;
 #[derive(Debug, Clone, Copy)]
 struct Charge {
     bytes: u64,
+    layout: Layout,
+    extent: Extent,
     process: Pid,
     /// 0: the slot is free.
     references: u32,
@@ -31,6 +34,14 @@ struct Charge {
     pages: Pages,
     /// Bytes of addresses on the fabric that it was ever given.
     fabric: u64,
+}
+
+impl Charge {
+    fn change(&mut self, cards: &mut Cards, bytes: Bytes, extent: Extent) {
+        cards.subtract_in(self.process, self.card, self.bytes.into(), self.extent);
+        cards.add_in(self.process, self.card, bytes.0.into(), extent);
+        (self.bytes, self.extent) = (bytes.0, extent);
+    }
 }
 
 /// What a charge has to do with pages that are pinned.
@@ -54,9 +65,18 @@ pub(super) struct Charges {
 
 impl Charges {
     /// A charge with one reference; whether it fits is the caller's business.
-    pub(super) fn add(&mut self, cards: &mut Cards, process: Pid, card: Card, bytes: Bytes) -> Option<ChargeId> {
+    pub(super) fn add(
+        &mut self,
+        cards: &mut Cards,
+        process: Pid,
+        (card, bytes): (Card, Bytes),
+        layout: Layout,
+    ) -> Option<ChargeId> {
+        let extent = Extent::worst(layout, bytes.0);
         let charge = Charge {
             bytes: bytes.0,
+            layout,
+            extent,
             process,
             references: 1,
             exports: 0,
@@ -76,7 +96,7 @@ impl Charges {
                 index
             }
         };
-        cards.add(process, card, bytes.0.into());
+        cards.add_in(process, card, bytes.0.into(), extent);
         Some(ChargeId(id))
     }
 
@@ -183,7 +203,7 @@ impl Charges {
             return Bytes(0);
         }
         let bytes = charge.bytes;
-        cards.subtract(charge.process, charge.card, bytes.into());
+        cards.subtract_in(charge.process, charge.card, bytes.into(), charge.extent);
         match charge.pages {
             Pages::Other => {}
             Pages::Pins(pin) => self.pins.unpinned(pin),
@@ -220,10 +240,22 @@ impl Charges {
     /// Makes it `bytes` large.
     pub(super) fn resize(&mut self, cards: &mut Cards, id: ChargeId, bytes: Bytes) {
         if let Some(charge) = self.get_mut(id) {
-            cards.subtract(charge.process, charge.card, charge.bytes.into());
-            cards.add(charge.process, charge.card, bytes.0.into());
-            charge.bytes = bytes.0;
+            let extent = Extent::worst(charge.layout, bytes.0);
+            charge.change(cards, bytes, extent);
         }
+    }
+
+    /// It begins at an address of its card.
+    pub(super) fn place(&mut self, cards: &mut Cards, id: ChargeId, address: u64) {
+        if let Some(charge) = self.get_mut(id) {
+            let extent = Extent::at(charge.layout, address, charge.bytes);
+            charge.change(cards, Bytes(charge.bytes), extent);
+        }
+    }
+
+    /// How it lies in the frames of its card.
+    pub(super) fn layout(&self, id: ChargeId) -> Layout {
+        self.get(id).map_or(Layout::OwnFrames, |charge| charge.layout)
     }
 
     /// How many there are.

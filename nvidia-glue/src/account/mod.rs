@@ -23,6 +23,7 @@
 mod cards;
 mod charges;
 mod exports;
+mod frames;
 mod host_mappings;
 mod intervals;
 mod managed;
@@ -48,7 +49,7 @@ pub use page_tables::PageTableReservation;
 pub use query::{Counts, ObjectView, ProcessEnd};
 pub use reserve::{Ask, ClientReservation, Hold, NotCommitted, Reservation, WhyNot};
 pub use types::{
-    Card, Counted, ExportFile, Kind, MappedFile, Mm, ObjectLimits, ObjectName, OverQuota, Refusal, UvmFile,
+    Bound, Card, Counted, ExportFile, Kind, MappedFile, Mm, ObjectLimits, ObjectName, OverQuota, Refusal, UvmFile,
 };
 
 use std::sync::{Arc, atomic::AtomicU64};
@@ -105,5 +106,10 @@ impl Accounts {
             abandoned: Arc::default(),
             conflicts: 0,
         }
+    }
+
+    /// Nobody else has `card`: how many of its frames are held open is nobody's business.
+    pub fn has_alone(&mut self, card: Card) {
+        self.cards.is_alone(card);
     }
 }

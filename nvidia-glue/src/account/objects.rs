@@ -10,7 +10,10 @@ use super::{
     reserve::{Armed, ClientReservation},
     tree::{Index, Tree},
 };
-use crate::{mediate::Pid, rm::Handle};
+use crate::{
+    mediate::Pid,
+    rm::{Handle, memory::Layout},
+};
 
 /// Where an object that was made belongs.
 #[derive(Debug, Clone, Copy)]
@@ -28,12 +31,14 @@ pub struct Placement<'a> {
     pub notifiers: &'a [Handle],
     /// How long the memory is that it is; 0: none of its own, or nobody has said.
     pub length: Bytes,
+    /// Where on its card the memory begins that it is; `None`: nobody has said.
+    pub address: Option<u64>,
 }
 
 impl<'a> Placement<'a> {
     /// `object` under `parent`, going with nothing else.
     pub const fn under(parent: Handle, object: Handle) -> Self {
-        Self { parent, object, dependencies: &[], notifiers: &[], length: Bytes(0) }
+        Self { parent, object, dependencies: &[], notifiers: &[], length: Bytes(0), address: None }
     }
 
     /// The same, and it goes with `dependencies` too.
@@ -52,6 +57,12 @@ impl<'a> Placement<'a> {
     #[must_use]
     pub const fn long(self, length: Bytes) -> Self {
         Self { length, ..self }
+    }
+
+    /// The same, and the memory begins at that address of its card.
+    #[must_use]
+    pub const fn at(self, address: Option<u64>) -> Self {
+        Self { address, ..self }
     }
 }
 
@@ -342,11 +353,11 @@ impl Accounts {
                 return Ok(());
             }
         } else {
-            let charge = self.charges.add(&mut self.cards, client.process, card, bytes);
+            let charge = self.charges.add(&mut self.cards, client.process, (card, bytes), Layout::Contiguous);
             self.tree.set_charge(index, charge.ok_or(unknown)?);
             client.charged = client.charged.saturating_add(1);
         }
-        self.cards.excess(card, bytes).map_or(Ok(()), |over| Err(over.into()))
+        self.cards.excess(card, bytes, Layout::Contiguous).map_or(Ok(()), |over| Err(over.into()))
     }
 
     /// Whether one more event may be made.

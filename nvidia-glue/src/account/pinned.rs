@@ -6,7 +6,10 @@
 use runtime_config::units::Bytes;
 
 use super::{Accounts, Ask, Card, Kind, NotCommitted, Placement, Refusal, Reservation, objects::Committed};
-use crate::{mediate::Pid, rm::Handle};
+use crate::{
+    mediate::Pid,
+    rm::{Handle, memory::Layout},
+};
 
 /// Bytes of the program's for one of the kernel's.
 const FOR_EACH: u64 = 128;
@@ -23,7 +26,8 @@ impl Accounts {
     /// When the client is not registered, or that is too much.
     pub fn pin(&mut self, process: Pid, client: Handle, length: u64) -> Result<Reservation, Refusal> {
         let memory = Some((Card::HOST, Bytes(length / FOR_EACH + OBJECT)));
-        let reservation = self.reserve(Ask { client, kind: Kind::Pinned, memory, process })?;
+        let layout = Layout::OwnFrames;
+        let reservation = self.reserve(Ask { client, kind: Kind::Pinned, memory, layout, process })?;
         if let Some(charge) = reservation.charge {
             self.charges.pins(charge);
         }

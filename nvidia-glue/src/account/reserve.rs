@@ -13,7 +13,10 @@ use super::{
     objects::Committed,
     objects::Placement,
 };
-use crate::{mediate::Pid, rm::Handle};
+use crate::{
+    mediate::Pid,
+    rm::{Handle, memory::Layout},
+};
 
 /// An allocation of an object that is about to be executed.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +27,8 @@ pub struct Ask {
     pub kind: Kind,
     /// Video memory that it takes, rounded as the driver rounds, and of which card.
     pub memory: Option<(Card, Bytes)>,
+    /// How that lies in the frames of the card.
+    pub layout: Layout,
     /// Who asks.
     pub process: Pid,
 }
@@ -115,9 +120,10 @@ impl Accounts {
         }
         self.counts.fits(ask.kind, &self.limits)?;
         let mut charge = None;
-        if let Some((card, bytes)) = ask.memory {
-            self.fits(card, bytes)?;
-            charge = Some(self.charges.add(&mut self.cards, ask.process, card, bytes).ok_or(self.too_many_objects())?);
+        if let Some(memory) = ask.memory {
+            self.fits_laid_out(memory, ask.layout)?;
+            let added = self.charges.add(&mut self.cards, ask.process, memory, ask.layout);
+            charge = Some(added.ok_or(self.too_many_objects())?);
         }
         self.counts.add(ask.kind);
         Ok(Reservation {
@@ -131,15 +137,22 @@ impl Accounts {
         })
     }
 
-    /// Whether `bytes` more would fit.
+    /// Whether `bytes` more would fit, in frames of their own.
     pub(super) fn fits(&mut self, card: Card, bytes: Bytes) -> Result<(), Refusal> {
-        let fits = self.cards.fits(card, bytes);
+        self.fits_laid_out((card, bytes), Layout::OwnFrames)
+    }
+
+    fn fits_laid_out(&mut self, (card, bytes): (Card, Bytes), layout: Layout) -> Result<(), Refusal> {
+        if self.page_tables.has_no_virtual(card) {
+            self.cards.set_tables(card, Bytes(0));
+        }
+        let fits = self.cards.fits_laid_out(card, bytes, layout);
         if fits.is_ok() || card != Card::HOST || !self.cards.has_kept() {
             return fits;
         }
         // What is pinned goes without anybody's looking at what that keeps.
         self.charges.look_at_kept(&mut self.cards);
-        self.cards.fits(card, bytes)
+        self.cards.fits_laid_out(card, bytes, layout)
     }
 
     /// Reserves room for a duplicate of `source` in `client`; it is charged for nothing of its own, and holds what is attached to
@@ -229,10 +242,13 @@ impl Accounts {
         {
             self.charges.resize(&mut self.cards, charge, bytes);
             if bytes > asked
-                && let Some(over) = self.cards.excess(card, bytes)
+                && let Some(over) = self.cards.excess(card, bytes, self.charges.layout(charge))
             {
                 return Err(NotCommitted { reservation, why: WhyNot::OverQuota(over) });
             }
+        }
+        if let (true, Some(charge), Some(address)) = (reservation.fresh, reservation.charge, placement.address) {
+            self.charges.place(&mut self.cards, charge, address);
         }
         self.place(reservation, placement)
     }

@@ -231,9 +231,27 @@ impl std::fmt::Display for Counted {
     }
 }
 
+/// One of the two limits of a card's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// The quota.
+    Quota,
+    /// What may be held open in frames of 2 MiB.
+    Frames,
+}
+
+impl std::fmt::Display for Bound {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Quota => "",
+            Self::Frames => " in frames of 2 MiB",
+        })
+    }
+}
+
 /// A card's limit is, or would be, exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("card {} of the grant: {asked} asked, {used} of {limit} used", card.0)]
+#[error("card {} of the grant: {asked} asked{bound}, {used} of {limit} used", card.0)]
 pub struct OverQuota {
     /// Which card.
     pub card: Card,
@@ -243,6 +261,8 @@ pub struct OverQuota {
     pub used: Bytes,
     /// The limit.
     pub limit: Bytes,
+    /// What is limited.
+    pub bound: Bound,
 }
 
 /// Why something may not be done.

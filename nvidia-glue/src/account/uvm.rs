@@ -18,7 +18,7 @@ use super::{
     page_tables::Space,
     reserve::Armed,
 };
-use crate::mediate::Pid;
+use crate::{mediate::Pid, rm::memory::Layout};
 
 #[derive(Debug)]
 pub(super) struct File {
@@ -192,7 +192,8 @@ impl Accounts {
     pub fn reserve_pool(&mut self, process: Pid, length: Bytes) -> Result<Hold, Refusal> {
         self.references_fit(1)?;
         self.fits(Card::HOST, length)?;
-        let charge = self.charges.add(&mut self.cards, process, Card::HOST, length).ok_or(self.too_many_objects())?;
+        let charge = self.charges.add(&mut self.cards, process, (Card::HOST, length), Layout::OwnFrames);
+        let charge = charge.ok_or(self.too_many_objects())?;
         Ok(Hold { charge: Some(charge), armed: Armed::new(&self.abandoned) })
     }
 

@@ -21,7 +21,7 @@ use crate::{
         classes::{Class, ClassKind},
         decode::{Alloc, AllocContextDma, AllocObject, Dup},
         layout::{Direction, read_u32, read_u64, write_u32},
-        memory,
+        memory::{self, Layout},
     },
 };
 
@@ -83,9 +83,10 @@ impl Session {
             if class.kind == ClassKind::Engine {
                 self.make_preemptible(flight, alloc)?;
             }
-            let Wanted { memory, fabric, place, dependencies, references, notifiers, gated } =
+            let Wanted { memory, layout, fabric, place, dependencies, references, notifiers, gated } =
                 self.wanted(flight, alloc, class)?;
-            let ask = Ask { client: alloc.client, kind: kind_of(class, place), memory, process: pid };
+            let layout = layout.unwrap_or(Layout::OwnFrames);
+            let ask = Ask { client: alloc.client, kind: kind_of(class, place), memory, layout, process: pid };
             let reservation = match fabric {
                 Some((of, bytes)) => lock(&self.accounts).reserve_fabric(ObjectName::new(alloc.client, of), bytes)?,
                 None => lock(&self.accounts).reserve(ask)?,
@@ -212,7 +213,8 @@ impl Session {
 
     pub(super) fn alloc_context_dma(&self, flight: &mut Flight<'_>, alloc: AllocContextDma) -> Result<Answer, End> {
         ContextDmaFields::ESCAPE.map_little(&flight.args)?;
-        let ask = Ask { client: alloc.client, kind: Kind::Other, memory: None, process: flight.pid };
+        let layout = Layout::OwnFrames;
+        let ask = Ask { client: alloc.client, kind: Kind::Other, memory: None, layout, process: flight.pid };
         let prepare = |_: &Flight<'_>| {
             let reservation = lock(&self.accounts).reserve(ask)?;
             Ok(Prepared { dependencies: vec![alloc.memory], ..reservation.into() })

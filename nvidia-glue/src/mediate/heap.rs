@@ -9,6 +9,7 @@ use super::{
     locks::lock,
     making::Making,
     view,
+    wanted::may_be_placed,
 };
 use crate::{
     account::{Ask, Card, Kind},
@@ -16,8 +17,8 @@ use crate::{
     rm::{
         Status,
         decode::{VidHeap, VidHeapAlloc, VidHeapFunction},
-        layout::read_u64,
-        memory::HeapMemory,
+        layout::{read_u64, write_u32},
+        memory::{HeapMemory, Layout},
     },
 };
 
@@ -43,11 +44,14 @@ impl Session {
         let made = alloc.request.heap_memory();
         match made {
             // As in an allocation by class.
-            HeapMemory::Video if alloc.request.is_at_fixed_address() => {
-                return Err(End::Status(Status::INVALID_ARGUMENT));
+            HeapMemory::Video => {
+                may_be_placed(alloc.request)?;
+                if let Some(attr) = alloc.request.contiguous_attr() {
+                    let _ = write_u32(&mut flight.args, alloc.attr_at, attr);
+                }
             }
             HeapMemory::Extended => return Err(End::Status(Status::INVALID_CLASS)),
-            _ => {}
+            HeapMemory::Virtual | HeapMemory::System => {}
         }
         let process = flight.pid;
         let prepare = |_: &Flight<'_>| {
@@ -60,7 +64,12 @@ impl Session {
                     tables => Some((card()?, Bytes(tables))),
                 },
             };
-            let ask = Ask { client: heap.client, kind: Kind::Memory, memory, process };
+            let layout = match made {
+                HeapMemory::Video => alloc.request.layout(),
+                HeapMemory::Virtual => Layout::Scattered,
+                HeapMemory::System | HeapMemory::Extended => Layout::OwnFrames,
+            };
+            let ask = Ask { client: heap.client, kind: Kind::Memory, memory, layout, process };
             Ok(lock(&self.accounts).reserve(ask)?.into())
         };
         let making = Making {

@@ -247,9 +247,12 @@ impl Session {
         let object = Handle(flight.field(handle).and_then(|(bytes, at)| read_u32(bytes, at)).unwrap_or(0));
         let bytes = size.and_then(|size| flight.field(size)).and_then(|(bytes, at)| read_u64(bytes, at));
         let length = Bytes(bytes.unwrap_or(0));
+        let address = size.and_then(|(holder, at)| flight.field((holder, at + memory::ADDRESS_AFTER_SIZE)));
+        let address = address.and_then(|(bytes, at)| read_u64(bytes, at));
         // An allocation in pages of 4 KiB says less than it takes of the card.
         let bytes = bytes.map(|bytes| Bytes(bytes.checked_next_multiple_of(memory::GRANULE).unwrap_or(u64::MAX)));
-        let placement = Placement::under(parent, object).going_with(dependencies).telling(notifiers).long(length);
+        let placement =
+            Placement::under(parent, object).going_with(dependencies).telling(notifiers).long(length).at(address);
         let committed = lock(&self.accounts).commit(reservation, placement, bytes);
         let Err(not) = committed else { return Ok(Some(Made { client, object })) };
         let freed = self.raw(&flight.file, client).free(object);

@@ -5,6 +5,7 @@ use std::fmt;
 use runtime_config::{Bytes, request::OverMemory};
 
 use super::Pid;
+use crate::account::Bound;
 
 /// Is told what happens in a session. Called on listener threads, without locks held: it should return soon.
 pub trait Observer: fmt::Debug + Send + Sync {
@@ -47,6 +48,8 @@ pub struct OverMemoryEvent {
     pub used: Bytes,
     /// What it may have.
     pub limit: Bytes,
+    /// Of what these are.
+    pub bound: Bound,
     /// What follows.
     pub action: OverMemory,
 }

@@ -5,6 +5,7 @@ use crate::rm::{
     Handle, Status,
     classes::ClassKind,
     layout::{read_u32, write_u32},
+    memory::{self, MemoryRequest},
 };
 
 /// Fields of `NV0080_ALLOC_PARAMETERS` (class/cl0080.h).
@@ -50,6 +51,8 @@ impl Told {
 ///   neighbours too; it gets one of its own. Its page tables are to come from the card's memory like everybody's, not from the driver's own
 ///   small heap, without which no new program starts on the card (device_share.c, `deviceInitClientShare`).
 /// - **Address spaces** are the program's own (index 0), and their page tables come from the card's memory, too (vaspace_api.c).
+/// - **Memory of a card** in pages smaller than 2 MiB is contiguous where that is left to the driver: what is scattered is counted at its worst. The driver
+///   says afterwards which it was, in any case.
 /// - **Events** wake, and bring no data: those that bring some are queued in the kernel without limit until they are read, and each interrupt of
 ///   an engine makes one (kernel-open/nvidia/nv.c, `nv_post_event`). CUDA has all of its own without data.
 pub(super) fn put(kind: ClassKind, client: Handle, params: &mut [u8]) -> Result<Told, End> {
@@ -67,6 +70,11 @@ pub(super) fn put(kind: ClassKind, client: Handle, params: &mut [u8]) -> Result<
             tell(device::FLAGS, &|flags| flags | device::PAGE_TABLES_OF_ALL_MEMORY)?;
         }
         ClassKind::Event(_) => tell(event::NOTIFY_INDEX, &|index| index | event::WITHOUT_DATA)?,
+        ClassKind::VideoMemory => {
+            if let Some(attr) = MemoryRequest::of_params(params).and_then(|request| request.contiguous_attr()) {
+                let _ = write_u32(params, memory::ATTR_AT, attr);
+            }
+        }
         ClassKind::AddressSpace => {
             let (index, flags) = (read_u32(params, address_space::INDEX), read_u32(params, address_space::FLAGS));
             if index.is_some_and(|index| index != 0) || flags.is_some_and(|flags| flags & !address_space::ALLOWED != 0)

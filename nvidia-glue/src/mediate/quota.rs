@@ -29,9 +29,9 @@ impl Session {
     /// A process asked for more than there is.
     pub(super) fn over_quota(&self, pid: Pid, over: OverQuota) -> End {
         lock(&self.accounts).count_denial(over.card);
-        let OverQuota { card, asked, used, limit } = over;
+        let OverQuota { card, asked, used, limit, bound } = over;
         let card = self.grant.uuid(card).to_owned();
-        self.observer.over_memory(&OverMemoryEvent { pid, card, asked, used, limit, action: self.over_memory });
+        self.observer.over_memory(&OverMemoryEvent { pid, card, asked, used, limit, bound, action: self.over_memory });
         match self.over_memory {
             OverMemory::Deny => End::Status(Status::NO_MEMORY),
             OverMemory::Kill => End::Kill,

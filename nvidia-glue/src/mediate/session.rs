@@ -155,6 +155,10 @@ impl Session {
         let gates = grant.cards.iter().map(gate).collect();
         let utilizations = grant.cards.iter().map(|_| Utilization::default()).collect();
         let driver_times = grant.cards.iter().map(|_| DriverTime::default()).collect();
+        let mut accounts = Accounts::new(&limits, object_limits);
+        for (card, _) in grant.iter().filter(|(_, card)| card.granted.whole) {
+            accounts.has_alone(card);
+        }
         Ok(Self {
             abi,
             driver,
@@ -166,7 +170,7 @@ impl Session {
             grant,
             gates,
             utilizations,
-            accounts: Mutex::new(Accounts::new(&limits, object_limits)),
+            accounts: Mutex::new(accounts),
             topology: Mutex::default(),
             people: Mutex::default(),
             address_spaces: Mutex::default(),

@@ -23,7 +23,7 @@ use crate::{
         classes::{Class, ClassKind, EventKind, OS_EVENT},
         decode::Alloc,
         layout::{read_u32, read_u64},
-        memory::{self, MemoryRequest},
+        memory::{self, Layout, MemoryRequest},
     },
 };
 
@@ -33,10 +33,19 @@ const VIRTUAL_MEMORY: u32 = 0x50a0;
 /// `NV01_CONTEXT_DMA`.
 const CONTEXT_DMA: u32 = 0x0002;
 
+/// Whether memory of a card may be asked for so. What is at an address of the program's choice may take more than it says, what is in a range of its
+/// choice opens any frame, and what is localized keeps 64 MiB: no program on a shared card has a use for them.
+pub(super) fn may_be_placed(request: MemoryRequest) -> Result<(), End> {
+    let is_refused = request.chooses_place() || request.is_localized();
+    if is_refused { Err(End::Status(Status::INVALID_ARGUMENT)) } else { Ok(()) }
+}
+
 /// What of an object's parameters says what it is, beside its class.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
     pub(super) memory: Option<(Card, Bytes)>,
+    /// How that lies in the frames of the card; `None`: in frames of its own.
+    pub(super) layout: Option<Layout>,
     /// Memory for which it is addresses on the fabric, and how many bytes of these.
     pub(super) fabric: Option<(Handle, u64)>,
     pub(super) place: Option<(Card, Place)>,
@@ -65,11 +74,9 @@ impl Session {
             ClassKind::VideoMemory => {
                 let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
                 let request = MemoryRequest::of_params(params).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
-                // It would take more than it says. No program on a shared card has a use for it.
-                if request.is_at_fixed_address() {
-                    return Err(End::Status(Status::INVALID_ARGUMENT));
-                }
+                may_be_placed(request)?;
                 wanted.memory = Some((card, Bytes(request.rounded_size())));
+                wanted.layout = Some(request.layout());
             }
             ClassKind::SystemMemory => {
                 let request = MemoryRequest::of_params(params).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
@@ -80,6 +87,8 @@ impl Session {
                 let request = MemoryRequest::of_params(params).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
                 let tables = request.page_tables_at_once();
                 wanted.memory = (tables > 0).then_some((card, Bytes(tables)));
+                // The driver takes granules for them one by one (pool_alloc.c, `allocUpstreamTopPool`).
+                wanted.layout = Some(Layout::Scattered);
             }
             ClassKind::ChannelGroup => {
                 let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
@@ -134,6 +143,7 @@ impl Session {
         let engine = memory::channel_group_engine(params).unwrap_or(0);
         Ok(Wanted {
             memory: Some((card, context::expected(engine))),
+            layout: Some(context::LAYOUT),
             place: Some((card, Place::NEW_GROUP)),
             gated: Some(Gated::Group(engine)),
             dependencies: handles(params, GROUP_DEPENDENCIES),
@@ -157,6 +167,7 @@ impl Session {
             dependencies: handles(params, CHANNEL_DEPENDENCIES),
             references: handles(params, USERD_MEMORY),
             notifiers,
+            layout: Some(context::LAYOUT),
             fabric: None,
         })
     }

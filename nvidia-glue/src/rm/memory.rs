@@ -6,9 +6,19 @@ use super::layout::{read_u32, read_u64};
 /// Offset of `size` in `NV_MEMORY_ALLOCATION_PARAMS`, where the driver leaves the size that it has given out.
 pub const SIZE_AT: usize = 64;
 
+/// Offset of `attr` in `NV_MEMORY_ALLOCATION_PARAMS`.
+pub const ATTR_AT: usize = 24;
+
+/// Distance from `size` to `offset`, where the driver leaves the address on the card at which memory of the card begins: `alignment` is in between,
+/// in `NV_MEMORY_ALLOCATION_PARAMS` as in `NVOS32_PARAMETERS`.
+pub const ADDRESS_AFTER_SIZE: usize = 16;
+
 const FLAGS_AT: usize = 8;
-const ATTR_AT: usize = 24;
 const ATTR2_AT: usize = 28;
+
+/// `NVOS32_ATTR_PHYSICALITY`.
+const PHYSICALITY_SHIFT: u32 = 27;
+const NONCONTIGUOUS: u32 = 1;
 
 const KIB_64: u64 = 64 << 10;
 const MIB_2: u64 = 2 << 20;
@@ -17,6 +27,35 @@ const GIB_256: u64 = 256 << 30;
 
 /// The card's memory is handed out in these pieces (the PMA's granule), whatever the page size.
 pub const GRANULE: u64 = KIB_64;
+
+/// A frame of a card's memory: what a page of 2 MiB needs whole, and with it nearly everything that CUDA and UVM allocate. A single granule in use
+/// keeps a frame from everybody else.
+pub const FRAME: u64 = MIB_2;
+
+/// How an allocation lies in the frames of a card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// In frames of its own: pages of 2 MiB and more. What the driver makes for itself is counted so, too.
+    OwnFrames,
+    /// In one run of granules, which may begin and end within frames that others have, too.
+    Contiguous,
+    /// Each granule wherever there is one.
+    Scattered,
+}
+
+impl Layout {
+    /// Bytes of the frames that so many bytes lie in, at the worst.
+    pub const fn frames(self, bytes: u64) -> u64 {
+        match self {
+            Self::OwnFrames => bytes,
+            Self::Contiguous => {
+                // The first granule may be the last one of a frame.
+                bytes.saturating_sub(GRANULE).div_ceil(FRAME).saturating_add(1).saturating_mul(FRAME)
+            }
+            Self::Scattered => bytes.div_ceil(GRANULE).saturating_mul(FRAME),
+        }
+    }
+}
 
 /// What decides how much memory an allocation takes, and of which kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,8 +138,41 @@ impl MemoryRequest {
     /// Whether a place on the card is asked for (`NVOS32_ALLOC_FLAGS_FIXED_ADDRESS_ALLOCATE`). The driver then takes whole
     /// multiples of the alignment that is asked for, and says nothing of it (src/nvidia/src/kernel/mem_mgr/video_mem.c,
     /// `_vidmemPmaAllocate`).
-    pub const fn is_at_fixed_address(&self) -> bool {
+    const fn is_at_fixed_address(&self) -> bool {
         self.flags & 0x10 != 0
+    }
+
+    /// Whether the program itself says where on the card the memory is to be: at an address, or in a range of its choice
+    /// (`NVOS32_ALLOC_FLAGS_USE_BEGIN_END`).
+    pub const fn chooses_place(&self) -> bool {
+        self.is_at_fixed_address() || self.flags & 0x0002_0000 != 0
+    }
+
+    /// Whether memory of one half of the card is asked for (`NVOS32_ATTR2_ENABLE_LOCALIZED_MEMORY`, since 580): of the first piece on, the driver
+    /// keeps 64 MiB for such memory alone (phys_mem_allocator.c, `PMA_LOCALIZED_MEMORY_RESERVE_SIZE`).
+    pub const fn is_localized(&self) -> bool {
+        (self.attr2 >> 29) & 3 != 0
+    }
+
+    /// How the memory will lie on the card, given [`Self::contiguous_attr`].
+    pub const fn layout(&self) -> Layout {
+        if self.page_size() >= FRAME {
+            Layout::OwnFrames
+        } else if (self.attr >> PHYSICALITY_SHIFT) & 3 == NONCONTIGUOUS {
+            Layout::Scattered
+        } else {
+            Layout::Contiguous
+        }
+    }
+
+    /// The attributes with `NVOS32_ATTR_PHYSICALITY_CONTIGUOUS`, where pages are smaller than a frame and it is left to the driver whether they are
+    /// contiguous: it tries that first, and would scatter them if there is no such run (video_mem.c, `_vidmemPmaAllocate`).
+    pub const fn contiguous_attr(&self) -> Option<u32> {
+        const CONTIGUOUS: u32 = 2;
+        match (self.layout(), (self.attr >> PHYSICALITY_SHIFT) & 3) {
+            (Layout::Contiguous, CONTIGUOUS) | (Layout::OwnFrames | Layout::Scattered, _) => None,
+            (Layout::Contiguous, _) => Some(self.attr & !(3 << PHYSICALITY_SHIFT) | CONTIGUOUS << PHYSICALITY_SHIFT),
+        }
     }
 
     /// The page size that the driver will take (`NVOS32_ATTR_PAGE_SIZE`, `NVOS32_ATTR2_PAGE_SIZE_HUGE`).

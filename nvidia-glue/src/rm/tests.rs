@@ -329,6 +329,7 @@ fn video_heap_control_tells_its_allocations() {
     };
     assert_eq!(size(read(&[(8, 2), (88, 4096), (144, 7)])), (4096, 7, 88));
     assert_eq!(size(read(&[(8, 6), (56, 100), (60, 256), (144, 7)])), (25600, 7, 88), "pitch times height");
+    assert_eq!(size(read(&[(8, 6), (56, 100), (60, 256), (88, 1 << 30)])), (25600, 0, 88), "whatever the size says");
     assert_eq!(size(read(&[(8, 14), (80, 4096), (136, 7)])), (4096, 7, 80));
     assert_eq!(read(&[(8, 3), (44, 9)]), VidHeapFunction::Free { memory: Handle(9) });
     assert_eq!(read(&[(8, 5)]), VidHeapFunction::Info);

@@ -134,6 +134,9 @@ pub struct Excess {
     pub used: Bytes,
     /// What it may have.
     pub limit: Bytes,
+    /// These are of what it holds open in frames of 2 MiB, and not of its quota.
+    #[serde(default)]
+    pub in_frames: bool,
 }
 
 /// Sends one message; `WouldBlock` when the socket is full and not blocking.

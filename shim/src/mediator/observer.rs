@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvidia_glue::mediate::{Drift, Observer, OverMemoryEvent, Pid, UnknownCall};
+use nvidia_glue::{
+    account::Bound,
+    mediate::{Drift, Observer, OverMemoryEvent, Pid, UnknownCall},
+};
 use runtime_config::request::OverMemory;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -78,6 +81,7 @@ impl Observer for Reporter {
             asked: event.asked,
             used: event.used,
             limit: event.limit,
+            in_frames: event.bound == Bound::Frames,
         };
         match event.action {
             OverMemory::Kill => self.kill(event.pid, KillReason::OverMemory(excess)),

@@ -125,7 +125,14 @@ mod tests {
         // Of one byte that takes six in JSON, and of three, which do not fill it to the last.
         for (letter, kept) in [("\u{1}", 4096), ("\u{20ac}", 4095)] {
             let texts = |text: String| {
-                let excess = Excess { pid: 1, card: text.clone(), asked: Bytes(1), used: Bytes(1), limit: Bytes(1) };
+                let excess = Excess {
+                    pid: 1,
+                    card: text.clone(),
+                    asked: Bytes(1),
+                    used: Bytes(1),
+                    limit: Bytes(1),
+                    in_frames: true,
+                };
                 let kill = |reason| FromMediator::Kill { pid: 1, pid_in_container: 1, reason, told: None };
                 [
                     kill(KillReason::Drift(text.clone())),

@@ -392,7 +392,14 @@ struct Asked<'a>(&'a Excess);
 
 impl std::fmt::Display for Asked<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Excess { pid, card, asked, used, limit } = self.0;
+        let Excess { pid, card, asked, used, limit, in_frames } = self.0;
+        if *in_frames {
+            return write!(
+                formatter,
+                "process {pid} asked for memory of {card} in pieces smaller than 2 MiB, which may hold {asked} of it open in frames of 2 MiB: the \
+                 container holds {used} open so, and may hold {limit}, a sixty-fourth of its quota and 128 MiB beyond that"
+            );
+        }
         write!(formatter, "process {pid} asked for {asked} of {card}, of whose {limit} the container has {used}")
     }
 }

@@ -1,5 +1,6 @@
 //! What the account must hold to, path by path.
 
+mod frames;
 mod managed;
 mod model;
 mod objects;
@@ -11,19 +12,25 @@ mod sharing;
 /// What the model needs, under the names that it has outside too.
 mod api {
     pub(super) use super::super::*;
-    pub(super) use crate::{mediate::Pid, rm::Handle};
+    pub(super) use crate::{
+        mediate::Pid,
+        rm::{
+            Handle,
+            memory::{FRAME, GRANULE, Layout},
+        },
+    };
     pub(super) use runtime_config::units::Bytes;
 }
 
 use runtime_config::units::Bytes;
 
 use super::{
-    Accounts, Ask, Card, Counted, ExportFile, Freed, Kind, ManagedDrift, MappedFile, Mapping, Mm, ObjectLimits,
+    Accounts, Ask, Bound, Card, Counted, ExportFile, Freed, Kind, ManagedDrift, MappedFile, Mapping, Mm, ObjectLimits,
     ObjectName, OverQuota, Placement, ProcessEnd, Refusal, UvmFile, WhyNot,
 };
 use crate::{
     mediate::Pid,
-    rm::{Handle, Status},
+    rm::{Handle, Status, memory::Layout},
 };
 
 /// The card of most tests.
@@ -54,11 +61,11 @@ fn add_client(accounts: &mut Accounts, client: Handle, process: Pid) {
 }
 
 const fn memory(size: Bytes) -> Ask {
-    Ask { client: CLIENT, kind: Kind::Memory, memory: Some((CARD, size)), process: PROCESS }
+    Ask { client: CLIENT, kind: Kind::Memory, memory: Some((CARD, size)), layout: Layout::OwnFrames, process: PROCESS }
 }
 
 const fn plain(kind: Kind) -> Ask {
-    Ask { client: CLIENT, kind, memory: None, process: PROCESS }
+    Ask { client: CLIENT, kind, memory: None, layout: Layout::OwnFrames, process: PROCESS }
 }
 
 const fn name(object: u32) -> ObjectName {

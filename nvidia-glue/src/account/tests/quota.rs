@@ -27,7 +27,7 @@ fn what_the_driver_returned_is_what_counts() {
     assert_eq!(used(&accounts), mib(86));
     let reservation = accounts.reserve(memory(mib(14))).unwrap();
     let refused = accounts.commit(reservation, Placement::under(CLIENT, Handle(3)), Some(mib(15))).unwrap_err();
-    let over = OverQuota { card: CARD, asked: mib(15), used: mib(86), limit: mib(100) };
+    let over = OverQuota { card: CARD, asked: mib(15), used: mib(86), limit: mib(100), bound: Bound::Quota };
     assert_eq!((refused.why, used(&accounts)), (WhyNot::OverQuota(over), mib(101)));
     assert_eq!(accounts.object(name(3)), None);
     accounts.cancel(refused.reservation);
@@ -163,7 +163,7 @@ fn context_buffers_are_charged_to_their_group() {
     accounts.charge_context(name(1), CARD, mib(14)).unwrap();
     assert_eq!((used(&accounts), accounts.charged_clients()), (mib(14), vec![CLIENT]));
     allocate(&mut accounts, 2, mib(80)).unwrap();
-    let over = OverQuota { card: CARD, asked: mib(30), used: mib(80), limit: mib(100) };
+    let over = OverQuota { card: CARD, asked: mib(30), used: mib(80), limit: mib(100), bound: Bound::Quota };
     assert_eq!(accounts.charge_context(name(1), CARD, mib(30)), Err(Refusal::OverQuota(over)));
     assert_eq!(used(&accounts), mib(110));
     assert_eq!(accounts.free(CLIENT, Handle(1)).unwrap().released, mib(30));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     bytes::{get, get_u64, put, put_u64},
-    card_memory::GRANULE,
+    card_memory::{GRANULE, Lie},
     classes::{self, Below, Class, Makes},
     engines::Group,
     objects::{Client, HostMemory, INVALID_OBJECT_PARENT, INVALID_OWNER, Kind, Memory, Object, VideoMemory},
@@ -31,6 +31,11 @@ const FLAG_FIXED_ADDRESS: u32 = 0x10;
 /// `NVOS32_ALLOC_FLAGS_ALIGNMENT_HINT` and `_FORCE`: without one of them the alignment is not looked at.
 const FLAGS_ALIGNMENT: u32 = 0x180;
 const FLAG_VIRTUAL: u32 = 0x8_0000;
+/// `NVOS32_ATTR_PHYSICALITY`.
+const PHYSICALITY: u32 = 27;
+const NONCONTIGUOUS: u32 = 1;
+const CONTIGUOUS: u32 = 2;
+const ALLOW_NONCONTIGUOUS: u32 = 3;
 const HUGE: u64 = 2 << 20;
 const HUGE_512M: u64 = 512 << 20;
 
@@ -190,13 +195,32 @@ fn video_memory(state: &mut State, card: usize, params: &mut [u8]) -> Result<Arc
     let aligned = flags & FLAG_FIXED_ADDRESS != 0 && flags & FLAGS_ALIGNMENT != 0;
     let unit = if aligned { get_u64(params, ALIGNMENT).max(page) } else { page };
     let consumed = length.checked_next_multiple_of(unit).ok_or(Status::NO_MEMORY)?;
-    let memory = state.take(card, length, consumed)?;
+    let lie = lie(flags, attr, page, get_u64(params, ALIGNMENT))?;
+    let memory = state.take(card, length, consumed, lie)?;
+    let physicality = if memory.piece.is_contiguous() { CONTIGUOUS } else { NONCONTIGUOUS };
     put_u64(params, SIZE, length);
     put_u64(params, LIMIT, length - 1);
-    put_u64(params, OFFSET, memory.address);
+    put_u64(params, OFFSET, memory.piece.address());
     put_u64(params, ALIGNMENT, page);
-    put(params, ATTR, attr & !(3 << 23) | page_attribute(page) << 23);
+    let attr = attr & !(3 << 23 | 3 << PHYSICALITY);
+    put(params, ATTR, attr | page_attribute(page) << 23 | physicality << PHYSICALITY);
     Ok(memory)
+}
+
+/// How an allocation is to lie (`_vidmemPmaAllocate`): in one run, unless it may or shall be scattered.
+fn lie(flags: u32, attr: u32, page: u64, asked: u64) -> Result<Lie, Status> {
+    let page = page.max(GRANULE);
+    let alignment = match asked {
+        asked if flags & FLAGS_ALIGNMENT == 0 || asked <= page => page,
+        asked if asked.is_power_of_two() => asked,
+        _ => return Err(Status::INVALID_ARGUMENT),
+    };
+    match attr >> PHYSICALITY & 3 {
+        NONCONTIGUOUS if alignment > page => Err(Status::INVALID_ARGUMENT),
+        NONCONTIGUOUS => Ok(Lie { run: None, pages: Some(page) }),
+        ALLOW_NONCONTIGUOUS => Ok(Lie { run: Some(alignment), pages: Some(page) }),
+        _ => Ok(Lie { run: Some(alignment), pages: None }),
+    }
 }
 
 /// Size of the pages that an allocation is made of (mem_mgr.c, `_memmgrPickDefaultGpuPageSize`; mem_mgr_gm107.c).

@@ -1,8 +1,9 @@
 //! The memory of a simulated card, which every process of the machine that simulates the driver takes from.
 //!
-//! What is taken is in a small file for each card, one line for each process: `pid start-time bytes`, then `end`. Whoever
-//! takes or gives back holds its lock; lines of processes that are gone are dropped on the way, as the driver frees what a
-//! dead process held.
+//! What is taken is in a small file for each card, one line for each run of it that a process has: `pid start-time bytes address`, by address, then
+//! `end`. Whoever takes or gives back holds its lock; lines of processes that are gone are dropped on the way, as the driver frees what a
+//! dead process held. As in the driver's allocator, the first place that is large enough is taken: memory that lies badly can be free and
+//! of no use.
 
 use std::{
     fs::{File, OpenOptions},
@@ -31,11 +32,26 @@ pub(super) struct CardMemory {
     own: Process,
 }
 
+/// How a piece is to lie.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lie {
+    /// In one run, which begins at a multiple of this.
+    pub(super) run: Option<u64>,
+    /// If there is no such run, in pages of this, each of which may be anywhere.
+    pub(super) pages: Option<u64>,
+}
+
+impl Lie {
+    /// In one run, anywhere.
+    pub(super) const ANYWHERE: Self = Self { run: Some(1), pages: None };
+}
+
 /// A piece of a card's memory, given back when it is dropped.
 #[derive(Debug)]
 pub(super) struct Piece {
     memory: Arc<CardMemory>,
-    bytes: u64,
+    /// Addresses and bytes.
+    runs: Vec<(u64, u64)>,
 }
 
 impl CardMemory {
@@ -55,35 +71,61 @@ impl CardMemory {
 
     /// What all processes have taken.
     pub(super) fn used(&self) -> io::Result<u64> {
-        self.locked(|lines| Ok(sum(lines)))
+        self.locked(|lines| Ok(lines.iter().fold(0, |sum: u64, line| sum.saturating_add(line.bytes))))
     }
 
-    /// Takes `bytes`; `None` when so much is not free.
-    pub(super) fn take(self: &Arc<Self>, bytes: u64) -> io::Result<Option<Piece>> {
+    /// Takes `bytes`; `None` when so much is not free, or does not lie as it should.
+    pub(super) fn take(self: &Arc<Self>, bytes: u64, lie: Lie) -> io::Result<Option<Piece>> {
         let taken = self.locked(|lines| {
-            let fits = sum(lines).checked_add(bytes).is_some_and(|sum| sum <= self.capacity);
-            if fits {
-                self.own_line(lines).bytes += bytes;
+            let runs = self.find(lines, bytes, lie);
+            for &(address, bytes) in runs.iter().flatten() {
+                self.add(lines, address, bytes);
             }
-            Ok(fits)
+            Ok(runs)
         })?;
-        Ok(taken.then(|| Piece { memory: Arc::clone(self), bytes }))
+        Ok(taken.map(|runs| Piece { memory: Arc::clone(self), runs }))
     }
 
-    fn give_back(&self, bytes: u64) -> io::Result<()> {
+    /// The first places that will do.
+    fn find(&self, lines: &[Line], bytes: u64, lie: Lie) -> Option<Vec<(u64, u64)>> {
+        let ends = std::iter::once(0).chain(lines.iter().map(|line| line.address.saturating_add(line.bytes)));
+        let begins = lines.iter().map(|line| line.address).chain([self.capacity]);
+        let gaps: Vec<(u64, u64)> = ends.zip(begins).filter(|(begin, end)| begin < end).collect();
+        let fits = |&(begin, end): &(u64, u64)| {
+            let address = begin.checked_next_multiple_of(lie.run?)?;
+            (address.checked_add(bytes)? <= end).then_some((address, bytes))
+        };
+        let run = gaps.iter().find_map(fits).map(|run| vec![run]);
+        run.or_else(|| pages(&gaps, bytes, lie.pages?))
+    }
+
+    fn add(&self, lines: &mut Vec<Line>, address: u64, bytes: u64) {
+        let at = lines.partition_point(|line| line.address < address);
+        lines.insert(at, Line { process: self.own, bytes, address });
+        for at in [at + 1, at] {
+            let Some([before, next]) = at.checked_sub(1).and_then(|first| lines.get_mut(first..=at)) else { continue };
+            if before.process == next.process && before.address + before.bytes == next.address {
+                before.bytes += next.bytes;
+                lines.remove(at);
+            }
+        }
+    }
+
+    fn give_back(&self, runs: &[(u64, u64)]) -> io::Result<()> {
         self.locked(|lines| {
-            let own = self.own_line(lines);
-            own.bytes = own.bytes.saturating_sub(bytes);
+            for &(address, bytes) in runs {
+                let is_of = |line: &Line| {
+                    line.process == self.own && (line.address..line.address + line.bytes).contains(&address)
+                };
+                let Some(at) = lines.iter().position(is_of) else { continue };
+                let line = lines.remove(at);
+                let (end, line_end) = (address + bytes, line.address + line.bytes);
+                let before = Line { bytes: address - line.address, ..line };
+                let after = Line { address: end, bytes: line_end.saturating_sub(end), ..line };
+                lines.splice(at..at, [before, after].into_iter().filter(|line| line.bytes > 0));
+            }
             Ok(())
         })
-    }
-
-    fn own_line<'a>(&self, lines: &'a mut Vec<Line>) -> &'a mut Line {
-        let position = lines.iter().position(|line| line.process == self.own).unwrap_or_else(|| {
-            lines.push(Line { process: self.own, bytes: 0 });
-            lines.len() - 1
-        });
-        &mut lines[position]
     }
 
     /// Reads the lines of living processes, changes them, and writes them when they have changed.
@@ -96,7 +138,6 @@ impl CardMemory {
             line.process == self.own || Process::of(line.process.pid).is_ok_and(|now| now == line.process)
         });
         let answer = change(&mut lines)?;
-        lines.retain(|line| line.bytes > 0);
         if lines != before {
             write(&file, &lines)?;
         }
@@ -104,17 +145,42 @@ impl CardMemory {
     }
 }
 
+/// So many bytes in pages, of which each is wherever there is room; `None`: there is too little.
+fn pages(gaps: &[(u64, u64)], bytes: u64, page: u64) -> Option<Vec<(u64, u64)>> {
+    let mut runs = Vec::new();
+    let mut left = bytes;
+    for &(begin, end) in gaps {
+        let Some(begin) = begin.checked_next_multiple_of(page) else { break };
+        let length = (end.saturating_sub(begin) / page * page).min(left);
+        if length > 0 {
+            runs.push((begin, length));
+            left -= length;
+        }
+    }
+    (left == 0).then_some(runs)
+}
+
 impl Piece {
+    /// Where it begins.
+    pub(super) fn address(&self) -> u64 {
+        self.runs.first().map_or(0, |(address, _)| *address)
+    }
+
+    /// Whether it is one run.
+    pub(super) fn is_contiguous(&self) -> bool {
+        self.runs.len() < 2
+    }
+
     #[cfg(test)]
-    pub(super) const fn bytes(&self) -> u64 {
-        self.bytes
+    pub(super) fn bytes(&self) -> u64 {
+        self.runs.iter().map(|(_, bytes)| *bytes).sum()
     }
 }
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        if let Err(error) = self.memory.give_back(self.bytes) {
-            tracing::warn!(%error, path = %self.memory.path.display(), bytes = self.bytes, "simulated memory is not given back");
+        if let Err(error) = self.memory.give_back(&self.runs) {
+            tracing::warn!(%error, path = %self.memory.path.display(), "simulated memory is not given back");
         }
     }
 }
@@ -123,30 +189,31 @@ impl Drop for Piece {
 struct Line {
     process: Process,
     bytes: u64,
-}
-
-fn sum(lines: &[Line]) -> u64 {
-    lines.iter().fold(0, |sum, line| sum.saturating_add(line.bytes))
+    address: u64,
 }
 
 fn read(mut file: &File) -> io::Result<Vec<Line>> {
     let mut text = String::new();
     file.read_to_string(&mut text)?;
-    Ok(text.lines().take_while(|line| *line != END).filter_map(parse).collect())
+    let mut lines: Vec<Line> = text.lines().take_while(|line| *line != END).filter_map(parse).collect();
+    lines.sort_by_key(|line| line.address);
+    Ok(lines)
 }
 
 fn parse(line: &str) -> Option<Line> {
     let mut words = line.split(' ');
-    let (pid, start_time, bytes) = (words.next()?, words.next()?, words.next()?);
+    let (pid, start_time, bytes, address) = (words.next()?, words.next()?, words.next()?, words.next()?);
     let process = Process { pid: pid.parse().ok()?, start_time: start_time.parse().ok()? };
-    Some(Line { process, bytes: bytes.parse().ok()? })
+    let (bytes, address): (u64, u64) = (bytes.parse().ok()?, address.parse().ok()?);
+    address.checked_add(bytes)?;
+    Some(Line { process, bytes, address })
 }
 
 /// In one write, so that a reader never sees half of it, whenever the writer is killed.
 fn write(file: &File, lines: &[Line]) -> io::Result<()> {
     let mut text = String::new();
-    for Line { process, bytes } in lines {
-        text.push_str(&format!("{} {} {bytes}\n", process.pid, process.start_time));
+    for Line { process, bytes, address } in lines {
+        text.push_str(&format!("{} {} {bytes} {address}\n", process.pid, process.start_time));
     }
     text.push_str(END);
     text.push('\n');
@@ -165,15 +232,33 @@ mod tests {
     fn pieces_are_taken_and_given_back_across_users() {
         let directory = tempfile::tempdir().unwrap();
         let (one, other) = (memory(directory.path()), memory(directory.path()));
-        let first = one.take(6 * GRANULE).unwrap().unwrap();
-        assert!(other.take(5 * GRANULE).unwrap().is_none());
-        let second = other.take(4 * GRANULE).unwrap().unwrap();
+        let first = one.take(6 * GRANULE, Lie::ANYWHERE).unwrap().unwrap();
+        assert!(other.take(5 * GRANULE, Lie::ANYWHERE).unwrap().is_none());
+        let second = other.take(4 * GRANULE, Lie::ANYWHERE).unwrap().unwrap();
         assert_eq!(one.used().unwrap(), 10 * GRANULE);
         drop(first);
         assert_eq!(other.used().unwrap(), 4 * GRANULE);
         drop(second);
         assert_eq!(one.used().unwrap(), 0);
-        assert!(one.take(u64::MAX).unwrap().is_none());
+        assert!(one.take(u64::MAX, Lie::ANYWHERE).unwrap().is_none());
+    }
+
+    /// One granule in use keeps a page of two from being had, unless its pages may be anywhere.
+    #[test]
+    fn the_first_place_that_will_do_is_taken() {
+        let directory = tempfile::tempdir().unwrap();
+        let memory = memory(directory.path());
+        let page = Lie { run: Some(2 * GRANULE), pages: None };
+        let pieces: Vec<_> = (0..5).map(|_| memory.take(GRANULE, page).unwrap().unwrap()).collect();
+        let addresses: Vec<_> = pieces.iter().map(Piece::address).collect();
+        assert_eq!(addresses, [0, 2, 4, 6, 8].map(|granules| granules * GRANULE));
+        assert!(memory.take(2 * GRANULE, page).unwrap().is_none());
+        assert!(memory.take(2 * GRANULE, Lie::ANYWHERE).unwrap().is_none());
+        let scattered = memory.take(3 * GRANULE, Lie { run: None, pages: Some(GRANULE) }).unwrap().unwrap();
+        assert_eq!((scattered.bytes(), scattered.address(), scattered.is_contiguous()), (3 * GRANULE, GRANULE, false));
+        drop(pieces);
+        assert_eq!(memory.used().unwrap(), 3 * GRANULE);
+        assert_eq!(memory.take(2 * GRANULE, page).unwrap().unwrap().address(), 6 * GRANULE);
     }
 
     #[test]
@@ -181,7 +266,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let memory = memory(directory.path());
         let own = Process::current().unwrap();
-        let text = format!("{} {} 65536\n{} {} 65536\nend\n1 1 1\n", own.pid, own.start_time + 1, i32::MAX, 5);
+        let text =
+            format!("{} {} 65536 0\n{} {} 65536 65536\nend\n1 1 1 0\n", own.pid, own.start_time + 1, i32::MAX, 5);
         std::fs::write(&memory.path, text).unwrap();
         assert_eq!(memory.used().unwrap(), 0);
         assert_eq!(std::fs::read_to_string(&memory.path).unwrap().lines().next(), Some(END));
@@ -191,9 +277,13 @@ mod tests {
     fn a_file_of_garbage_is_an_empty_one() {
         let directory = tempfile::tempdir().unwrap();
         let memory = memory(directory.path());
-        std::fs::write(&memory.path, "a b c\n1 2\n-5 -5 -5\n1 1 99999999999999999999999\n").unwrap();
+        std::fs::write(
+            &memory.path,
+            "a b c d\n1 2\n-5 -5 -5 -5\n1 1 99999999999999999999999 0\n1 1 9 18446744073709551610\n",
+        )
+        .unwrap();
         assert_eq!(memory.used().unwrap(), 0);
-        let _piece = memory.take(GRANULE).unwrap().unwrap();
+        let _piece = memory.take(GRANULE, Lie::ANYWHERE).unwrap().unwrap();
         assert_eq!(memory.used().unwrap(), GRANULE);
     }
 }

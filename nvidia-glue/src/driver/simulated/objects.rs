@@ -32,9 +32,7 @@ pub(super) struct VideoMemory {
     /// What the driver says that it has.
     pub(super) length: u64,
     /// What it takes of the card.
-    pub(super) _piece: Piece,
-    /// Its address on the card.
-    pub(super) address: u64,
+    pub(super) piece: Piece,
 }
 
 /// Memory of the host's that the driver made or pinned: every handle of it, channel in it, and file that it may be mapped through holds one

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
 
 use super::{
-    card_memory::{CardMemory, GRANULE},
+    card_memory::{CardMemory, GRANULE, Lie},
     client_handles::ClientHandles,
     engines::Engines,
     objects::{Client, GENERIC, HostMemory, INVALID_OBJECT_HANDLE, Kind, VideoMemory},
@@ -27,7 +27,6 @@ pub(super) struct SimulatedCard {
     pub(super) card: Card,
     pub(super) memory: Arc<CardMemory>,
     pub(super) engines: Arc<Engines>,
-    next_address: u64,
     /// As its log said at the last call.
     fault: SimulatedFault,
 }
@@ -35,7 +34,7 @@ pub(super) struct SimulatedCard {
 impl SimulatedCard {
     pub(super) fn new(card: Card, memory: CardMemory, engines: Engines) -> Self {
         let (memory, engines) = (Arc::new(memory), Arc::new(engines));
-        Self { card, memory, engines, next_address: 0, fault: SimulatedFault::default() }
+        Self { card, memory, engines, fault: SimulatedFault::default() }
     }
 
     /// Whether anything can be asked of it: the kernel's part of the driver knows that a card is lost, and refuses what would need
@@ -219,7 +218,7 @@ impl State {
 
     /// Takes memory of the host's.
     pub(super) fn take_of_host(&self, length: u64) -> Result<Arc<HostMemory>, Status> {
-        let piece = self.host_memory.take(length).map_err(|error| {
+        let piece = self.host_memory.take(length, Lie::ANYWHERE).map_err(|error| {
             tracing::warn!(%error, "the account of the host's memory cannot be kept");
             GENERIC
         })?;
@@ -233,13 +232,11 @@ impl State {
     }
 
     /// Takes memory of a card: `length` is what the caller is told, and pieces of it are `consumed` whole.
-    pub(super) fn take(&mut self, card: usize, length: u64, consumed: u64) -> Result<Arc<VideoMemory>, Status> {
-        let place = self.cards.get_mut(card).ok_or(Status::INVALID_DEVICE)?;
+    pub(super) fn take(&self, card: usize, length: u64, consumed: u64, lie: Lie) -> Result<Arc<VideoMemory>, Status> {
+        let place = self.cards.get(card).ok_or(Status::INVALID_DEVICE)?;
         let consumed = consumed.checked_next_multiple_of(GRANULE).ok_or(Status::NO_MEMORY)?;
-        let piece = place.memory.take(consumed).map_err(|error| place.cannot_count(&error))?;
+        let piece = place.memory.take(consumed, lie).map_err(|error| place.cannot_count(&error))?;
         let piece = piece.ok_or(Status::NO_MEMORY)?;
-        let address = place.next_address;
-        place.next_address = place.next_address.wrapping_add(consumed);
-        Ok(Arc::new(VideoMemory { card, length, _piece: piece, address }))
+        Ok(Arc::new(VideoMemory { card, length, piece }))
     }
 }

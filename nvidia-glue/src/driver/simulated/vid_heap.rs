@@ -66,10 +66,14 @@ fn allocate_by(state: &mut State, call: &mut Call<'_>, fields: &Fields) -> Resul
     put(&mut params, 24, attr);
     put(&mut params, 28, get(args, fields.attr2));
     put_u64(&mut params, 64, get_u64(args, fields.size));
+    put_u64(&mut params, 72, get_u64(args, fields.size + 8));
     let (client, parent, handle) = (get(args, 0), get(args, 4), get(args, 44));
     let handle = allocate(state, Ask { file, client, parent, handle, class, params: Some(&mut params) })?;
     put(args, 44, handle);
     put(args, fields.attr, get(&params, 24));
-    put_bytes(args, fields.size, &get_u64(&params, 64).to_le_bytes());
+    // And where it is, behind the alignment.
+    for (at, field) in [(fields.size, 64), (fields.size + 16, 80)] {
+        put_bytes(args, at, &get_u64(&params, field).to_le_bytes());
+    }
     Ok(())
 }

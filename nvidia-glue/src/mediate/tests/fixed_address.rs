@@ -1,5 +1,5 @@
 //! Memory of a card at an address that the program chooses (`NVOS32_ALLOC_FLAGS_FIXED_ADDRESS_ALLOCATE`): the driver takes whole multiples of
-//! the alignment that is asked for, and says the size that was asked for.
+//! the alignment that is asked for, and says the size that was asked for. In a range that it chooses (`_USE_BEGIN_END`): any frame can be held open.
 
 use super::{
     spy::Spy,
@@ -10,8 +10,8 @@ use crate::rm::{
     layout::{write_u32, write_u64},
 };
 
-/// `FIXED_ADDRESS_ALLOCATE`, and the same with `ALIGNMENT_FORCE`, with which a piece takes as much as its alignment.
-const FIXED: [u32; 2] = [0x10, 0x110];
+/// `FIXED_ADDRESS_ALLOCATE`, the same with `ALIGNMENT_FORCE`, with which a piece takes as much as its alignment, and `USE_BEGIN_END`.
+const FIXED: [u32; 3] = [0x10, 0x110, 0x2_0000];
 const VIRTUAL: u32 = 0x8_0000;
 /// `NVOS32_ATTR_LOCATION`; with this call, `ANY` is host memory.
 const CARD: u32 = 0;

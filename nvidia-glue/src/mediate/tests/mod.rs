@@ -7,6 +7,7 @@ mod exports;
 mod fabric;
 mod fixed_address;
 mod foreign;
+mod frames;
 mod gates;
 mod host_mappings;
 mod kept;

@@ -232,6 +232,8 @@ pub struct VidHeapAlloc {
     pub request: MemoryRequest,
     /// Where the size is that the driver returns.
     pub size_at: usize,
+    /// Where `attr` is.
+    pub attr_at: usize,
 }
 
 /// `NVOS55_PARAMETERS`.

@@ -185,21 +185,23 @@ fn vid_heap_function(fields: Fields<'_>) -> VidHeapFunction {
     const RELEASE_COMPR: u32 = 16;
     const GET_MEM_ALIGNMENT: u32 = 18;
 
-    let allocation = |attr_at, attr2_at, size_at, least: u64| {
+    let allocation = |attr_at, attr2_at, size_at, size: Option<u64>| {
         let request = MemoryRequest {
             flags: fields.u32(52),
             attr: fields.u32(attr_at),
             attr2: fields.u32(attr2_at),
-            size: fields.u64(size_at).max(least),
+            size: size.unwrap_or_else(|| fields.u64(size_at)),
         };
-        VidHeapFunction::Alloc(VidHeapAlloc { memory: fields.handle(44), memory_at: 44, request, size_at })
+        VidHeapFunction::Alloc(VidHeapAlloc { memory: fields.handle(44), memory_at: 44, request, size_at, attr_at })
     };
     match fields.u32(8) {
-        ALLOC_SIZE => allocation(56, 144, 88, 0),
+        ALLOC_SIZE => allocation(56, 144, 88, None),
         ALLOC_TILED_PITCH_HEIGHT => {
-            allocation(64, 144, 88, u64::from(fields.u32(56)).saturating_mul(u64::from(fields.u32(60))))
+            // Whatever is said of the size.
+            let size = u64::from(fields.u32(56)).saturating_mul(u64::from(fields.u32(60)));
+            allocation(64, 144, 88, Some(size))
         }
-        ALLOC_SIZE_RANGE => allocation(56, 136, 80, 0),
+        ALLOC_SIZE_RANGE => allocation(56, 136, 80, None),
         FREE => VidHeapFunction::Free { memory: fields.handle(44) },
         INFO => VidHeapFunction::Info,
         function @ (REACQUIRE_COMPR | RELEASE_COMPR | GET_MEM_ALIGNMENT) => VidHeapFunction::Other(function),

@@ -38,14 +38,17 @@ impl Program<'_> {
         let bytes = u64::from(self.byte() % 24) * PAGE / 2;
         let fits = self.fits(card, bytes);
         let (kind, memory) = (Kind::Memory, Some((Card(card), Bytes(bytes))));
-        match self.accounts.reserve(Ask { client: Handle(client), kind, memory, process: Pid(process) }) {
+        let layout = [Layout::OwnFrames, Layout::Contiguous, Layout::Scattered][(bytes / (PAGE / 2) % 3) as usize];
+        match self.accounts.reserve(Ask { client: Handle(client), kind, memory, layout, process: Pid(process) }) {
             Ok(reservation) => {
                 assert!(fits, "it does not fit, but was reserved");
-                self.flying.push(Flying { reservation, client, card, bytes });
+                self.flying.push(Flying { reservation, client, card, bytes, layout });
                 Some(())
             }
             Err(refusal) => {
                 let full = self.accounts.counts().objects >= LIMITS.objects;
+                let usage = self.accounts.card(Card(card)).unwrap();
+                let fits = fits && usage.frames.0 + layout.frames(bytes) <= usage.frames_limit.0;
                 assert!(full || !fits, "it fits, but was refused: {refusal}");
                 None
             }
@@ -58,7 +61,7 @@ impl Program<'_> {
         if index >= self.flying.len() {
             return None;
         }
-        let Flying { reservation, client, card, bytes } = self.flying.swap_remove(index);
+        let Flying { reservation, client, card, bytes, layout } = self.flying.swap_remove(index);
         let (handle, parent) = (self.handle(), self.parent(client));
         let luck = self.byte();
         let known = self.world.clients.contains_key(&client);
@@ -68,10 +71,12 @@ impl Program<'_> {
         }
         let larger = u64::from(luck % 8 == 1) * u64::from(luck >> 3) * PAGE / 4;
         let usage = self.accounts.card(Card(card)).unwrap();
-        let fits = usage.used.0 + larger <= usage.limit.0;
+        let frames = layout.frames(bytes + larger) - layout.frames(bytes);
+        let fits = usage.used.0 + larger <= usage.limit.0 && usage.frames.0 + frames <= usage.frames_limit.0;
         // Told by mistake: memory goes with nothing but its parents.
         let mistaken = [Handle(self.handle())];
-        let placement = Placement::under(Handle(parent), Handle(handle)).going_with(&mistaken);
+        let mut address = Some(self.world.memory.len() as u64 * 5 * GRANULE);
+        let placement = Placement::under(Handle(parent), Handle(handle)).going_with(&mistaken).at(address);
         match self.accounts.commit(reservation, placement, Some(Bytes(bytes + larger))) {
             Ok(committed) => {
                 assert!(fits || larger == 0, "it has grown and does not fit, but was taken");
@@ -86,9 +91,10 @@ impl Program<'_> {
                 // It could not be freed again.
                 self.accounts.commit_anyway(refused.reservation, placement).unwrap();
                 self.may_exceed[slot(card)] = true;
+                address = None;
             }
         }
-        self.world.memory.push(Memory { card, bytes: bytes + larger });
+        self.world.memory.push(Memory { card, bytes: bytes + larger, layout, address });
         self.add_object(client, handle, vec![parent], Some(self.world.memory.len() - 1), Kind::Memory);
         Some(())
     }
@@ -133,7 +139,8 @@ impl Program<'_> {
         process: i32,
         [parent, on]: [u32; 2],
     ) -> Option<()> {
-        let ask = Ask { client: Handle(client), kind, memory: None, process: Pid(process) };
+        let layout = Layout::OwnFrames;
+        let ask = Ask { client: Handle(client), kind, memory: None, layout, process: Pid(process) };
         let reservation = match self.accounts.reserve(ask) {
             Ok(reservation) => reservation,
             Err(refusal) => {
@@ -218,14 +225,14 @@ impl Program<'_> {
         match group.memory {
             Some(memory) => self.world.memory[memory].bytes = bytes,
             None => {
-                self.world.memory.push(Memory { card, bytes });
+                self.world.memory.push(Memory { layout: Layout::Contiguous, ..Memory::new(card, bytes) });
                 let memory = Some(self.world.memory.len() - 1);
                 self.world.find_mut(group.client, group.handle)?.memory = memory;
             }
         }
         self.may_exceed[slot(card)] |= verdict.is_err();
         let usage = self.accounts.card(Card(card)).unwrap();
-        assert!(verdict.is_ok() || usage.used > usage.limit);
+        assert!(verdict.is_ok() || usage.used > usage.limit || usage.frames > usage.frames_limit);
         Some(())
     }
 

@@ -37,7 +37,7 @@ impl Program<'_> {
             }
         };
         assert!(fits, "it does not fit, but was pinned");
-        self.world.memory.push(Memory { card: Card::HOST.0, bytes });
+        self.world.memory.push(Memory::new(Card::HOST.0, bytes));
         let memory = self.world.memory.len() - 1;
         self.world.staged.push(memory);
         let choice = self.byte();

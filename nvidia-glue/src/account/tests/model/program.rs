@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     api::{
-        Accounts, Bytes, Card, Hold, Kind, ManagedSync, Mapping, ObjectLimits, PageTableReservation, Reservation,
-        UvmFile,
+        Accounts, Bytes, Card, Hold, Kind, Layout, ManagedSync, Mapping, ObjectLimits, PageTableReservation,
+        Reservation, UvmFile,
     },
     world::{Dma, File, PAGE, World},
 };
@@ -41,6 +41,7 @@ pub(super) struct Flying {
     pub(super) client: u32,
     pub(super) card: u8,
     pub(super) bytes: u64,
+    pub(super) layout: Layout,
 }
 
 /// A pool of semaphores that was reserved and not made yet.
@@ -87,6 +88,8 @@ pub(super) struct Program<'a> {
     pub(super) flying_dma: Vec<(Tables, Dma)>,
     /// Calls that pin memory, of which it is not known yet what came of them.
     pub(super) flying_pins: Vec<FlyingPin>,
+    /// There were tables of the resource manager's, whose frames are counted for longer.
+    pub(super) has_virtual_tables: bool,
     /// Bytes of page tables that are reserved, of each card.
     pub(super) coming: [u64; CARDS as usize],
     /// A file was closed that an event woke: that event counts until its client goes.
@@ -121,6 +124,7 @@ pub(crate) fn run(bytes: &[u8]) {
         flying_pools: Vec::new(),
         flying_dma: Vec::new(),
         flying_pins: Vec::new(),
+        has_virtual_tables: false,
         coming: [0; CARDS as usize],
         events_lost: false,
         looks: Vec::new(),
@@ -249,10 +253,12 @@ impl Program<'_> {
     pub(super) fn check(&mut self) {
         for (at, card) in CHARGED.into_iter().enumerate() {
             let usage = self.accounts.card(Card(card)).unwrap();
-            let held = self.held(card);
+            let (held, frames) = (self.held(card), self.frames(card));
+            assert!(usage.frames.0 >= frames, "card {card}: frames of {} said, {frames} held", usage.frames.0);
             assert!(usage.used.0 >= held, "card {card}: {} said, {held} held", usage.used.0);
             if !self.behind && !self.stale && !self.mixed {
                 assert_eq!(usage.used.0, held, "card {card}");
+                assert!(self.has_virtual_tables || usage.frames.0 == frames, "card {card}: frames of {frames}");
             }
             let by_process: u64 = self.accounts.users().filter(|user| user.1 == Card(card)).map(|user| user.2.0).sum();
             assert_eq!(by_process, if card < CARDS { usage.used.0 } else { 0 }, "the processes' sum");
@@ -304,10 +310,21 @@ impl Program<'_> {
     /// What the driver holds of a card, or is about to.
     pub(super) fn held(&self, card: u8) -> u64 {
         let flying: u64 = self.flying.iter().filter(|flying| flying.card == card).map(|flying| flying.bytes).sum();
+        self.world.allocated(card) + flying + self.held_in_own_frames(card)
+    }
+
+    /// The same in frames, what is about to be made at its worst.
+    fn frames(&self, card: u8) -> u64 {
+        let flying = self.flying.iter().filter(|flying| flying.card == card && flying.bytes > 0);
+        let flying: u64 = flying.map(|flying| flying.layout.frames(flying.bytes)).sum();
+        self.world.frames(card) + flying + self.held_in_own_frames(card)
+    }
+
+    fn held_in_own_frames(&self, card: u8) -> u64 {
         let managed = if card < CARDS { self.world.managed() } else { 0 };
         let pools = self.world.pools.values().copied().chain(self.flying_pools.iter().map(|pool| pool.pages));
         let pools: u64 = pools.filter(|_| card == Card::HOST.0).sum();
-        self.world.allocated(card) + managed + flying + pools * PAGE
+        managed + pools * PAGE
     }
 
     /// Everything ends, and all ends are told: nothing is left.
@@ -356,6 +373,7 @@ impl Program<'_> {
         assert_eq!(self.accounts.users().count(), 0);
         for (card, usage) in self.accounts.cards() {
             assert_eq!(usage.used, Bytes(0), "{card:?}");
+            assert!(self.has_virtual_tables || usage.frames == Bytes(0), "{card:?}");
         }
     }
 }

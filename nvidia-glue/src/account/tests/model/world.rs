@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{api::Kind, program::CARDS};
+use super::{
+    api::{FRAME, Kind, Layout},
+    program::CARDS,
+};
 
 /// Bytes of a page of the model.
 pub(super) const PAGE: u64 = 1 << 16;
@@ -12,6 +15,16 @@ pub(super) const PAGE: u64 = 1 << 16;
 pub(super) struct Memory {
     pub(super) card: u8,
     pub(super) bytes: u64,
+    pub(super) layout: Layout,
+    /// Where it begins, if the account was told.
+    pub(super) address: Option<u64>,
+}
+
+impl Memory {
+    /// In frames of its own.
+    pub(super) const fn new(card: u8, bytes: u64) -> Self {
+        Self { card, bytes, layout: Layout::OwnFrames, address: None }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -182,6 +195,21 @@ impl World {
     pub(super) fn allocated(&self, card: u8) -> u64 {
         let of_card = self.held().into_iter().map(|index| self.memory[index]).filter(|memory| memory.card == card);
         of_card.map(|memory| memory.bytes).sum()
+    }
+
+    /// Bytes of the frames of `card` that they hold open: each once where it is known which they are.
+    pub(super) fn frames(&self, card: u8) -> u64 {
+        let held = self.held();
+        let of_card =
+            held.iter().map(|index| self.memory[*index]).filter(|memory| memory.card == card && memory.bytes > 0);
+        let (placed, others): (Vec<_>, Vec<_>) =
+            of_card.partition(|memory| memory.layout == Layout::Contiguous && memory.address.is_some());
+        let numbers = |memory: &Memory| {
+            let first = memory.address.unwrap();
+            first / FRAME..=(first + memory.bytes - 1) / FRAME
+        };
+        let placed: BTreeSet<u64> = placed.iter().flat_map(numbers).collect();
+        placed.len() as u64 * FRAME + others.iter().map(|memory| memory.layout.frames(memory.bytes)).sum::<u64>()
     }
 
     /// Bytes of the host's memory that nothing holds any more but what has pinned their pages.

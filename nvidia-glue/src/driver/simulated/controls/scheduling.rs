@@ -6,6 +6,7 @@ use super::{
     super::{
         allocate::GRAPHICS,
         bytes::{get, get_u64, put, put_u64},
+        card_memory::Lie,
         engines::{Group, Seat},
         objects::{Client, Kind, Object},
         open_files::FileId,
@@ -100,7 +101,7 @@ fn make_buffers(state: &mut State, (file, client): (FileId, u32), context: u32, 
         _ => return Ok(()),
     };
     let bytes = if engine == GRAPHICS { GRAPHICS_CONTEXT } else { OTHER_CONTEXT };
-    let made = state.take(card, bytes, bytes)?;
+    let made = state.take(card, bytes, bytes, Lie::ANYWHERE)?;
     if let Kind::ChannelGroup { buffers, .. } | Kind::Channel { buffers, .. } =
         &mut state.client(file, client)?.object_mut(context)?.kind
     {

@@ -109,7 +109,7 @@ fn live(state: &State) -> u64 {
     let mapped = state.uvm.values().flat_map(super::uvm::UvmFile::pieces);
     let pieces = objects.chain(exports).flat_map(of_kind).chain(mapped);
     let distinct: BTreeMap<*const VideoMemory, u64> =
-        pieces.map(|piece| (Arc::as_ptr(&piece), piece._piece.bytes())).collect();
+        pieces.map(|piece| (Arc::as_ptr(&piece), piece.piece.bytes())).collect();
     distinct.values().sum()
 }
 
