@@ -26,7 +26,6 @@ use super::{
     open_files::OpenFiles,
     people::People,
     pins_under_way::UnderWay,
-    setup::host_memory_limit,
     staging::Staging,
     topology::Topology,
     utilization::Utilization,
@@ -121,8 +120,17 @@ impl Session {
     /// # Errors
     /// When the driver is not known, refuses its first calls, or lacks a card.
     pub fn new(setup: SessionSetup) -> Result<Self, SessionError> {
-        let SessionSetup { cards, release, pass_unknown_driver, driver, throttle, over_memory, processes, observer } =
-            setup;
+        let SessionSetup {
+            cards,
+            pinned_memory,
+            release,
+            pass_unknown_driver,
+            driver,
+            throttle,
+            over_memory,
+            processes,
+            observer,
+        } = setup;
         let abi = match Abi::of(release) {
             Ok(abi) => abi,
             Err(_) if pass_unknown_driver => Abi::nearest(release),
@@ -131,8 +139,15 @@ impl Session {
         let own = Arc::new(open_own_client(driver.as_ref(), &abi).map_err(SessionError::Client)?);
         let limits: Vec<Bytes> = cards.iter().map(|card| card.memory_limit).collect();
         let only_looks = cards.iter().all(|card| card.monitored);
-        let object_limits = if only_looks { ObjectLimits::of_a_monitor() } else { ObjectLimits::default() };
-        let object_limits = ObjectLimits { host_memory: host_memory_limit(), ..object_limits }.with_cards(cards.len());
+        let object_limits = match only_looks {
+            true => ObjectLimits::of_a_monitor(),
+            false => ObjectLimits { host_memory: pinned_memory, ..ObjectLimits::default() },
+        };
+        let mut accounts = Accounts::new(&limits, object_limits.with_cards(cards.len()));
+        for (card, granted) in (0..).map(Card).zip(&cards) {
+            // Every card of the grant has an account.
+            let _ = accounts.set_channel_limit(card, granted.channels);
+        }
         let host_mappings = HostMappings::new(driver.as_ref()).map_err(SessionError::Watch)?;
         let grant = Grant::find(driver.as_ref(), abi, &own, cards)?;
         let gate = |card: &OwnCard| Arc::new(CardGate::new(card, throttle, &driver, abi, &own));
@@ -148,7 +163,7 @@ impl Session {
             grant,
             gates,
             utilizations,
-            accounts: Mutex::new(Accounts::new(&limits, object_limits)),
+            accounts: Mutex::new(accounts),
             topology: Mutex::default(),
             people: Mutex::default(),
             address_spaces: Mutex::default(),
@@ -413,16 +428,22 @@ impl Session {
 
     /// What the container uses now.
     pub fn usage(&self) -> Usage {
-        let (cards, users) = {
-            let accounts = lock(&self.accounts);
-            (accounts.cards().collect::<Vec<_>>(), accounts.users().collect::<Vec<_>>())
+        let (cards, users, pinned_memory) = {
+            let mut accounts = lock(&self.accounts);
+            let cards = accounts.cards().map(|(card, usage)| (card, usage, accounts.channels(card)));
+            let (cards, users): (Vec<_>, Vec<_>) = (cards.collect(), accounts.users().collect());
+            let kept = accounts.kept_by_pins();
+            let host = accounts.card(Card::HOST).map(|host| (Bytes(host.used.0.saturating_add(kept.0)), host.limit));
+            (cards, users, host.unwrap_or_default())
         };
-        let denials = cards.iter().fold(0_u64, |sum, (_, usage)| sum.saturating_add(usage.denials));
-        let of_card = |(card, usage): (Card, crate::account::CardUsage)| CardUsage {
+        let denials = cards.iter().fold(0_u64, |sum, (_, usage, _)| sum.saturating_add(usage.denials));
+        let of_card = |(card, usage, channels): (Card, crate::account::CardUsage, (u32, u32))| CardUsage {
             uuid: self.grant.uuid(card).to_owned(),
             used: usage.used,
             limit: usage.limit,
             peak: usage.high_water,
+            channels_used: channels.0,
+            channels_limit: channels.1,
         };
         let people = lock(&self.people);
         let mut processes: Vec<ProcessUsage> = people
@@ -444,6 +465,8 @@ impl Session {
             cards: cards.into_iter().map(of_card).collect(),
             processes,
             denials,
+            pinned_memory_used_bytes: pinned_memory.0,
+            pinned_memory_limit_bytes: pinned_memory.1,
             kills: self.counters.kills.load(Ordering::Relaxed),
             unknown_passed: self.counters.unknown_passed.load(Ordering::Relaxed),
             unknown_refused: self.counters.unknown_refused.load(Ordering::Relaxed),

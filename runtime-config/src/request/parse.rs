@@ -212,7 +212,9 @@ impl Spoken<'_> {
         };
         let asked = terms.pinned_memory?;
         if !is_mediated {
-            let warning = format!("{asked} of pinned memory asked, without effect: the container's driver calls are not mediated");
+            let warning = format!(
+                "{asked} of pinned memory asked, without effect: the container's driver calls are not mediated"
+            );
             terms.warnings.push(warning);
             return None;
         }

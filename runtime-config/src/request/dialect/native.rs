@@ -268,7 +268,8 @@ fn read_wishes(source: &Source<'_, '_>, terms: &mut Terms) -> Result<(), Request
         terms.warnings.push(warning.to_owned());
     }
     let amount = |statement: Statement<'_>| {
-        let amount = statement.value.trim().parse::<Bytes>().ok().map(Bytes::floor_to_kib).filter(|amount| amount.0 > 0);
+        let amount =
+            statement.value.trim().parse::<Bytes>().ok().map(Bytes::floor_to_kib).filter(|amount| amount.0 > 0);
         amount.ok_or_else(|| RequestError::invalid(statement, "an amount such as 8GiB (or MiB, KiB, B)"))
     };
     terms.pinned_memory = source.joined("pinned-memory", amount, Ord::min)?;

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{api::Kind, program::CARDS};
+use super::{
+    api::{GROUP, Kind},
+    program::CARDS,
+};
 
 /// Bytes of a page of the model.
 pub(super) const PAGE: u64 = 1 << 16;
@@ -145,7 +148,7 @@ impl World {
     /// The group that a channel is in.
     pub(super) fn group_of(&self, channel: &Object) -> Option<&Object> {
         let parent = channel.goes_with.first().and_then(|parent| self.find(channel.client, *parent));
-        parent.filter(|parent| parent.kind == Kind::ChannelGroup)
+        parent.filter(|parent| parent.kind == GROUP)
     }
 
     /// Frees an object (a client by its own handle) and what goes with it.
