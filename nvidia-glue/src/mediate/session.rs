@@ -146,7 +146,7 @@ impl Session {
         let mut accounts = Accounts::new(&limits, object_limits.with_cards(cards.len()));
         for (card, granted) in (0..).map(Card).zip(&cards) {
             // Every card of the grant has an account.
-            let _ = accounts.set_channel_limit(card, granted.channels);
+            let _ = accounts.set_channel_limit(card, if granted.monitored { 0 } else { granted.channels });
         }
         let host_mappings = HostMappings::new(driver.as_ref()).map_err(SessionError::Watch)?;
         let grant = Grant::find(driver.as_ref(), abi, &own, cards)?;
