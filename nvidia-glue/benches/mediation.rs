@@ -90,12 +90,14 @@ fn session(inventory: &Inventory, driver: Arc<Silent>) -> Session {
         minor: card.minor,
         pci: card.pci,
         memory_limit: Bytes(8 << 30),
+        channels: 512,
         monitored: false,
         whole: false,
         model: card.model.clone(),
     };
     let setup = SessionSetup {
         cards: vec![granted],
+        pinned_memory: Bytes(16 << 30),
         release: DriverRelease::new(580, 159, 4),
         pass_unknown_driver: false,
         driver,

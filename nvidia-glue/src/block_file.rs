@@ -142,7 +142,14 @@ mod tests {
 
     fn usage(processes: i32) -> Usage {
         Usage {
-            cards: vec![CardUsage { uuid: "GPU-a".into(), used: Bytes(5), limit: Bytes(7), peak: Bytes(6) }],
+            cards: vec![CardUsage {
+                uuid: "GPU-a".into(),
+                used: Bytes(5),
+                limit: Bytes(7),
+                peak: Bytes(6),
+                channels_used: 20,
+                channels_limit: 100,
+            }],
             processes: (0..processes)
                 .map(|pid| ProcessUsage { pid, pid_in_container: 1, cards: vec![("GPU-a".into(), Bytes(5))] })
                 .collect(),

@@ -12,6 +12,12 @@ pub struct Usage {
     pub cards: Vec<CardUsage>,
     /// Its processes that use the driver, by the mediator's pid namespace.
     pub processes: Vec<ProcessUsage>,
+    /// Host memory that the driver has pinned for it, or keeps for what it has pinned itself.
+    #[serde(default)]
+    pub pinned_memory_used_bytes: Bytes,
+    /// As much as may be; 0: an older mediator, which does not tell, or none.
+    #[serde(default)]
+    pub pinned_memory_limit_bytes: Bytes,
     /// Calls that were refused for want of memory.
     pub denials: u64,
     /// Processes that were to be killed for asking too much.
@@ -35,6 +41,12 @@ pub struct CardUsage {
     pub limit: Bytes,
     /// The most that was ever charged.
     pub peak: Bytes,
+    /// Its channels.
+    #[serde(default)]
+    pub channels_used: u32,
+    /// Channels that it may have; 0: an older mediator, which does not tell, or none.
+    #[serde(default)]
+    pub channels_limit: u32,
 }
 
 /// What one process uses.

@@ -6,6 +6,7 @@
 
 pub mod attacks;
 pub mod bytes;
+pub mod channels;
 pub mod client;
 pub mod compute;
 pub mod compute_attacks;

@@ -23,6 +23,7 @@ use rm_client::{
     Client, Device, RmError,
     attacks::ATTACKS,
     bytes::parse_size,
+    channels,
     compute::{Engine, Group},
     compute_attacks,
     controls::{self, Objects},
@@ -46,6 +47,8 @@ usage: rm-client COMMAND [--card N] [--dev DIRECTORY]
   managed SIZE [--count N] [--hold SECONDS|stdin]
                                         managed memory
   free-loop SIZE TIMES [--map]          allocates and frees, and says how long that took; --map: mapped as CUDA maps it
+  channels [--count N] [--hold SECONDS|stdin]
+                                        N channels, or as many as it gets: `channels N status S`; without --count all there are
   fork N SIZE                           N processes allocate at once, each as its own client
   pass-fd SIZE                          a child allocates with a client that it was passed
   export SIZE SOCKET [--hold ...]       allocates, exports, frees its handle, sends the file to who connects
@@ -104,7 +107,7 @@ fn number_of(error: &RmError) -> u8 {
 struct Options {
     words: Vec<String>,
     card: usize,
-    count: u64,
+    count: Option<u64>,
     most: u64,
     map: bool,
     int80: bool,
@@ -121,12 +124,12 @@ enum Hold {
 
 impl Options {
     fn parse(arguments: &[String]) -> Option<Self> {
-        let mut options = Self { count: 1, most: 64 << 20, ..Self::default() };
+        let mut options = Self { most: 64 << 20, ..Self::default() };
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
             match argument.as_str() {
                 "--card" => options.card = rest.next()?.parse().ok()?,
-                "--count" => options.count = rest.next()?.parse().ok()?,
+                "--count" => options.count = Some(rest.next()?.parse().ok()?),
                 "--max" => options.most = parse_size(rest.next()?)?,
                 "--dev" => options.nodes = Nodes::below(rest.next()?),
                 "--groups" => options.work.groups = rest.next()?.parse().ok()?,
@@ -173,6 +176,7 @@ fn run(options: &Options) -> Result<ExitCode, RmError> {
         ["alloc", size] => alloc(options, size_of(size)?),
         ["managed", size] => managed(options, size_of(size)?),
         ["free-loop", size, times] => free_loop(options, size_of(size)?, number(times)?),
+        ["channels"] => make_channels(options),
         ["fork", count, size] => fork(options, number(count)?, size_of(size)?),
         ["pass-fd", size] => pass_fd(options, size_of(size)?),
         ["export", size, socket] => export(options, size_of(size)?, socket),
@@ -276,7 +280,7 @@ fn memory(options: &Options) -> Result<ExitCode, RmError> {
 fn alloc(options: &Options, size: u64) -> Result<ExitCode, RmError> {
     with_device(options, |device| {
         let mut space = if options.map { Some(AddressSpace::open(device)?) } else { None };
-        for _ in 0..options.count {
+        for _ in 0..options.count.unwrap_or(1) {
             let outcome = device.alloc(size).and_then(|memory| {
                 space.as_mut().map(|space| space.map(device, memory)).transpose()?;
                 Ok(memory)
@@ -313,11 +317,25 @@ fn managed(options: &Options, size: u64) -> Result<ExitCode, RmError> {
     with_device(options, |device| {
         let mut space = AddressSpace::open(device)?;
         let mut held = Vec::new();
-        for _ in 0..options.count {
+        for _ in 0..options.count.unwrap_or(1) {
             let mapping = space.managed(size)?;
             println!("managed {:#x} {size} bytes", mapping.address());
             held.push(mapping);
         }
+        options.hold();
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn make_channels(options: &Options) -> Result<ExitCode, RmError> {
+    with_device(options, |device| {
+        let (made, refused) = channels::fill(device, options.count.unwrap_or(u64::MAX))?;
+        let status = match &refused {
+            None => 0,
+            Some(RmError::Refused { status, .. }) => *status,
+            Some(_) => u32::MAX,
+        };
+        println!("channels {made} status {status:#x}");
         options.hold();
         Ok(ExitCode::SUCCESS)
     })

@@ -255,6 +255,7 @@ fn container() -> Container {
         minor: 0,
         pci,
         memory_limit: Bytes(QUOTA),
+        channels: 512,
         whole: false,
         model: card.model.clone(),
     };
@@ -267,6 +268,7 @@ fn container() -> Container {
     let uvm = state_dir.path().join("simulated/dev/nvidia-uvm").to_str().unwrap().to_owned();
     let setup = SessionSetup {
         cards: vec![granted],
+        pinned_memory: Bytes(16 << 30),
         release: DriverRelease::new(580, 159, 4),
         pass_unknown_driver: false,
         driver: Arc::new(SimulatedDriver::new(state_dir.path(), &inventory).unwrap()),

@@ -36,6 +36,8 @@ struct State {
     frames: Frames,
     /// Nobody else has the card.
     is_alone: bool,
+    /// How many channels there may be of it.
+    channels: u32,
 }
 
 impl State {
@@ -49,7 +51,7 @@ impl State {
 pub(super) struct Cards {
     cards: Vec<State>,
     host: State,
-    /// Beside what is used of the host: what pinned pages keep beyond what they may.
+    /// Beside what is used of the host: what pinned pages keep, at the most.
     kept: u64,
     by_process: HashMap<(Pid, Card), u128>,
 }
@@ -59,10 +61,10 @@ pub(super) fn saturated(bytes: u128) -> Bytes {
 }
 
 impl Cards {
-    pub(super) fn new(limits: &[Bytes], host: Bytes) -> Self {
+    pub(super) fn new(limits: &[Bytes], host: Bytes, channels: u32) -> Self {
         // More cards than an index can name cannot be asked for.
         let cards = limits.iter().take(usize::from(Card::HOST.0));
-        let limited = |limit: &Bytes| State { limit: limit.floor_to_kib().0, ..State::default() };
+        let limited = |limit: &Bytes| State { limit: limit.floor_to_kib().0, channels, ..State::default() };
         // It has no frames that somebody needs whole.
         let host = State { is_alone: true, ..limited(&host) };
         Self { cards: cards.map(limited).collect(), host, kept: 0, by_process: HashMap::default() }
@@ -128,9 +130,14 @@ impl Cards {
         self.kept > 0
     }
 
-    /// What may be used of the host, and once more be kept of it.
-    pub(super) const fn host_limit(&self) -> u64 {
-        self.host.limit
+    /// How many channels there may be of a card.
+    pub(super) fn channel_limit(&self, card: Card) -> u32 {
+        self.state(card).map_or(0, |state| state.channels)
+    }
+
+    pub(super) fn set_channel_limit(&mut self, card: Card, channels: u32) -> Result<(), Refusal> {
+        self.state_mut(card).ok_or(Refusal::UnknownCard(card))?.channels = channels;
+        Ok(())
     }
 
     pub(super) fn count_denial(&mut self, card: Card) {

@@ -209,7 +209,8 @@ impl Charges {
             Pages::Pins(pin) => self.pins.unpinned(pin),
             Pages::Mapped(window) => {
                 self.pins.keep(window, bytes);
-                cards.set_kept(self.pins.kept_beyond(cards.host_limit()));
+                // How much of it is looked at where it matters.
+                cards.set_kept(self.pins.kept_at_most());
             }
         }
         self.free.push(id.0);
@@ -233,7 +234,7 @@ impl Charges {
     /// Looks again at what pinned pages may keep of memory that is otherwise gone; how much that is.
     pub(super) fn look_at_kept(&mut self, cards: &mut Cards) -> Bytes {
         let kept = self.pins.kept();
-        cards.set_kept(self.pins.kept_beyond(cards.host_limit()));
+        cards.set_kept(kept.0);
         kept
     }
 

@@ -88,7 +88,7 @@ impl Accounts {
     pub fn new(limits: &[Bytes], object_limits: ObjectLimits) -> Self {
         Self {
             limits: object_limits,
-            cards: cards::Cards::new(limits, object_limits.host_memory),
+            cards: cards::Cards::new(limits, object_limits.host_memory, object_limits.channels),
             charges: charges::Charges::default(),
             tree: tree::Tree::default(),
             clients: HashMap::default(),

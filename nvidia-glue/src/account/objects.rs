@@ -97,7 +97,9 @@ pub(super) struct Client {
 pub(super) struct ObjectCounts {
     pub(super) clients: u32,
     pub(super) channel_groups: u32,
-    pub(super) channels: u32,
+    pub(super) channels: BTreeMap<Card, u32>,
+    /// Groups, and channels that are in none.
+    pub(super) group_numbers: BTreeMap<Card, u32>,
     pub(super) address_spaces: u32,
     pub(super) devices: BTreeMap<Card, u32>,
     pub(super) events: u32,
@@ -107,35 +109,55 @@ pub(super) struct ObjectCounts {
 }
 
 impl ObjectCounts {
-    fn of(&mut self, kind: Kind) -> Option<&mut u32> {
+    /// Changes what an object of this kind counts as.
+    fn change(&mut self, kind: Kind, change: impl Fn(&mut u32)) {
+        change(&mut self.objects);
         match kind {
-            Kind::ChannelGroup => Some(&mut self.channel_groups),
-            Kind::Channel => Some(&mut self.channels),
-            Kind::AddressSpace => Some(&mut self.address_spaces),
-            Kind::Device(card) => Some(self.devices.entry(card).or_default()),
-            Kind::Event => Some(&mut self.events),
-            Kind::Engine(_) | Kind::Other => Some(&mut self.others),
-            Kind::Pinned => Some(&mut self.pinned),
-            Kind::Memory => None,
+            Kind::ChannelGroup(card) => {
+                change(&mut self.channel_groups);
+                change(self.group_numbers.entry(card).or_default());
+            }
+            Kind::Channel { card, is_bare } => {
+                change(self.channels.entry(card).or_default());
+                if is_bare {
+                    change(self.group_numbers.entry(card).or_default());
+                }
+            }
+            Kind::AddressSpace => change(&mut self.address_spaces),
+            Kind::Device(card) => change(self.devices.entry(card).or_default()),
+            Kind::Event => change(&mut self.events),
+            Kind::Engine(_) | Kind::Other => change(&mut self.others),
+            Kind::Pinned => change(&mut self.pinned),
+            Kind::Memory => {}
         }
     }
 
-    fn devices_of(&self, card: Card) -> u32 {
-        self.devices.get(&card).copied().unwrap_or(0)
-    }
-
-    pub(super) fn fits(&self, kind: Kind, limits: &ObjectLimits) -> Result<(), Refusal> {
+    /// `channels_of`: how many channels, and groups of channels, there may be of a card.
+    pub(super) fn fits(
+        &self,
+        kind: Kind,
+        limits: &ObjectLimits,
+        channels_of: impl Fn(Card) -> u32,
+    ) -> Result<(), Refusal> {
+        let of = |counts: &BTreeMap<Card, u32>, card: Card| counts.get(&card).copied().unwrap_or(0);
+        let group_number = |card| Some((of(&self.group_numbers, card), channels_of(card), Counted::ChannelGroups));
         let of_kind = match kind {
-            Kind::ChannelGroup => Some((self.channel_groups, limits.channel_groups, Counted::ChannelGroups)),
-            Kind::Channel => Some((self.channels, limits.channels, Counted::Channels)),
-            Kind::AddressSpace => Some((self.address_spaces, limits.address_spaces, Counted::AddressSpaces)),
-            Kind::Device(card) => Some((self.devices_of(card), limits.devices, Counted::Devices)),
-            Kind::Event => Some((self.events, limits.events, Counted::Events)),
-            Kind::Engine(_) | Kind::Other => Some((self.others, limits.others, Counted::Others)),
-            Kind::Pinned => Some((self.pinned, limits.pinned, Counted::Pinned)),
-            Kind::Memory => None,
+            Kind::ChannelGroup(card) => {
+                [Some((self.channel_groups, limits.channel_groups, Counted::ChannelGroups)), group_number(card)]
+            }
+            Kind::Channel { card, is_bare } => {
+                let channel = (of(&self.channels, card), channels_of(card), Counted::Channels);
+                [Some(channel), group_number(card).filter(|_| is_bare)]
+            }
+            Kind::AddressSpace => [Some((self.address_spaces, limits.address_spaces, Counted::AddressSpaces)), None],
+            Kind::Device(card) => [Some((of(&self.devices, card), limits.devices, Counted::Devices)), None],
+            Kind::Event => [Some((self.events, limits.events, Counted::Events)), None],
+            Kind::Engine(_) | Kind::Other => [Some((self.others, limits.others, Counted::Others)), None],
+            Kind::Pinned => [Some((self.pinned, limits.pinned, Counted::Pinned)), None],
+            Kind::Memory => [None, None],
         };
-        for (count, limit, counted) in of_kind.into_iter().chain([(self.objects, limits.objects, Counted::Objects)]) {
+        let objects = (self.objects, limits.objects, Counted::Objects);
+        for (count, limit, counted) in of_kind.into_iter().flatten().chain([objects]) {
             if count >= limit {
                 return Err(Refusal::TooMany { counted, limit });
             }
@@ -144,19 +166,14 @@ impl ObjectCounts {
     }
 
     pub(super) fn add(&mut self, kind: Kind) {
-        self.objects = self.objects.saturating_add(1);
-        if let Some(count) = self.of(kind) {
-            *count = count.saturating_add(1);
-        }
+        self.change(kind, |count| *count = count.saturating_add(1));
     }
 
     pub(super) fn subtract(&mut self, kind: Kind) {
-        debug_assert!(self.objects > 0, "more objects go than there are");
-        self.objects = self.objects.saturating_sub(1);
-        if let Some(count) = self.of(kind) {
+        self.change(kind, |count| {
             debug_assert!(*count > 0, "more objects of a kind go than there are");
             *count = count.saturating_sub(1);
-        }
+        });
     }
 }
 
@@ -312,7 +329,7 @@ impl Accounts {
             if !is_root && !registrations.object_gone(index) {
                 counts.subtract(object.kind);
             }
-            if matches!(object.kind, Kind::Channel | Kind::ChannelGroup) {
+            if object.kind.is_channel() {
                 freed.channels.push(object.name);
             }
             if let Some(charge) = object.charge {

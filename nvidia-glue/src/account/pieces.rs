@@ -5,7 +5,7 @@
 
 use foldhash::HashMap;
 
-use super::{Accounts, Kind, ObjectName, tree::Index};
+use super::{Accounts, ObjectName, tree::Index};
 use crate::rm::Handle;
 
 impl Accounts {
@@ -49,7 +49,7 @@ impl Accounts {
         for &(index, with) in all {
             let size = sizes.entry(index).or_default();
             size.objects += 1;
-            size.is_of_a_channel = self.tree.get(index).is_some_and(|object| is_channel(object.kind));
+            size.is_of_a_channel = self.tree.get(index).is_some_and(|object| object.kind.is_channel());
             size.has_channels |= size.is_of_a_channel;
             let size = *size;
             if let Some(with) = with {
@@ -75,8 +75,4 @@ struct Size {
     has_channels: bool,
     /// Whether it is one, or goes with one.
     is_of_a_channel: bool,
-}
-
-const fn is_channel(kind: Kind) -> bool {
-    matches!(kind, Kind::Channel | Kind::ChannelGroup)
 }

@@ -81,6 +81,19 @@ impl Accounts {
         self.cards.all().filter_map(|card| Some((card, self.cards.usage(card).ok()?)))
     }
 
+    /// How many channels there are of a card, reserved ones included, and how many there may be.
+    pub fn channels(&self, card: Card) -> (u32, u32) {
+        (self.counts.channels.get(&card).copied().unwrap_or(0), self.cards.channel_limit(card))
+    }
+
+    /// Changes how many channels there may be of a card, and groups of channels. Only what is asked from now on is refused.
+    ///
+    /// # Errors
+    /// When the grant has no such card.
+    pub fn set_channel_limit(&mut self, card: Card, channels: u32) -> Result<(), Refusal> {
+        self.cards.set_channel_limit(card, channels)
+    }
+
     /// Changes a card's limit, floored to KiB. More than that may be used then; only what is asked from now on is refused.
     ///
     /// # Errors
@@ -110,7 +123,7 @@ impl Accounts {
             clients: self.counts.clients,
             objects: self.counts.objects,
             channel_groups: self.counts.channel_groups,
-            channels: self.counts.channels,
+            channels: self.counts.channels.values().sum(),
             address_spaces: self.counts.address_spaces,
             charges: self.charges.len(),
             references: self.references(),

@@ -106,7 +106,8 @@ impl Accounts {
         self.unregister_channel(file, channel);
         let mut registration = Registration { card, charge: None, counted: Vec::new() };
         if let Some(index) = self.tree.find(channel) {
-            let group = self.tree.parent(index).filter(|above| self.kind_of(*above) == Some(Kind::ChannelGroup));
+            let group =
+                self.tree.parent(index).filter(|above| matches!(self.kind_of(*above), Some(Kind::ChannelGroup(_))));
             let charged = self.tree.get(group.unwrap_or(index)).and_then(|object| object.charge);
             registration.charge = charged.inspect(|charge| self.charges.hold(*charge));
             for index in [Some(index), group].into_iter().flatten() {

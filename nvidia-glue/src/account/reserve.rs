@@ -118,7 +118,7 @@ impl Accounts {
         if !self.clients.contains_key(&ask.client) {
             return Err(Refusal::UnknownClient(ask.client));
         }
-        self.counts.fits(ask.kind, &self.limits)?;
+        self.kind_fits(ask.kind)?;
         let mut charge = None;
         if let Some(memory) = ask.memory {
             self.fits_laid_out(memory, ask.layout)?;
@@ -135,6 +135,10 @@ impl Accounts {
             fabric: 0,
             armed: Armed::new(&self.abandoned),
         })
+    }
+
+    fn kind_fits(&self, kind: Kind) -> Result<(), Refusal> {
+        self.counts.fits(kind, &self.limits, |card| self.cards.channel_limit(card))
     }
 
     /// Whether `bytes` more would fit, in frames of their own.
@@ -214,7 +218,7 @@ impl Accounts {
         kind: Kind,
         charge: Option<ChargeId>,
     ) -> Result<Reservation, Refusal> {
-        self.counts.fits(kind, &self.limits)?;
+        self.kind_fits(kind)?;
         self.counts.add(kind);
         if let Some(charge) = charge {
             self.charges.hold(charge);

@@ -53,10 +53,15 @@ impl ObjectName {
 /// What of an object is limited in number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// A channel group (class `A06C`): its context buffers are video memory that no class shows.
-    ChannelGroup,
-    /// A channel (classes `*6F`).
-    Channel,
+    /// A channel group of a card (class `A06C`): its context buffers are video memory that no class shows.
+    ChannelGroup(Card),
+    /// A channel of a card (classes `*6F`).
+    Channel {
+        /// Which card's.
+        card: Card,
+        /// It is in no group, so the driver makes one for it (`kchannelConstruct`, src/nvidia/src/kernel/gpu/fifo/kernel_channel.c).
+        is_bare: bool,
+    },
     /// A virtual address space of the card (class `90F1`): its page directories are video memory.
     AddressSpace,
     /// Memory of any sort.
@@ -73,6 +78,13 @@ pub enum Kind {
     Other,
 }
 
+impl Kind {
+    /// A channel, or a group of them.
+    pub(super) const fn is_channel(self) -> bool {
+        matches!(self, Self::Channel { .. } | Self::ChannelGroup(_))
+    }
+}
+
 /// How many a container may have, so that what is not charged by size is bounded, and the account itself too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectLimits {
@@ -80,7 +92,8 @@ pub struct ObjectLimits {
     pub clients: u32,
     /// Channel groups.
     pub channel_groups: u32,
-    /// Channels.
+    /// Channels of each card, unless [`Accounts::set_channel_limit`](super::Accounts::set_channel_limit) says otherwise; groups of a card,
+    /// those of channels without one included, are no more. A card has as many numbers for channels as for groups, for all containers together.
     pub channels: u32,
     /// Address spaces.
     pub address_spaces: u32,
@@ -111,7 +124,8 @@ pub struct ObjectLimits {
     pub managed_ranges: u32,
     /// Events that wake files (`NV_ESC_ALLOC_OS_EVENT`).
     pub os_events: u32,
-    /// Memory of the host's that the driver has made for the container (class 0x3e, pools of semaphores): no cgroup counts it.
+    /// Memory of the host's that the driver has made for the container (class 0x3e, pools of semaphores), and that is kept by what is pinned
+    /// ([`super::pins`]): no cgroup counts it.
     pub host_memory: Bytes,
     /// Open files through which such memory was mapped for the processor: each is watched by the kernel until it is gone.
     pub host_mappings: u32,
@@ -158,10 +172,19 @@ impl ObjectLimits {
         Self { objects: each(self.objects), references: each(self.references), ..self }
     }
 
-    /// Of a container that only looks at its cards: nothing that takes memory of a card for its own sake. NVML has a client for each
-    /// program and a few dozen objects in it.
+    /// Of a container that only looks at its cards: nothing that takes memory of a card for its own sake, or of the host. NVML has a client for
+    /// each program and a few dozen objects in it.
     pub fn of_a_monitor() -> Self {
-        Self { channel_groups: 0, channels: 0, address_spaces: 0, references: 0, managed_ranges: 0, ..Self::default() }
+        let host_memory = Bytes(0);
+        Self {
+            channel_groups: 0,
+            channels: 0,
+            address_spaces: 0,
+            references: 0,
+            managed_ranges: 0,
+            host_memory,
+            ..Self::default()
+        }
     }
 }
 
@@ -172,7 +195,7 @@ pub enum Counted {
     Clients,
     /// Channel groups.
     ChannelGroups,
-    /// Channels.
+    /// Channels of a card.
     Channels,
     /// Address spaces.
     AddressSpaces,
@@ -211,7 +234,7 @@ impl std::fmt::Display for Counted {
         formatter.write_str(match self {
             Self::Clients => "clients",
             Self::ChannelGroups => "channel groups",
-            Self::Channels => "channels",
+            Self::Channels => "channels of a card",
             Self::AddressSpaces => "address spaces",
             Self::Devices => "devices and subdevices of a card",
             Self::Events => "events of objects",

@@ -222,6 +222,8 @@ pub(super) fn grant(uuid: &str) -> CardGrant {
         enforcement: Enforcement::WholeCard,
         compute_by: ComputeEnforcement::None,
         window_loss_us: 0,
+        channels: None,
+        pinned_memory: None,
     }
 }
 
@@ -252,6 +254,7 @@ pub(super) fn record(share: Share) -> Record {
             group: None,
             pod: None,
             priority: Priority::High,
+            pinned_memory: None,
             over_memory: OverMemory::Deny,
             oom_script: None,
             live_update: true,

@@ -9,7 +9,10 @@ use runtime_config::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{CardGrant, ComputeEnforcement, Enforcement, Limits};
+use super::{
+    CardGrant, ComputeEnforcement, Enforcement, Limits,
+    floors::{self, Allotment, LEAST_CHANNELS},
+};
 use crate::{
     cards::Card,
     schedule::layout::{MIN_REMAINDER_PERCENT, PERIOD_PARTS, percent_parts, ratio_parts},
@@ -36,6 +39,8 @@ pub(crate) struct CardSums {
     pub(crate) mig: Vec<String>,
     /// Containers of each group, by the group's hash.
     pub(crate) groups: BTreeMap<u64, u32>,
+    /// Channels and pinned memory of each of the containers.
+    pub(crate) allotments: Vec<Allotment>,
 }
 
 impl CardSums {
@@ -53,11 +58,12 @@ impl CardSums {
             self.mig.push(mig.clone());
             return;
         }
-        if !grant.holds() {
+        if !grant.is_counted() {
             return;
         }
         self.memory = Bytes(self.memory.0.saturating_add(grant.memory.0));
         self.containers += 1;
+        self.allotments.push(Allotment::of(grant));
         if let Some(group) = group {
             *self.groups.entry(group).or_default() += 1;
         }
@@ -105,6 +111,11 @@ impl CardGrant {
     /// Whether it takes anything of the card: a monitor's grant does not.
     pub fn holds(&self) -> bool {
         self.memory.0 > 0 && self.enforcement != Enforcement::Monitor
+    }
+
+    /// Whether it takes a place of the card's containers, or all of them: a MIG device is no part of its card.
+    pub(super) fn is_counted(&self) -> bool {
+        self.holds() && self.mig_uuid.is_none()
     }
 
     /// Whether its holder is held to its share also when nobody else wants the card.
@@ -200,6 +211,10 @@ impl CardAsk {
             enforcement: self.enforcement,
             compute_by: compute_by(self.enforcement, self.unlimited, policy, card.hard_caps),
             window_loss_us: 0,
+            // As far as there are any, which `check` sees to.
+            channels: (self.enforcement == Enforcement::Mediated)
+                .then(|| floors::channels(sums, limits).unwrap_or_default()),
+            pinned_memory: None,
         }
     }
 
@@ -315,6 +330,33 @@ pub enum Refusal {
         /// The configured limit.
         limit: u32,
     },
+    /// Too few channels.
+    #[error(
+        "{free} of its channels are free, and a CUDA context needs {LEAST_CHANNELS}: a card has enough for {most} containers, and \
+         device_split_count is {split}; use another card, or wait until one of its containers ends"
+    )]
+    Channels {
+        /// How many are left for one container.
+        free: u32,
+        /// Containers for which there are enough.
+        most: u32,
+        /// The configured limit.
+        split: u32,
+    },
+    /// Not enough of the host's memory that may be pinned.
+    #[error(
+        "{needed} of pinned host memory needed, {free} of the node's {node} free for one container: the rest is granted, or kept for \
+         the containers that device_split_count still allows; ask for less with EGPU_PINNED_MEMORY, wait until another container ends, \
+         or raise pinned_memory in the configuration"
+    )]
+    PinnedMemory {
+        /// What was asked, or what the container's floors are.
+        needed: Bytes,
+        /// What one container may have.
+        free: Bytes,
+        /// What the node has in all.
+        node: Bytes,
+    },
     /// The whole card is asked for, and it is in use.
     #[error("asked for whole, but parts of it are in use; ask for a share, or wait until its containers have ended")]
     InUse,
@@ -388,7 +430,7 @@ pub(crate) fn check(card: &Card, sums: &CardSums, ask: &CardAsk, limits: &Limits
     if sums.containers >= limits.device_split_count {
         return Err(Refusal::Containers { limit: limits.device_split_count });
     }
-    Ok(())
+    floors::channels(sums, limits).map(|_| ())
 }
 
 pub(super) fn check_hard_cap(

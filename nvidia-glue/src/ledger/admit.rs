@@ -11,7 +11,8 @@ use jiff::Timestamp;
 use runtime_config::{Bytes, request::GpuRequest};
 
 use super::{
-    AdmitError, BindError, CardGrant, ContainerKey, GrantState, Ledger, Limits, Process, Record, StoreError,
+    AdmitError, AdmitErrorKind, BindError, CardGrant, ContainerKey, GrantState, Ledger, Limits, Process, Record,
+    StoreError,
     index::Index,
     liveness::{Population, is_plain_path},
     store::{Locked, RECORD_VERSION},
@@ -110,7 +111,7 @@ impl Ledger {
                 }
                 Err(error) => error,
             };
-            if matches!(error, AdmitError::Card { .. } | AdmitError::NoRoom { .. }) {
+            if error.kind() == AdmitErrorKind::Exhausted {
                 match self.reclaim_all(&locked, log) {
                     Ok(reclaimed) if !reclaimed.freed.is_empty() => continue,
                     Ok(reclaimed) if reclaimed.dying > 0 && Instant::now() < deadline => {
@@ -272,10 +273,14 @@ fn ask_line(admission: &Admission<'_>) -> Line {
 fn grant_line(record: &Record) -> Line {
     let cards = record.cards.iter().map(|card| format!("{}: {}", card.index, card.describe()));
     let cards: Vec<_> = cards.collect();
-    Line::new(Event::Grant, &record.container)
+    let line = Line::new(Event::Grant, &record.container)
         .field("grant", &record.grant_id)
         .field("order", record.order)
-        .field("cards", if cards.is_empty() { "none".to_owned() } else { cards.join(", ") })
+        .field("cards", if cards.is_empty() { "none".to_owned() } else { cards.join(", ") });
+    match record.pinned_memory() {
+        Bytes(0) => line,
+        pinned => line.field("pinned_memory", pinned),
+    }
 }
 
 /// A warning where a quota is too small to be of use.

@@ -42,6 +42,14 @@ pub enum AdmitError {
         /// Card by card, why not and who has it.
         tried: String,
     },
+    /// The cards have room, but the host has not.
+    #[error("the node cannot give container {container} what it asked for")]
+    PinnedMemory {
+        /// Who asked.
+        container: Box<ContainerKey>,
+        /// What is missing.
+        source: Box<Refusal>,
+    },
     /// The same container is in the ledger.
     #[error("container {container} of {} has a grant already (shim {shim_pid}); delete it first", container.containerd)]
     AlreadyAdmitted {
@@ -96,7 +104,7 @@ impl AdmitError {
     pub fn kind(&self) -> AdmitErrorKind {
         match self {
             Self::Invalid { .. } | Self::Cgroup { .. } => AdmitErrorKind::Invalid,
-            Self::Card { .. } | Self::NoRoom { .. } => AdmitErrorKind::Exhausted,
+            Self::Card { .. } | Self::NoRoom { .. } | Self::PinnedMemory { .. } => AdmitErrorKind::Exhausted,
             Self::AlreadyAdmitted { .. } => AdmitErrorKind::AlreadyExists,
             Self::Store { .. } => AdmitErrorKind::Internal,
         }

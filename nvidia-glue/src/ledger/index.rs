@@ -14,7 +14,7 @@ use super::{
 };
 
 const SUMMARY: &str = "summary";
-const INDEX_VERSION: u32 = 4;
+const INDEX_VERSION: u32 = 5;
 
 /// One grant on one card.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -25,6 +25,7 @@ mod account;
 mod admit;
 mod change;
 mod error;
+mod floors;
 mod index;
 mod limits;
 mod liveness;

@@ -86,6 +86,11 @@ impl Record {
         self.cards.iter().map(|grant| grant.uuid.as_str())
     }
 
+    /// Host memory that the driver may pin for it; 0: it has no mediator, or looks only.
+    pub fn pinned_memory(&self) -> Bytes {
+        Bytes(self.cards.iter().filter_map(|grant| grant.pinned_memory).map(|part| part.0).fold(0, u64::saturating_add))
+    }
+
     /// The container is mediated and recorded, and has no limits (isolation `none`).
     pub fn is_unlimited(&self) -> bool {
         matches!(self.request.share, Share::Part { isolation: Isolation::None, .. })
@@ -137,6 +142,12 @@ pub struct CardGrant {
     /// it to them.
     #[serde(default)]
     pub window_loss_us: u64,
+    /// Channels that it may have of the card; `None`: it has no mediator, or an older egpu's.
+    #[serde(default)]
+    pub channels: Option<u32>,
+    /// Its part of the host memory that the driver may pin for the container, which may have the sum of its cards' parts; `None` likewise.
+    #[serde(default)]
+    pub pinned_memory: Option<Bytes>,
 }
 
 /// What holds a container's share of a card's time.

@@ -4,6 +4,7 @@ use super::{
     Admission, AdmitError, CardGrant, ComputeEnforcement, ContainerKey, Ledger, Refusal,
     account::{CardSums, check},
     admit::small_quota_line,
+    floors::{self, PinnedMemory},
     index::{Holding, Index, group_hash},
     members::{Newcomer, check_layout},
     settings::Settings,
@@ -76,6 +77,12 @@ fn reserve_chosen(
         steps.extend(small_quota_line(admission.container, &grant, card.memory));
         grants.push(grant);
     }
+    floors::give_channels_of_whole_cards(&mut grants, admission.limits);
+    if let Err(refusal) = pinned_memory(index, admission).allot(&mut grants, admission.request.pinned_memory) {
+        roll_back(&grants, admission.container, steps);
+        let container = Box::new(admission.container.clone());
+        return Err(AdmitError::PinnedMemory { container, source: Box::new(refusal) });
+    }
     let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
     if let Err(refusal) = check_layout(locked, index, newcomer(index, admission, &grants), settings).map_err(failed)? {
         // The last card is the one that completes what does not fit together.
@@ -89,6 +96,16 @@ fn reserve_chosen(
         }
     }
     Ok(grants)
+}
+
+/// Of the node, without the newcomer.
+fn pinned_memory<'a>(index: &Index, admission: &Admission<'a>) -> PinnedMemory<'a> {
+    let shareable = admission.inventory.cards.iter().filter(|card| !card.mig_enabled);
+    let shareable: Vec<&str> = shareable.map(|card| card.uuid.as_str()).collect();
+    let sums = |uuids: &[&str]| uuids.iter().map(|uuid| index.sums(uuid)).collect::<Vec<_>>();
+    let uuids = index.uuids();
+    let others: Vec<&str> = uuids.iter().map(String::as_str).filter(|uuid| !shareable.contains(uuid)).collect();
+    PinnedMemory::new(admission.limits, &sums(&shareable), &sums(&others))
 }
 
 /// The best set of cards that has room for all of `choices`.
@@ -269,6 +286,10 @@ pub(super) fn grant_fields(line: Line, grant: &CardGrant) -> Line {
         runtime_config::request::ComputeShare::Weight(weight) => line.field("weight", weight),
     };
     let line = line.field("policy", grant.policy);
+    let line = match grant.channels {
+        Some(channels) => line.field("channels", channels),
+        None => line,
+    };
     match &grant.mig_uuid {
         Some(mig) => line.field("mig", mig),
         None if grant.exclusive => line.field("exclusive", true),

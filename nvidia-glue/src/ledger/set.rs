@@ -271,6 +271,7 @@ fn fit(
         let mut changed = ask.grant(card, &sums, &limits);
         changed.compute_by = as_found(grant.compute_by, changed.compute_by);
         changed.window_loss_us = grant.window_loss_us;
+        (changed.channels, changed.pinned_memory) = (grant.channels, grant.pinned_memory);
         lines.push(grant_fields(Line::new(Event::Reserve, &record.container), &changed));
         lines.extend(small_quota_line(&record.container, &changed, card.memory));
         lines.extend(weights_only_line(&record.container, &changed));

@@ -12,7 +12,7 @@ use std::{
 
 use runtime_config::{
     Bytes, Percent, Weight,
-    config::{HardCapsUnavailable, MemoryScaling},
+    config::{HardCapsUnavailable, MemoryScaling, WholeCards},
     request::{
         CardPolicy, CardRequest, ComputeShare, DeviceSelector, Dialect, DriverCapabilities, GpuRequest, Isolation,
         MemoryLimit, NvidiaExtras, OverMemory, PciBusId, PerCard, Placement, Priority, Share,
@@ -38,6 +38,9 @@ pub(crate) fn limits() -> Limits {
         default_policy: CardPolicy::Fixed,
         period_us: 100_000,
         hard_caps_unavailable: HardCapsUnavailable::Refuse,
+        whole_cards: WholeCards::Direct,
+        pinned_memory: mib(64 << 10),
+        pinned_memory_unasked: mib(16 << 10),
     }
 }
 
@@ -93,6 +96,7 @@ pub(crate) fn request(cards: CardRequest, share: Share) -> GpuRequest {
         group: None,
         pod: None,
         priority: Priority::High,
+        pinned_memory: None,
         over_memory: OverMemory::Deny,
         oom_script: None,
         live_update: true,

@@ -2,6 +2,7 @@
 
 mod admission;
 mod crash;
+mod floors;
 mod orphans;
 mod properties;
 mod race;

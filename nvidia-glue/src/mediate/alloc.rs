@@ -86,7 +86,7 @@ impl Session {
             let Wanted { memory, layout, fabric, place, dependencies, references, notifiers, gated } =
                 self.wanted(flight, alloc, class)?;
             let layout = layout.unwrap_or(Layout::OwnFrames);
-            let ask = Ask { client: alloc.client, kind: kind_of(class, place), memory, layout, process: pid };
+            let ask = Ask { client: alloc.client, kind: kind_of(class, place, memory.is_some()), memory, layout, process: pid };
             let reservation = match fabric {
                 Some((of, bytes)) => lock(&self.accounts).reserve_fabric(ObjectName::new(alloc.client, of), bytes)?,
                 None => lock(&self.accounts).reserve(ask)?,
@@ -267,17 +267,16 @@ const PARAMS_MOST: u32 = 4096;
 const CONTEXT_DMA_OBJECT: usize = 8;
 /// `MPS_COMPUTE`.
 const MPS: u32 = 0x900e;
-fn kind_of(class: &Class, place: Option<(Card, Place)>) -> Kind {
-    if let Some((card, Place::Device | Place::Subdevice)) = place {
-        return Kind::Device(card);
-    }
-    match class.kind {
-        ClassKind::VideoMemory | ClassKind::SystemMemory | ClassKind::VirtualMemory => Kind::Memory,
-        ClassKind::AddressSpace => Kind::AddressSpace,
-        ClassKind::ChannelGroup => Kind::ChannelGroup,
-        ClassKind::Channel => Kind::Channel,
-        ClassKind::Event(_) => Kind::Event,
-        ClassKind::Engine => Kind::Engine(class.id),
+/// `has_memory`: it takes memory of its own, as a channel does that is in no group.
+fn kind_of(class: &Class, place: Option<(Card, Place)>, has_memory: bool) -> Kind {
+    match (class.kind, place) {
+        (_, Some((card, Place::Device | Place::Subdevice))) => Kind::Device(card),
+        (ClassKind::ChannelGroup, Some((card, _))) => Kind::ChannelGroup(card),
+        (ClassKind::Channel, Some((card, _))) => Kind::Channel { card, is_bare: has_memory },
+        (ClassKind::VideoMemory | ClassKind::SystemMemory | ClassKind::VirtualMemory, _) => Kind::Memory,
+        (ClassKind::AddressSpace, _) => Kind::AddressSpace,
+        (ClassKind::Event(_), _) => Kind::Event,
+        (ClassKind::Engine, _) => Kind::Engine(class.id),
         _ if class.id == MPS => Kind::Engine(MPS),
         _ => Kind::Other,
     }

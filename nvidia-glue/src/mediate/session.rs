@@ -27,7 +27,6 @@ use super::{
     open_files::OpenFiles,
     people::People,
     pins_under_way::UnderWay,
-    setup::host_memory_limit,
     staging::Staging,
     topology::Topology,
     utilization::Utilization,
@@ -130,6 +129,7 @@ impl Session {
     pub fn new(setup: SessionSetup) -> Result<Self, SessionError> {
         let SessionSetup {
             cards,
+            pinned_memory,
             release,
             pass_unknown_driver,
             driver,
@@ -147,8 +147,15 @@ impl Session {
         let own = Arc::new(open_own_client(driver.as_ref(), &abi).map_err(SessionError::Client)?);
         let limits: Vec<Bytes> = cards.iter().map(|card| card.memory_limit).collect();
         let only_looks = cards.iter().all(|card| card.monitored);
-        let object_limits = if only_looks { ObjectLimits::of_a_monitor() } else { ObjectLimits::default() };
-        let object_limits = ObjectLimits { host_memory: host_memory_limit(), ..object_limits }.with_cards(cards.len());
+        let object_limits = match only_looks {
+            true => ObjectLimits::of_a_monitor(),
+            false => ObjectLimits { host_memory: pinned_memory, ..ObjectLimits::default() },
+        };
+        let mut accounts = Accounts::new(&limits, object_limits.with_cards(cards.len()));
+        for (card, granted) in (0..).map(Card).zip(&cards) {
+            // Every card of the grant has an account.
+            let _ = accounts.set_channel_limit(card, if granted.monitored { 0 } else { granted.channels });
+        }
         let host_mappings = HostMappings::new(driver.as_ref()).map_err(SessionError::Watch)?;
         let grant = Grant::find(driver.as_ref(), abi, &own, cards)?;
         let gate = |card: &OwnCard| Arc::new(CardGate::new(card, throttle, &driver, abi, &own));
@@ -445,16 +452,22 @@ impl Session {
 
     /// What the container uses now.
     pub fn usage(&self) -> Usage {
-        let (cards, users) = {
-            let accounts = lock(&self.accounts);
-            (accounts.cards().collect::<Vec<_>>(), accounts.users().collect::<Vec<_>>())
+        let (cards, users, pinned_memory) = {
+            let mut accounts = lock(&self.accounts);
+            let cards = accounts.cards().map(|(card, usage)| (card, usage, accounts.channels(card)));
+            let (cards, users): (Vec<_>, Vec<_>) = (cards.collect(), accounts.users().collect());
+            let kept = accounts.kept_by_pins();
+            let host = accounts.card(Card::HOST).map(|host| (Bytes(host.used.0.saturating_add(kept.0)), host.limit));
+            (cards, users, host.unwrap_or_default())
         };
-        let denials = cards.iter().fold(0_u64, |sum, (_, usage)| sum.saturating_add(usage.denials));
-        let of_card = |(card, usage): (Card, crate::account::CardUsage)| CardUsage {
+        let denials = cards.iter().fold(0_u64, |sum, (_, usage, _)| sum.saturating_add(usage.denials));
+        let of_card = |(card, usage, channels): (Card, crate::account::CardUsage, (u32, u32))| CardUsage {
             uuid: self.grant.uuid(card).to_owned(),
             used: usage.used,
             limit: usage.limit,
             peak: usage.high_water,
+            channels_used: channels.0,
+            channels_limit: channels.1,
         };
         let people = lock(&self.people);
         let mut processes: Vec<ProcessUsage> = people
@@ -476,6 +489,8 @@ impl Session {
             cards: cards.into_iter().map(of_card).collect(),
             processes,
             denials,
+            pinned_memory_used_bytes: pinned_memory.0,
+            pinned_memory_limit_bytes: pinned_memory.1,
             kills: self.counters.kills.load(Ordering::Relaxed),
             unknown_passed: self.counters.unknown_passed.load(Ordering::Relaxed),
             unknown_refused: self.counters.unknown_refused.load(Ordering::Relaxed),

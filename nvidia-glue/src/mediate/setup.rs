@@ -10,7 +10,6 @@ use runtime_config::{
 
 use super::{Observer, Processes};
 use crate::{
-    account::ObjectLimits,
     driver::{Driver, OpenClientError},
     rm::{DriverRelease, Status, UnknownDriver},
 };
@@ -20,6 +19,8 @@ use crate::{
 pub struct SessionSetup {
     /// Its cards; no other exists for it.
     pub cards: Vec<GrantedCard>,
+    /// Host memory that the driver may pin for it.
+    pub pinned_memory: Bytes,
     /// The driver that runs.
     pub release: DriverRelease,
     /// Whether a driver outside the known range is treated like the nearest known one. `false`: refused.
@@ -51,6 +52,8 @@ pub struct GrantedCard {
     pub pci: PciBusId,
     /// Bytes that the container may have of it, floored to whole KiB. May be more than the card has, where the node lets grants exceed it.
     pub memory_limit: Bytes,
+    /// Channels that it may have of it.
+    pub channels: u32,
     /// The container has the card without a quota: its view is left as the driver shows it.
     pub whole: bool,
     /// The container only looks at the card (monitoring): its view is left as the driver shows it, though its limit is less than the
@@ -108,12 +111,4 @@ pub enum SessionError {
         /// Where it should be.
         pci: PciBusId,
     },
-}
-
-/// Memory of the host's that the driver may pin for one container: a quarter of the machine's, and 16 GiB at the most.
-pub(super) fn host_memory_limit() -> Bytes {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
-    let most = ObjectLimits::default().host_memory;
-    total.map_or(most, |kib: u64| Bytes((kib / 4).saturating_mul(Bytes::KIB)).min(most))
 }

@@ -94,6 +94,8 @@ pub struct Config {
     pub device_split_count: u32,
     /// Memory granted for each byte that a card has.
     pub memory_scaling: MemoryScaling,
+    /// Host memory that the driver may pin for all containers together, of the machine's.
+    pub pinned_memory: MemoryLimit,
     /// What fills in HAMi requests.
     pub hami: HamiDefaults,
 }
@@ -290,6 +292,7 @@ impl Default for Config {
             max_inst: 16,
             device_split_count: 10,
             memory_scaling: MemoryScaling::NONE,
+            pinned_memory: MemoryLimit::percent(Percent::HALF),
             hami: HamiDefaults {
                 default_memory: Some(Bytes(5000 * Bytes::MIB)),
                 default_compute: None,

@@ -183,6 +183,7 @@ fn values_out_of_range_are_refused_with_key_line_value_and_range() {
             "memory_scaling = 0.9".to_owned(),
             ", line 1: memory_scaling = 0.9 is not accepted; it must be a number from 1.0",
         ),
+        ("pinned_memory = '0'".to_owned(), ", line 1: pinned_memory = \"0\" is not accepted; it must be \"6GiB\""),
         ("memory_scaling = nan".to_owned(), ", line 1: memory_scaling = NaN is"),
         ("memory_scaling = inf".to_owned(), ", line 1: memory_scaling = inf is"),
         ("state_dir = 'run'".to_owned(), ", line 1: state_dir = \"run\" is not accepted; it must be an absolute path"),

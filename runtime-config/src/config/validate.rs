@@ -75,6 +75,7 @@ pub(super) fn validate(file: &wire::File, document: &Document<'_>) -> Result<Con
         memory_scaling: MemoryScaling::new(file.memory_scaling).ok_or_else(|| {
             check.error("memory_scaling", &file.memory_scaling.to_string(), "a number from 1.0 to 16.0".to_owned())
         })?,
+        pinned_memory: check.memory("pinned_memory", &file.pinned_memory)?,
         hami: check.hami(&file.hami)?,
     })
 }
@@ -168,10 +169,12 @@ impl Check<'_> {
         })
     }
 
+    fn memory(&self, key: &str, value: &str) -> Result<MemoryLimit, ConfigError> {
+        value.parse().map_err(|_| self.error(key, &format!("{value:?}"), "\"6GiB\" or \"40%\"".into()))
+    }
+
     fn default_share(&self, share: &wire::DefaultShare) -> Result<DefaultShare, ConfigError> {
-        let memory: MemoryLimit = share.memory.parse().map_err(|_| {
-            self.error("default_share.memory", &format!("{:?}", share.memory), "\"6GiB\" or \"40%\"".into())
-        })?;
+        let memory = self.memory("default_share.memory", &share.memory)?;
         let compute = match share.compute.as_str() {
             "none" => ComputeShare::Unlimited,
             other => {

@@ -31,7 +31,7 @@ pub use requirement::{Platform, UnsatisfiedRequirement};
 pub use selector::{DeviceSelector, ParseSelectorError, PciBusId};
 pub use source::{NvidiaHook, PresentNodes, Privileges, Source};
 
-use crate::units::{Percent, Weight};
+use crate::units::{Bytes, Percent, Weight};
 
 /// What the spec of one container says about GPUs.
 #[derive(Debug, Clone, PartialEq)]
@@ -103,6 +103,9 @@ pub struct GpuRequest {
     pub pod: Option<PodContainer>,
     /// Who runs first on a card that is contended.
     pub priority: Priority,
+    /// Host memory that the driver may pin for it; `None`: the most that the node gives without being asked.
+    #[serde(default)]
+    pub pinned_memory: Option<Bytes>,
     /// What happens to a program that asks for more memory than it was granted.
     pub over_memory: OverMemory,
     /// Program in the container that runs before an over-memory kill.

@@ -16,7 +16,11 @@ use super::{
     statements::Statements,
     terms::Terms,
 };
-use crate::{config::Config, request::DriverCapabilities, units::Weight};
+use crate::{
+    config::{Config, WholeCards},
+    request::DriverCapabilities,
+    units::{Bytes, Weight},
+};
 
 /// Names and values of all variables and annotations that ask for something, in bytes. NVIDIA's images have some 4000.
 const LONGEST_REQUEST: usize = 64 << 10;
@@ -108,6 +112,7 @@ impl Spoken<'_> {
             Share::Exclusive | Share::Monitor => None,
         };
         self.refuse_what_cannot_hold(&share, &terms, &cards, &mut warnings)?;
+        let pinned_memory = self.pinned_memory(&share, &mut terms);
         let names_mig = cards.cards.mig_device().is_some();
         let requirements = nvidia::requirements(source, env, namer, self.config)?;
         let extras = nvidia::extras(source, env, names_mig)?;
@@ -124,6 +129,7 @@ impl Spoken<'_> {
             group: terms.group,
             pod: None,
             priority: terms.priority,
+            pinned_memory,
             over_memory: terms.over_memory,
             oom_script: terms.oom_script.map(|(script, _)| script),
             live_update: terms.live_update,
@@ -195,6 +201,24 @@ impl Spoken<'_> {
             fits(&compute, count, terms.compute_said.as_ref().unwrap_or(&terms.said))?;
         }
         Ok(Share::Part { memory: terms.memory.clone(), compute, isolation })
+    }
+
+    /// Only a mediator holds a container to it.
+    fn pinned_memory(&self, share: &Share, terms: &mut Terms) -> Option<Bytes> {
+        let is_mediated = match share {
+            Share::Part { .. } => true,
+            Share::Exclusive => self.config.whole_cards == WholeCards::Mediated,
+            Share::Monitor => false,
+        };
+        let asked = terms.pinned_memory?;
+        if !is_mediated {
+            let warning = format!(
+                "{asked} of pinned memory asked, without effect: the container's driver calls are not mediated"
+            );
+            terms.warnings.push(warning);
+            return None;
+        }
+        Some(asked)
     }
 
     /// What said that there is no card.

@@ -6,6 +6,7 @@ use super::{
     CardPolicy, ComputeShare, Isolation, MemoryLimit, OverMemory, PerCard, Placement, Priority, RequestError,
     error::Said,
 };
+use crate::units::Bytes;
 
 /// The limits and wishes of one language.
 #[derive(Debug, Clone)]
@@ -23,6 +24,7 @@ pub(crate) struct Terms {
     pub(crate) policy: Option<(CardPolicy, Said)>,
     /// The policy that weights need where none is named.
     pub(crate) policy_of_weights: Option<CardPolicy>,
+    pub(crate) pinned_memory: Option<Bytes>,
     pub(crate) over_memory: OverMemory,
     pub(crate) oom_script: Option<(PathBuf, Said)>,
     pub(crate) priority: Priority,
@@ -44,6 +46,7 @@ impl Terms {
             isolation: None,
             policy: None,
             policy_of_weights: None,
+            pinned_memory: None,
             over_memory: OverMemory::Deny,
             oom_script: None,
             priority: Priority::High,
@@ -84,6 +87,7 @@ impl Terms {
             )),
             policy,
             policy_of_weights: foreign.policy_of_weights.or(self.policy_of_weights),
+            pinned_memory: self.pinned_memory.or(foreign.pinned_memory),
             over_memory: stricter_over_memory(self.over_memory, foreign.over_memory),
             oom_script,
             priority: lower_priority(self.priority, foreign.priority),

@@ -79,6 +79,9 @@ pub(crate) fn summary(request: &GpuRequest) -> String {
     if request.over_memory == OverMemory::Kill {
         text.push_str(" kill");
     }
+    if let Some(amount) = request.pinned_memory {
+        write!(text, " pinned:{amount}").unwrap();
+    }
     if let Some(script) = &request.oom_script {
         write!(text, " script:{}", script.display()).unwrap();
     }

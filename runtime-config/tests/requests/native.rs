@@ -40,8 +40,25 @@ fn variables() {
                 "any 1 mem 6GiB time free kill script:/oom",
             ),
             (&["EGPU_MEMORY=6GiB", "EGPU_OOM=deny"], "any 1 mem 6GiB time free"),
+            (&["EGPU_MEMORY=6GiB", "EGPU_PINNED_MEMORY=32GiB"], "any 1 mem 6GiB time free pinned:32GiB"),
         ],
     );
+}
+
+#[test]
+fn pinned_memory_without_effect_is_told_of() {
+    let asked = |variables: &[&str], config: &str| {
+        let variables = [&["EGPU_PINNED_MEMORY=1GiB"], variables].concat();
+        match parse(&source(&variables), &Config::from_toml(config, "test").unwrap()) {
+            Ok(ContainerRequest::Gpu(request)) => (request.pinned_memory.is_some(), request.warnings.len()),
+            other => panic!("{other:?}"),
+        }
+    };
+    let utility = &["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=utility"];
+    assert_eq!(asked(&["EGPU_MEMORY=1GiB"], ""), (true, 0));
+    assert_eq!(asked(&["EGPU_CARDS=1"], ""), (false, 1));
+    assert_eq!(asked(&["EGPU_CARDS=1"], "whole_cards = 'mediated'"), (true, 0));
+    assert_eq!(asked(utility, "whole_cards = 'mediated'"), (false, 1));
 }
 
 #[test]
@@ -207,6 +224,10 @@ fn refusals() {
                 "refused: EGPU_OOM_SCRIPT=oom is not accepted: it must be an absolute path",
             ),
             (&["EGPU_CARDS=1", "EGPU_GROUP="], "refused: EGPU_GROUP= is"),
+            (
+                &["EGPU_MEMORY=1GiB", "EGPU_PINNED_MEMORY=40%"],
+                "refused: EGPU_PINNED_MEMORY=40% is not accepted: it must be an amount such as 8GiB",
+            ),
         ],
     );
 }

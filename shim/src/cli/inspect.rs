@@ -164,8 +164,17 @@ fn time(card: &CardStatus) -> String {
 fn used(usage: &Usage) -> Vec<(&'static str, String)> {
     let cards = usage.cards.iter().map(|card| {
         let (used, limit, peak) = (card.used.whole_mib(), card.limit.whole_mib(), card.peak.whole_mib());
-        ("used", format!("{}: {used}MiB / {limit}MiB, at most {peak}MiB so far", card.uuid))
+        let channels = match card.channels_limit {
+            // An older mediator does not tell.
+            0 => String::new(),
+            limit => format!("; {} of {limit} channels", card.channels_used),
+        };
+        ("used", format!("{}: {used}MiB / {limit}MiB, at most {peak}MiB so far{channels}", card.uuid))
     });
+    let (pinned, pinned_limit) =
+        (usage.pinned_memory_used_bytes.whole_mib(), usage.pinned_memory_limit_bytes.whole_mib());
+    let pinned =
+        (pinned_limit > 0).then(|| ("pinned memory", format!("{pinned}MiB / {pinned_limit}MiB of the host's")));
     let processes = usage.processes.iter().map(|process| {
         let on_card = |(uuid, used): &(String, runtime_config::Bytes)| format!("{}MiB of {uuid}", used.whole_mib());
         let cards: Vec<String> = process.cards.iter().map(on_card).collect();
@@ -177,7 +186,7 @@ fn used(usage: &Usage) -> Vec<(&'static str, String)> {
         "{calls} calls, {denials} refused for want of memory, {kills} kills, unknown: {unknown_passed} passed and \
          {unknown_refused} refused"
     );
-    cards.chain(processes).chain([("driver calls", counts)]).collect()
+    cards.chain(pinned).chain(processes).chain([("driver calls", counts)]).collect()
 }
 
 fn card(grant: &CardGrant) -> String {
@@ -209,6 +218,9 @@ fn card(grant: &CardGrant) -> String {
 
 #[cfg(test)]
 mod tests {
+    use nvidia_glue::usage::CardUsage;
+    use runtime_config::Bytes;
+
     use super::*;
     use crate::cli::{Exit, test_support};
 
@@ -253,12 +265,29 @@ mod tests {
     #[test]
     fn the_text_says_what_was_asked_and_granted() {
         let node = test_support::node();
-        let usage = Usage { denials: 3, calls: 400, ..Usage::default() };
+        let cards = vec![CardUsage {
+            uuid: "GPU-a".to_owned(),
+            used: Bytes(64 << 20),
+            limit: Bytes(3276 << 20),
+            peak: Bytes(70 << 20),
+            channels_used: 20,
+            channels_limit: 512,
+        }];
+        let usage = Usage {
+            cards,
+            pinned_memory_used_bytes: Bytes(70 << 20),
+            pinned_memory_limit_bytes: Bytes(16 << 30),
+            denials: 3,
+            calls: 400,
+            ..Usage::default()
+        };
         let text = text(&Inspected::new(&node.records[0], Some(usage), &node.schedules));
         for line in [
             "container        default/training\n",
             "asked            EGPU=POLICY=0",
             "mediator         -\n",
+            "used             GPU-a: 64MiB / 3276MiB, at most 70MiB so far; 20 of 512 channels\n",
+            "pinned memory    70MiB / 16384MiB of the host's\n",
             "driver calls     400 calls, 3 refused for want of memory, 0 kills",
             "3276MiB of memory, 10% of its time, policy fixed, held by its mediator, its time by windows",
             ": 0.0 to 10.0 of every 100.0 ms, 10.0% of its time, 3276MiB of memory\n",

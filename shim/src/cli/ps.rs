@@ -249,6 +249,8 @@ mod tests {
             used: Bytes(100 * Bytes::MIB),
             limit: record.cards[0].memory,
             peak: Bytes(200 * Bytes::MIB),
+            channels_used: 20,
+            channels_limit: 512,
         };
         let process = ProcessUsage {
             pid: 4720,

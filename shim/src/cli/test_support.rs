@@ -35,6 +35,8 @@ pub(super) fn node() -> Node {
         enforcement: Enforcement::Mediated,
         compute_by: ComputeEnforcement::Windows,
         window_loss_us: 0,
+        channels: None,
+        pinned_memory: None,
     };
     let whole = CardGrant {
         index: 1,

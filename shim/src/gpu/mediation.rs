@@ -72,6 +72,7 @@ pub(super) fn mediation(
             .iter()
             .filter_map(|grant| card(grant, inventory, is_limited, config.hard_caps_unavailable))
             .collect(),
+        pinned_memory: record.pinned_memory(),
         over_memory: over_memory(record),
         reconcile_period_ms: u64::try_from(config.reconcile_period.as_millis()).unwrap_or(u64::MAX),
         usage_file,
@@ -115,6 +116,7 @@ fn card(
         minor: card.minor,
         pci: card.pci,
         limit: if is_whole { card.memory } else { grant.memory },
+        channels: grant.channels.unwrap_or_default(),
         monitored,
         whole: is_whole,
         model: card.model.clone(),

@@ -30,6 +30,8 @@ pub struct Setup {
     pub pass_unknown_driver: bool,
     /// What was granted, in the container's order.
     pub cards: Vec<MediatedCard>,
+    /// Host memory that the driver may pin for it.
+    pub pinned_memory: Bytes,
     /// What happens to a process that asks for more.
     pub over_memory: OverMemory,
     /// How often accounts are compared with the driver's, milliseconds; at least 1.
@@ -81,6 +83,8 @@ pub struct MediatedCard {
     pub pci: PciBusId,
     /// Bytes that the container may have.
     pub limit: Bytes,
+    /// Channels that it may have.
+    pub channels: u32,
     /// It only looks at the card, and sees all of it.
     pub monitored: bool,
     /// It has the card without a quota, and sees all of it.
@@ -111,12 +115,14 @@ impl Setup {
             minor: card.minor,
             pci: card.pci,
             memory_limit: card.limit.floor_to_kib(),
+            channels: card.channels,
             monitored: card.monitored,
             whole: card.whole,
             model: card.model,
         });
         SessionSetup {
             cards: cards.collect(),
+            pinned_memory: self.pinned_memory,
             release,
             pass_unknown_driver: self.pass_unknown_driver,
             driver,

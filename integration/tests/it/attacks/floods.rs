@@ -100,9 +100,8 @@ fn objects(node: &Node) {
 /// (`nvidia-glue/src/mediate/host_mappings.rs`): the driver keeps it so long, freed or not.
 fn pinned(node: &Node) {
     let neighbour = Neighbour::new(node);
-    let bound = host_memory_bound();
-    let most = (2 * bound / MIB).to_string();
-    let mut container = attacker(node, &["pin", "64", &most]).stdin().start().unwrap();
+    let mut container = attacker(node, &["pin", "64", "65536"]).stdin().start().unwrap();
+    let bound = pinned_memory_limit(node);
     let pinned = container.stdio.value("pinned").cast_unsigned();
     assert_eq!((container.stdio.value("mapped"), container.stdio.value("status")), (0, OUT_OF_MEMORY));
     assert!(pinned <= bound && pinned + 64 * MIB > bound, "{} MiB of {}", pinned / MIB, bound / MIB);
@@ -118,24 +117,38 @@ fn pinned(node: &Node) {
     }
 }
 
-/// Defence: memory that was mapped counts for as long as something lives that was pinned meanwhile (`nvidia-glue/src/account/pins.rs`). What may
-/// be kept so has a bound of its own, as large as the other.
+/// Defence: memory that was mapped counts for as long as something lives that was pinned meanwhile (`nvidia-glue/src/account/pins.rs`), and in
+/// the same bound.
 fn pinned_while_mapped(node: &Node) {
     let neighbour = Neighbour::new(node);
-    let bound = host_memory_bound();
-    let most = (4 * bound / MIB).to_string();
-    let container = attacker(node, &["pin-mapped", "256", &most]).start().unwrap();
+    let container = attacker(node, &["pin-mapped", "256", "65536"]).start().unwrap();
+    let bound = pinned_memory_limit(node);
     assert_eq!(container.stdio.value("registered"), 0);
     let kept = container.stdio.value("kept").cast_unsigned();
     assert_eq!(container.stdio.value("status"), OUT_OF_MEMORY, "after {} MiB", kept / MIB);
-    assert!(kept <= 2 * bound, "{} MiB of {}", kept / MIB, bound / MIB);
+    assert!(kept <= bound, "{} MiB of {}", kept / MIB, bound / MIB);
     assert_eq!(container.stdio.value("again"), 0, "what was let go of is to be had again");
     neighbour.and_quota_holds();
     neighbour.end(container);
 }
 
-/// What the driver may make on the host for one container: a quarter of the machine's memory, and 16 GiB at the most.
-fn host_memory_bound() -> u64 {
+/// What the driver may make on the host for the attacker.
+#[track_caller]
+fn pinned_memory_limit(node: &Node) -> u64 {
+    told(node, "attacker")["pinned_memory_limit_bytes"].as_u64().unwrap()
+}
+
+/// What a container's mediator says that it has, and may have.
+#[track_caller]
+pub(super) fn told(node: &Node, id: &str) -> serde_json::Value {
+    eventually("its mediator tells", || {
+        let usage = node.egpu_json(&["inspect", id])["usage"].clone();
+        (usage["pinned_memory_limit_bytes"].as_u64() > Some(0)).then_some(usage)
+    })
+}
+
+/// The most for one that asks for no number: a quarter of the machine's memory, and 16 GiB at the most.
+pub(super) fn unasked_bound() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap();
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
     let total: u64 = total.expect("how much memory there is");

@@ -9,6 +9,7 @@ mod clients;
 mod escapes;
 mod files;
 mod floods;
+mod floors;
 mod frames;
 mod hidden;
 mod pods;
@@ -34,6 +35,7 @@ pub(crate) fn cases() -> Vec<Case> {
         escapes::cases(),
         files::cases(),
         floods::cases(),
+        floors::cases(),
         frames::cases(),
         hidden::cases(),
         pods::cases(),

@@ -11,7 +11,7 @@ mod sharing;
 
 /// What the model needs, under the names that it has outside too.
 mod api {
-    pub(super) use super::super::*;
+    pub(super) use super::{super::*, CHANNEL, GROUP};
     pub(super) use crate::{
         mediate::Pid,
         rm::{
@@ -35,6 +35,9 @@ use crate::{
 
 /// The card of most tests.
 const CARD: Card = Card(0);
+/// A channel group, and a channel that is in one.
+const GROUP: Kind = Kind::ChannelGroup(CARD);
+const CHANNEL: Kind = Kind::Channel { card: CARD, is_bare: false };
 /// The process of most tests.
 const PROCESS: Pid = Pid(100);
 /// The client of most tests.

@@ -73,8 +73,8 @@ fn freeing_what_is_not_known_changes_nothing() {
 fn dependants_go_too_but_memory_only_with_its_parents() {
     let mut accounts = accounts();
     make(&mut accounts, CLIENT, 1, Kind::AddressSpace);
-    make(&mut accounts, CLIENT, 2, Kind::ChannelGroup);
-    let channel = accounts.reserve(plain(Kind::Channel)).unwrap();
+    make(&mut accounts, CLIENT, 2, GROUP);
+    let channel = accounts.reserve(plain(CHANNEL)).unwrap();
     let on = [Handle(1), Handle(2), Handle(2), Handle(99)];
     accounts.commit(channel, Placement::under(CLIENT, Handle(3)).going_with(&on), None).unwrap();
     let memory = accounts.reserve(memory(mib(5))).unwrap();

@@ -2,7 +2,7 @@
 
 use proptest::{collection::vec, prelude::*};
 
-use super::{CLIENT, Handle, Kind, Placement, accounts, model::run, plain};
+use super::{CHANNEL, CLIENT, GROUP, Handle, Kind, Placement, accounts, model::run, plain};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
@@ -25,7 +25,7 @@ proptest! {
         let handle = |at: usize| if at == 0 { CLIENT } else { Handle(u32::try_from(at).unwrap()) };
         for (at, (parent, kind, dependency)) in (1..).zip(&objects) {
             // Nothing hangs from memory.
-            let kind = [Kind::Other, Kind::Other, Kind::Memory, Kind::Memory, Kind::ChannelGroup, Kind::Channel][usize::from(*kind)];
+            let kind = [Kind::Other, Kind::Other, Kind::Memory, Kind::Memory, GROUP, CHANNEL][usize::from(*kind)];
             let reservation = accounts.reserve(plain(kind)).unwrap();
             let dependencies = [handle(dependency.index(at))];
             let placement = Placement::under(handle(parent.index(at)), handle(at));

@@ -96,8 +96,8 @@ fn numbers_are_limited_reservations_included() {
     let too_many = |counted, limit| Refusal::TooMany { counted, limit };
     assert_eq!(accounts.reserve_client(PROCESS).unwrap_err(), too_many(Counted::Clients, 1));
     for (kind, counted, limit) in [
-        (Kind::ChannelGroup, Counted::ChannelGroups, 1),
-        (Kind::Channel, Counted::Channels, 2),
+        (GROUP, Counted::ChannelGroups, 1),
+        (CHANNEL, Counted::Channels, 2),
         (Kind::AddressSpace, Counted::AddressSpaces, 3),
         (Kind::Device(CARD), Counted::Devices, 4),
         (Kind::Event, Counted::Events, 6),
@@ -119,6 +119,34 @@ fn numbers_are_limited_reservations_included() {
         make(&mut accounts, CLIENT, 100 + limit, kind);
         assert_eq!(accounts.reserve_duplicate(name(100 + limit), CLIENT).is_err(), limit == 1);
     }
+}
+
+/// A card has so many numbers for channels, and as many for groups, of which a channel without one takes one, too.
+#[test]
+fn channels_are_limited_on_each_card_and_so_are_groups() {
+    let mut accounts = accounts_with(ObjectLimits { channels: 3, ..ObjectLimits::default() });
+    accounts.set_channel_limit(Card(1), 2).unwrap();
+    let bare = |card| Kind::Channel { card, is_bare: true };
+    let grouped = |card| Kind::Channel { card, is_bare: false };
+    let full = |accounts: &mut Accounts, kind, counted, limit| {
+        assert_eq!(accounts.reserve(plain(kind)).unwrap_err(), Refusal::TooMany { counted, limit });
+    };
+    make(&mut accounts, CLIENT, 1, Kind::ChannelGroup(CARD));
+    make(&mut accounts, CLIENT, 2, bare(CARD));
+    make(&mut accounts, CLIENT, 3, bare(CARD));
+    full(&mut accounts, Kind::ChannelGroup(CARD), Counted::ChannelGroups, 3);
+    full(&mut accounts, bare(CARD), Counted::ChannelGroups, 3);
+    make(&mut accounts, CLIENT, 4, grouped(CARD));
+    full(&mut accounts, grouped(CARD), Counted::Channels, 3);
+    assert_eq!([CARD, Card(1), Card(7)].map(|card| accounts.channels(card)), [(3, 3), (0, 2), (0, 0)]);
+    // The other card has its own, and one that is not granted none.
+    make(&mut accounts, CLIENT, 5, grouped(Card(1)));
+    make(&mut accounts, CLIENT, 6, bare(Card(1)));
+    full(&mut accounts, grouped(Card(1)), Counted::Channels, 2);
+    full(&mut accounts, grouped(Card(7)), Counted::Channels, 0);
+    accounts.free(CLIENT, Handle(2)).unwrap();
+    make(&mut accounts, CLIENT, 2, bare(CARD));
+    assert_eq!(accounts.set_channel_limit(Card(7), 1), Err(Refusal::UnknownCard(Card(7))));
 }
 
 /// What the card's firmware keeps is bounded on each card; memory, which it does not, is not bounded with it.
@@ -158,7 +186,7 @@ fn references_are_limited() {
 #[test]
 fn context_buffers_are_charged_to_their_group() {
     let mut accounts = accounts();
-    make(&mut accounts, CLIENT, 1, Kind::ChannelGroup);
+    make(&mut accounts, CLIENT, 1, GROUP);
     accounts.charge_context(name(1), CARD, mib(10)).unwrap();
     accounts.charge_context(name(1), CARD, mib(14)).unwrap();
     assert_eq!((used(&accounts), accounts.charged_clients()), (mib(14), vec![CLIENT]));
@@ -173,7 +201,7 @@ fn context_buffers_are_charged_to_their_group() {
         (3, Card(5), Refusal::UnknownCard(Card(5))),
     ] {
         if object == 3 {
-            make(&mut accounts, CLIENT, 3, Kind::ChannelGroup);
+            make(&mut accounts, CLIENT, 3, GROUP);
         }
         assert_eq!(accounts.charge_context(name(object), card, mib(1)), Err(refusal));
     }

@@ -18,6 +18,9 @@ pub(super) const GRAPHICS: u32 = 1;
 /// `NV_ERR_INVALID_POINTER`: parameters are missing.
 const INVALID_POINTER: Status = Status(0x3d);
 
+/// `NV_ERR_NO_FREE_FIFOS`: the card has no number for another channel.
+const NO_FREE_FIFOS: Status = Status(0x4f);
+
 /// `NV_MEMORY_ALLOCATION_PARAMS` (src/common/sdk/nvidia/inc/nvos.h): offsets and bits.
 const OWNER: usize = 0;
 const FLAGS: usize = 8;
@@ -131,7 +134,7 @@ fn channel(state: &State, place: Place, params: &[u8]) -> Result<Kind, Status> {
     };
     let card = place.card.and_then(|card| state.cards.get(card)).ok_or(INVALID_OBJECT_PARENT)?;
     let seat = card.engines.join((place.client, place.handle), &group, engine);
-    let seat = seat.map_err(|error| card.cannot_count(&error))?.ok_or(Status::INSUFFICIENT_RESOURCES)?;
+    let seat = seat.map_err(|error| card.cannot_count(&error))?.ok_or(NO_FREE_FIFOS)?;
     Ok(Kind::Channel { engine, seat, buffers: None, _userd: userd })
 }
 

@@ -79,8 +79,8 @@ fn it_can_have_nothing() {
         assert_eq!(program.uvm(uvm, 37, &mut gpu, 36), Err(Status::NO_MEMORY));
         assert_eq!(program.mmap(uvm, 0x7f00_0000_0000, 4096, 0x7f00_0000_0000), Answer::Errno(libc::ENOMEM));
         assert_eq!(program.create_range(uvm, 0x7000_0000, MIB), Err(refused));
-        // Memory of the host's is not the card's.
-        context.object(0x3e, &mut host_memory_params(MIB)).unwrap();
+        // Nor of the host's memory: the ledger counts none for it.
+        assert_eq!(context.object(0x3e, &mut host_memory_params(MIB)), Err(Status::NO_MEMORY));
     });
 }
 

@@ -121,6 +121,7 @@ impl Machine {
                 minor: card.minor,
                 pci: card.pci,
                 memory_limit: if limit == WHOLE { card.memory } else { Bytes(limit) },
+                channels: 512,
                 whole: limit == WHOLE,
                 monitored: limit == 0,
                 model: card.model.clone(),
@@ -128,6 +129,7 @@ impl Machine {
         };
         let setup = SessionSetup {
             cards: (0..).zip(cards).map(granted).collect(),
+            pinned_memory: Bytes(16 << 30),
             release,
             pass_unknown_driver,
             driver,

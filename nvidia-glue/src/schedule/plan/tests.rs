@@ -23,6 +23,8 @@ fn grant(card: usize, policy: CardPolicy, compute: ComputeShare) -> CardGrant {
         enforcement: Enforcement::Mediated,
         compute_by: ComputeEnforcement::Windows,
         window_loss_us: 0,
+        channels: None,
+        pinned_memory: None,
     }
 }
 

@@ -11,7 +11,7 @@ use super::super::{
 };
 use crate::{
     config::nearest,
-    units::{Percent, Weight},
+    units::{Bytes, Percent, Weight},
 };
 
 const ANNOTATION_PREFIX: &str = "egpu.io/";
@@ -23,7 +23,7 @@ const MAX_CARDS: u64 = 1024;
 const MAX_GROUP_LENGTH: usize = 253;
 
 /// Every key: the annotation's name after the prefix.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     CARDS,
     DEVICES,
     MEMORY,
@@ -32,6 +32,7 @@ const KEYS: [&str; 12] = [
     "policy",
     "placement",
     ISOLATION,
+    "pinned-memory",
     "oom",
     "oom-script",
     "priority",
@@ -266,6 +267,12 @@ fn read_wishes(source: &Source<'_, '_>, terms: &mut Terms) -> Result<(), Request
         let warning = "a low priority has no effect where a container has a part of the card's time to itself: it keeps that, and gets no more";
         terms.warnings.push(warning.to_owned());
     }
+    let amount = |statement: Statement<'_>| {
+        let amount =
+            statement.value.trim().parse::<Bytes>().ok().map(Bytes::floor_to_kib).filter(|amount| amount.0 > 0);
+        amount.ok_or_else(|| RequestError::invalid(statement, "an amount such as 8GiB (or MiB, KiB, B)"))
+    };
+    terms.pinned_memory = source.joined("pinned-memory", amount, Ord::min)?;
     let oom = [("deny", OverMemory::Deny), ("kill", OverMemory::Kill)];
     let over_memory = source.joined("oom", |statement| statement.word(&oom), stricter_over_memory)?;
     terms.over_memory = over_memory.unwrap_or_default();

@@ -183,6 +183,24 @@ fn of_containers(text: &mut Exposition, containers: &[Container<'_>]) {
     text.family(("egpu_container_driver_calls_total", Counter), "Driver calls.", told(|told| told.calls));
     let help = "Processes of the container that use the driver.";
     text.family(("egpu_container_processes", Gauge), help, told(|told| told.processes.len() as u64));
+    // Who only looks may have none, and an older mediator does not tell.
+    let pinned = |value: fn(&usage::Usage) -> u64| {
+        let limited = containers.iter().filter_map(|container| Some((container, container.told?)));
+        let limited = limited.filter(|(_, told)| told.pinned_memory_limit_bytes.0 > 0);
+        limited.map(move |(container, told)| (container.labels.clone(), value(told).into()))
+    };
+    let help = "Host memory that the driver may pin for the container.";
+    text.family(
+        ("egpu_container_pinned_memory_limit_bytes", Gauge),
+        help,
+        pinned(|told| told.pinned_memory_limit_bytes.0),
+    );
+    let help = "Host memory that the driver has pinned for the container, or keeps for what the container has pinned.";
+    text.family(
+        ("egpu_container_pinned_memory_used_bytes", Gauge),
+        help,
+        pinned(|told| told.pinned_memory_used_bytes.0),
+    );
 }
 
 fn share(record: &Record) -> &'static str {
@@ -245,6 +263,13 @@ fn memory(text: &mut Exposition, parts: &[Part<'_>]) {
     text.family(("egpu_container_memory_used_bytes", Gauge), "What the container has of the card's memory.", used);
     let peak = samples(parts, |part| part.told.map(|told| told.peak.0.into()));
     text.family(("egpu_container_memory_peak_bytes", Gauge), "The most that it ever had of it.", peak);
+    let channels = |part: &Part<'_>, value: fn(&CardUsage) -> u32| {
+        part.told.filter(|told| told.channels_limit > 0).map(|told| u64::from(value(told)).into())
+    };
+    let limit = samples(parts, move |part| channels(part, |told| told.channels_limit));
+    text.family(("egpu_container_channels_limit", Gauge), "Channels that the container may have of the card.", limit);
+    let used = samples(parts, move |part| channels(part, |told| told.channels_used));
+    text.family(("egpu_container_channels_used", Gauge), "Channels that the container has of the card.", used);
 }
 
 fn time(text: &mut Exposition, parts: &[Part<'_>]) {

@@ -119,14 +119,13 @@ impl Program<'_> {
         let mut object =
             Object { number, kind, client, handle, goes_with, memory, attached: Vec::new(), takes_context: false };
         // A channel in a group has its group's.
-        object.takes_context =
-            kind == Kind::ChannelGroup || kind == Kind::Channel && self.world.group_of(&object).is_none();
+        object.takes_context = kind == GROUP || kind == CHANNEL && self.world.group_of(&object).is_none();
         self.world.objects.push(object);
     }
 
     pub(super) fn make(&mut self) -> Option<()> {
         let (client, process) = (self.client()?, self.process()?);
-        let kind = [Kind::Other, Kind::ChannelGroup, Kind::Channel, Kind::AddressSpace][self.below(4)];
+        let kind = [Kind::Other, GROUP, CHANNEL, Kind::AddressSpace][self.below(4)];
         let (handle, parent, on) = (self.handle(), self.parent(client), self.parent(client));
         self.make_of(kind, (client, handle), process, [parent, on])
     }

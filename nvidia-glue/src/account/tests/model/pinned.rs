@@ -13,11 +13,11 @@ fn charged(length: u64) -> u64 {
 }
 
 impl Program<'_> {
-    /// Whether there is room for so much, with what pinned pages keep of the host beyond what they may.
+    /// Whether there is room for so much, with what pinned pages keep of the host.
     pub(super) fn fits(&mut self, card: u8, bytes: u64) -> bool {
         let usage = self.accounts.card(Card(card)).unwrap();
         let kept = if card == Card::HOST.0 { self.accounts.kept_by_pins().0 } else { 0 };
-        usage.used.0 + kept.saturating_sub(usage.limit.0) + bytes <= usage.limit.0
+        usage.used.0 + kept + bytes <= usage.limit.0
     }
 
     /// A call that is to pin memory of the program's: the kernel executes it at any time from then on, for more or less than was said.

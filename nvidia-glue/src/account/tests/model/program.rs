@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     api::{
-        Accounts, Bytes, Card, Hold, Kind, Layout, ManagedSync, Mapping, ObjectLimits, PageTableReservation,
+        Accounts, Bytes, CHANNEL, Card, GROUP, Hold, Kind, Layout, ManagedSync, Mapping, ObjectLimits, PageTableReservation,
         Reservation, UvmFile,
     },
     world::{Dma, File, PAGE, World},
@@ -218,7 +218,7 @@ impl Program<'_> {
             29 => self.mmap(),
             30 | 31 => self.execute_mmap(),
             32 => self.munmap(),
-            33 => self.context(Kind::ChannelGroup),
+            33 => self.context(GROUP),
             34 => self.set_limit(),
             35 => self.look(),
             36 => self.tell_look(),
@@ -237,7 +237,7 @@ impl Program<'_> {
             248..=250 => self.register_channel(),
             251 | 252 => self.make_channel().and_then(|()| self.register_channel()),
             253 => self.unregister_channel(),
-            254 | 255 => self.context(Kind::Channel),
+            254 | 255 => self.context(CHANNEL),
             236 => self.pin(),
             237 => self.pin().and_then(|()| self.settle_pin()),
             238 => self.settle_pin(),
@@ -295,8 +295,8 @@ impl Program<'_> {
         assert!(!is_exact || registered == self.world.registrations.len());
         for (said, kind) in [
             (counts.objects, None),
-            (counts.channel_groups, Some(Kind::ChannelGroup)),
-            (counts.channels, Some(Kind::Channel)),
+            (counts.channel_groups, Some(GROUP)),
+            (counts.channels, Some(CHANNEL)),
             (counts.address_spaces, Some(Kind::AddressSpace)),
             (counts.pinned, Some(Kind::Pinned)),
         ] {

@@ -9,9 +9,9 @@ use super::{
 impl Program<'_> {
     /// A channel in a group.
     pub(super) fn make_channel(&mut self) -> Option<()> {
-        let group = self.pick_of(Kind::ChannelGroup)?;
+        let group = self.pick_of(GROUP)?;
         let (handle, process) = (self.handle(), self.process()?);
-        self.make_of(Kind::Channel, (group.client, handle), process, [group.handle; 2])
+        self.make_of(CHANNEL, (group.client, handle), process, [group.handle; 2])
     }
 
     fn pick_of(&mut self, kind: Kind) -> Option<Object> {
@@ -21,7 +21,7 @@ impl Program<'_> {
 
     /// The driver registers it, unless it has one of that name, for better or worse.
     pub(super) fn register_channel(&mut self) -> Option<()> {
-        let (channel, file) = (self.pick_of(Kind::Channel)?, self.uvm()?);
+        let (channel, file) = (self.pick_of(CHANNEL)?, self.uvm()?);
         let choice = self.byte();
         if self.accounts.registration_fits().is_err() {
             assert!(self.accounts.counts().references >= LIMITS.references as usize);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    api::{FRAME, Kind, Layout},
+    api::{FRAME, GROUP, Kind, Layout},
     program::CARDS,
 };
 
@@ -158,7 +158,7 @@ impl World {
     /// The group that a channel is in.
     pub(super) fn group_of(&self, channel: &Object) -> Option<&Object> {
         let parent = channel.goes_with.first().and_then(|parent| self.find(channel.client, *parent));
-        parent.filter(|parent| parent.kind == Kind::ChannelGroup)
+        parent.filter(|parent| parent.kind == GROUP)
     }
 
     /// Frees an object (a client by its own handle) and what goes with it.

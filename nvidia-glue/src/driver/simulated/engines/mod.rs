@@ -40,8 +40,9 @@ use crate::{
     schedule::real_time_ns,
 };
 
-/// Tokens of a card's channels: as many as a run list has channels.
-const MOST_CHANNELS: u32 = 1 << 16;
+/// Numbers of a card's channels, which are their tokens: 2048 for all engines together, as up to Hopper, less those that the kernel has for
+/// itself (UVM two for each of eight copy engines, and four to scrub, copy and watch).
+const MOST_CHANNELS: u32 = 2048 - 20;
 
 /// Whose clock time goes by.
 #[derive(Debug, Clone)]

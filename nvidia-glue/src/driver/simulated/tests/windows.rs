@@ -40,6 +40,8 @@ fn turns(policy: CardPolicy, shares: &[ComputeShare], losses_us: &[u64]) -> Vec<
         enforcement: Enforcement::Mediated,
         compute_by: ComputeEnforcement::Windows,
         window_loss_us: *window_loss_us,
+        channels: None,
+        pinned_memory: None,
     };
     let grants: Vec<CardGrant> = shares.iter().zip(losses_us).map(grant).collect();
     let names: Vec<String> = (0..grants.len()).map(|number| number.to_string()).collect();
