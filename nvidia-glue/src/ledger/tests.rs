@@ -5,5 +5,6 @@ mod crash;
 mod orphans;
 mod properties;
 mod race;
+mod refusals;
 mod timetable;
 mod vendor;
