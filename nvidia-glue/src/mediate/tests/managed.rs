@@ -67,9 +67,9 @@ fn a_file_is_not_given_up_and_mapped_at_once() {
     let kept = lock(&session.files).all_uvm().remove(0);
     session.end_uvm_file(&kept, false);
     assert!(lock(&session.files).knows_uvm(kept.id), "what is mapped keeps it");
-    let reservation = lock(&session.accounts).reserve_managed(program.pid, Bytes(MIB)).unwrap();
+    let reservation = lock(&session.accounts).reserve_managed(program.pid, AT + MIB, Bytes(MIB)).unwrap();
     session.end_uvm_file(&kept, true);
-    let mapped = session.commit_mapping(kept.id, reservation, (Mm(1), 7, AT + MIB));
+    let mapped = session.commit_mapping(kept.id, reservation, (Mm(1), 7));
     assert!(matches!(mapped, Err(End::Errno(libc::EBADF))));
     assert_eq!(container.used(0), MIB);
 }
