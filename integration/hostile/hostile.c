@@ -124,7 +124,7 @@ static const struct {
     {"own-table", attack_own_table}, {"mknod", attack_mknod}, {"user-namespace", attack_user_namespace},
     {"listener", attack_listener}, {"block", attack_block}, {"fuse", attack_fuse}, {"stopped", attack_stopped}, {"signals", attack_signals},
     {"recycled", attack_recycled}, {"pin", attack_pin}, {"pin-mapped", attack_pin_mapped},
-    {"race-pin", attack_race_pin}, {"managed", attack_managed}, {"grow", attack_grow},
+    {"race-pin", attack_race_pin}, {"managed", attack_managed}, {"grow", attack_grow}, {"remap", attack_remap},
     {"leaderless", attack_leaderless}, {"deep", attack_deep}, {"unified", attack_unified}, {"ice", attack_ice},
     {"sharer", attack_sharer}, {"hop", attack_hop}, {"leap", attack_leap}, {"idle", attack_idle}, {"mask", attack_mask}, {"masked", attack_masked}, {"slow", attack_slow},
 };

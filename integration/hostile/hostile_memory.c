@@ -81,6 +81,21 @@ static void attack_grow(char **a) {
     for (;;) pause();
 }
 
+/* remap MIB: managed memory that is moved, and mapped where it is then by remap_file_pages: no mmap is called for that. */
+static void attack_remap(char **a) {
+    struct session s = begin();
+    (void)s;
+    int uvm = xopen("/dev/nvidia-uvm");
+    uint64_t size = number(a, 0, 256) * MIB, from = 0x200000000000ull, to = 0x210000000000ull;
+    say("initialize", initialize(uvm));
+    void *at = mmap((void *)from, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, uvm, from);
+    say("mapped", at == MAP_FAILED ? -errno : 0);
+    at = mremap(at, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)to);
+    say("moved", at == MAP_FAILED ? -errno : 0);
+    say("remapped", syscall(SYS_remap_file_pages, to, size, 0, to / 4096, 0) < 0 ? -errno : 0);
+    for (;;) pause();
+}
+
 /* sharer MIB UNPLACED: managed memory that is charged to nobody, in an address space whose first process makes no driver call. */
 static int sharer_fd, sharer_uvm, sharer_plain;
 static void *sharer_swap(void *nothing) {

@@ -22,6 +22,9 @@ const SPEC: &str = "config.json";
 /// Labels that name the group of containers which share a shim, the stronger one first, as in containerd's own shim.
 const GROUP_LABELS: [&str; 2] = ["io.containerd.runc.v2.group", "io.kubernetes.cri.sandbox-id"];
 
+/// containerd's CRI plugin sets annotations with this prefix, and nobody in the pod can.
+const CRI_ANNOTATIONS: &str = "io.kubernetes.cri.";
+
 /// Why something in the bundle could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
@@ -204,6 +207,11 @@ impl SpecView {
         GROUP_LABELS.iter().find_map(|label| self.annotations.get(*label)).map_or(id, String::as_str)
     }
 
+    /// It is a pod's, as a kubelet makes them: who reads of it may be none of the node's.
+    pub fn is_in_pod(&self) -> bool {
+        self.annotations.keys().any(|name| name.starts_with(CRI_ANNOTATIONS))
+    }
+
     /// `linux.cgroupsPath`.
     pub fn cgroups_path(&self) -> Option<&Path> {
         self.linux.as_ref()?.cgroups_path.as_deref()
@@ -281,11 +289,11 @@ mod tests {
         assert_eq!(spec.console_size(), Some(ConsoleSize { height: 24, width: 80 }));
         assert_eq!(spec.cgroups_path(), Some(Path::new("/a/b")));
         assert_eq!(spec.group("c1"), "pod");
-        assert!(spec.has_own_pid_namespace());
+        assert!(spec.has_own_pid_namespace() && spec.is_in_pod());
 
         let empty: SpecView = serde_json::from_str("{}").unwrap();
         assert_eq!(empty.group("c1"), "c1");
-        assert!(!empty.has_own_pid_namespace());
+        assert!(!empty.has_own_pid_namespace() && !empty.is_in_pod());
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("pods::annotations_of_the_pod", annotations_of_the_pod),
         Case::egpu("pods::containers_have_grants_of_their_own", containers_have_grants_of_their_own),
         Case::egpu("pods::environment_is_tightened_by_annotations", environment_is_tightened_by_annotations),
+        Case::egpu("pods::a_refusal_says_nothing_of_neighbours", a_refusal_says_nothing_of_neighbours)
+            .only_simulated("sizes are those of the simulated cards"),
     ];
     cases.into_iter().map(|case| case.on(Setup::cri)).collect()
 }
@@ -143,4 +145,30 @@ fn environment_is_tightened_by_annotations(node: &Node) {
     let container = pod.start("a", &PodContainerConfig { env, ..sleeping() }).unwrap();
     assert_eq!(node.grant(&container.id).expect("a grant").memory_mib(), [2048]);
     pod.remove();
+}
+
+fn a_refusal_says_nothing_of_neighbours(node: &Node) {
+    let ask = |memory| [("EGPU_DEVICES", "0"), ("EGPU_MEMORY", memory), ("EGPU_COMPUTE", "17%")];
+    let (first, second, too_much) = (ask("9001MiB"), ask("7003MiB"), ask("20GiB"));
+    let neighbours = node.pod("neighbours", &[]).unwrap();
+    let first = neighbours.start("first", &PodContainerConfig { env: &first, ..sleeping() }).unwrap();
+    let second = neighbours.start("second", &PodContainerConfig { env: &second, ..sleeping() }).unwrap();
+
+    let pod = node.pod("p", &[]).unwrap();
+    let told = pod.start("a", &PodContainerConfig { env: &too_much, ..sleeping() }).unwrap_err().message().to_owned();
+    for part in ["20GiB of memory asked", "16764MiB of 32GiB of memory", "66% of its time", "8 of 10 places"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    for secret in [first.id.as_str(), second.id.as_str(), "9001MiB", "7003MiB"] {
+        assert!(!told.contains(secret), "{secret}: {told}");
+    }
+    // Whoever has the node reads it all.
+    let events = node.egpu_json(&["events", "--kind", "refused"]).to_string();
+    let log = node.decision_log();
+    let as_administrator = node.container("plain").envs(&too_much).create().unwrap_err().to_string();
+    for text in [events, log, as_administrator] {
+        assert!(text.contains(&first.id) && text.contains("7003MiB"), "{text}");
+    }
+    pod.remove();
+    neighbours.remove();
 }

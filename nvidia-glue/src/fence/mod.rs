@@ -87,6 +87,7 @@ impl Arch {
                     old_mmap: None,
                     prctl: 157,
                     personality: 135,
+                    remap_file_pages: 216,
                 },
                 Entry {
                     audit_arch: 0x4000_0003,
@@ -95,10 +96,19 @@ impl Arch {
                     old_mmap: Some(90),
                     prctl: 172,
                     personality: 136,
+                    remap_file_pages: 257,
                 },
             ],
             Self::Aarch64 => &[
-                Entry { audit_arch: 0xc000_00b7, ioctl: &[29], mmap: 222, old_mmap: None, prctl: 167, personality: 92 },
+                Entry {
+                    audit_arch: 0xc000_00b7,
+                    ioctl: &[29],
+                    mmap: 222,
+                    old_mmap: None,
+                    prctl: 167,
+                    personality: 92,
+                    remap_file_pages: 234,
+                },
                 Entry {
                     audit_arch: 0x4000_0028,
                     ioctl: &[54],
@@ -106,6 +116,7 @@ impl Arch {
                     old_mmap: None,
                     prctl: 172,
                     personality: 136,
+                    remap_file_pages: 253,
                 },
             ],
         }
@@ -149,6 +160,7 @@ struct Entry {
     old_mmap: Option<u32>,
     prctl: u32,
     personality: u32,
+    remap_file_pages: u32,
 }
 
 /// `__AUDIT_ARCH_64BIT`.
@@ -187,7 +199,8 @@ const SECCOMP_RET_ALLOW: u32 = 0x7fff_0000;
 ///
 /// A filter that notifies also does so for shared mappings of files at a non-zero offset: that is how managed memory is made
 /// (`uvm_mmap()` wants the offset to equal the address), and no ioctl tells of it before. The old mmap of i386, which no C
-/// library of the last twenty years uses, does not exist then. Nor may a program say where its memory begins (`PR_SET_MM`), or have it begin
+/// library of the last twenty years uses, does not exist then, nor does `remap_file_pages`, which maps a file anew without a call of mmap and which
+/// the kernel has only emulated since 4.0. Nor may a program say where its memory begins (`PR_SET_MM`), or have it begin
 /// where it always does (`ADDR_NO_RANDOMIZE`): by that the mediator tells a program from the one that its process executes next.
 ///
 /// An entry that `arch` does not have kills the process: no such kernel exists today, and a new one must not be a hole.
@@ -216,9 +229,8 @@ pub fn program(arch: Arch, driver_call: Action) -> Vec<BpfInstruction> {
 /// Shared mappings of files. Falls through, with the number still loaded, for other calls.
 fn mappings(entry: &Entry, section: &mut Assembler) {
     const ENOSYS: u16 = 38;
-    if let Some(old_mmap) = entry.old_mmap {
-        section.if_any(&[old_mmap], Action::Errno(ENOSYS).return_value());
-    }
+    let absent: Vec<u32> = entry.old_mmap.into_iter().chain([entry.remap_file_pages]).collect();
+    section.if_any(&absent, Action::Errno(ENOSYS).return_value());
     let notify = Action::UserNotification.return_value();
     let mut mmap = Assembler::default();
     mmap.load(OFFSET_MMAP_FLAGS);

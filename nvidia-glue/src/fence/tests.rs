@@ -261,6 +261,22 @@ fn beside_a_listener_no_program_says_where_its_memory_begins() {
     }
 }
 
+/// A mapping of the UVM file that was moved could become managed memory by it, and no mmap would tell.
+#[test]
+fn beside_a_listener_nothing_is_mapped_but_by_mmap() {
+    const ENOSYS: u32 = 0x0005_0000 | 38;
+    for (arch, audit, nr) in [
+        (Arch::X86_64, 0xc000_003e, 216),
+        (Arch::X86_64, 0xc000_003e, 216 | X32_BIT),
+        (Arch::X86_64, 0x4000_0003, 257),
+        (Arch::Aarch64, 0xc000_00b7, 234),
+        (Arch::Aarch64, 0x4000_0028, 253),
+    ] {
+        assert_eq!(run(&program(arch, Action::UserNotification), audit, nr, 0), ENOSYS, "{audit:#x}");
+        assert_eq!(run(&program(arch, Action::NOT_A_DRIVER), audit, nr, 0), ALLOW, "{audit:#x}");
+    }
+}
+
 #[test]
 fn a_listener_is_told_of_driver_calls_and_mappings_only() {
     for arch in [Arch::X86_64, Arch::Aarch64] {
@@ -289,6 +305,7 @@ fn the_native_entry_is_this_machines() {
     let number = |number: libc::c_long| u32::try_from(number).unwrap();
     let entry = &native.entries()[0];
     assert_eq!((entry.ioctl[0], entry.mmap), (number(libc::SYS_ioctl), number(libc::SYS_mmap)));
+    assert_eq!(entry.remap_file_pages, number(libc::SYS_remap_file_pages));
     let ioctl = i32::try_from(libc::SYS_ioctl).unwrap();
     assert_eq!(native.call(entry.audit_arch, ioctl), Some(NotifiedCall::Ioctl));
 }
@@ -313,7 +330,8 @@ fn of_all_numbers_only_the_tables_are_decided_about() {
                 let masked = nr & !X32_BIT;
                 let (is_ioctl, is_mmap) = (entry.ioctl.contains(&masked), entry.mmap == masked);
                 let is_old_mmap = arch == Arch::X86_64 && !is_64_bit && masked == 90;
-                let told = match (is_ioctl || is_mmap, is_old_mmap) {
+                let is_remap = entry.remap_file_pages == masked;
+                let told = match (is_ioctl || is_mmap, is_old_mmap || is_remap) {
                     (true, _) => NOTIFY,
                     (false, true) => 0x0005_0000 | 38,
                     (false, false) => ALLOW,

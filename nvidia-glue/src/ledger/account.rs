@@ -278,7 +278,7 @@ fn remedy(asked: Bytes, grantable: Bytes) -> &'static str {
     }
 }
 
-/// Why a card cannot give what was asked of it.
+/// Why a card cannot give what was asked of it. Pods read it: it says what the card has left, and nothing of any single other container.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Not enough memory.
@@ -361,10 +361,10 @@ pub enum Refusal {
     #[error("asked for whole, but parts of it are in use; ask for a share, or wait until its containers have ended")]
     InUse,
     /// Somebody has the whole card.
-    #[error("another container has the whole card; wait until it has ended")]
+    #[error("all of it is taken; use another card, or wait until it is free")]
     HeldWhole,
     /// Somebody has the MIG device.
-    #[error("MIG device {uuid} is held by another container; name another one, or wait until it has ended")]
+    #[error("MIG device {uuid} is taken; name another one, or wait until it is free")]
     MigHeld {
         /// The device.
         uuid: String,

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::{ContainerKey, account::Refusal, store::StoreError};
-use crate::select::SelectError;
+use super::{CardRoom, ContainerKey, account::Refusal, store::StoreError};
+use crate::{decision_log::chain, select::SelectError};
 
-/// Why a container is not admitted. Nothing of it is left in the ledger.
+/// Why a container is not admitted. Nothing of it is left in the ledger. The text and its causes name the containers that stand in the way;
+/// what a pod may read is [`AdmitError::for_pod`].
 #[derive(Debug, thiserror::Error)]
 pub enum AdmitError {
     /// The request is at fault, or does not fit this node. Nothing had been reserved.
@@ -17,7 +18,7 @@ pub enum AdmitError {
         source: SelectError,
     },
     /// A named card has no room.
-    #[error("{card} cannot give container {container} what it asked for: {asked}{holders}")]
+    #[error("{}{holders}", cannot_give(card, container, asked))]
     Card {
         /// Who asked.
         container: Box<ContainerKey>,
@@ -27,11 +28,13 @@ pub enum AdmitError {
         asked: String,
         /// Who has it; empty, or with its introduction.
         holders: String,
+        /// What it has left; `None` where a MIG device was asked for.
+        room: Option<CardRoom>,
         /// What is missing.
         source: Box<Refusal>,
     },
     /// egpu was to choose, and no card has room.
-    #[error("{} room for container {container}, which asked for {asked} on each card: {tried}", nowhere(*count))]
+    #[error("{}{}", no_room(*count, container, asked), by_reason(tried, TriedCard::full))]
     NoRoom {
         /// Who asked.
         container: Box<ContainerKey>,
@@ -39,8 +42,8 @@ pub enum AdmitError {
         count: usize,
         /// What was asked.
         asked: String,
-        /// Card by card, why not and who has it.
-        tried: String,
+        /// Card by card, why not.
+        tried: Vec<TriedCard>,
     },
     /// The cards have room, but the host has not.
     #[error("the node cannot give container {container} what it asked for")]
@@ -78,12 +81,63 @@ pub enum AdmitError {
     },
 }
 
+/// A card that has no room.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TriedCard {
+    /// Its index.
+    pub card: u32,
+    /// What is missing; `None` where it has room, but not together with the others.
+    pub why: Option<Refusal>,
+    /// Who has it; empty if nobody.
+    pub holders: String,
+    /// What it has left; `None` where a MIG device was asked for.
+    pub room: Option<CardRoom>,
+}
+
+impl TriedCard {
+    fn why(&self) -> String {
+        self.why.as_ref().map_or_else(|| "has room, but not together with the others".to_owned(), Refusal::to_string)
+    }
+
+    fn full(&self) -> String {
+        let why = self.why();
+        if self.holders.is_empty() { why } else { format!("{why} (held by {})", self.holders) }
+    }
+
+    fn for_pod(&self) -> String {
+        format!("{}{}", self.why(), free(self.room.as_ref()))
+    }
+}
+
+fn cannot_give(card: &str, container: &ContainerKey, asked: &str) -> String {
+    format!("{card} cannot give container {container} what it asked for: {asked}")
+}
+
 /// How a message begins that no set of `count` cards would do.
-fn nowhere(count: usize) -> String {
-    match count {
+fn no_room(count: usize, container: &ContainerKey, asked: &str) -> String {
+    let nowhere = match count {
         1 => "no card of this node has".to_owned(),
         count => format!("this node has no {count} cards that together have"),
+    };
+    format!("{nowhere} room for container {container}, which asked for {asked} on each card: ")
+}
+
+/// Cards of a node are often alike, and so is what is wrong with them.
+fn by_reason(tried: &[TriedCard], say: impl Fn(&TriedCard) -> String) -> String {
+    let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
+    for tried in tried {
+        let (why, card) = (say(tried), tried.card.to_string());
+        match reasons.iter_mut().find(|(other, _)| *other == why) {
+            Some((_, cards)) => cards.push(card),
+            None => reasons.push((why, vec![card])),
+        }
     }
+    let reasons: Vec<_> = reasons.iter().map(|(why, cards)| format!("card {}: {why}", cards.join(", "))).collect();
+    if reasons.is_empty() { "none can be chosen".to_owned() } else { reasons.join("; ") }
+}
+
+fn free(room: Option<&CardRoom>) -> String {
+    room.map(|room| format!(" (free: {room})")).unwrap_or_default()
 }
 
 /// For whoever must answer in terms of another protocol.
@@ -107,6 +161,22 @@ impl AdmitError {
             Self::Card { .. } | Self::NoRoom { .. } | Self::PinnedMemory { .. } => AdmitErrorKind::Exhausted,
             Self::AlreadyAdmitted { .. } => AdmitErrorKind::AlreadyExists,
             Self::Store { .. } => AdmitErrorKind::Internal,
+        }
+    }
+
+    /// The refusal as a pod may read it: what was asked for and what the cards have free, and nothing of who has the rest.
+    pub fn for_pod(&self) -> String {
+        match self {
+            Self::Card { container, card, asked, room, source, .. } => {
+                format!("{}: {source}{}", cannot_give(card, container, asked), free(room.as_ref()))
+            }
+            Self::NoRoom { container, count, asked, tried } => {
+                format!("{}{}", no_room(*count, container, asked), by_reason(tried, TriedCard::for_pod))
+            }
+            Self::AlreadyAdmitted { container, .. } => format!("container {container} has a grant already"),
+            // The cause may name another container's record.
+            Self::Store { .. } => format!("{self}; the node's log says why"),
+            Self::Invalid { .. } | Self::Cgroup { .. } => chain(self),
         }
     }
 }

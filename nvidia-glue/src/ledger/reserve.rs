@@ -1,7 +1,7 @@
 //! Reserving, card by card: which cards, whether they have room, whether a layout of windows exists.
 
 use super::{
-    Admission, AdmitError, CardGrant, ComputeEnforcement, ContainerKey, Ledger, Refusal,
+    Admission, AdmitError, CardGrant, CardRoom, ComputeEnforcement, ContainerKey, Ledger, Limits, Refusal, TriedCard,
     account::{CardSums, check},
     admit::small_quota_line,
     floors::{self, PinnedMemory},
@@ -66,7 +66,7 @@ fn reserve_chosen(
         let Some(card) = admission.inventory.cards.get(planned.card) else { continue };
         let (sums, limits) = (index.sums(&card.uuid), settings.limits(admission.limits, &card.uuid));
         if let Err(refusal) = check(card, &sums, &planned.ask, &limits) {
-            let error = card_error(locked, index, admission, (card, planned), refusal)?;
+            let error = card_error(locked, index, admission, (card, planned), (refusal, &limits))?;
             steps.push(refuse_line(admission.container, card, planned, &error));
             roll_back(&grants, admission.container, steps);
             return Err(error);
@@ -89,7 +89,8 @@ fn reserve_chosen(
         if let Some(planned) = chosen.last()
             && let Some(card) = admission.inventory.cards.get(planned.card)
         {
-            let error = card_error(locked, index, admission, (card, planned), refusal)?;
+            let limits = settings.limits(admission.limits, &card.uuid);
+            let error = card_error(locked, index, admission, (card, planned), (refusal, &limits))?;
             steps.push(refuse_line(admission.container, card, planned, &error));
             roll_back(&grants, admission.container, steps);
             return Err(error);
@@ -183,7 +184,7 @@ fn card_error(
     index: &mut Index,
     admission: &Admission<'_>,
     (card, planned): (&Card, &Planned),
-    refusal: Refusal,
+    (refusal, limits): (Refusal, &Limits),
 ) -> Result<AdmitError, AdmitError> {
     let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
     let holders = holders(index.holdings(locked, &card.uuid).map_err(failed)?);
@@ -192,6 +193,7 @@ fn card_error(
         card: card_name(card),
         asked: planned.ask.describe(),
         holders: holders.map(|names| format!("; it is held by {names}")).unwrap_or_default(),
+        room: room(card, &index.sums(&card.uuid), planned, limits),
         source: Box::new(refusal),
     })
 }
@@ -203,31 +205,29 @@ fn no_room(
     settings: &Settings,
     choices: &[Vec<Planned>],
 ) -> Result<AdmitError, StoreError> {
-    // (why not, which cards): cards of a node are often alike, and so is what is wrong with them.
-    let mut tried: Vec<(String, Vec<String>)> = Vec::new();
+    let mut tried = Vec::new();
     for planned in choices.first().into_iter().flatten() {
         let Some(card) = admission.inventory.cards.get(planned.card) else { continue };
-        let why =
-            match check(card, &index.sums(&card.uuid), &planned.ask, &settings.limits(admission.limits, &card.uuid)) {
-                Err(refusal) => refusal.to_string(),
-                Ok(()) => "has room, but not together with the others".to_owned(),
-            };
-        let holders = holders(index.holdings(locked, &card.uuid)?);
-        let held = holders.map(|names| format!(" (held by {names})")).unwrap_or_default();
-        let (why, index) = (format!("{why}{held}"), card.index.to_string());
-        match tried.iter_mut().find(|(other, _)| *other == why) {
-            Some((_, cards)) => cards.push(index),
-            None => tried.push((why, vec![index])),
-        }
+        let (sums, limits) = (index.sums(&card.uuid), settings.limits(admission.limits, &card.uuid));
+        tried.push(TriedCard {
+            card: card.index,
+            why: check(card, &sums, &planned.ask, &limits).err(),
+            holders: holders(index.holdings(locked, &card.uuid)?).unwrap_or_default(),
+            room: room(card, &sums, planned, &limits),
+        });
     }
-    let tried: Vec<String> = tried.iter().map(|(why, cards)| format!("card {}: {why}", cards.join(", "))).collect();
     let asked = choices.first().and_then(|asks| asks.first()).map(|planned| planned.ask.describe());
     Ok(AdmitError::NoRoom {
         container: Box::new(admission.container.clone()),
         count: choices.len(),
         asked: asked.unwrap_or_default(),
-        tried: if tried.is_empty() { "none can be chosen".to_owned() } else { tried.join("; ") },
+        tried,
     })
+}
+
+/// What the card has left of what was asked for.
+fn room(card: &Card, sums: &CardSums, planned: &Planned, limits: &Limits) -> Option<CardRoom> {
+    planned.ask.mig_uuid.is_none().then(|| CardRoom::of(card, sums, limits))
 }
 
 pub(super) fn holders(holdings: &[Holding]) -> Option<String> {

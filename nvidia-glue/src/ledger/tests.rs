@@ -6,5 +6,6 @@ mod floors;
 mod orphans;
 mod properties;
 mod race;
+mod refusals;
 mod timetable;
 mod vendor;

@@ -392,12 +392,12 @@ impl Session {
         if !caller.is_waiting() {
             return Err(CallerError::Gone.into());
         }
-        let reserved = self.reserve(pid, |accounts| accounts.reserve_managed(pid, Bytes(length)));
+        let reserved = self.reserve(pid, |accounts| accounts.reserve_managed(pid, offset, Bytes(length)));
         let reservation = reserved.map_err(|end| match end {
             End::Status(_) => End::Errno(libc::ENOMEM),
             end => end,
         })?;
-        self.commit_mapping(id, reservation, (memory, caller.thread(), offset))
+        self.commit_mapping(id, reservation, (memory, caller.thread()))
     }
 
     /// The kernel is about to map managed memory of a file at an address, for a thread: not one that was given up meanwhile.
@@ -405,7 +405,7 @@ impl Session {
         &self,
         id: UvmFile,
         reservation: ManagedReservation,
-        (memory, thread, at): (Mm, i32, u64),
+        (memory, thread): (Mm, i32),
     ) -> Result<Answer, End> {
         self.locks.with(&[Name::Uvm(id)], || {
             let is_known = lock(&self.files).knows_uvm(id);
@@ -414,7 +414,7 @@ impl Session {
                 accounts.cancel_managed(reservation);
                 return Err(End::Errno(libc::EBADF));
             }
-            accounts.commit_managed(reservation, memory, id, thread, at);
+            accounts.commit_managed(reservation, memory, id, thread);
             Ok(Answer::Continue)
         })
     }

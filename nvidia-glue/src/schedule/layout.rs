@@ -73,7 +73,7 @@ pub(super) struct Layout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoLayout {
     /// A share is too small for any period.
-    #[error("a share of {parts} of {PERIOD_PARTS} parts is shorter than 5 ms even in a period of 500 ms")]
+    #[error("a share would be shorter than 5 ms even in a period of 500 ms")]
     TooShort {
         /// The share.
         parts: u64,

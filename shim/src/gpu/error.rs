@@ -9,7 +9,7 @@ use nvidia_glue::{
 use runtime_config::{config::ConfigError, request::RequestError};
 use ttrpc::Code;
 
-use crate::helper::HelperError;
+use crate::{helper::HelperError, task::chain};
 
 /// See the module.
 #[derive(Debug, thiserror::Error)]
@@ -108,6 +108,30 @@ pub enum GpuError {
 }
 
 impl GpuError {
+    /// The error as a pod may read it: nothing of other containers. What the ledger's files are called names them.
+    pub fn for_pod(&self) -> String {
+        match self {
+            Self::Admit(refusal) => refusal.for_pod(),
+            Self::Ledger(_)
+            | Self::Bind(_)
+            | Self::Present(_)
+            | Self::WindowLosses(_)
+            | Self::WeightsOnly(_)
+            | Self::Release(_) => format!("{self}; the node's log says why"),
+            Self::Config(_)
+            | Self::Spec { .. }
+            | Self::Request { .. }
+            | Self::SeccompListener
+            | Self::PrivilegedExec { .. }
+            | Self::Inventory(_)
+            | Self::Process { .. }
+            | Self::Note { .. }
+            | Self::Inject(_)
+            | Self::Encode(_)
+            | Self::Ending => chain(self),
+        }
+    }
+
     /// What containerd is told.
     pub fn code(&self) -> Code {
         match self {

@@ -24,6 +24,7 @@ use super::device_filter::{self, DeviceFilterError};
 use super::fence::{self, Filter};
 use super::intermediate::{self, Place};
 use super::launch::{Launch, LaunchError, Launched};
+use super::proc_driver;
 use super::process::{self, AttributeError};
 use super::program::Program;
 use super::protocol::{Create, Delete, FailureKind};
@@ -218,6 +219,10 @@ fn run(
 ) -> Result<Created, CreateError> {
     let host = HostFacts::read();
     rules::spec(&mut json, create.systemd_cgroup, host)?;
+    // What is injected brings a copy of its own.
+    if create.fence && create.injection.is_none() {
+        proc_driver::hide(&mut json);
+    }
     let notes = rules::process(json.get_mut("process").ok_or(CreateError::Missing("process"))?, host)?;
     let path = create.bundle.join("config.json");
     let spec: Spec = serde_json::from_value(json).map_err(|source| CreateError::Spec { path, source })?;

@@ -22,6 +22,7 @@ mod intermediate;
 mod inventory;
 pub mod keeper;
 mod launch;
+mod proc_driver;
 mod process;
 mod program;
 pub mod protocol;

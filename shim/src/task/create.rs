@@ -63,7 +63,7 @@ pub(super) async fn create(context: Arc<Context>, request: CreateTaskRequest) ->
         }
         Err(error) => {
             plan.roll_back(&context).await;
-            Err(error)
+            Err(if plan.spec.is_in_pod() { TaskError::InPod(Box::new(error)) } else { error })
         }
     }
 }

@@ -190,9 +190,23 @@ pub enum TaskError {
     /// The task that did the work was torn down.
     #[error("the shim is ending")]
     Ending,
+    /// Any of them, at the create of a pod's container.
+    #[error(transparent)]
+    InPod(Box<TaskError>),
 }
 
 impl TaskError {
+    /// The text that containerd is told, and hands on to whoever asked. The node's log has the error with every cause.
+    fn told(&self) -> String {
+        match self {
+            Self::InPod(error) => match &**error {
+                Self::Gpu(cause) => format!("{error}: {}", cause.for_pod()),
+                error => chain(error),
+            },
+            error => chain(error),
+        }
+    }
+
     /// The code that containerd branches on; the same as its own shim's.
     fn code(&self) -> Code {
         match self {
@@ -204,6 +218,7 @@ impl TaskError {
             }
             Self::Invalid { .. } | Self::Json { .. } | Self::Options(_) => Code::INVALID_ARGUMENT,
             Self::Gpu(error) => error.code(),
+            Self::InPod(error) => error.code(),
             Self::CgroupInUse { .. } => Code::FAILED_PRECONDITION,
             Self::Helper { source, .. } => match source.kind() {
                 FailureKind::Invalid => Code::INVALID_ARGUMENT,
@@ -232,7 +247,7 @@ impl TaskError {
 
 impl From<TaskError> for ttrpc::Error {
     fn from(error: TaskError) -> Self {
-        let text = chain(&error);
+        let text = error.told();
         Self::RpcStatus(get_status(readable(error.code(), &text), text))
     }
 }

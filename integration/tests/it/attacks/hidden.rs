@@ -8,9 +8,13 @@ use nvidia_glue::cgroup_tree;
 use super::{Neighbour, QUOTA, attacker};
 use crate::case::Case;
 
+/// From asm-generic/errno.h.
+const ENOSYS: i32 = 38;
+
 pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::egpu("attacks::managed_memory_at_a_rounded_address", rounded),
+        Case::egpu("attacks::managed_memory_by_remap_file_pages", remapped),
         Case::egpu("attacks::managed_memory_shared_with_who_never_calls", sharer)
             .only_simulated("the exchanged file is a plain one"),
         Case::egpu("attacks::managed_memory_that_hops", hop).only_simulated("the exchanged file is a plain one"),
@@ -27,6 +31,16 @@ fn rounded(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["sharer", "8192"]).start().unwrap();
     assert_eq!(container.stdio.value("mapped"), 0);
+    neighbour.and_quota_holds();
+    neighbour.end(container);
+}
+
+/// Defence: in a share there is no `remap_file_pages` (`nvidia-glue/src/fence`).
+fn remapped(node: &Node) {
+    let neighbour = Neighbour::new(node);
+    let container = attacker(node, &["remap", "256"]).start().unwrap();
+    assert_eq!((container.stdio.value("mapped"), container.stdio.value("moved")), (0, 0));
+    assert_eq!(container.stdio.value("remapped"), -i64::from(ENOSYS));
     neighbour.and_quota_holds();
     neighbour.end(container);
 }

@@ -12,6 +12,10 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("spec::fence_answers_driver_calls", fence_answers_driver_calls).needing(perl),
         Case::egpu("spec::fence_can_be_switched_off", fence_can_be_switched_off).on(unfenced),
         Case::egpu("spec::administrators_are_exempt_from_the_fence", administrators_are_exempt_from_the_fence),
+        Case::egpu(
+            "spec::the_drivers_settings_are_hidden_with_the_fence",
+            the_drivers_settings_are_hidden_with_the_fence,
+        ),
         Case::egpu("spec::only_three_files_are_open", only_three_files_are_open),
         Case::egpu("spec::unknown_annotations_survive", unknown_annotations_survive),
         Case::egpu("spec::nodes_of_cdi_are_the_request", nodes_of_cdi_are_the_request),
@@ -76,16 +80,47 @@ fn seccomp_mode(node: &Node, edit: impl FnOnce(&mut serde_json::Value)) -> Strin
 
 fn fence_can_be_switched_off(node: &Node) {
     assert_eq!(seccomp_mode(node, |_| ()), "0");
+    assert_eq!(files_of_the_driver(node, "b", &[], |_| ()), "registry");
+}
+
+fn administrator(spec: &mut serde_json::Value) {
+    for set in ["bounding", "effective", "permitted"] {
+        spec["process"]["capabilities"][set].as_array_mut().unwrap().push(json!("CAP_SYS_ADMIN"));
+    }
 }
 
 fn administrators_are_exempt_from_the_fence(node: &Node) {
     assert_eq!(seccomp_mode(node, |_| ()), "2");
-    let administrator = |spec: &mut serde_json::Value| {
-        for set in ["bounding", "effective", "permitted"] {
-            spec["process"]["capabilities"][set].as_array_mut().unwrap().push(json!("CAP_SYS_ADMIN"));
-        }
-    };
     assert_eq!(seccomp_mode(node, administrator), "0");
+}
+
+/// What a container sees below /proc/driver/nvidia, which is a stand-in.
+fn files_of_the_driver(
+    node: &Node,
+    id: &str,
+    env: &[(&str, &str)],
+    edit: impl FnOnce(&mut serde_json::Value),
+) -> String {
+    let driver = node.directory().join("proc-driver");
+    std::fs::create_dir_all(driver.join("nvidia")).unwrap();
+    std::fs::write(driver.join("nvidia/registry"), "").unwrap();
+    let mount = json!({ "destination": "/proc/driver", "type": "bind", "source": driver, "options": ["rbind"] });
+    let with_driver = |spec: &mut serde_json::Value| {
+        spec["mounts"].as_array_mut().unwrap().push(mount);
+        edit(spec);
+    };
+    let container = node.container(id).script("ls /proc/driver/nvidia").envs(env).edit(with_driver);
+    let (status, output) = container.run().unwrap();
+    assert_eq!(status, 0, "{}", output.stderr());
+    output.stdout().trim().to_owned()
+}
+
+/// Not from administrators, nor from containers that were promised the driver's files.
+fn the_drivers_settings_are_hidden_with_the_fence(node: &Node) {
+    assert_eq!(files_of_the_driver(node, "plain", &[], |_| ()), "");
+    assert_eq!(files_of_the_driver(node, "administrator", &[], administrator), "registry");
+    let files = [("NVIDIA_VISIBLE_DEVICES", "none"), ("NVIDIA_DRIVER_CAPABILITIES", "utility")];
+    assert_eq!(files_of_the_driver(node, "files", &files, |_| ()), "registry");
 }
 
 fn only_three_files_are_open(node: &Node) {

@@ -10,7 +10,7 @@ use super::super::{
     intervals::{Cut, Intervals, Span},
     page_tables::{cost, cost_of},
 };
-use super::sync::gaps;
+use super::{blocks, sync::gaps};
 use crate::mediate::Pid;
 
 #[derive(Debug, Clone, Copy)]
@@ -18,7 +18,15 @@ pub(in super::super) struct Range {
     pub(super) process: Pid,
     /// The file that was mapped; `None` when that is not known for sure.
     pub(super) file: Option<UvmFile>,
+    /// It is what is left of a larger one.
+    pub(super) is_cut: bool,
     pub(super) state: State,
+}
+
+impl Range {
+    fn padding(&self, span: Span) -> i128 {
+        i128::try_from(blocks::padding(span, self.is_cut)).unwrap_or(i128::MAX)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +47,8 @@ pub(in super::super) struct Managed {
     /// Ranges that a thread may yet map, though another one's `mmap` that came later stands in their place: whichever the kernel executes
     /// last is there, and one may fail. Charged on their own until their thread is back.
     overtaken: Vec<(Mm, Span, Range)>,
+    /// Changes of what ranges are charged beyond their bytes, which the cards have not been told.
+    padding: HashMap<Pid, i128>,
     /// How many ranges each file and each process has.
     by_file: HashMap<Option<UvmFile>, usize>,
     by_process: HashMap<Pid, usize>,
@@ -100,6 +110,7 @@ impl Managed {
     pub(super) fn insert(&mut self, mm: Mm, span: Span, range: Range) {
         self.ranges.insert(mm, span, range);
         self.count(&range, 1);
+        self.pad(range.process, range.padding(span));
         if let State::Pending { thread, .. } = range.state {
             self.pending.entry(thread).or_default().push((mm, span));
             self.pending_spans += 1;
@@ -108,11 +119,32 @@ impl Managed {
 
     /// Takes out what `span` covers.
     pub(super) fn cut(&mut self, mm: Mm, span: Span) -> Vec<Cut<Range>> {
+        let wholes: Vec<_> = self.ranges.overlapping(mm, span).collect();
         let cuts = self.ranges.cut(mm, span);
         for cut in &cuts {
             self.count(&cut.value, isize::from(cut.remain) - 1);
         }
+        for (whole, range) in wholes {
+            self.pad(range.process, -range.padding(whole));
+            for left in gaps(std::iter::once(whole), &[span]) {
+                if let Some(left) = self.ranges.value_mut(mm, left.first) {
+                    left.is_cut = true;
+                }
+                self.pad(range.process, Range { is_cut: true, ..range }.padding(left));
+            }
+        }
         cuts
+    }
+
+    fn pad(&mut self, process: Pid, change: i128) {
+        if change != 0 {
+            *self.padding.entry(process).or_default() += change;
+        }
+    }
+
+    /// What the cards are to be told.
+    pub(super) fn take_padding(&mut self) -> HashMap<Pid, i128> {
+        std::mem::take(&mut self.padding)
     }
 
     fn count(&mut self, range: &Range, more: isize) {
@@ -122,7 +154,7 @@ impl Managed {
 
     /// Another thread's `mmap` takes the place of what this range's thread may yet map: what was cut out of it stays charged.
     pub(super) fn overtake(&mut self, mm: Mm, span: Span, range: Range) {
-        self.overtaken.push((mm, span, range));
+        self.overtaken.push((mm, span, Range { is_cut: true, ..range }));
     }
 
     /// Of what was overtaken, that which is seen to be mapped, and stands in nobody's place, is there.
@@ -183,9 +215,13 @@ impl Managed {
         self.pending.keys().copied().collect()
     }
 
-    pub(super) fn add_zombie(&mut self, file: Option<UvmFile>, process: Pid, length: u128) {
-        *self.zombies.entry(file).or_default().entry(process).or_default() += length;
-        *self.zombie_tables.entry(file).or_default() += cost(saturated(length).0);
+    /// What was a range stays.
+    pub(super) fn add_zombie(&mut self, span: Span, range: Range) {
+        let Range { file, process, .. } = range;
+        self.pad(process, range.padding(span));
+        let charge = span.length() + blocks::padding(span, range.is_cut);
+        *self.zombies.entry(file).or_default().entry(process).or_default() += charge;
+        *self.zombie_tables.entry(file).or_default() += cost(saturated(span.length()).0);
     }
 }
 

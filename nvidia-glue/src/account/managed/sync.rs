@@ -30,7 +30,7 @@ pub struct ManagedSync {
 /// How the account of an address space differed from what it has mapped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ManagedDrift {
-    /// Bytes that are charged no more, of each card.
+    /// Bytes that are mapped no more, of each card. Less may be charged no more, where a part of a range was unmapped.
     pub released: Bytes,
     /// What was mapped without being charged; it is from now on, even over the limit. An honest program comes to that only by asking
     /// for its managed memory to be copied by fork (`MADV_DOFORK`): the driver disables such a copy.
@@ -82,9 +82,10 @@ impl Accounts {
         for span in gaps(joined(&seen).into_iter(), &charged).into_iter().filter(|_| !overtaken) {
             self.charge_everywhere(process, span.length());
             let state = State::Settled(sync.epoch);
-            self.managed.insert(mm, span, Range { process, file: None, state });
+            self.managed.insert(mm, span, Range { process, file: None, is_cut: false, state });
             found.push(Mapping { start: span.first, length: saturated(span.length()).0 });
         }
+        self.charge_padding();
         ManagedDrift { released: saturated(released), found }
     }
 
@@ -97,10 +98,11 @@ impl Accounts {
         let mut released = 0_u128;
         for (mm, span) in gone {
             for cut in self.managed.cut(mm, span) {
-                released += self.bury(cut.value, cut.span.length());
+                released += self.bury(cut.value, cut.span);
             }
             self.managed.released_in = self.managed.released_in.max(epoch);
         }
+        self.charge_padding();
         saturated(released)
     }
 }

@@ -8,8 +8,8 @@ const THREAD: i32 = 100;
 const MIB: u64 = 1 << 20;
 
 fn mmap(accounts: &mut Accounts, start: u64, length: u64) -> Result<(), Refusal> {
-    let reservation = accounts.reserve_managed(PROCESS, mib(length))?;
-    accounts.commit_managed(reservation, SPACE, FILE, THREAD, start * MIB);
+    let reservation = accounts.reserve_managed(PROCESS, start * MIB, mib(length))?;
+    accounts.commit_managed(reservation, SPACE, FILE, THREAD);
     Ok(())
 }
 
@@ -29,13 +29,13 @@ fn look(accounts: &mut Accounts, seen: &[Mapping]) -> ManagedDrift {
 fn it_is_charged_in_full_on_every_card() {
     let mut accounts = accounts();
     accounts.set_limit(Card(1), mib(50)).unwrap();
-    let refusal = accounts.reserve_managed(PROCESS, mib(60)).unwrap_err();
+    let refusal = accounts.reserve_managed(PROCESS, 0, mib(60)).unwrap_err();
     assert!(matches!(refusal, Refusal::OverQuota(over) if over.card == Card(1)));
     assert_eq!(used(&accounts), Bytes(0));
     mmap(&mut accounts, 10, 50).unwrap();
     assert_eq!((used(&accounts), accounts.card(Card(1)).unwrap().used), (mib(50), mib(50)));
     assert_eq!(accounts.used_by(PROCESS, Card(1)), mib(50));
-    let reservation = accounts.reserve_managed(PROCESS, Bytes(0)).unwrap();
+    let reservation = accounts.reserve_managed(PROCESS, 0, Bytes(0)).unwrap();
     accounts.cancel_managed(reservation);
     assert!(mmap(&mut accounts, 100, 1).is_err());
 }
@@ -64,8 +64,8 @@ fn parts_that_were_unmapped_are_released() {
     assert_eq!(look(&mut accounts, &[shown(40, 20), shown(10, 10)]).released, mib(20));
     assert_eq!(used(&accounts), mib(30));
     assert_eq!(look(&mut accounts, &[shown(40, 20), shown(10, 10)]), ManagedDrift::default());
-    assert_eq!(look(&mut accounts, &[shown(45, 5)]).released, mib(25));
-    assert_eq!(used(&accounts), mib(5));
+    assert_eq!(look(&mut accounts, &[shown(46, 4)]).released, mib(26));
+    assert_eq!(used(&accounts), mib(4));
 }
 
 #[test]
@@ -114,8 +114,8 @@ fn it_goes_with_its_address_space() {
     assert_eq!(used(&accounts), mib(50));
     let mut sync = accounts.begin_sync();
     accounts.set_managed(&mut sync, Mm(2), Pid(7), &[]);
-    let reservation = accounts.reserve_managed(Pid(8), mib(10)).unwrap();
-    accounts.commit_managed(reservation, Mm(3), FILE, 8, 0);
+    let reservation = accounts.reserve_managed(Pid(8), 0, mib(10)).unwrap();
+    accounts.commit_managed(reservation, Mm(3), FILE, 8);
     assert_eq!(accounts.finish_sync(sync), mib(50));
     // An address space made since is not gone.
     assert_eq!(used(&accounts), mib(10));
@@ -128,13 +128,13 @@ fn a_file_that_is_mapped_keeps_its_external_mappings() {
     accounts.uvm_file(FILE, PROCESS, false);
     let hold = accounts.hold(name(1)).unwrap();
     accounts.map(hold, FILE, 0, 10, &[CARD]);
-    mmap(&mut accounts, 10, 1).unwrap();
+    mmap(&mut accounts, 10, 2).unwrap();
     accounts.client_gone(CLIENT);
-    assert_eq!((used(&accounts), accounts.is_uvm_file_kept(FILE)), (mib(11), true));
+    assert_eq!((used(&accounts), accounts.is_uvm_file_kept(FILE)), (mib(12), true));
     // Another file's range at its address may never come to be.
-    let reservation = accounts.reserve_managed(PROCESS, mib(1)).unwrap();
-    accounts.commit_managed(reservation, SPACE, UvmFile(2), THREAD, 10 * MIB);
-    assert_eq!((used(&accounts), accounts.is_uvm_file_kept(FILE)), (mib(11), true));
+    let reservation = accounts.reserve_managed(PROCESS, 10 * MIB, mib(2)).unwrap();
+    accounts.commit_managed(reservation, SPACE, UvmFile(2), THREAD);
+    assert_eq!((used(&accounts), accounts.is_uvm_file_kept(FILE)), (mib(12), true));
     accounts.thread_called(THREAD);
     look(&mut accounts, &[]);
     assert_eq!((used(&accounts), accounts.is_uvm_file_kept(FILE)), (mib(10), false));
@@ -160,10 +160,10 @@ fn a_shared_file_keeps_what_its_processes_leave() {
 #[test]
 fn ranges_are_limited_in_number() {
     let mut accounts = accounts_with(ObjectLimits { managed_ranges: 2, ..ObjectLimits::default() });
-    let first = accounts.reserve_managed(PROCESS, mib(1)).unwrap();
+    let first = accounts.reserve_managed(PROCESS, 0, mib(1)).unwrap();
     mmap(&mut accounts, 10, 1).unwrap();
     let refusal = Refusal::TooMany { counted: Counted::ManagedRanges, limit: 2 };
-    assert_eq!(accounts.reserve_managed(PROCESS, mib(1)).unwrap_err(), refusal);
+    assert_eq!(accounts.reserve_managed(PROCESS, 0, mib(1)).unwrap_err(), refusal);
     accounts.cancel_managed(first);
     // What replaces another range is none more, but who made it is remembered until it has come back.
     mmap(&mut accounts, 10, 1).unwrap();
@@ -176,8 +176,8 @@ fn ranges_are_limited_in_number() {
 fn what_the_kernel_refuses_is_not_charged() {
     let mut accounts = accounts();
     mmap(&mut accounts, u64::MAX / MIB, 2).unwrap();
-    let reservation = accounts.reserve_managed(PROCESS, Bytes(0)).unwrap();
-    accounts.commit_managed(reservation, SPACE, FILE, THREAD, 0);
+    let reservation = accounts.reserve_managed(PROCESS, 0, Bytes(0)).unwrap();
+    accounts.commit_managed(reservation, SPACE, FILE, THREAD);
     assert_eq!((used(&accounts), accounts.counts().managed_ranges, accounts.abandoned()), (Bytes(0), 0, 0));
 }
 
@@ -187,8 +187,8 @@ fn two_threads_at_one_address_are_charged_for_both_until_both_are_back() {
     let both = || {
         let mut accounts = accounts();
         mmap(&mut accounts, 10, 20).unwrap();
-        let reservation = accounts.reserve_managed(PROCESS, mib(10)).unwrap();
-        accounts.commit_managed(reservation, SPACE, FILE, OTHER, 15 * MIB);
+        let reservation = accounts.reserve_managed(PROCESS, 16 * MIB, mib(10)).unwrap();
+        accounts.commit_managed(reservation, SPACE, FILE, OTHER);
         assert_eq!(used(&accounts), mib(30), "either may fail");
         accounts
     };
@@ -210,4 +210,56 @@ fn two_threads_at_one_address_are_charged_for_both_until_both_are_back() {
         assert_eq!(look(&mut accounts, &[shown(10, 20)]), ManagedDrift::default());
         assert_eq!(accounts.counts().managed_ranges, 3);
     }
+}
+
+/// UVM takes a card's memory by 2 MiB: 4 KiB that are left of each keep all of it.
+#[test]
+fn what_is_cut_is_charged_by_whole_blocks() {
+    let crumbs = |block: u64| Mapping { start: (10 + 2 * block) * MIB, length: 4096 };
+    let mut accounts = accounts();
+    mmap(&mut accounts, 10, 50).unwrap();
+    accounts.thread_called(THREAD);
+    let seen: Vec<_> = (0..25).map(crumbs).collect();
+    assert_eq!(look(&mut accounts, &seen).released, Bytes(25 * (2 * MIB - 4096)));
+    assert_eq!((used(&accounts), accounts.used_by(PROCESS, CARD)), (mib(50), mib(50)));
+    assert_eq!(look(&mut accounts, &seen), ManagedDrift::default());
+    assert!(mmap(&mut accounts, 100, 51).is_err());
+    // Block by block it goes as well.
+    assert_eq!(look(&mut accounts, &seen[5..]).released, Bytes(5 * 4096));
+    assert_eq!(used(&accounts), mib(40));
+    look(&mut accounts, &[]);
+    assert_eq!((used(&accounts), accounts.users().count()), (Bytes(0), 0));
+}
+
+/// What else lies in the block's addresses need not be of the same block of the card.
+#[test]
+fn what_is_mapped_in_crumbs_is_charged_by_a_block_for_each() {
+    let mut accounts = accounts();
+    let page = |at: u64| 10 * MIB + at * 4096;
+    for at in 0..50 {
+        let reservation = accounts.reserve_managed(PROCESS, page(at), Bytes(4096)).unwrap();
+        accounts.commit_managed(reservation, SPACE, FILE, THREAD);
+        assert_eq!(used(&accounts), mib(2 * (at + 1)));
+    }
+    assert!(matches!(accounts.reserve_managed(PROCESS, page(50), Bytes(4096)), Err(Refusal::OverQuota(_))));
+    // As one range they would be no more than they are.
+    mmap(&mut accounts, 10, 2).unwrap_err();
+    accounts.set_limit(CARD, mib(102)).unwrap();
+    accounts.set_limit(Card(1), mib(102)).unwrap();
+    mmap(&mut accounts, 10, 2).unwrap();
+    assert_eq!(used(&accounts), mib(2));
+}
+
+/// Also where nobody has it any more but a file that several processes share.
+#[test]
+fn crumbs_that_outlive_their_process_stay_whole_blocks() {
+    let mut accounts = accounts();
+    accounts.uvm_file(FILE, PROCESS, true);
+    mmap(&mut accounts, 10, 50).unwrap();
+    accounts.thread_called(THREAD);
+    look(&mut accounts, &[Mapping { start: 12 * MIB, length: 4096 }]);
+    let sync = accounts.begin_sync();
+    accounts.finish_sync(sync);
+    assert_eq!(used(&accounts), mib(2));
+    assert_eq!((accounts.drop_zombies(FILE), used(&accounts)), (mib(2), Bytes(0)));
 }

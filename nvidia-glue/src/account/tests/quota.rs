@@ -231,7 +231,7 @@ fn what_is_forgotten_stays_charged_and_is_counted() {
     let mut accounts = accounts();
     drop(accounts.reserve(memory(mib(10))).unwrap());
     drop(accounts.reserve_client(PROCESS).unwrap());
-    drop(accounts.reserve_managed(PROCESS, mib(5)).unwrap());
+    drop(accounts.reserve_managed(PROCESS, 0, mib(5)).unwrap());
     allocate(&mut accounts, 1, mib(1)).unwrap();
     drop(accounts.hold(name(1)).unwrap());
     accounts.client_gone(CLIENT);

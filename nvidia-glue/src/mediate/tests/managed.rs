@@ -19,6 +19,8 @@ use crate::{
 
 const LIMIT: u64 = 64 * MIB;
 const AT: u64 = 0x7f00_0000_0000;
+/// Of which UVM takes a card's memory.
+const BLOCK: u64 = 2 * MIB;
 
 #[test]
 fn it_is_charged_on_every_card_before_it_is_mapped() {
@@ -36,6 +38,23 @@ fn it_is_charged_on_every_card_before_it_is_mapped() {
     // Unmapped: found when room is needed.
     program.unmap_uvm(AT);
     assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
+    assert_eq!(container.used(0), LIMIT);
+}
+
+/// 4 KiB that are left of each 2 MiB keep all of it on the card.
+#[test]
+fn unmapping_all_but_crumbs_makes_no_room() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
+    (AT..AT + LIMIT).step_by(2 << 20).for_each(|block| program.map_uvm(block, 4096));
+    program.open(Node::Control);
+    assert_eq!(program.mmap(uvm, AT + LIMIT, BLOCK, AT + LIMIT), Answer::Errno(libc::ENOMEM));
+    assert_eq!((container.used(0), container.session.reconcile()), (LIMIT, vec![]));
+    program.unmap_uvm(AT);
+    assert_eq!(program.mmap(uvm, AT + LIMIT, BLOCK, AT + LIMIT), Answer::Continue);
     assert_eq!(container.used(0), LIMIT);
 }
 
@@ -63,22 +82,22 @@ fn a_file_is_not_given_up_and_mapped_at_once() {
     let container = machine.container(&[0], LIMIT);
     let (program, session) = (container.program(), &container.session);
     let uvm = program.uvm_file();
-    assert_eq!(program.mmap(uvm, AT, MIB, AT), Answer::Continue);
+    assert_eq!(program.mmap(uvm, AT, BLOCK, AT), Answer::Continue);
     let kept = lock(&session.files).all_uvm().remove(0);
     session.end_uvm_file(&kept, false);
     assert!(lock(&session.files).knows_uvm(kept.id), "what is mapped keeps it");
-    let reservation = lock(&session.accounts).reserve_managed(program.pid, Bytes(MIB)).unwrap();
+    let reservation = lock(&session.accounts).reserve_managed(program.pid, AT + BLOCK, Bytes(BLOCK)).unwrap();
     session.end_uvm_file(&kept, true);
-    let mapped = session.commit_mapping(kept.id, reservation, (Mm(1), 7, AT + MIB));
+    let mapped = session.commit_mapping(kept.id, reservation, (Mm(1), 7));
     assert!(matches!(mapped, Err(End::Errno(libc::EBADF))));
-    assert_eq!(container.used(0), MIB);
+    assert_eq!(container.used(0), BLOCK);
 }
 
 /// Each is kept open by the mediator, for as long as somebody has it.
 #[test]
 fn address_spaces_are_limited_in_number() {
     let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
+    let container = machine.container(&[0], 2 * LIMIT);
     let program = container.program();
     let uvm = program.uvm_file();
     let mut children = Vec::new();
@@ -92,7 +111,7 @@ fn address_spaces_are_limited_in_number() {
         assert!(children.len() <= MOST);
     };
     assert_eq!(refused, Answer::Errno(libc::ENOMEM));
-    assert_eq!((children.len(), container.used(0)), (MOST - 1, (MOST as u64 - 1) * 4096), "the first has one, too");
+    assert_eq!((children.len(), container.used(0)), (MOST - 1, (MOST as u64 - 1) * BLOCK), "the first has one, too");
     assert_eq!(container.session.reconcile(), []);
     // What has ended makes room.
     let gone = children.pop().unwrap().exit();
@@ -177,9 +196,9 @@ fn other_files_are_mapped_as_ever_unless_they_could_become_managed_memory() {
     let anywhere = Stopped::Mmap { address: 0, length: MIB, flags: 1, fd: file, offset: AT };
     assert_eq!(program.handle(anywhere), Answer::Continue);
     assert_eq!(container.used(0), 0);
-    let anywhere = Stopped::Mmap { address: 0, length: MIB, flags: 1, fd: uvm, offset: AT };
+    let anywhere = Stopped::Mmap { address: 0, length: BLOCK, flags: 1, fd: uvm, offset: AT };
     assert_eq!(program.handle(anywhere), Answer::Continue);
-    assert_eq!(container.used(0), MIB, "the kernel may place it where its offset says");
+    assert_eq!(container.used(0), BLOCK, "the kernel may place it where its offset says");
     let endless = Stopped::Mmap { address: AT, length: u64::MAX, flags: 0x11, fd: uvm, offset: AT };
     assert_eq!(program.handle(endless), Answer::Errno(libc::ENOMEM));
 }
@@ -392,12 +411,12 @@ fn an_address_that_the_kernel_rounds_is_the_rounded_one() {
     let container = machine.container(&[0], LIMIT);
     let program = container.program();
     let file = program.give(tempfile::tempfile().unwrap());
-    let hint = |fd, address| Stopped::Mmap { address, length: MIB, flags: 1, fd, offset: AT };
+    let hint = |fd, address| Stopped::Mmap { address, length: BLOCK, flags: 1, fd, offset: AT };
     assert_eq!(program.handle(hint(file, AT + 1)), Answer::Errno(libc::EINVAL));
     assert_eq!(program.handle(hint(99, AT + 4095)), Answer::Errno(libc::EBADF));
     let uvm = program.uvm_file();
     assert_eq!(program.handle(hint(uvm, AT + 1)), Answer::Continue);
-    assert_eq!(container.used(0), MIB);
+    assert_eq!(container.used(0), BLOCK);
 }
 
 /// The mapping that another thread makes of a harmless one is looked for in the memory of whoever made it, whoever has that later.
@@ -460,13 +479,13 @@ fn what_nobody_charged_is_found_while_files_are_looked_for() {
     let container = machine.container(&[0], LIMIT);
     let program = container.program();
     let _context = program.context(0);
-    program.map_uvm(AT, MIB);
+    program.map_uvm(AT, BLOCK);
     std::thread::scope(|scope| {
         let looking = program.while_nobody_sees_its_files(|| {
             let looking = scope.spawn(|| container.session.look_for_closed_files());
             let drifts = container.session.compare();
             assert!(matches!(drifts.as_slice(), [Drift { kind: DriftKind::Managed { .. }, .. }]), "{drifts:?}");
-            assert_eq!(container.used(0), MIB);
+            assert_eq!(container.used(0), BLOCK);
             looking
         });
         looking.join().unwrap();

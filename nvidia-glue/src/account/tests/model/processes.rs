@@ -5,8 +5,16 @@ use std::collections::BTreeSet;
 use super::{
     api::{Bytes, ExportFile, Mapping, Mm, Pid, UvmFile},
     program::{Look, Program},
-    world::{Mmap, PAGE, Vma, World},
+    world::{Mmap, PAGE, PAGES_OF_A_BLOCK, Vma, World},
 };
+
+/// Pages that are charged for a range: whole blocks, unless it begins with one and is not smaller.
+fn charged(page: u64, pages: u64) -> u64 {
+    if page.is_multiple_of(PAGES_OF_A_BLOCK) && pages >= PAGES_OF_A_BLOCK {
+        return pages;
+    }
+    ((page + pages - 1) / PAGES_OF_A_BLOCK - page / PAGES_OF_A_BLOCK + 1) * PAGES_OF_A_BLOCK
+}
 
 impl Program<'_> {
     /// fork, with descriptors and an address space of its own (at times with copies of managed memory, `MADV_DOFORK`), or one shared
@@ -96,8 +104,8 @@ impl Program<'_> {
         let mm = *self.world.processes.get(&process)?;
         self.accounts.thread_called(thread);
         let usages: Vec<_> = self.accounts.cards().map(|(_, usage)| usage).collect();
-        let fits = usages.iter().all(|usage| usage.used.0 + pages * PAGE <= usage.limit.0);
-        let Ok(reservation) = self.accounts.reserve_managed(Pid(process), Bytes(pages * PAGE)) else {
+        let fits = usages.iter().all(|usage| usage.used.0 + charged(page, pages) * PAGE <= usage.limit.0);
+        let Ok(reservation) = self.accounts.reserve_managed(Pid(process), page * PAGE, Bytes(pages * PAGE)) else {
             assert!(!fits || self.accounts.counts().managed_ranges > 0, "it fits, but was refused");
             return None;
         };
@@ -109,7 +117,7 @@ impl Program<'_> {
         for page in page..page + pages {
             self.mixed |= *self.mapped_of.entry((mm, page)).or_insert(file) != file;
         }
-        self.accounts.commit_managed(reservation, Mm(mm), UvmFile(file as u64), thread, page * PAGE);
+        self.accounts.commit_managed(reservation, Mm(mm), UvmFile(file as u64), thread);
         self.world.mmaps.push(Mmap { process, thread, mm, file, page, pages });
         self.behind = true;
         Some(())

@@ -8,7 +8,9 @@ use super::{
 };
 
 /// Bytes of a page of the model.
-pub(super) const PAGE: u64 = 1 << 16;
+pub(super) const PAGE: u64 = 1 << 20;
+/// Of these UVM takes a card's memory.
+pub(super) const PAGES_OF_A_BLOCK: u64 = 2;
 
 /// A physical allocation.
 #[derive(Debug, Clone, Copy)]
