@@ -55,15 +55,15 @@ impl Seen {
 /// Moves the calling process, which must have one thread, to a mount namespace with nothing but these, as far as they are there. `place` is any directory: the new root is
 /// made over it.
 pub(super) fn enter(place: &Path, seen: &[Seen]) -> io::Result<()> {
-    // Opened before anything is mounted over them.
-    let opened: Vec<(File, &Seen)> = seen
-        .iter()
-        .filter_map(|seen| open(&seen.source).transpose().map(|file| Ok((file?, seen))))
-        .collect::<io::Result<_>>()?;
-    unshare(CloneFlags::CLONE_NEWNS)?;
     let nothing = None::<&str>;
+    unshare(CloneFlags::CLONE_NEWNS)?;
     // Nothing that happens here is seen outside.
     mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)?;
+    // Opened before anything is mounted over them.
+    let mut opened = Vec::new();
+    for seen in seen {
+        opened.extend(open(&seen.source)?.map(|file| (file, seen)));
+    }
     let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("egpu"), place, Some("tmpfs"), plain, Some("size=64k,nr_inodes=256,mode=755"))?;
     for (file, seen) in &opened {
