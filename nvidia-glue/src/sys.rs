@@ -84,8 +84,8 @@ pub(crate) fn ioctl(file: BorrowedFd<'_>, command: u32, args: &mut [u8]) -> io::
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the argument is shorter than its command says"));
     }
     // SAFETY: `args` is live and writable for at least as many bytes as the command's number says (for the numbers of unified
-    // memory, which say none: as the longest struct there, `patch::Patched` sees to both), and pointers inside it were set by
-    // `patch::Patched` to buffers that outlive the call and are as long as the driver may take them to be.
+    // memory, which say none: to the end of guarded memory), and pointers inside it were set by `driver::patch` to guarded memory that outlives the
+    // call. Beyond that there is nothing that the kernel could write to.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(command), args.as_mut_ptr()) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
 }
@@ -126,6 +126,55 @@ fn same_open_file_by_kcmp(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Res
         0 => Ok(true),
         1..=3 => Ok(false),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Memory that ends where nobody may write: what the kernel would copy beyond its end is not copied, and the call fails (`EFAULT`).
+#[derive(Debug)]
+pub(crate) struct GuardedMemory {
+    at: std::ptr::NonNull<u8>,
+    /// Bytes that may be used, whole pages; a page that may not follows.
+    length: usize,
+}
+
+impl GuardedMemory {
+    /// Zeroes, at least so many.
+    ///
+    /// # Errors
+    /// The system call's errno.
+    pub(crate) fn new(least: usize) -> io::Result<Self> {
+        let page = rustix::param::page_size();
+        let length = least.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::OutOfMemory)?;
+        let (flags, whole) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, length.saturating_add(page));
+        // SAFETY: the kernel chooses the place, so nothing that is mapped is replaced; the rest are integers.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), whole, libc::PROT_NONE, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let at = std::ptr::NonNull::new(at.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let memory = Self { at, length };
+        // SAFETY: the first part of what was mapped above, to which nobody refers yet.
+        match unsafe { libc::mprotect(at.as_ptr().cast(), length, libc::PROT_READ | libc::PROT_WRITE) } {
+            0 => Ok(memory),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.length
+    }
+
+    /// All that may be used.
+    pub(crate) const fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: mapped by `new` for reading and writing, initialised by the kernel, and borrowed as `self` is.
+        unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.length) }
+    }
+}
+
+impl Drop for GuardedMemory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, with that length and one page, and borrowed by nobody any more.
+        unsafe { libc::munmap(self.at.as_ptr().cast(), self.length.saturating_add(rustix::param::page_size())) };
     }
 }
 

@@ -9,8 +9,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 pub use process::{
-    is_there, let_signal_interrupt, memory_is_there, parent_namespace, pidfd_getfd, pidfd_open, pidfd_open_thread,
-    pidfd_send_signal, share_descriptors, share_memory, share_open_file, signal_own_thread,
+    is_pid_namespace, is_there, let_signal_interrupt, memory_is_there, parent_namespace, pidfd_getfd, pidfd_open,
+    pidfd_open_thread, pidfd_send_signal, share_descriptors, share_memory, share_open_file, signal_own_thread,
 };
 pub use ptrace::{SyscallStop, resume_to_syscall, spawn_traced, syscall_stop};
 pub use seccomp::{
@@ -203,6 +203,24 @@ pub fn clear_listen_environment() {
 pub(crate) fn close_fd_of(owner: &OwnedFd) {
     // SAFETY: the caller is a forked child that ends without running the owner's destructor or using it again.
     unsafe { libc::close(owner.as_raw_fd()) };
+}
+
+/// Closes, in a forked child that never returns to the owners' code, every descriptor but these. Kernel 5.9.
+pub(crate) fn close_all_but(kept: &[i32]) -> io::Result<()> {
+    let mut kept: Vec<u32> = kept.iter().map(|fd| fd.unsigned_abs()).collect();
+    kept.sort_unstable();
+    let mut from = 0;
+    for until in kept.into_iter().map(Some).chain([None]) {
+        let last = until.map_or(Some(u32::MAX), |fd| fd.checked_sub(1));
+        if let Some(last) = last.filter(|last| from <= *last) {
+            // SAFETY: integers only. The caller is a forked child that ends without running the owners' destructors or using them again.
+            if unsafe { libc::syscall(libc::SYS_close_range, from, last, 0) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        from = until.map_or(u32::MAX, |fd| fd + 1);
+    }
+    Ok(())
 }
 
 /// Writes to a descriptor of which only the number is known, as far as that goes: last words to whoever still listens.

@@ -4,6 +4,7 @@
 
 mod cost;
 mod file_watch;
+mod guarded;
 mod nvidia;
 mod own_client;
 mod patch;
@@ -19,7 +20,6 @@ pub use file_watch::{FileWatch, Watched};
 pub use nvidia::NvidiaDriver;
 pub(crate) use own_client::client_on;
 pub use own_client::{OpenClientError, open_own_client};
-pub(crate) use patch::LEAST_BUFFER;
 pub(crate) use raw::Raw;
 pub use simulated::{SimulatedDriver, SimulatedDriverError};
 pub use switches::{Presence, Switch, SwitchLog, SwitchLogError, Taken};

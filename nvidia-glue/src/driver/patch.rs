@@ -6,21 +6,12 @@ use std::{
     os::fd::{AsFd, AsRawFd},
 };
 
-use super::{Buffer, DeviceFile, DriverCall, Holder};
+use super::{Buffer, DeviceFile, DriverCall, Holder, guarded::Guarded};
 use crate::sys;
 
-/// The driver takes a buffer to be as long as the struct that it expects there, which most calls do not say. The longest
-/// parameters of an allocation are well below this.
-pub(crate) const LEAST_BUFFER: usize = 4096;
-/// The same for the argument of UVM's calls, whose numbers do not say its length either: 9264 bytes is the longest
-/// (`UVM_MAP_EXTERNAL_ALLOCATION_PARAMS` since 550.54.14, kernel-open/nvidia-uvm/uvm_ioctl.h).
-const LEAST_UVM_ARGS: usize = 16384;
-
 thread_local! {
-    /// Where the argument of a call to UVM is made longer. Kept, and all zeroes between calls: to take so much from the allocator and to fill it
-    /// at every call costs more than the call's other copies together. (What UVM writes back is as long as what it reads; should that be
-    /// more than the tables know, later calls of the same container may find it there.)
-    static PADDED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// Where the driver finds the call's buffers, and those arguments of which the command does not say how long they are. (Of the others the kernel copies as much as it says.)
+    static GUARDED: RefCell<Guarded> = const { RefCell::new(Guarded::new()) };
 }
 
 /// `NV_ESC_RM_CONTROL` (src/nvidia/arch/nvalloc/unix/include/nv_escape.h): says itself how long its buffer is.
@@ -39,31 +30,19 @@ pub(super) fn execute(file: &DeviceFile, call: DriverCall<'_>) -> io::Result<i32
     if command & 0xff == RM_CONTROL && sys::command_size(command) > 0 {
         check_control_length(args, buffers)?;
     }
-    let lengths: Vec<usize> = buffers.iter().map(|buffer| buffer.bytes.len()).collect();
-    for buffer in &mut *buffers {
-        let length = buffer.bytes.len().max(LEAST_BUFFER);
-        buffer.bytes.resize(length, 0);
-    }
-    let answer = with_fields(args, buffers, files, |args| {
-        if sys::command_size(command) > 0 {
-            return sys::ioctl(file.file.as_fd(), command, args);
-        }
-        PADDED.with_borrow_mut(|padded| {
-            padded.resize(args.len().max(LEAST_UVM_ARGS), 0);
-            let Some((said, _)) = padded.split_at_mut_checked(args.len()) else { return Err(outside()) };
-            said.copy_from_slice(args);
-            let answer = sys::ioctl(file.file.as_fd(), command, padded);
-            if let Some(said) = padded.get_mut(..args.len()) {
-                args.copy_from_slice(said);
-                said.fill(0);
-            }
+    GUARDED.with_borrow_mut(|guarded| {
+        let addresses = guarded.addresses(buffers)?;
+        with_fields(args, buffers, &addresses, files, |args, buffers| {
+            guarded.copy_in(buffers);
+            let answer = if sys::command_size(command) > 0 {
+                sys::ioctl(file.file.as_fd(), command, args)
+            } else {
+                guarded.with_args(args, |args| sys::ioctl(file.file.as_fd(), command, args)).flatten()
+            };
+            guarded.copy_out(buffers);
             answer
         })
-    });
-    for (buffer, length) in buffers.iter_mut().zip(lengths) {
-        buffer.bytes.truncate(length);
-    }
-    answer
+    })
 }
 
 /// The driver would copy as many bytes as the call says, whatever the buffer's length is.
@@ -81,16 +60,19 @@ fn pointer_is_null(args: &[u8]) -> io::Result<bool> {
     Ok(field.iter().all(|byte| *byte == 0))
 }
 
-/// Sets every field, calls `execute`, and gives every field its old value, also when the call fails.
+/// Sets every field (pointers to where the buffers will be), calls `execute`, and gives every field its old value, also when the call fails.
 fn with_fields(
     args: &mut [u8],
     buffers: &mut [Buffer],
+    addresses: &[u64],
     files: &[super::FileField],
-    execute: impl FnOnce(&mut [u8]) -> io::Result<i32>,
+    execute: impl FnOnce(&mut [u8], &mut [Buffer]) -> io::Result<i32>,
 ) -> io::Result<i32> {
-    let pointers = buffers.iter_mut().map(|buffer| {
-        let address = buffer.bytes.as_mut_ptr().expose_provenance() as u64;
-        Field { holder: buffer.holder, offset: buffer.offset, length: 8, value: address.to_ne_bytes() }
+    let pointers = buffers.iter().zip(addresses).map(|(buffer, address)| Field {
+        holder: buffer.holder,
+        offset: buffer.offset,
+        length: 8,
+        value: address.to_ne_bytes(),
     });
     let numbers = files.iter().map(|field| {
         let [a, b, c, d] = field.file.file.as_raw_fd().to_ne_bytes();
@@ -98,7 +80,7 @@ fn with_fields(
     });
     let mut fields: Vec<Field> = pointers.chain(numbers).collect();
     let are_set = fields.iter_mut().map_while(|field| field.swap(args, buffers).then_some(())).count();
-    let result = if are_set == fields.len() { execute(args) } else { Err(outside()) };
+    let result = if are_set == fields.len() { execute(args, buffers) } else { Err(outside()) };
     // Backwards, so that of two fields at one place the first one's old value is what remains.
     for field in fields.iter_mut().take(are_set).rev() {
         field.swap(args, buffers);
@@ -162,10 +144,7 @@ mod tests {
     use std::{fs::File, sync::Arc};
 
     use super::*;
-    use crate::{
-        driver::FileField,
-        rm::{Node, uvm::UVM_COMMANDS},
-    };
+    use crate::{driver::FileField, rm::Node};
 
     fn buffer(holder: Holder, offset: usize, length: usize) -> Buffer {
         Buffer { holder, offset, bytes: vec![7; length] }
@@ -179,12 +158,13 @@ mod tests {
     fn pointers_and_descriptors_are_set_for_the_call_and_restored() {
         let mut args = [9_u8; 24];
         let mut buffers = [buffer(Holder::Args, 8, 16), buffer(Holder::Buffer(0), 4, 8)];
-        let addresses: Vec<u64> = buffers.iter().map(|buffer| buffer.bytes.as_ptr().addr() as u64).collect();
+        let addresses = [0x7000, 0x8000];
         let file = null_file();
         let number = file.file.as_raw_fd();
         let files = [FileField { holder: Holder::Args, offset: 20, file }];
-        let answer = with_fields(&mut args, &mut buffers, &files, |args| {
+        let answer = with_fields(&mut args, &mut buffers, &addresses, &files, |args, buffers| {
             assert_eq!(args[8..16], addresses[0].to_ne_bytes());
+            assert_eq!(buffers[0].bytes[4..12], addresses[1].to_ne_bytes());
             assert_eq!(args[20..24], number.to_ne_bytes());
             Ok(5)
         });
@@ -200,33 +180,10 @@ mod tests {
         {
             let mut args = [9_u8; 24];
             let mut buffers = [buffer(Holder::Args, 8, 16), buffer(holder, offset, 16)];
-            let error = with_fields(&mut args, &mut buffers, &[], |_| unreachable!()).unwrap_err();
+            let error = with_fields(&mut args, &mut buffers, &[0; 2], &[], |_, _| unreachable!()).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{holder:?} {offset}");
             assert_eq!(args, [9; 24]);
         }
-    }
-
-    #[test]
-    fn calls_that_do_not_say_their_length_get_room_and_leave_nothing_to_the_next() {
-        let file = null_file();
-        for length in [9264, 24, 0, 20_000] {
-            let mut args = vec![7_u8; length];
-            let call = DriverCall { command: 33, args: &mut args, buffers: &mut [], files: &[] };
-            assert_eq!(execute(&file, call).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
-            assert_eq!(args, vec![7; length]);
-            PADDED.with_borrow(|padded| {
-                assert_eq!(padded.len(), length.max(LEAST_UVM_ARGS));
-                assert!(padded.iter().all(|byte| *byte == 0), "{length}: not what was there before");
-            });
-        }
-    }
-
-    #[test]
-    fn the_room_for_uvms_arguments_is_more_than_any_of_them_takes() {
-        let layouts = || UVM_COMMANDS.iter().flat_map(|row| row.layouts);
-        let longest = layouts().map(|layout| usize::from(layout.size)).max();
-        // A later release may make it longer before its tables are here.
-        assert!(longest.is_some_and(|longest| longest + 4096 <= LEAST_UVM_ARGS), "{longest:?}");
     }
 
     /// As a driver would whose structs are longer than the tables know.
@@ -243,12 +200,6 @@ mod tests {
         assert_eq!(execute(&file, call).unwrap(), 0);
         assert_eq!(args.len(), 4, "as much as was known is told");
         assert_ne!(args, [7; 4]);
-        PADDED.with_borrow_mut(|padded| {
-            assert_eq!(padded.len(), LEAST_UVM_ARGS);
-            assert!(padded[4..36].iter().any(|byte| *byte != 0), "the kernel had room to write the rest");
-            // Other tests may follow in this thread.
-            padded.fill(0);
-        });
     }
 
     #[test]

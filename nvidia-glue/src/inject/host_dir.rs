@@ -12,13 +12,18 @@ use super::{InjectError, ProcFile};
 /// Below the state directory.
 const DIRECTORY: &str = "inject";
 
+/// `<state_dir>/inject`: such files of all grants, each in a directory of its own.
+pub fn directory(state_dir: &Path) -> PathBuf {
+    state_dir.join(DIRECTORY)
+}
+
 /// `<state_dir>/inject/<grant>`.
 pub(super) fn path(state_dir: &Path, grant_id: &str) -> Result<PathBuf, InjectError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     if grant_id.is_empty() || grant_id.starts_with('.') || !grant_id.bytes().all(plain) {
         return Err(InjectError::GrantId { id: grant_id.to_owned() });
     }
-    Ok(state_dir.join(DIRECTORY).join(grant_id))
+    Ok(directory(state_dir).join(grant_id))
 }
 
 /// Where the mediator of a grant's container tells what it uses: `<state_dir>/inject/<grant>/usage`. It goes with the grant's
@@ -57,7 +62,7 @@ pub fn remove_files(state_dir: &Path, grant_id: &str) -> Result<(), InjectError>
 /// When files cannot be removed; the others are.
 pub fn remove_stale_files(state_dir: &Path, is_live: impl Fn(&str) -> bool) -> Result<(), InjectError> {
     let mut result = Ok(());
-    for entry in fs::read_dir(state_dir.join(DIRECTORY)).into_iter().flatten().flatten() {
+    for entry in fs::read_dir(directory(state_dir)).into_iter().flatten().flatten() {
         if let Some(grant) = entry.file_name().to_str()
             && !is_live(grant)
             && let Err(error) = remove_files(state_dir, grant)

@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 
 pub use exec_edits::ExecEdits;
 pub use host::DeviceNode;
-pub use host_dir::{remove_files, remove_stale_files, status_file, usage_file};
+pub use host_dir::{directory, remove_files, remove_stale_files, status_file, usage_file};
 pub use plan::{PlanInput, Settings};
 pub use spec_edit::withhold_capabilities;
 pub use uvm::{LoadUvmError, ensure_uvm_loaded};

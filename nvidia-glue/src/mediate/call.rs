@@ -5,7 +5,7 @@ use std::{cell::RefCell, fs::File, io, sync::Arc, time::Duration};
 use super::{Answer, Caller, CallerError, Pid, making::Made};
 use crate::{
     account::Card,
-    driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder, LEAST_BUFFER},
+    driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder},
     rm::{
         Call, Handle, Status,
         decode::Row,
@@ -45,10 +45,9 @@ const MOST_SPARE: usize = 4;
 /// Twice the longest argument.
 const LONGEST_SPARE: usize = 18 << 10;
 
-/// So many zeroes, with room for what the driver takes them to be.
+/// So many zeroes.
 pub(super) fn zeroes(length: usize) -> Vec<u8> {
     let mut bytes = spare();
-    bytes.reserve(length.max(LEAST_BUFFER));
     bytes.resize(length, 0);
     bytes
 }

@@ -1,5 +1,6 @@
 //! The filter that a container's processes get on top of their own seccomp profile.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -17,6 +18,9 @@ pub(crate) enum FilterError {
     /// The kernel.
     #[error("cannot install the seccomp filter")]
     Install(#[source] io::Error),
+    /// Which processes are the container's.
+    #[error("cannot open the pid namespace of the container's process")]
+    Namespace(#[source] io::Error),
     /// The mediator.
     #[error("cannot hand the driver calls over to the mediator; it may have ended")]
     HandOver(#[source] FrameError),
@@ -57,6 +61,13 @@ impl Filter {
         frame::send(intake.as_fd(), &listener, &[]).map_err(FilterError::HandOver)?;
         sys::close_fd_of(intake);
         Ok(())
+    }
+
+    /// Tells the mediator's broker that processes in this one's pid namespace are the container's, before it executes anything of theirs.
+    pub(crate) fn admit(&self, init: i32) -> Result<(), FilterError> {
+        let Some(intake) = &self.intake else { return Ok(()) };
+        let namespace = File::open(format!("/proc/{init}/ns/pid")).map_err(FilterError::Namespace)?;
+        frame::send(intake.as_fd(), &namespace.into(), &[]).map_err(FilterError::HandOver)
     }
 }
 

@@ -176,7 +176,7 @@ impl Launch<'_> {
             // A shim that is gone has nobody to end it for: whoever deletes the container does.
             let _ = frame::send_value(self.reply, &Reply::Launched, &[pidfd.as_fd()]);
         }
-        let result = self.accompany(pid, &mut to_init, &mut from_init);
+        let result = self.admit(pid).and_then(|()| self.accompany(pid, &mut to_init, &mut from_init));
         match (result, pidfd) {
             (Ok(()), Ok(pidfd)) => Ok(Launched { pid, pidfd }),
             (Ok(()), Err(gone)) => Err(LaunchError::Gone(gone)),
@@ -224,6 +224,14 @@ impl Launch<'_> {
         match self.filter {
             Some(filter) => filter.install(),
             None => Ok(()),
+        }
+    }
+
+    /// An exec is in its init's pid namespace, or in another process's, if that has init's number by now.
+    fn admit(&self, pid: Pid) -> Result<(), LaunchError> {
+        match (&self.args.container_type, self.filter) {
+            (ContainerType::InitContainer, Some(filter)) => Ok(filter.admit(pid.as_raw())?),
+            _ => Ok(()),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The thread whose call is handled: its memory, its descriptors, who it is.
 //!
-//! What is opened of a thread is kept, since a program makes its calls from few threads, and opening costs more than the rest.
+//! What is opened of a thread (by the broker) is kept, since a program makes its calls from few threads, and opening costs more than the rest.
 //! A thread's number may go to another when it ends, so what is kept is used only once its pidfd has said that the thread is
 //! there: the number then cannot be another's, and the notification, which came before that look, is this thread's. It says so by the
 //! first descriptor that it gives out, or it is asked.
@@ -15,7 +15,7 @@
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
-    fs::{self, File, OpenOptions},
+    fs::File,
     io,
     ops::Range,
     os::{
@@ -31,7 +31,7 @@ use std::{
 use nvidia_glue::mediate::{Caller, CallerError, Numbers, Pid};
 
 use super::{
-    pid_namespaces::{numbers, pids},
+    broker::OpenedThread,
     processes::{Process, ProcessTable},
 };
 use crate::{sync::lock, sys};
@@ -126,26 +126,13 @@ impl Threads {
     }
 
     fn open_now(&self, tid: i32, gone: Gone<'_>) -> io::Result<Thread> {
-        let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{tid}/mem"))?;
-        let status = fs::read_to_string(format!("/proc/{tid}/status"))?;
-        let (pid, inwards) = pids(&status).ok_or_else(|| io::Error::other("/proc/TID/status is not understood"))?;
-        let pidfd = self.thread_pidfd(tid)?;
-        let process = self.processes.enter(pid, || numbers(tid, &inwards), gone)?;
+        let with_pidfd = self.has_thread_pidfds.load(Ordering::Relaxed);
+        let OpenedThread { pid, process, numbers, memory, pidfd } = self.processes.broker().thread(tid, with_pidfd)?;
+        if pidfd.is_none() {
+            self.has_thread_pidfds.store(false, Ordering::Relaxed);
+        }
+        let process = self.processes.enter(pid, process, numbers, gone)?;
         Ok(Thread { tid, process, memory, pidfd, is_read_ahead: AtomicBool::new(false) })
-    }
-
-    fn thread_pidfd(&self, tid: i32) -> io::Result<Option<OwnedFd>> {
-        if !self.has_thread_pidfds.load(Ordering::Relaxed) {
-            return Ok(None);
-        }
-        match sys::pidfd_open_thread(tid) {
-            Ok(pidfd) => Ok(Some(pidfd)),
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                self.has_thread_pidfds.store(false, Ordering::Relaxed);
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
     }
 
     /// Lets go of what is kept of a process that has ended.

@@ -4,10 +4,9 @@
 //! first can be read as long as the process is there, and the second tells, for ever, whether anybody has that memory.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::File,
     io::{self, BufRead, BufReader, Read, Seek},
     os::fd::{AsFd, OwnedFd},
-    path::Path,
     sync::{Arc, Mutex},
     thread,
     time::Duration,
@@ -19,7 +18,11 @@ use nix::{
 };
 use nvidia_glue::mediate::{AddressSpace, UvmMapping, is_for_want_of_room};
 
-use super::looks_into::LooksInto;
+use super::{
+    broker::{Broker, ProcFile},
+    looks_into::LooksInto,
+    processes::entries,
+};
 use crate::{sync::lock, sys};
 
 /// Threads may come and go all the time, and each have ended by the time that it is asked.
@@ -33,28 +36,29 @@ pub(super) struct Memory {
     program: Program,
     memory: File,
     maps: Mutex<File>,
+    broker: Arc<Broker>,
     looks: Arc<LooksInto>,
 }
 
 impl Memory {
-    pub(super) fn open(pid: i32, thread: i32, looks: Arc<LooksInto>) -> io::Result<Self> {
-        let process = sys::pidfd_open(pid)?;
-        let program = Program::of(pid, &process)?;
+    pub(super) fn open(pid: i32, thread: i32, broker: Arc<Broker>, looks: Arc<LooksInto>) -> io::Result<Self> {
+        let (process, _) = broker.process(pid)?;
+        let program = Program::of(&broker, pid, &process)?;
         // Those of the first thread can be read for as long as there is another one.
         let open = |thread: i32| -> io::Result<(File, File)> {
-            let maps = File::open(format!("/proc/{thread}/maps"))?;
-            Ok((OpenOptions::new().read(true).write(true).open(format!("/proc/{thread}/mem"))?, maps))
+            let maps = broker.file(pid, thread, ProcFile::Maps)?;
+            Ok((broker.file(pid, thread, ProcFile::Memory)?, maps))
         };
         let first = open(pid).ok().filter(|(memory, _)| sys::memory_is_there(memory.as_fd()));
         let (memory, maps) = match first {
             Some(files) => files,
-            None => open(first_that_has_memory((pid, thread), &process)?)?,
+            None => open(first_that_has_memory(&broker, (pid, thread), &process)?)?,
         };
         // They are of one memory, unless it has executed something meanwhile.
-        if Program::of(pid, &process)?.is_another_than(program) || !sys::memory_is_there(memory.as_fd()) {
+        if Program::of(&broker, pid, &process)?.is_another_than(program) || !sys::memory_is_there(memory.as_fd()) {
             return Err(io::Error::other("the process executes another program"));
         }
-        Ok(Self { pid, process, program, memory, maps: Mutex::new(maps), looks })
+        Ok(Self { pid, process, program, memory, maps: Mutex::new(maps), broker, looks })
     }
 }
 
@@ -64,7 +68,7 @@ impl AddressSpace for Memory {
     }
 
     fn is_its_process_s(&self) -> io::Result<bool> {
-        let program = Program::of(self.pid, &self.process);
+        let program = Program::of(&self.broker, self.pid, &self.process);
         // The number is the process's as long as that is there.
         if has_ended(&self.process)? {
             return Ok(false);
@@ -83,7 +87,7 @@ impl AddressSpace for Memory {
                 return Ok(mappings);
             }
             // It was opened of a thread that has ended.
-            let mappings = of(self.pid)?;
+            let mappings = of(&self.broker, self.pid)?;
             if self.is_its_process_s()? { Ok(mappings) } else { Err(io::ErrorKind::NotFound.into()) }
         })
     }
@@ -101,10 +105,10 @@ struct Program {
 }
 
 impl Program {
-    fn of(pid: i32, process: &OwnedFd) -> io::Result<Self> {
+    fn of(broker: &Broker, pid: i32, process: &OwnedFd) -> io::Result<Self> {
         // A thread that has ended has none of it, also where it was the first and the others go on.
-        let told = |directory: &Path| Ok(Self::parse(&fs::read_to_string(directory.join("stat"))?));
-        let find = || find(Path::new("/proc"), (pid, pid), || has_ended(process), told);
+        let told = |thread| Ok(Self::parse(&io::read_to_string(broker.file(pid, thread, ProcFile::Stat)?)?));
+        let find = || find(pid, || has_ended(process), || threads(broker, pid), told);
         // One that executes a program just now begins nowhere yet.
         let mut found = find();
         for _ in 0..ROUNDS {
@@ -135,64 +139,68 @@ impl Program {
 }
 
 /// Whether two processes have the same memory. Those whose first threads have ended have the same by those: none.
-pub(super) fn share_memory(one: i32, other: i32) -> io::Result<bool> {
+pub(super) fn share_memory(broker: &Broker, one: i32, other: i32) -> io::Result<bool> {
     if !sys::share_memory(one, other)? {
         return Ok(false);
     }
-    let thread = |pid: i32| first_that_has_memory((pid, pid), &sys::pidfd_open(pid)?);
+    let thread = |pid: i32| first_that_has_memory(broker, (pid, pid), &broker.process(pid)?.0);
     sys::share_memory(thread(one)?, thread(other)?)
 }
 
 /// The memory of a thread that has ended is none, to the kernel, also where it was the first and the others go on: so it is asked of them then.
 /// Nothing where all have ended.
-pub(super) fn of(pid: i32) -> io::Result<Vec<UvmMapping>> {
-    let process = sys::pidfd_open(pid)?;
-    let told = |directory: &Path| read(File::open(directory.join("maps"))?);
-    let found = find(Path::new("/proc"), (pid, pid), || has_ended(&process), told)?;
+pub(super) fn of(broker: &Broker, pid: i32) -> io::Result<Vec<UvmMapping>> {
+    let (process, _) = broker.process(pid)?;
+    let told = |thread| read(broker.file(pid, thread, ProcFile::Maps)?);
+    let found = find(pid, || has_ended(&process), || threads(broker, pid), told)?;
     Ok(found.map_or_else(Vec::new, |(_, mappings)| mappings))
 }
 
 /// Whether all of a process's threads have left its memory and it has not ended: the kernel takes that away just now.
-pub(super) fn is_leaving(pid: i32) -> bool {
-    match sys::pidfd_open(pid) {
-        Ok(process) => first_that_has_memory((pid, pid), &process).is_err() && !has_ended(&process).unwrap_or(false),
+pub(super) fn is_leaving(broker: &Broker, pid: i32) -> bool {
+    match broker.process(pid) {
+        Ok((process, _)) => {
+            first_that_has_memory(broker, (pid, pid), &process).is_err() && !has_ended(&process).unwrap_or(false)
+        }
         // Where it cannot be told, nobody may conclude that it is gone.
         Err(error) => error.raw_os_error() != Some(libc::ESRCH),
     }
 }
 
 /// A thread of a process that has memory; `likely` is asked first.
-fn first_that_has_memory((pid, likely): (i32, i32), process: &OwnedFd) -> io::Result<i32> {
-    let has_memory = |directory: &Path| {
-        let memory = OpenOptions::new().read(true).write(true).open(directory.join("mem"))?;
+fn first_that_has_memory(broker: &Broker, (pid, likely): (i32, i32), process: &OwnedFd) -> io::Result<i32> {
+    let has_memory = |thread| {
+        let memory = broker.file(pid, thread, ProcFile::Memory)?;
         Ok(sys::memory_is_there(memory.as_fd()).then_some(()))
     };
-    let found = find(Path::new("/proc"), (pid, likely), || has_ended(process), has_memory)?;
+    let found = find(likely, || has_ended(process), || threads(broker, pid), has_memory)?;
     found.map(|(thread, _)| thread).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+fn threads(broker: &Broker, pid: i32) -> io::Result<Vec<i32>> {
+    Ok(entries(broker.file(pid, pid, ProcFile::Threads)?.into())?.1)
 }
 
 /// The first thread of which `told` says something. Which is gone says nothing; that there are no files left is no word of a thread.
 fn find<T>(
-    proc: &Path,
-    (pid, likely): (i32, i32),
+    likely: i32,
     has_ended: impl Fn() -> io::Result<bool>,
-    told: impl Fn(&Path) -> io::Result<Option<T>>,
+    threads: impl Fn() -> io::Result<Vec<i32>>,
+    told: impl Fn(i32) -> io::Result<Option<T>>,
 ) -> io::Result<Option<(i32, T)>> {
-    let told = |directory: &Path| match told(directory) {
+    let told = |thread: i32| match told(thread) {
         Err(error) if is_for_want_of_room(&error) => Err(error),
         told => Ok(told.unwrap_or_default()),
     };
-    let threads = proc.join(pid.to_string()).join("task");
     for _ in 0..ROUNDS {
-        if let Some(found) = told(&threads.join(likely.to_string()))? {
+        if let Some(found) = told(likely)? {
             return Ok(Some((likely, found)));
         }
         if has_ended()? {
             return Ok(None);
         }
-        for entry in fs::read_dir(&threads)?.filter_map(Result::ok) {
-            let Some(thread) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            if let Some(found) = told(&entry.path())? {
+        for thread in threads()? {
+            if let Some(found) = told(thread)? {
                 return Ok(Some((thread, found)));
             }
         }
@@ -245,7 +253,13 @@ fn uvm_mapping(line: &str) -> Option<UvmMapping> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+
+    fn broker() -> Arc<Broker> {
+        Broker::of_tests(Vec::new())
+    }
 
     /// A process that does nothing, and has come so far: while it executes its program, what the kernel says of that changes.
     fn sleeper() -> std::process::Child {
@@ -264,56 +278,50 @@ mod tests {
 
     #[test]
     fn it_is_told_by_whichever_thread_is_left() {
-        let proc = tempfile::tempdir().unwrap();
-        let write = |thread: &str, text: &str| {
-            let directory = proc.path().join("10/task").join(thread);
-            fs::create_dir_all(&directory).unwrap();
-            fs::write(directory.join("maps"), text).unwrap();
+        let find = |threads: &[(i32, &'static str)], has_ended| {
+            let told = |thread| {
+                let text = threads.iter().find(|(of, _)| *of == thread).map(|(_, text)| *text);
+                text.map(|text| Some(text).filter(|text| !text.is_empty()))
+                    .ok_or_else(|| io::ErrorKind::NotFound.into())
+            };
+            find(10, || Ok(has_ended), || Ok(threads.iter().map(|(thread, _)| *thread).collect()), told).ok()
         };
-        let told = |directory: &Path| {
-            fs::read_to_string(directory.join("maps")).map(|text| Some(text).filter(|text| !text.is_empty()))
-        };
-        let find = |has_ended| find(proc.path(), (10, 10), || Ok(has_ended), told).ok();
-        let found = |thread, text: &str| Some(Some((thread, text.to_owned())));
-        write("10", "of 10");
-        assert_eq!(find(false), found(10, "of 10"));
+        assert_eq!(find(&[(10, "of 10")], false), Some(Some((10, "of 10"))));
         // It has ended.
-        write("10", "");
-        write("11", "");
-        write("12", "of 12");
-        assert_eq!(find(false), found(12, "of 12"));
-        write("12", "");
-        assert_eq!(find(false), None, "one that is there has something");
-        assert_eq!(find(true), Some(None));
-        let full = |_: &Path| Err::<Option<()>, _>(io::Error::from_raw_os_error(libc::EMFILE));
-        let told = super::find(proc.path(), (10, 10), || Ok(true), full);
+        assert_eq!(find(&[(10, ""), (11, ""), (12, "of 12")], false), Some(Some((12, "of 12"))));
+        assert_eq!(find(&[(11, ""), (12, "of 12")], false), Some(Some((12, "of 12"))));
+        let nothing = [(10, ""), (11, ""), (12, "")];
+        assert_eq!(find(&nothing, false), None, "one that is there has something");
+        assert_eq!(find(&nothing, true), Some(None));
+        let full = |_| Err::<Option<()>, _>(io::Error::from_raw_os_error(libc::EMFILE));
+        let told = super::find(10, || Ok(true), || Ok(vec![10]), full);
         assert_eq!(told.unwrap_err().raw_os_error(), Some(libc::EMFILE), "it is not known to be gone");
     }
 
     #[test]
     fn who_has_the_same_memory_is_said_of_those_that_have_some() {
         let own = nix::unistd::getpid().as_raw();
-        assert!(share_memory(own, own).unwrap());
+        assert!(share_memory(&broker(), own, own).unwrap());
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = child.id().cast_signed();
-        assert!(!share_memory(own, pid).unwrap());
+        assert!(!share_memory(&broker(), own, pid).unwrap());
         let pidfd = sys::pidfd_open(pid).unwrap();
         child.kill().unwrap();
         while !has_ended(&pidfd).unwrap() {
             std::thread::yield_now();
         }
         // Nobody has waited for it yet.
-        assert!(share_memory(pid, pid).is_err());
-        assert_eq!(of(pid).unwrap(), []);
+        assert!(share_memory(&broker(), pid, pid).is_err());
+        assert_eq!(of(&broker(), pid).unwrap(), []);
         child.wait().unwrap();
-        assert!(of(pid).is_err());
+        assert!(of(&broker(), pid).is_err());
     }
 
     #[test]
     fn memory_is_there_until_its_last_owner_has_left_it() {
         let looks = || Arc::new(LooksInto::new().unwrap());
         let own = nix::unistd::getpid().as_raw();
-        let memory = Memory::open(own, own, looks()).unwrap();
+        let memory = Memory::open(own, own, broker(), looks()).unwrap();
         assert!(memory.is_there() && memory.is_its_process_s().unwrap());
         assert!(memory.uvm_mappings().is_ok());
         // Waits for a line, and executes another program.
@@ -324,13 +332,13 @@ mod tests {
             .unwrap();
         let pid = child.id().cast_signed();
         waits(pid, libc::SYS_read);
-        let before = Memory::open(pid, pid, looks()).unwrap();
+        let before = Memory::open(pid, pid, broker(), looks()).unwrap();
         assert!(before.is_there() && before.is_its_process_s().unwrap());
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"\n").unwrap();
         waits(pid, libc::SYS_clock_nanosleep);
         assert!(!before.is_there() && !before.is_its_process_s().unwrap());
         assert!(before.uvm_mappings().is_err());
-        let after = Memory::open(pid, pid, looks()).unwrap();
+        let after = Memory::open(pid, pid, broker(), looks()).unwrap();
         assert!(after.is_there() && after.is_its_process_s().unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
@@ -368,10 +376,11 @@ mod tests {
     /// As soon as its descriptors are closed, a program that is executed counts as started, and has no place yet.
     #[test]
     fn programs_that_have_just_been_executed_are_told() {
+        let broker = broker();
         for _ in 0..200 {
             let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
             let pid = child.id().cast_signed();
-            let told = Program::of(pid, &sys::pidfd_open(pid).unwrap());
+            let told = Program::of(&broker, pid, &sys::pidfd_open(pid).unwrap());
             child.kill().unwrap();
             child.wait().unwrap();
             told.unwrap();
@@ -386,23 +395,23 @@ mod tests {
             let stat = fs::read_to_string(format!("/proc/{own}/task/{thread}/stat")).unwrap();
             Program::parse(&stat).unwrap().begins
         });
-        assert_eq!(told.join().unwrap(), Program::of(own, &sys::pidfd_open(own).unwrap()).unwrap().begins);
+        assert_eq!(told.join().unwrap(), Program::of(&broker(), own, &sys::pidfd_open(own).unwrap()).unwrap().begins);
     }
 
     #[test]
     fn who_has_ended_and_was_not_waited_for_has_no_memory() {
         let mut child = sleeper();
         let pid = child.id().cast_signed();
-        let memory = Memory::open(pid, pid, Arc::new(LooksInto::new().unwrap())).unwrap();
-        assert!(memory.is_its_process_s().unwrap() && !is_leaving(pid));
+        let memory = Memory::open(pid, pid, broker(), Arc::new(LooksInto::new().unwrap())).unwrap();
+        assert!(memory.is_its_process_s().unwrap() && !is_leaving(&broker(), pid));
         child.kill().unwrap();
         while !has_ended(&memory.process).unwrap() {
             std::thread::yield_now();
         }
-        assert!(!memory.is_its_process_s().unwrap() && !is_leaving(pid));
+        assert!(!memory.is_its_process_s().unwrap() && !is_leaving(&broker(), pid));
         assert_eq!(memory.uvm_mappings().unwrap_err().kind(), io::ErrorKind::NotFound);
         child.wait().unwrap();
-        assert!(!is_leaving(pid));
+        assert!(!is_leaving(&broker(), pid));
     }
 
     #[test]

@@ -4,19 +4,20 @@
 //!  container ── driver call ──> its filter's listener ──> receiving thread ── Session::handle ──> the driver
 //!     ^                                                        |
 //!     └──────────────── answer ────────────────────────────────┘
-//!  helper ── listeners (of init and of every exec) ──> intake ┐
+//!  helper ── listeners (of init and of every exec) ──> broker ┐
 //!  shim <── who asked for too much, log ── control ───────────┴── main thread
 //! ```
 //!
 //! It is a process of its own because it reads what hostile programs wrote, because the driver judges each call by the
 //! capabilities of whoever makes it, and because the driver's clients are its own to free. The zygote forks it before the container
-//! exists; it opens what it needs, gives up its rights for good ([`privileges`]), and only then starts threads. It lives in
-//! the shim's cgroup, not in the container's. Its end, however it comes, is seen by the shim, which then ends the container;
+//! exists; it opens what it needs, forks who opens processes for it ([`broker`]), moves to a mount namespace that has what it will open ([`mount_namespace`]), gives up
+//! its rights for good ([`privileges`]), and only then starts threads. It lives in the shim's cgroup, not in the container's. Its end, however it comes, is seen by the shim, which then ends the container;
 //! and it ends when the shim does.
 //!
 //! No thread ever holds a lock while it looks into a caller: a page of the container's can be made to block for ever. Such a
 //! thread is lost to its own container only.
 
+mod broker;
 mod caller;
 pub mod client;
 mod events;
@@ -25,6 +26,7 @@ mod listener;
 mod looks_into;
 mod maps;
 pub mod message;
+mod mount_namespace;
 mod observer;
 mod outbox;
 mod pid_namespaces;
@@ -47,8 +49,14 @@ pub use self::{
     setup::{MediatedCard, MediatedDriver, Setup},
 };
 use self::{
-    events::Events, listener::Mediation, message::FromMediator, observer::Reporter, outbox::Outbox,
-    privileges::PrivilegeError, processes::ProcessTable, scheduler::Scheduler,
+    events::Events,
+    listener::Mediation,
+    message::FromMediator,
+    observer::Reporter,
+    outbox::Outbox,
+    privileges::{PrivilegeError, Role},
+    processes::ProcessTable,
+    scheduler::Scheduler,
 };
 use crate::sys;
 
@@ -87,6 +95,12 @@ pub(crate) enum BeginError {
     /// What it needs to keep to its turns.
     #[error("the container's time on its cards cannot be scheduled")]
     Scheduler(#[source] io::Error),
+    /// Who opens the container's processes for it.
+    #[error("the mediator's broker cannot be had")]
+    Broker(#[source] io::Error),
+    /// What it sees of the host.
+    #[error("the mediator cannot have a mount namespace of its own")]
+    MountNamespace(#[source] io::Error),
     /// Its rights.
     #[error("the mediator cannot give up its privileges")]
     Privileges(#[source] PrivilegeError),
@@ -115,6 +129,8 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     let [intake, control] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| BeginError::Descriptors { wanted: 2, got })?;
     sys::set_name(c"egpu-mediator");
     sys::require_notification_sizes().map_err(BeginError::Notifications)?;
+    // Before there is anything that it should not have.
+    let (broker, intake) = broker::start(intake, setup.cgroups.clone()).map_err(BeginError::Broker)?;
     let outbox = Arc::new(Outbox::new(control).map_err(BeginError::Events)?);
     observer::log_to(&outbox);
     let parent = setup.usage_file.parent().unwrap_or(Path::new("/"));
@@ -124,10 +140,11 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     let release = setup.release.parse().map_err(BeginError::Release)?;
     let driver = open_driver(&setup.driver)?;
     let cards = open_cards(&*driver, &setup)?;
-    let processes = Arc::new(ProcessTable::new(setup.cgroups.clone()).map_err(BeginError::Events)?);
+    let processes = Arc::new(ProcessTable::new(Arc::new(broker)).map_err(BeginError::Events)?);
     let prepared = Scheduler::prepare(&setup).map_err(BeginError::Scheduler)?;
 
-    privileges::drop_for_good(shim).map_err(BeginError::Privileges)?;
+    mount_namespace::enter(parent, &setup.seen()).map_err(BeginError::MountNamespace)?;
+    privileges::drop_for_good(Role::Mediator { shim }).map_err(BeginError::Privileges)?;
     let mut scheduler = Scheduler::new(prepared).map_err(BeginError::Scheduler)?;
     sys::let_signal_interrupt(listener::INTERRUPT).map_err(BeginError::Events)?;
 

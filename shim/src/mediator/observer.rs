@@ -188,7 +188,10 @@ mod tests {
     use runtime_config::Bytes;
 
     use super::*;
-    use crate::{mediator::message, sys};
+    use crate::{
+        mediator::{broker::Broker, message},
+        sys,
+    };
 
     /// Processes that end with the test, however that ends.
     struct Children(Vec<Child>);
@@ -214,7 +217,7 @@ mod tests {
         let (shim, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
         let outbox = Arc::new(Outbox::new(own).unwrap());
         let cgroup = tempfile::tempdir().unwrap();
-        let processes = Arc::new(ProcessTable::new(vec![cgroup.path().to_owned()]).unwrap());
+        let processes = Arc::new(ProcessTable::new(Broker::of_tests(vec![cgroup.path().to_owned()])).unwrap());
         let reporter = Reporter::new(Arc::clone(&outbox), Arc::clone(&processes), Wakers::of_nobody());
         let sleeping = |_| Command::new("sleep").arg("infinity").spawn().unwrap();
         let mut children = Children((0..4).map(sleeping).collect());
@@ -223,7 +226,7 @@ mod tests {
         std::fs::write(cgroup.path().join("cgroup.procs"), members).unwrap();
         // The third one uses no driver, and the fourth is none of the container's.
         for pid in &pids[..2] {
-            processes.enter(*pid, || Ok(Numbers::new(Vec::new())), |_| ()).unwrap();
+            processes.enter(*pid, sys::pidfd_open(*pid).unwrap(), Numbers::new(Vec::new()), |_| ()).unwrap();
         }
         let told = || -> Vec<(FromMediator, Option<std::os::fd::OwnedFd>)> {
             outbox.put(FromMediator::Pong, None);
@@ -269,7 +272,7 @@ mod tests {
     fn a_drift_of_many_names_some() {
         let (shim, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
         let outbox = Arc::new(Outbox::new(own).unwrap());
-        let processes = Arc::new(ProcessTable::new(Vec::new()).unwrap());
+        let processes = Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap());
         let reporter = Reporter::new(Arc::clone(&outbox), processes, Wakers::of_nobody());
         for (count, end) in [(0, "; processes []"), (16, ", Pid(16)]"), (20_000, ", Pid(16)] and 19984 more")] {
             reporter.drift(&drift(false, &(1..=count).collect::<Vec<i32>>()));
@@ -283,7 +286,7 @@ mod tests {
     fn that_the_container_is_to_be_ended_is_told_now_and_then() {
         let (shim, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
         let outbox = Arc::new(Outbox::new(own).unwrap());
-        let processes = Arc::new(ProcessTable::new(Vec::new()).unwrap());
+        let processes = Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap());
         let reporter = Reporter::new(Arc::clone(&outbox), processes, Wakers::of_nobody());
         let start = Instant::now();
         let told: Vec<u64> = (0..100)
@@ -307,10 +310,10 @@ mod tests {
     fn a_flood_of_kills_is_executed_and_not_logged() {
         let (shim, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
         let outbox = Arc::new(Outbox::new(own).unwrap());
-        let processes = Arc::new(ProcessTable::new(Vec::new()).unwrap());
+        let processes = Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap());
         let reporter = Reporter::new(Arc::clone(&outbox), Arc::clone(&processes), Wakers::of_nobody());
         let pid = nix::unistd::getpid().as_raw();
-        processes.enter(pid, || Ok(Numbers::new(Vec::new())), |_| ()).unwrap();
+        processes.enter(pid, sys::pidfd_open(pid).unwrap(), Numbers::new(Vec::new()), |_| ()).unwrap();
         let logged: Vec<bool> = (0..20)
             .map(|_| {
                 reporter.kill(Pid(pid), KillReason::Drift(String::new()));

@@ -4,9 +4,10 @@ use std::{
     fs::File,
     io,
     os::{fd::AsFd, unix::fs::MetadataExt},
+    path::Path,
 };
 
-use nvidia_glue::mediate::{Number, Numbers};
+use nvidia_glue::mediate::Number;
 
 use crate::sys;
 
@@ -18,10 +19,10 @@ pub(super) fn pids(status: &str) -> Option<(i32, Vec<i32>)> {
     Some((pid, inwards.ok()?))
 }
 
-/// The same with the namespaces. Those of a process never change; what it sets (`unshare`, `setns`) is its children's.
-pub(super) fn numbers(tid: i32, inwards: &[i32]) -> io::Result<Numbers> {
+/// The same with the namespaces, of a directory of `/proc`. Those of a process never change; what it sets (`unshare`, `setns`) is its children's.
+pub(super) fn numbers(directory: &Path, inwards: &[i32]) -> io::Result<Vec<Number>> {
     let mut numbers = Vec::with_capacity(inwards.len());
-    let mut namespace = File::open(format!("/proc/{tid}/ns/pid"))?;
+    let mut namespace = File::open(directory.join("ns/pid"))?;
     for (above, pid) in inwards.iter().enumerate().rev() {
         numbers.push(Number { namespace: namespace.metadata()?.ino(), pid: *pid });
         if above > 0 {
@@ -29,12 +30,14 @@ pub(super) fn numbers(tid: i32, inwards: &[i32]) -> io::Result<Numbers> {
         }
     }
     numbers.reverse();
-    Ok(Numbers::new(numbers))
+    Ok(numbers)
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
+
+    use nvidia_glue::mediate::Numbers;
 
     use super::*;
 
@@ -71,8 +74,9 @@ mod tests {
         }
         let mut parents = [nested().unwrap(), nested().unwrap()];
         let numbers_of = |pid: i32| {
-            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-            numbers(pid, &pids(&status).unwrap().1).unwrap()
+            let directory = Path::new("/proc").join(pid.to_string());
+            let status = fs::read_to_string(directory.join("status")).unwrap();
+            Numbers::new(numbers(&directory, &pids(&status).unwrap().1).unwrap())
         };
         let inner = [0, 1].map(|at: usize| child_of(parents[at].id()));
         let [one, other] = inner.map(numbers_of);

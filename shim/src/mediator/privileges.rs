@@ -1,12 +1,13 @@
-//! What a mediator gives up before it reads the first byte of a container's.
+//! What a mediator and its broker give up before the mediator reads the first byte of a container's.
 //!
 //! The driver judges each call by the capabilities of the calling thread: with CAP_SYS_ADMIN a container would get channels
 //! that reach all of a card's memory, with CAP_SYS_NICE and CAP_PERFMON priorities and neighbours' counters. Two are kept:
-//! - CAP_SYS_PTRACE: to duplicate callers' descriptors (`pidfd_getfd`), and to open their memory.
+//! - CAP_SYS_PTRACE: to duplicate callers' descriptors (`pidfd_getfd`), and to write to their memory.
 //! - CAP_DAC_OVERRIDE: `/proc/TID/mem` belongs to the caller's user, with mode 0600. (`process_vm_writev` would do without,
 //!   but it names a process by number, which may have become another's between the check and the write.)
 //!
-//! The driver looks at neither.
+//! The driver looks at neither. With both, whoever could name files and processes would be root on the host. So the mediator can open nothing but what its
+//! mount namespace has ([`mount_namespace`](super::mount_namespace)), and get no process but from its broker.
 
 use std::io;
 
@@ -34,6 +35,15 @@ const SECURE_BITS: CapabilitiesSecureBits = CapabilitiesSecureBits::NO_ROOT
     .union(CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE)
     .union(CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED);
 
+/// Who gives up its rights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// The mediator; `shim` is its parent.
+    Mediator { shim: i32 },
+    /// The broker; `mediator` is its parent.
+    Broker { mediator: i32 },
+}
+
 /// Why the mediator must not run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PrivilegeError {
@@ -53,8 +63,8 @@ pub(crate) enum PrivilegeError {
 }
 
 /// Gives up everything that is not needed, for good, and looks whether it is gone. Only with one thread: the sets are each
-/// thread's own. `shim` is the parent.
-pub(super) fn drop_for_good(shim: i32) -> Result<(), PrivilegeError> {
+/// thread's own.
+pub(super) fn drop_for_good(role: Role) -> Result<(), PrivilegeError> {
     let step = |step| move |source: Errno| PrivilegeError::Step { step, source: source.into() };
     nix::unistd::setgroups(&[])
         .map_err(|error| PrivilegeError::Step { step: "leave supplementary groups", source: error.into() })?;
@@ -76,9 +86,13 @@ pub(super) fn drop_for_good(shim: i32) -> Result<(), PrivilegeError> {
     let sets = CapabilitySets { effective: KEPT, permitted: KEPT, inheritable: CapabilitySet::empty() };
     set_capabilities(None, sets).map_err(step("give up capabilities"))?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(step("become undumpable"))?;
-    // Its end of the control socket tells of the shim's end: then there is something to be freed first.
-    sys::outlive_parent(shim).map_err(|source| PrivilegeError::Step { step: "outlive the shim", source })?;
-    confine().map_err(PrivilegeError::Filter)?;
+    let bound = match role {
+        // Its end of the control socket tells of the shim's end: then there is something to be freed first.
+        Role::Mediator { shim } => sys::outlive_parent(shim),
+        Role::Broker { mediator } => sys::die_with_parent(mediator),
+    };
+    bound.map_err(|source| PrivilegeError::Step { step: "be bound to its parent's life", source })?;
+    confine(role).map_err(PrivilegeError::Filter)?;
     verify()
 }
 
@@ -128,7 +142,7 @@ fn verify() -> Result<(), PrivilegeError> {
 
 /// Calls that are allowed whatever their arguments.
 const ALLOWED: &[&str] = &[
-    // Files and memory. `openat` is below.
+    // Files and memory. `openat` and `fcntl` are below.
     "read",
     "readv",
     "pread64",
@@ -147,9 +161,7 @@ const ALLOWED: &[&str] = &[
     "readlink",
     "readlinkat",
     "getdents64",
-    "fcntl",
     "flock",
-    "ftruncate",
     "fdatasync",
     "dup",
     "dup3",
@@ -164,10 +176,7 @@ const ALLOWED: &[&str] = &[
     "access",
     "faccessat",
     "getcwd",
-    // The driver and listeners.
-    "ioctl",
-    "pidfd_open",
-    "pidfd_getfd",
+    // Processes.
     "kcmp",
     // The shim.
     "recvmsg",
@@ -217,7 +226,6 @@ const ALLOWED: &[&str] = &[
     "getcpu",
     "sysinfo",
     "uname",
-    "prlimit64",
     "getrlimit",
     // To look whether rights are gone.
     "capget",
@@ -226,9 +234,52 @@ const ALLOWED: &[&str] = &[
     "exit_group",
 ];
 
-/// Installs a filter that knows the calls a mediator makes. Any other "does not exist": libraries have a way around that, or
-/// fail. What it cannot do any more: execute, fork, trace, mount, load, connect, create or truncate files, signal others.
-fn confine() -> Result<(), SeccompError> {
+/// Types of ioctl commands that a mediator makes: the resource manager's, listeners', and unified memory's, which are plain numbers.
+const IOCTL_TYPES: [u64; 3] = [0x46, 0x21, 0];
+/// The broker's: those of namespaces.
+const NAMESPACE_IOCTL_TYPE: u64 = 0xb7;
+/// `F_DUPFD_QUERY` (include/uapi/linux/fcntl.h).
+const F_DUPFD_QUERY: i32 = 1024 + 3;
+
+/// Commands of `fcntl`: none that names who gets signals (`F_SETOWN`), since they would reach any process.
+const FCNTL_COMMANDS: [i32; 15] = [
+    libc::F_DUPFD,
+    libc::F_DUPFD_CLOEXEC,
+    F_DUPFD_QUERY,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
+    libc::F_GETLK,
+    libc::F_SETLK,
+    libc::F_SETLKW,
+    libc::F_OFD_GETLK,
+    libc::F_OFD_SETLK,
+    libc::F_OFD_SETLKW,
+    libc::F_ADD_SEALS,
+    libc::F_GET_SEALS,
+];
+
+/// Operations of `prctl` that only look, and the one that names threads.
+const PRCTL_OPERATIONS: [i32; 6] = [
+    libc::PR_SET_NAME,
+    libc::PR_GET_NAME,
+    libc::PR_GET_DUMPABLE,
+    libc::PR_CAPBSET_READ,
+    libc::PR_GET_SECUREBITS,
+    libc::PR_GET_NO_NEW_PRIVS,
+];
+
+/// Installs a filter that knows the calls that are made. Any other "does not exist": libraries have a way around that, or fail.
+///
+/// What it forbids: to execute, fork, trace (`ptrace`, `process_vm_*`), mount, load, connect, make files, cut them, enter namespaces, change directories,
+/// send signals to others or set their limits. The mediator cannot get a process's pidfd by its number (`pidfd_open`); and it opens files only by absolute paths, not in
+/// directories that are open (of the container's, it can have any: a device node that the container has made, and may not open, would open in them).
+///
+/// What it cannot forbid, since it sees no paths: device nodes and `/proc/TID/mem` have to be opened to be written to, and so can be whatever else may be written
+/// to there. What that is, the mount namespace says; and of the mediator, there is nothing but device nodes. With `kcmp` and `sched_getaffinity` one can ask of any
+/// process whether it is there, and whether two have the same files or memory.
+fn confine(role: Role) -> Result<(), SeccompError> {
     let mut filter = ScmpFilterContext::new(ScmpAction::Errno(libc::ENOSYS))?;
     filter.set_act_badarch(ScmpAction::KillProcess)?;
     filter.set_ctl_nnp(true)?;
@@ -238,49 +289,54 @@ fn confine() -> Result<(), SeccompError> {
             filter.add_rule(ScmpAction::Allow, call)?;
         }
     }
-    let threads = mask(libc::CLONE_VM | libc::CLONE_THREAD);
-    filter.add_rule_conditional(ScmpAction::Allow, ScmpSyscall::from_name("clone")?, &[masked(0, threads, threads)])?;
+    let mut allow = |name: &str, conditions: &[ScmpArgCompare]| match ScmpSyscall::from_name(name) {
+        Ok(call) => filter.add_rule_conditional(ScmpAction::Allow, call, conditions).map(drop),
+        // Not every machine has every call.
+        Err(_) => Ok(()),
+    };
     let making = mask(libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND);
-    for (name, flags) in [("openat", 2), ("open", 1)] {
-        if let Ok(call) = ScmpSyscall::from_name(name) {
-            filter.add_rule_conditional(ScmpAction::Allow, call, &[masked(flags, making, 0)])?;
+    // A descriptor has 32 bits, whatever the register's other half has.
+    let nowhere = masked(0, mask(-1), mask(libc::AT_FDCWD));
+    match role {
+        Role::Mediator { .. } => {
+            allow("openat", &[nowhere, masked(2, making, 0)])?;
+            allow("pidfd_getfd", &[])?;
+            for kind in IOCTL_TYPES {
+                allow("ioctl", &[masked(1, 0xff00, kind << 8)])?;
+            }
+        }
+        Role::Broker { .. } => {
+            allow("openat", &[masked(2, making, 0)])?;
+            allow("pidfd_open", &[])?;
+            allow("ioctl", &[masked(1, 0xff00, NAMESPACE_IOCTL_TYPE << 8)])?;
         }
     }
-    let own = u64::from(std::process::id());
-    let equals = |argument, value| ScmpArgCompare::new(argument, ScmpCompareOp::Equal, value);
-    filter.add_rule_conditional(ScmpAction::Allow, ScmpSyscall::from_name("tgkill")?, &[equals(0, own)])?;
-    // A thread may give its own priority back.
-    let priority = ScmpSyscall::from_name("sched_setscheduler")?;
-    filter.add_rule_conditional(ScmpAction::Allow, priority, &[equals(0, 0), equals(1, mask(libc::SCHED_OTHER))])?;
-    let nice = ScmpSyscall::from_name("setpriority")?;
-    filter.add_rule_conditional(
-        ScmpAction::Allow,
-        nice,
-        &[equals(0, mask(libc::PRIO_PROCESS.cast_signed())), equals(1, 0)],
-    )?;
-    // Whether somebody is there.
-    let signal = ScmpSyscall::from_name("pidfd_send_signal")?;
-    filter.add_rule_conditional(ScmpAction::Allow, signal, &[equals(1, 0)])?;
-    // Only to look; threads are given names, too.
-    let harmless = [
-        libc::PR_SET_NAME,
-        libc::PR_GET_NAME,
-        libc::PR_GET_DUMPABLE,
-        libc::PR_CAPBSET_READ,
-        libc::PR_GET_SECUREBITS,
-        libc::PR_GET_NO_NEW_PRIVS,
-    ];
-    let prctl = ScmpSyscall::from_name("prctl")?;
-    for operation in harmless {
-        filter.add_rule_conditional(ScmpAction::Allow, prctl, &[equals(0, mask(operation))])?;
+    allow("open", &[masked(1, making, 0)])?;
+    let threads = mask(libc::CLONE_VM | libc::CLONE_THREAD);
+    allow("clone", &[masked(0, threads, threads)])?;
+    for command in FCNTL_COMMANDS {
+        allow("fcntl", &[equals(1, mask(command))])?;
     }
-    let ambient = mask(libc::PR_CAP_AMBIENT);
-    let is_set = mask(libc::PR_CAP_AMBIENT_IS_SET);
-    filter.add_rule_conditional(ScmpAction::Allow, prctl, &[equals(0, ambient), equals(1, is_set)])?;
+    allow("tgkill", &[equals(0, u64::from(std::process::id()))])?;
+    // Its own, of which none can be raised.
+    allow("prlimit64", &[equals(0, 0)])?;
+    // A thread may give its own priority back.
+    allow("sched_setscheduler", &[equals(0, 0), equals(1, mask(libc::SCHED_OTHER))])?;
+    allow("setpriority", &[equals(0, mask(libc::PRIO_PROCESS.cast_signed())), equals(1, 0)])?;
+    // Whether somebody is there.
+    allow("pidfd_send_signal", &[equals(1, 0)])?;
+    for operation in PRCTL_OPERATIONS {
+        allow("prctl", &[equals(0, mask(operation))])?;
+    }
+    allow("prctl", &[equals(0, mask(libc::PR_CAP_AMBIENT)), equals(1, mask(libc::PR_CAP_AMBIENT_IS_SET))])?;
     filter.load()
 }
 
-/// Flags are never negative.
+fn equals(argument: u32, value: u64) -> ScmpArgCompare {
+    ScmpArgCompare::new(argument, ScmpCompareOp::Equal, value)
+}
+
+/// As a register has it.
 fn mask(flags: i32) -> u64 {
     u64::from(flags.cast_unsigned())
 }

@@ -2,10 +2,9 @@
 
 use std::{
     collections::HashMap,
-    fs::{self, File},
+    fs::File,
     io,
     os::fd::{AsFd, OwnedFd},
-    path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -16,15 +15,18 @@ use nix::sys::{
     epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
     timerfd::TimerFd,
 };
-use nvidia_glue::{
-    cgroup_tree,
-    mediate::{AddressSpace, Numbers, Pid, Processes, UvmMapping},
+use nvidia_glue::mediate::{AddressSpace, Numbers, Pid, Processes, UvmMapping};
+use rustix::{
+    fs::{Dir, readlinkat},
+    io::Errno,
+    process::Pid as ThreadId,
+    thread::sched_getaffinity,
 };
 
 use super::{
+    broker::{Broker, ProcFile},
     looks_into::{HeldUp, LooksInto},
     maps::{self, Memory},
-    pid_namespaces::{numbers, pids},
 };
 use crate::{sync::lock, sys};
 
@@ -58,7 +60,7 @@ impl Process {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct ProcessTable {
-    cgroups: Vec<PathBuf>,
+    broker: Arc<Broker>,
     /// Ready when one of the processes has ended.
     ended: Epoll,
     next_token: AtomicU64,
@@ -68,10 +70,15 @@ pub(super) struct ProcessTable {
 }
 
 impl ProcessTable {
-    pub(super) fn new(cgroups: Vec<PathBuf>) -> io::Result<Self> {
+    pub(super) fn new(broker: Arc<Broker>) -> io::Result<Self> {
         let ended = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let looks = Arc::new(LooksInto::new()?);
-        Ok(Self { cgroups, ended, next_token: AtomicU64::new(0), known: Mutex::default(), looks })
+        Ok(Self { broker, ended, next_token: AtomicU64::new(0), known: Mutex::default(), looks })
+    }
+
+    /// Who opens processes and their threads.
+    pub(super) fn broker(&self) -> &Broker {
+        &self.broker
     }
 
     /// Ready when [`ProcessTable::hold_up`] is to be called.
@@ -91,33 +98,23 @@ impl ProcessTable {
         self.find(pid).or_else(|| self.stranger(pid.0))
     }
 
-    /// What lives in the container's cgroups, in no order. One that is not there has nobody.
-    fn members(&self) -> io::Result<Vec<i32>> {
-        let mut pids = Vec::new();
-        for cgroup in &self.cgroups {
-            pids.extend(cgroup_tree::pids(cgroup)?.into_iter().flatten().filter(|pid| *pid > 0));
-        }
-        Ok(pids)
-    }
-
     /// A process of the container's that has made no driver call.
     fn stranger(&self, pid: i32) -> Option<Arc<Process>> {
-        let pidfd = sys::pidfd_open(pid).ok()?;
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let numbers = numbers(pid, &pids(&status)?.1).ok()?;
-        let pids = self.members().ok()?;
+        let (pidfd, numbers) = self.broker.process(pid).ok()?;
+        let pids = self.broker.members().ok()?;
         // The number was the container's after the pidfd was opened, and is still the same process's: so it is of the container.
         let is_own = pids.contains(&pid) && sys::is_there(pidfd.as_fd());
         is_own.then(|| Arc::new(Process { pid, numbers, pidfd, token: u64::MAX }))
     }
 
-    /// The process that has this number now. The caller makes sure that the number cannot go to another meanwhile.
+    /// The process that has this number now, and this pidfd. The caller makes sure that the number cannot go to another meanwhile.
     ///
     /// `gone` is called first with one that had the number before.
     pub(super) fn enter(
         &self,
         pid: i32,
-        numbers: impl FnOnce() -> io::Result<Numbers>,
+        pidfd: OwnedFd,
+        numbers: Numbers,
         gone: impl FnOnce(&Arc<Process>),
     ) -> io::Result<Arc<Process>> {
         let known = lock(&self.known).get(&pid).cloned();
@@ -128,7 +125,6 @@ impl ProcessTable {
             self.forget(&process);
             gone(&process);
         }
-        let (pidfd, numbers) = (sys::pidfd_open(pid)?, numbers()?);
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         let process = Arc::new(Process { pid, numbers, pidfd, token });
         let mut table = lock(&self.known);
@@ -190,7 +186,7 @@ impl ProcessTable {
 
 impl Processes for ProcessTable {
     fn pids(&self) -> io::Result<Vec<Pid>> {
-        let mut pids = self.members()?;
+        let mut pids = self.broker.members()?;
         pids.extend(self.known().into_iter().map(|pid| pid.0));
         pids.sort_unstable();
         pids.dedup();
@@ -202,46 +198,46 @@ impl Processes for ProcessTable {
     }
 
     fn is_thread_running(&self, thread: i32) -> bool {
-        // What cannot be told may run.
-        !matches!(Path::new(&format!("/proc/{thread}")).try_exists(), Ok(false))
+        // Any question will do that the kernel answers of every thread. What cannot be told may run.
+        ThreadId::from_raw(thread).is_none_or(|thread| sched_getaffinity(Some(thread)).err() != Some(Errno::SRCH))
     }
 
     fn share_memory(&self, one: Pid, other: Pid) -> io::Result<bool> {
-        self.looks.looking(&[one.0, other.0], || maps::share_memory(one.0, other.0))
+        self.looks.looking(&[one.0, other.0], || maps::share_memory(&self.broker, one.0, other.0))
     }
 
     fn address_space(&self, pid: Pid, thread: i32) -> io::Result<Arc<dyn AddressSpace>> {
-        Ok(Arc::new(self.looks.looking(&[pid.0], || Memory::open(pid.0, thread, Arc::clone(&self.looks)))?))
+        let (broker, looks) = (Arc::clone(&self.broker), Arc::clone(&self.looks));
+        Ok(Arc::new(self.looks.looking(&[pid.0], || Memory::open(pid.0, thread, broker, looks))?))
     }
 
     fn is_leaving(&self, pid: Pid) -> bool {
-        self.looks.looking(&[pid.0], || maps::is_leaving(pid.0))
+        self.looks.looking(&[pid.0], || maps::is_leaving(&self.broker, pid.0))
     }
 
     fn uvm_mappings(&self, pid: Pid) -> io::Result<Vec<UvmMapping>> {
-        self.looks.looking(&[pid.0], || maps::of(pid.0))
+        self.looks.looking(&[pid.0], || maps::of(&self.broker, pid.0))
     }
 
     fn has_open_file(&self, pid: Pid, file: &File) -> io::Result<bool> {
-        self.looks.looking(&[pid.0], || has_open_file(pid, file))
+        self.looks.looking(&[pid.0], || has_open_file(&self.broker, pid, file))
     }
 }
 
 /// Each of its threads may have a table of descriptors of its own (`unshare(CLONE_FILES)`), and the first one, which alone `/proc/PID/fd`
 /// shows, may have ended before the others.
-fn has_open_file(pid: Pid, file: &File) -> io::Result<bool> {
-    if thread_has_open_file(pid.0, file)? {
+fn has_open_file(broker: &Broker, pid: Pid, file: &File) -> io::Result<bool> {
+    if thread_has_open_file(broker, (pid.0, pid.0), file)? {
         return Ok(true);
     }
     let mut tables = vec![pid.0];
-    for entry in fs::read_dir(format!("/proc/{}/task", pid.0))?.filter_map(Result::ok) {
-        let Some(thread) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+    for thread in entries(broker.file(pid.0, pid.0, ProcFile::Threads)?.into())?.1 {
         let is_known = |table: &i32| matches!(sys::share_descriptors(*table, thread), Ok(true));
         if thread == pid.0 || tables.iter().any(is_known) {
             continue;
         }
         // One that has ended meanwhile has none.
-        if matches!(thread_has_open_file(thread, file), Ok(true)) {
+        if matches!(thread_has_open_file(broker, (pid.0, thread), file), Ok(true)) {
             return Ok(true);
         }
         tables.push(thread);
@@ -249,10 +245,10 @@ fn has_open_file(pid: Pid, file: &File) -> io::Result<bool> {
     Ok(false)
 }
 
-fn thread_has_open_file(thread: i32, file: &File) -> io::Result<bool> {
+fn thread_has_open_file(broker: &Broker, (pid, thread): (i32, i32), file: &File) -> io::Result<bool> {
     use std::os::fd::AsRawFd;
     let own = nix::unistd::getpid().as_raw();
-    for fd in descriptors(thread)? {
+    for fd in descriptors(broker.file(pid, thread, ProcFile::Descriptors)?.into())? {
         match sys::share_open_file((own, file.as_raw_fd()), (thread, fd)) {
             Ok(true) => return Ok(true),
             Ok(false) => {}
@@ -265,24 +261,32 @@ fn thread_has_open_file(thread: i32, file: &File) -> io::Result<bool> {
 }
 
 /// Descriptors that may be of the driver: links that name a file, not a socket or the like.
-fn descriptors(thread: i32) -> io::Result<Vec<i32>> {
-    let mut found = Vec::new();
-    // A thread that is not the first has such a directory too, though no list shows it.
-    for entry in fs::read_dir(format!("/proc/{thread}/fd"))?.filter_map(Result::ok) {
-        let names_file = fs::read_link(entry.path()).is_ok_and(|target| target.is_absolute());
-        if let Some(fd) = entry.file_name().to_str().and_then(|name| name.parse().ok()).filter(|_| names_file) {
-            found.push(fd);
-        }
-    }
+fn descriptors(directory: OwnedFd) -> io::Result<Vec<i32>> {
+    let (directory, mut found) = entries(directory)?;
+    found.retain(|fd| {
+        let target = directory.fd().and_then(|directory| readlinkat(directory, fd.to_string(), Vec::new()));
+        target.is_ok_and(|target| target.as_bytes().starts_with(b"/"))
+    });
     Ok(found)
+}
+
+/// The numbers in a directory of `/proc`, which is open still.
+pub(super) fn entries(directory: OwnedFd) -> io::Result<(Dir, Vec<i32>)> {
+    let mut directory = Dir::new(directory)?;
+    // A directory of a thread that ends meanwhile has no more.
+    let entries = directory.by_ref().filter_map(Result::ok);
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok()).collect();
+    Ok((directory, numbers))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, path::Path};
+
     use super::*;
 
     fn table(cgroup: &Path) -> ProcessTable {
-        ProcessTable::new(vec![cgroup.to_owned()]).unwrap()
+        ProcessTable::new(Broker::of_tests(vec![cgroup.to_owned()])).unwrap()
     }
 
     #[test]
@@ -320,7 +324,8 @@ mod tests {
         let (tid, shared) = told.recv().unwrap();
         assert_eq!(told.recv().unwrap().0, 0);
         let later = tempfile::tempfile().unwrap();
-        let found = [&copied, &later].map(|file| thread_has_open_file(tid, file));
+        let broker = Broker::of_tests(Vec::new());
+        let found = [&copied, &later].map(|file| thread_has_open_file(&broker, (own, tid), file));
         let shares = sys::share_descriptors(own, tid);
         end.send(()).unwrap();
         thread.join().unwrap();

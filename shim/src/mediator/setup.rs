@@ -9,6 +9,8 @@ use std::{
 use nvidia_glue::{
     cards::{Inventory, Roots},
     driver::Driver,
+    inject,
+    ledger::timetable_dir,
     mediate::{GrantedCard, Observer, Processes, SessionSetup},
     rm::DriverRelease,
 };
@@ -18,6 +20,8 @@ use runtime_config::{
     request::{OverMemory, PciBusId},
 };
 use serde::{Deserialize, Serialize};
+
+use super::mount_namespace::Seen;
 
 /// One container's mediation.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -100,6 +104,23 @@ pub struct MediatedCard {
 impl Setup {
     pub(super) fn reconcile_period(&self) -> Duration {
         Duration::from_millis(self.reconcile_period_ms.max(1))
+    }
+
+    /// What it opens once it has given up its rights.
+    pub(super) fn seen(&self) -> Vec<Seen> {
+        let mut seen = match &self.driver {
+            MediatedDriver::Nvidia { device_root } => {
+                let dev = device_root.join("dev");
+                let cards = self.cards.iter().map(|card| format!("nvidia{}", card.minor));
+                let names = cards.chain(["nvidiactl".to_owned(), "nvidia-uvm".to_owned()]);
+                names.map(|name| Seen::writable(dev.join(name))).collect()
+            }
+            MediatedDriver::Simulated { state_dir, .. } => vec![Seen::writable(state_dir.join("simulated"))],
+        };
+        seen.push(Seen::read_only(timetable_dir(&self.state_dir)));
+        seen.push(Seen::read_only(inject::directory(&self.state_dir)));
+        seen.extend(Seen::of_proc());
+        seen
     }
 
     pub(super) fn into_session(

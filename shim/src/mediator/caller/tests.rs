@@ -1,4 +1,5 @@
 use std::{
+    fs::OpenOptions,
     os::{fd::AsRawFd, unix::fs::MetadataExt},
     path::Path,
     sync::mpsc,
@@ -6,12 +7,13 @@ use std::{
 };
 
 use super::*;
+use crate::mediator::broker::Broker;
 
 /// Calls of this thread's, of which nobody waits for an answer.
 fn with_calls(test: impl for<'a> FnOnce(&'a (dyn Fn() -> Calling<'a> + 'a))) {
     let tid = nix::unistd::gettid().as_raw();
     let listener = File::open("/dev/null").unwrap();
-    let threads = Threads::new(Arc::new(ProcessTable::new(Vec::new()).unwrap()));
+    let threads = Threads::new(Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap()));
     let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{tid}/mem")).unwrap();
     let process = Process::of_nobody(nix::unistd::getpid().as_raw());
     let thread = Arc::new(Thread { tid, process, memory, pidfd: None, is_read_ahead: AtomicBool::new(false) });
@@ -122,7 +124,7 @@ fn descriptors_of_a_thread_are_not_looked_for_in_another_table() {
     for (has_own_table, has_pidfds) in [(true, true), (true, false), (false, true), (false, false)] {
         let (thread, listener, opened) = waiting(file.path(), has_own_table);
         let notification = sys::receive(listener.as_fd()).unwrap();
-        let threads = Threads::new(Arc::new(ProcessTable::new(Vec::new()).unwrap()));
+        let threads = Threads::new(Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap()));
         threads.has_thread_pidfds.store(has_pidfds, Ordering::Relaxed);
         let gone = |_: &Arc<Process>| {};
         let caller = threads.caller(listener.as_fd(), &notification, &gone).unwrap();

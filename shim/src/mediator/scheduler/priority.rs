@@ -107,7 +107,10 @@ mod tests {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     use super::*;
-    use crate::{mediator::privileges::drop_for_good, skipped::skipped};
+    use crate::{
+        mediator::privileges::{Role, drop_for_good},
+        skipped::skipped,
+    };
 
     const NAME: &str = "mediator::scheduler::priority::tests::nobody_takes_a_priority_once_rights_are_given_up";
     const IN_CHILD: &str = "EGPU_TEST_GIVES_UP_RIGHTS";
@@ -138,7 +141,7 @@ mod tests {
         for (resource, most) in [(Resource::Rtprio, 99), (Resource::Nice, 40)] {
             let _ = setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
         }
-        drop_for_good(getppid().as_raw()).unwrap();
+        drop_for_good(Role::Mediator { shim: getppid().as_raw() }).unwrap();
         let _starter = taken.leave().unwrap();
         has_none_and_takes_none();
         thread::spawn(has_none_and_takes_none).join().unwrap();

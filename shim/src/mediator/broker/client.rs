@@ -1,0 +1,133 @@
+//! The mediator's side.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Condvar, Mutex, PoisonError},
+};
+
+use nvidia_glue::mediate::{Number, Numbers};
+
+use super::{ProcFile, Reply, Request};
+use crate::{
+    helper::frame::{self, FrameError},
+    sync::lock,
+    sys,
+};
+
+/// Opens files of the container's processes, by their numbers.
+///
+/// Answers that a process can hold up (`/proc/PID/mem` of one that executes a program) have as many sockets as [`super::SOCKETS`]. Beyond, one waits
+/// for another; all of them are for the same container.
+#[derive(Debug)]
+pub(in crate::mediator) struct Broker {
+    idle: Mutex<Vec<OwnedFd>>,
+    is_idle: Condvar,
+    /// For what no process holds up.
+    prompt: Mutex<OwnedFd>,
+}
+
+/// A thread of the container's.
+#[derive(Debug)]
+pub(in crate::mediator) struct OpenedThread {
+    /// Its process.
+    pub(in crate::mediator) pid: i32,
+    /// The process's.
+    pub(in crate::mediator) process: OwnedFd,
+    pub(in crate::mediator) numbers: Numbers,
+    pub(in crate::mediator) memory: File,
+    /// Its own.
+    pub(in crate::mediator) pidfd: Option<OwnedFd>,
+}
+
+impl Broker {
+    pub(super) fn new(mut sockets: Vec<OwnedFd>) -> io::Result<Self> {
+        let prompt = sockets.pop().ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Self { idle: Mutex::new(sockets), is_idle: Condvar::new(), prompt: Mutex::new(prompt) })
+    }
+
+    /// A broker that threads of this process are, for its own pid namespace.
+    #[cfg(test)]
+    pub(in crate::mediator) fn of_tests(cgroups: Vec<std::path::PathBuf>) -> std::sync::Arc<Self> {
+        let server = std::sync::Arc::new(super::Server::new(cgroups));
+        server.admit(File::open("/proc/self/ns/pid").unwrap().into());
+        let sockets = (0..=super::SOCKETS).map(|_| {
+            let (ours, theirs) = frame::pair().unwrap();
+            let server = std::sync::Arc::clone(&server);
+            std::thread::spawn(move || server.serve(&theirs));
+            ours
+        });
+        std::sync::Arc::new(Self::new(sockets.collect()).unwrap())
+    }
+
+    /// A thread by its number, whatever process it is of. `with_pidfd`: where the kernel has pidfds of threads.
+    pub(in crate::mediator) fn thread(&self, tid: i32, with_pidfd: bool) -> io::Result<OpenedThread> {
+        match self.ask(Request::Thread { tid, with_pidfd })? {
+            (Reply::Thread { pid, numbers }, opened) => {
+                let mut opened = opened.into_iter();
+                let (process, memory) = opened.next().zip(opened.next()).ok_or_else(not_understood)?;
+                let (numbers, memory) = (read(&numbers), memory.into());
+                Ok(OpenedThread { pid, process, numbers, memory, pidfd: opened.next() })
+            }
+            _ => Err(not_understood()),
+        }
+    }
+
+    /// A process's pidfd, and its numbers. Nobody holds that up.
+    pub(in crate::mediator) fn process(&self, pid: i32) -> io::Result<(OwnedFd, Numbers)> {
+        match ask(&lock(&self.prompt), Request::Process { pid })? {
+            (Reply::Process { numbers }, mut opened) => Ok((opened.pop().ok_or_else(not_understood)?, read(&numbers))),
+            _ => Err(not_understood()),
+        }
+    }
+
+    /// A file of a process's thread.
+    pub(in crate::mediator) fn file(&self, pid: i32, thread: i32, file: ProcFile) -> io::Result<File> {
+        let (_, mut opened) = self.ask(Request::File { pid, thread, file })?;
+        opened.pop().map(File::from).ok_or_else(not_understood)
+    }
+
+    /// What lives in the container's cgroups, in no order. One that is not there has nobody.
+    pub(in crate::mediator) fn members(&self) -> io::Result<Vec<i32>> {
+        match self.ask(Request::Members)? {
+            (Reply::Members(pids), _) => Ok(pids),
+            _ => Err(not_understood()),
+        }
+    }
+
+    fn ask(&self, request: Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
+        let idle = self.is_idle.wait_while(lock(&self.idle), |idle| idle.is_empty());
+        let Some(socket) = idle.unwrap_or_else(PoisonError::into_inner).pop() else { return Err(not_understood()) };
+        let answer = ask(&socket, request);
+        lock(&self.idle).push(socket);
+        self.is_idle.notify_one();
+        answer
+    }
+}
+
+fn ask(socket: &OwnedFd, request: Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    let answer = || {
+        frame::send_value(socket, &request, &[])?;
+        let (packed, opened) = frame::receive(socket.as_fd())?;
+        Ok((frame::unpack(packed)?, opened))
+    };
+    match answer() {
+        Ok((Reply::Failed { errno }, _)) => Err(io::Error::from_raw_os_error(errno)),
+        Ok(answered) => Ok(answered),
+        Err(FrameError::Memory(error)) => Err(error),
+        Err(error) => {
+            // Nothing of the container can be reached any more. The shim sees the exit, and ends the container.
+            tracing::error!(%error, "the mediator's broker is gone");
+            sys::exit_now(1)
+        }
+    }
+}
+
+fn read(numbers: &[(u64, i32)]) -> Numbers {
+    Numbers::new(numbers.iter().map(|&(namespace, pid)| Number { namespace, pid }).collect())
+}
+
+fn not_understood() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the mediator's broker answers something else")
+}

@@ -1,0 +1,118 @@
+//! The mediator's mount namespace: all that it can ever open.
+//!
+//! | what | |
+//! |---|---|
+//! | device nodes of its cards, `nvidiactl`, `nvidia-uvm`; for simulated cards the directory that has them | to be written to |
+//! | the timetables; what neighbours' mediators tell of themselves (`STATE_DIR/inject`) | read-only |
+//! | `/proc/meminfo`, `/proc/self/fdinfo` | read-only |
+//!
+//! Nothing in there is a link that leads out, as `/proc/PID/root` and `/proc/PID/fd` would. What it tells of its own it writes to files that it has opened before.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    mount::{MntFlags, MsFlags, mount, umount2},
+    sched::{CloneFlags, unshare},
+    unistd::{chdir, chroot, pivot_root},
+};
+
+/// Something that is seen in there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// What, on the host.
+    pub(super) source: PathBuf,
+    /// Where, in there.
+    pub(super) target: PathBuf,
+    pub(super) is_read_only: bool,
+}
+
+impl Seen {
+    /// Under the name that it has on the host.
+    pub(super) fn writable(path: PathBuf) -> Self {
+        Self { target: path.clone(), source: path, is_read_only: false }
+    }
+
+    /// See above.
+    pub(super) fn read_only(path: PathBuf) -> Self {
+        Self { target: path.clone(), source: path, is_read_only: true }
+    }
+
+    /// What every mediator reads of `/proc`.
+    pub(super) fn of_proc() -> [Self; 2] {
+        let fdinfo = PathBuf::from(format!("/proc/{}/fdinfo", std::process::id()));
+        [
+            Self::read_only(PathBuf::from("/proc/meminfo")),
+            Self { source: fdinfo, target: PathBuf::from("/proc/self/fdinfo"), is_read_only: true },
+        ]
+    }
+}
+
+/// Moves the calling process, which must have one thread, to a mount namespace with nothing but these, as far as they are there. `place` is any directory: the new root is
+/// made over it.
+pub(super) fn enter(place: &Path, seen: &[Seen]) -> io::Result<()> {
+    let nothing = None::<&str>;
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    // Nothing that happens here is seen outside.
+    mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)?;
+    // Opened before anything is mounted over them.
+    let mut opened = Vec::new();
+    for seen in seen {
+        opened.extend(open(&seen.source)?.map(|file| (file, seen)));
+    }
+    let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("egpu"), place, Some("tmpfs"), plain, Some("size=64k,nr_inodes=256,mode=755"))?;
+    for (file, seen) in &opened {
+        let target = place.join(seen.target.strip_prefix("/").unwrap_or(&seen.target));
+        make(&target, file.metadata()?.is_dir())?;
+        let source = format!("/proc/self/fd/{}", file.as_raw_fd());
+        mount(Some(source.as_str()), &target, nothing, MsFlags::MS_BIND, nothing)?;
+        if seen.is_read_only {
+            let read_only = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | plain;
+            mount(nothing, &target, nothing, read_only, nothing)?;
+        }
+    }
+    let read_only = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | plain;
+    mount(nothing, place, nothing, read_only, nothing)?;
+    make_root(place)
+}
+
+/// `None`: it is not there.
+fn open(path: &Path) -> io::Result<Option<File>> {
+    match OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Something to mount on.
+fn make(target: &Path, is_directory: bool) -> io::Result<()> {
+    if is_directory {
+        return fs::create_dir_all(target);
+    }
+    if let Some(parent) = target.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    File::create(target).map(drop)
+}
+
+fn make_root(place: &Path) -> io::Result<()> {
+    chdir(place)?;
+    match pivot_root(".", ".") {
+        // The former root is mounted over the new one.
+        Ok(()) => umount2(".", MntFlags::MNT_DETACH)?,
+        // The initial RAM file system cannot be left so. It stays, where no path leads to.
+        Err(nix::Error::EINVAL) => {
+            mount(Some("."), "/", None::<&str>, MsFlags::MS_MOVE, None::<&str>)?;
+            chroot(".")?;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    chdir("/")?;
+    Ok(())
+}
