@@ -298,7 +298,8 @@ fn launch(
     let private = stdio.private();
     let (place, birthplaces) = (Place::Own(&exec.cgroup), birthplaces(&exec.cgroup, target.init)?);
     let process =
-        Launch { args: &args, filter: filter.as_ref(), private, place, birthplaces, reply, hooks: None }.run()?;
+        Launch { args: &args, filter: filter.as_ref(), private, place, birthplaces, reply, hooks: None, links: &[] }
+            .run()?;
     stdio.finish(owner, notes.console_size)?;
     Ok((process, File::from(OwnedFd::from(outcome))))
 }

@@ -9,6 +9,7 @@
 //!   └───────────── Hello, Reply on the call's socket ───────┘
 //! ```
 
+mod cgroup_mounts;
 pub mod client;
 mod create;
 pub mod delete;
