@@ -5,30 +5,12 @@
 //! what runc makes of it, a tmpfs and a bind mount of the container's own directory in each hierarchy. libcontainer gives a bind
 //! mount its flags before it attaches it, so the container's cgroups are at no time writable in its namespace.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use oci_spec::runtime::{LinuxNamespaceType, Mount, Spec};
-use pathrs::{InodeType, Root, error::Error, error::ErrorKind};
 
+use super::finish::Link;
 use crate::cgroup::{Cgroup, CgroupsPath};
-
-/// A symbolic link for one of several controllers that share a hierarchy: `cpu` for `cpu,cpuacct`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Link {
-    /// Where, in the container.
-    path: PathBuf,
-    /// The hierarchy's own name.
-    target: PathBuf,
-}
-
-/// Why a link could not be made.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot link {} to {} in the container", link.path.display(), link.target.display())]
-pub(crate) struct LinkError {
-    link: Link,
-    #[source]
-    source: Error,
-}
 
 /// Replaces each mount of type `cgroup` by the mounts that it stands for, and says which links are missing after them. On cgroup v2
 /// it changes nothing.
@@ -53,20 +35,6 @@ pub(crate) fn expand(spec: &mut Spec, cgroup: &Cgroup, path: &CgroupsPath) -> Ve
     }
     spec.set_mounts(Some(expanded));
     links
-}
-
-/// Makes the links; called in the container's namespaces, while its root is not yet `/`.
-pub(crate) fn link(root: &Path, links: &[Link]) -> Result<(), LinkError> {
-    for link in links {
-        let made = Root::open(root).and_then(|root| root.create(&link.path, &InodeType::Symlink(link.target.clone())));
-        match made {
-            Err(error) if error.kind() != ErrorKind::OsError(Some(libc::EEXIST)) => {
-                return Err(LinkError { link: link.clone(), source: error });
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 fn tmpfs(destination: &Path) -> Mount {
@@ -96,8 +64,6 @@ fn links_to<'a>(name: &'a str, directory: &'a Path) -> impl Iterator<Item = Link
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
-
     use serde_json::{Value, json};
 
     use super::*;
@@ -163,19 +129,5 @@ mod tests {
         let (mounts, links) = expanded("29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", json!([]), json!([]));
         assert_eq!((mounts.as_array().unwrap().len(), &mounts[1]["type"]), (3, &json!("cgroup")));
         assert_eq!(links, []);
-    }
-
-    #[test]
-    fn links_stay_in_the_root_and_leave_what_is_there() {
-        let root = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(root.path().join("inside/cpu")).unwrap();
-        symlink("/inside", root.path().join("cgroup")).unwrap();
-        let links: Vec<Link> = links_to("cpu,cpuacct", Path::new("/cgroup")).collect();
-        link(root.path(), &links).unwrap();
-        assert!(root.path().join("inside/cpu").is_dir());
-        assert_eq!(std::fs::read_link(root.path().join("inside/cpuacct")).unwrap(), Path::new("cpu,cpuacct"));
-        let missing = [Link { path: "/missing/cpu".into(), ..links[0].clone() }];
-        let refused = link(root.path(), &missing).unwrap_err().to_string();
-        assert_eq!(refused, "cannot link /missing/cpu to cpu,cpuacct in the container");
     }
 }

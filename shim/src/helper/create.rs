@@ -19,10 +19,11 @@ use nvidia_glue::ledger::Process;
 use oci_spec::runtime::{Hooks, Spec};
 use serde_json::Value;
 
-use super::cgroup_mounts::{self, Link};
+use super::cgroup_mounts;
 use super::delete;
 use super::device_filter::{self, DeviceFilterError};
 use super::fence::{self, Filter};
+use super::finish::Unfinished;
 use super::intermediate::{self, Place};
 use super::launch::{Launch, LaunchError, Launched};
 use super::process::{self, AttributeError};
@@ -237,8 +238,8 @@ fn run(
     };
     state.save(&settings)?;
     let (path, cgroup) = require_empty_cgroup(create, &spec)?;
-    let links = cgroup_mounts::expand(&mut spec, &cgroup, &path);
-    if !links.is_empty() && spec.hooks().is_none() {
+    let unfinished = Unfinished::new(cgroup_mounts::expand(&mut spec, &cgroup, &path), &spec);
+    if !unfinished.is_empty() && spec.hooks().is_none() {
         // init then waits once its mounts are there.
         spec.set_hooks(Some(Hooks::default()));
     }
@@ -250,7 +251,7 @@ fn run(
     let init = launch(
         create,
         spec.clone(),
-        (hooks.as_ref(), &links),
+        (hooks.as_ref(), &unfinished),
         &kept.cgroup_path,
         (&path, &cgroup),
         &container,
@@ -329,6 +330,7 @@ fn make_place<'a>(
     let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
     if let Some(resources) = resources {
         intermediate::limit(&manager(config.clone())?, resources).map_err(|e| CreateError::Limits(chain(&e)))?;
+        cgroup.deny_console(resources.devices().as_deref().unwrap_or_default())?;
     }
     cgroup.bound_nesting(intermediate::unified(resources))?;
     Ok((Place::Own(cgroup), cgroup.birthplace()?.into_iter().collect()))
@@ -338,7 +340,7 @@ fn make_place<'a>(
 fn launch(
     create: &Create,
     spec: Spec,
-    (hooks, links): (Option<&Hooks>, &[Link]),
+    (hooks, unfinished): (Option<&Hooks>, &Unfinished),
     cgroup_path: &Path,
     (path, cgroup): (&CgroupsPath, &Cgroup),
     container: &Container,
@@ -383,7 +385,7 @@ fn launch(
     let filter = Filter::new(create.fence, intake).map_err(LaunchError::Filter)?;
     let private = stdio.private();
     let filter = filter.as_ref();
-    let init = Launch { args: &args, filter, private, place, birthplaces, reply, hooks, links }.run()?;
+    let init = Launch { args: &args, filter, private, place, birthplaces, reply, hooks, unfinished }.run()?;
     stdio.finish(owner, notes.console_size)?;
     Ok(init)
 }

@@ -24,8 +24,8 @@ use libcontainer::user_ns::UserNamespaceError;
 use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{Hooks, Linux, LinuxNamespaceType};
 
-use super::cgroup_mounts::{self, Link};
 use super::fence::{Filter, FilterError};
+use super::finish::Unfinished;
 use super::frame;
 use super::hook_namespaces::run_in_namespaces;
 use super::intermediate::{self, Ends, Place};
@@ -62,9 +62,9 @@ pub(crate) enum LaunchError {
     /// The process that runs createContainer hooks.
     #[error("cannot run the createContainer hooks in the container's namespaces: {0}")]
     HookNamespaces(String),
-    /// The process that links controllers to their hierarchies, or a link.
-    #[error("cannot link cgroup controllers in the container: {0}")]
-    Links(String),
+    /// What libcontainer leaves to do.
+    #[error("cannot finish the container's root file system: {0}")]
+    Finish(String),
     /// A network device could not be moved.
     #[error("cannot move network device {name:?} into the container")]
     NetworkDevice {
@@ -126,8 +126,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) reply: &'a OwnedFd,
     /// The spec's hooks; only those of creation run here.
     pub(crate) hooks: Option<&'a Hooks>,
-    /// What is missing beside the container's mounts of its cgroups.
-    pub(crate) links: &'a [Link],
+    /// What is to be done once the mounts are there; nothing unless the spec has hooks, if empty ones.
+    pub(crate) unfinished: &'a Unfinished,
 }
 
 /// A process that waits for its start.
@@ -238,7 +238,7 @@ impl Launch<'_> {
         let is_init = matches!(self.args.container_type, ContainerType::InitContainer);
         if is_init && self.args.spec.hooks().is_some() {
             from_init.wait_for_hook_request()?;
-            self.make_links(pid)?;
+            self.unfinished.finish(pid, self.args).map_err(LaunchError::Finish)?;
             self.run_hooks(pid)?;
             to_init.hook_done()?;
         }
@@ -251,13 +251,6 @@ impl Launch<'_> {
         to_init.close()?;
         from_init.wait_for_init_ready()?;
         Ok(())
-    }
-
-    fn make_links(&self, pid: Pid) -> Result<(), LaunchError> {
-        if self.links.is_empty() {
-            return Ok(());
-        }
-        run_in_namespaces(pid, |_| cgroup_mounts::link(&self.args.rootfs, self.links)).map_err(LaunchError::Links)
     }
 
     fn run_hooks(&self, pid: Pid) -> Result<(), LaunchError> {

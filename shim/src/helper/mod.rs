@@ -17,6 +17,7 @@ mod details;
 mod device_filter;
 mod exec;
 mod fence;
+mod finish;
 pub(crate) mod frame;
 mod hook_namespaces;
 mod intermediate;
