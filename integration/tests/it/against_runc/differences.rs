@@ -39,9 +39,14 @@ const TABLE: &[Difference] = &[
         cgroups: Cgroups::Both,
         covers: |deviation, spec| {
             let is_shared = ["shared", "rshared"].iter().any(|word| spec["linux"]["rootfsPropagation"] == *word);
-            // What is mounted in one place then shows in another one, too.
-            let is_copy = deviation.fact.starts_with("mount ") && deviation.runc.is_none();
-            deviation.of_mount("propagation").is_some() || is_shared && is_copy
+            // What is mounted in one place then shows in others, too.
+            let is_copy =
+                deviation.fact.starts_with("mount ") && (deviation.runc.is_none() || deviation.egpu.is_none());
+            let has_word =
+                |options: &Value| ["private", "shared", "slave"].iter().any(|word| names_ending(options, word));
+            let on_host =
+                deviation.is("mounts on the host") && mounts(spec, "bind").any(|(_, options)| has_word(options));
+            deviation.of_mount("propagation").is_some() || is_shared && is_copy || on_host
         },
     },
     Difference {
@@ -129,6 +134,10 @@ fn is_at(point: &str, destination: &str) -> bool {
     let linked = ["/link/", "/out/"].iter().find_map(|link| destination.strip_prefix(link));
     let place = linked.map_or(destination.to_owned(), |rest| format!("/mnt/{rest}"));
     Path::new(point).starts_with(place)
+}
+
+fn names_ending(list: &Value, end: &str) -> bool {
+    list.as_array().is_some_and(|list| list.iter().filter_map(Value::as_str).any(|one| one.ends_with(end)))
 }
 
 fn names(list: &Value, name: &str) -> bool {

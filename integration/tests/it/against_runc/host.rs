@@ -9,7 +9,13 @@ use std::{
 use integration::{Container, Node};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-/// Dropped, it unmounts what it has mounted.
+/// Each with its flags and its propagation.
+const VOLUMES: [(&str, MsFlags, MsFlags); 3] = [
+    ("shared", MsFlags::MS_NODEV, MsFlags::MS_SHARED),
+    ("private", MsFlags::empty(), MsFlags::MS_PRIVATE),
+    ("read-only", MsFlags::MS_RDONLY.union(MsFlags::MS_NOEXEC).union(MsFlags::MS_NOATIME), MsFlags::MS_SHARED),
+];
+
 pub(super) struct Host<'node> {
     volumes: PathBuf,
     image: PathBuf,
@@ -30,15 +36,15 @@ impl<'node> Host<'node> {
         };
         let other = node.container("other").runc(runc).edit(own).start().unwrap();
         let host = Self { volumes, image, other };
-        for (name, flags, propagation) in [
-            ("shared", MsFlags::MS_NODEV, MsFlags::MS_SHARED),
-            ("private", MsFlags::empty(), MsFlags::MS_PRIVATE),
-            ("read-only", MsFlags::MS_RDONLY | MsFlags::MS_NOEXEC | MsFlags::MS_NOATIME, MsFlags::MS_SHARED),
-        ] {
-            host.make_volume(name, flags, propagation);
-        }
+        host.make_volumes();
         fs::write(host.volumes.join("file"), "").unwrap();
         host
+    }
+
+    fn make_volumes(&self) {
+        for (name, flags, propagation) in VOLUMES {
+            self.make_volume(name, flags, propagation);
+        }
     }
 
     /// A tmpfs with another one in it.
@@ -55,7 +61,7 @@ impl<'node> Host<'node> {
     }
 
     pub(super) fn directories(&self) -> Vec<String> {
-        ["shared", "private", "read-only"].map(|name| self.volumes.join(name).display().to_string()).to_vec()
+        VOLUMES.map(|(name, _, _)| self.volumes.join(name).display().to_string()).to_vec()
     }
 
     pub(super) fn file(&self) -> String {
@@ -88,16 +94,37 @@ impl<'node> Host<'node> {
         Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
     }
 
+    /// What a container has mounted in the volumes for the host to see; the volumes are made anew then.
+    pub(super) fn mounted_by_container(&self) -> String {
+        let mut mounted = self.mounts();
+        for (name, _, _) in VOLUMES {
+            for own in [self.volumes.join(name), self.volumes.join(name).join("below")] {
+                let position = mounted.iter().position(|point| *point == own);
+                mounted.remove(position.expect("a volume's mount"));
+            }
+        }
+        if !mounted.is_empty() {
+            self.unmount();
+            self.make_volumes();
+        }
+        mounted.sort_unstable();
+        mounted.iter().map(|point| format!("{}; ", point.strip_prefix(&self.volumes).unwrap().display())).collect()
+    }
+
+    fn mounts(&self) -> Vec<PathBuf> {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
+        points.filter(|point| point.starts_with(&self.volumes)).collect()
+    }
+
     pub(super) fn end(self) {
         self.unmount();
         self.other.end();
     }
 
     fn unmount(&self) {
-        for name in ["shared", "private", "read-only"] {
-            let directory = self.volumes.join(name);
-            let _ = umount2(&directory.join("below"), MntFlags::MNT_DETACH);
-            let _ = umount2(&directory, MntFlags::MNT_DETACH);
+        while let Some(point) = self.mounts().last() {
+            umount2(point, MntFlags::MNT_DETACH).unwrap();
         }
     }
 }

@@ -44,20 +44,10 @@ fn same(node: &Node) {
     let mut unknown = Vec::new();
     let mut refused = 0;
     for seed in first..first + count {
-        if std::env::var_os("EGPU_DBG").is_some() {
-            std::fs::write(
-                "/work/wt/cgroupro/target/spec.json",
-                serde_json::to_string_pretty(&spec(seed, &host, "/x")).unwrap(),
-            )
-            .unwrap();
-        }
         let id = format!("spec{seed}");
         let spec = spec(seed, &host, &node.cgroup_path(&id));
         let run = |builder: ContainerBuilder<'_>| run(builder, &spec, &node.cgroup_path(&id), &host);
         let (theirs, ours) = (run(node.container(&id).runc(&runc)), run(node.container(&id)));
-        if std::env::var_os("EGPU_DBG").is_some() && theirs.contains_key("refused") {
-            println!("REFUSED {seed} {:?} | {:?}", theirs.get("refused"), ours.get("refused"));
-        }
         refused += u32::from(theirs.contains_key("refused") && ours.contains_key("refused"));
         for deviation in differences::between(&theirs, &ours) {
             match differences::known(&deviation, &spec, host.is_v2()) {
@@ -117,6 +107,7 @@ fn run(builder: ContainerBuilder<'_>, spec: &Value, cgroup: &str, host: &Host<'_
         facts.insert("exit code".to_owned(), container.wait().unwrap().to_string());
     }
     container.delete().unwrap();
+    facts.insert("mounts on the host".to_owned(), host.mounted_by_container());
     match started {
         Ok(_) => {
             let output = container.stdio.finish();

@@ -22,7 +22,6 @@ echo "ionice $(ionice -p $$ 2>&1)"
 echo "schedule $(cut -d ')' -f 2 $own/stat | cut -d ' ' -f 6,17,18,39,40)"
 echo "name $(uname -nm)"
 echo "domain $(cat /proc/sys/kernel/domainname)"
-echo "keyring $(grep -c . /proc/keys 2>&1)"
 say sysctl
 cd /proc/sys
 for name in kernel/msgmax kernel/sem kernel/shm_rmid_forced fs/mqueue/msg_max net/ipv4/ip_unprivileged_port_start \
