@@ -176,7 +176,7 @@ impl AdmitError {
             Self::AlreadyAdmitted { container, .. } => format!("container {container} has a grant already"),
             // The cause may name another container's record.
             Self::Store { .. } => format!("{self}; the node's log says why"),
-            Self::Invalid { .. } | Self::Cgroup { .. } => chain(self),
+            Self::Invalid { .. } | Self::Cgroup { .. } | Self::PinnedMemory { .. } => chain(self),
         }
     }
 }
