@@ -29,7 +29,7 @@ pub enum AdmitError {
         /// Who has it; empty, or with its introduction.
         holders: String,
         /// What it has left; `None` where a MIG device was asked for.
-        room: Option<CardRoom>,
+        room: Option<Box<CardRoom>>,
         /// What is missing.
         source: Box<Refusal>,
     },
@@ -168,7 +168,7 @@ impl AdmitError {
     pub fn for_pod(&self) -> String {
         match self {
             Self::Card { container, card, asked, room, source, .. } => {
-                format!("{}: {source}{}", cannot_give(card, container, asked), free(room.as_ref()))
+                format!("{}: {source}{}", cannot_give(card, container, asked), free(room.as_deref()))
             }
             Self::NoRoom { container, count, asked, tried } => {
                 format!("{}{}", no_room(*count, container, asked), by_reason(tried, TriedCard::for_pod))

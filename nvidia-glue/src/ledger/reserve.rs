@@ -193,7 +193,7 @@ fn card_error(
         card: card_name(card),
         asked: planned.ask.describe(),
         holders: holders.map(|names| format!("; it is held by {names}")).unwrap_or_default(),
-        room: room(card, &index.sums(&card.uuid), planned, limits),
+        room: room(card, &index.sums(&card.uuid), planned, limits).map(Box::new),
         source: Box::new(refusal),
     })
 }
