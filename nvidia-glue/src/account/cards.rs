@@ -26,7 +26,7 @@ struct State {
     limit: u64,
     high_water: u128,
     denials: u64,
-    /// How many channels there may be of it.
+    /// Most channels of it.
     channels: u32,
 }
 
@@ -103,7 +103,7 @@ impl Cards {
         self.kept > 0
     }
 
-    /// How many channels there may be of a card.
+    /// Most channels of a card.
     pub(super) fn channel_limit(&self, card: Card) -> u32 {
         self.state(card).map_or(0, |state| state.channels)
     }

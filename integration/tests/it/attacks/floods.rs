@@ -138,13 +138,13 @@ fn pinned_while_mapped(node: &Node) {
     neighbour.end(container);
 }
 
-/// What the driver may make on the host for the attacker.
+/// Host memory that the driver may pin for the attacker.
 #[track_caller]
 fn pinned_memory_limit(node: &Node) -> u64 {
     told(node, "attacker")["pinned_memory_limit_bytes"].as_u64().unwrap()
 }
 
-/// What a container's mediator says that it has, and may have.
+/// A container's usage, as its mediator tells it.
 #[track_caller]
 pub(super) fn told(node: &Node, id: &str) -> serde_json::Value {
     eventually("its mediator tells", || {

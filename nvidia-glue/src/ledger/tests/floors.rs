@@ -134,7 +134,8 @@ fn several_cards_are_several_places() {
     assert_eq!(bench.admit("one", &share(&[1])).unwrap().pinned_memory(), gib(1));
 }
 
-/// Who has a card for itself has its places; who is not mediated can be held to nothing, and takes nothing that could be held.
+/// A container that has a card for itself has all its places; one that is not mediated can be held to nothing, and takes nothing that
+/// could be held.
 #[test]
 fn whole_cards_and_who_only_looks() {
     let limited = Limits { device_split_count: 2, pinned_memory: gib(4), ..limits() };
@@ -189,7 +190,7 @@ fn a_change_of_the_grant_leaves_them_as_they_are() {
     assert_eq!((after.cards[0].memory, channels(&after), after.pinned_memory()), (mib(2), channels(&before), gib(2)));
 }
 
-/// What was granted stays granted; who comes gets its floor as long as that is there.
+/// Grants stay as they are; a newcomer gets its floor as long as that is there.
 #[test]
 fn the_configuration_changes_while_containers_run() {
     let mut bench = bench(1, Limits { device_split_count: 4, pinned_memory: gib(8), ..limits() });
@@ -239,7 +240,7 @@ impl Node {
         self.floor * u64::from(places) * cards as u64
     }
 
-    /// What is held or kept in all.
+    /// All that is held or kept.
     fn claimed(&self) -> u64 {
         let mut free = CARDS * self.limits.device_split_count;
         let mut claimed = 0;
