@@ -19,7 +19,7 @@ const USERD: u64 = 512;
 /// When what channels need is refused.
 pub fn fill(device: &Device<'_>, most: u64) -> Result<(u64, Option<RmError>), RmError> {
     let client = device.client;
-    let space = client.alloc(device.device, 0, ADDRESS_SPACE, Some(&mut vec![0; 56]))?;
+    let space = client.alloc(device.device, 0, ADDRESS_SPACE, Some(&mut [0; 56]))?;
     let userd = device.alloc(u64::from(IN_A_GROUP) * USERD)?.handle;
     let (mut made, mut group) = (0, 0);
     while made < most {

@@ -36,7 +36,7 @@ struct State {
     frames: Frames,
     /// Nobody else has the card.
     is_alone: bool,
-    /// How many channels there may be of it.
+    /// Most channels of it.
     channels: u32,
 }
 
@@ -130,7 +130,7 @@ impl Cards {
         self.kept > 0
     }
 
-    /// How many channels there may be of a card.
+    /// Most channels of a card.
     pub(super) fn channel_limit(&self, card: Card) -> u32 {
         self.state(card).map_or(0, |state| state.channels)
     }

@@ -81,7 +81,7 @@ impl Accounts {
         self.cards.all().filter_map(|card| Some((card, self.cards.usage(card).ok()?)))
     }
 
-    /// How many channels there are of a card, reserved ones included, and how many there may be.
+    /// Channels of a card, reserved ones included, and the most that there may be.
     pub fn channels(&self, card: Card) -> (u32, u32) {
         (self.counts.channels.get(&card).copied().unwrap_or(0), self.cards.channel_limit(card))
     }

@@ -113,7 +113,7 @@ impl CardGrant {
         self.memory.0 > 0 && self.enforcement != Enforcement::Monitor
     }
 
-    /// Whether it takes a place of the card's containers, or all of them: a MIG device is no part of its card.
+    /// Takes a place of the card's containers, or all of them: a MIG device is no part of its card.
     pub(super) fn is_counted(&self) -> bool {
         self.holds() && self.mig_uuid.is_none()
     }
@@ -336,7 +336,7 @@ pub enum Refusal {
          device_split_count is {split}; use another card, or wait until one of its containers ends"
     )]
     Channels {
-        /// How many are left for one container.
+        /// Channels that are left for one container.
         free: u32,
         /// Containers for which there are enough.
         most: u32,
@@ -350,11 +350,11 @@ pub enum Refusal {
          or raise pinned_memory in the configuration"
     )]
     PinnedMemory {
-        /// What was asked, or what the container's floors are.
+        /// The amount asked for, or the container's floors.
         needed: Bytes,
-        /// What one container may have.
+        /// The most that one container may have.
         free: Bytes,
-        /// What the node has in all.
+        /// The node's, in all.
         node: Bytes,
     },
     /// The whole card is asked for, and it is in use.

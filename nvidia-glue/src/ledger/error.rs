@@ -48,9 +48,9 @@ pub enum AdmitError {
     /// The cards have room, but the host has not.
     #[error("the node cannot give container {container} what it asked for")]
     PinnedMemory {
-        /// Who asked.
+        /// The container that asked.
         container: Box<ContainerKey>,
-        /// What is missing.
+        /// The refusal.
         source: Box<Refusal>,
     },
     /// The same container is in the ledger.

@@ -31,7 +31,7 @@ pub(super) const LEAST_CHANNELS: u32 = 24;
 /// Pinned memory of a place, where there is as much: a CUDA context has 70 MiB.
 const FLOOR_PINNED_MEMORY: Bytes = Bytes(Bytes::GIB);
 
-/// What one grant has of both.
+/// One grant's part of both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Allotment {
     /// 0: it is not mediated, or an older egpu's.
@@ -108,7 +108,7 @@ pub(super) fn give_channels_of_whole_cards(grants: &mut [CardGrant], limits: &Li
 pub(super) struct PinnedMemory<'a> {
     limits: &'a Limits,
     floor: Bytes,
-    /// What others hold, and no less than their floors.
+    /// Held by others; of each no less than its floors.
     held: u64,
     /// The floors of the places that are free.
     free_floors: u64,

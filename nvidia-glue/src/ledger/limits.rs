@@ -23,7 +23,7 @@ pub struct Limits {
     pub period_us: u64,
     /// What becomes of hard caps on cards that cannot take containers off.
     pub hard_caps_unavailable: HardCapsUnavailable,
-    /// Whether containers that have whole cards are mediated, and so held to channels and pinned memory.
+    /// Mediation of containers that have whole cards; only who is mediated is held to channels and pinned memory.
     pub whole_cards: WholeCards,
     /// Host memory that the driver may pin for all containers.
     pub pinned_memory: Bytes,

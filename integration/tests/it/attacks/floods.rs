@@ -1,7 +1,7 @@
 //! Too much of everything.
 
 use integration::{
-    Node,
+    EgpuConfig, Node, Setup,
     egpu::on_real_cards,
     eventually,
     hostile::{MIB, OUT_OF_MEMORY, TOO_MANY},
@@ -20,12 +20,18 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("attacks::more_tiny_allocations_than_a_container_may_have", tiniest)
             .only_simulated("it takes many gigabytes of a card"),
         Case::egpu("attacks::objects_with_hidden_memory", objects),
-        Case::egpu("attacks::memory_of_the_hosts_freed_while_it_is_mapped", pinned),
-        Case::egpu("attacks::memory_of_the_hosts_pinned_while_it_is_mapped", pinned_while_mapped),
+        Case::egpu("attacks::memory_of_the_hosts_freed_while_it_is_mapped", pinned).on(much_pinned_memory),
+        Case::egpu("attacks::memory_of_the_hosts_pinned_while_it_is_mapped", pinned_while_mapped)
+            .on(much_pinned_memory),
         Case::egpu("attacks::a_flooded_mediator", flood),
         Case::egpu("attacks::a_storm_of_signals", signals),
         Case::egpu("attacks::recycled_process_ids", recycled).needing(few_process_ids),
     ]
+}
+
+/// Enough for what these containers may have of it, on any machine.
+fn much_pinned_memory() -> Setup {
+    Setup { egpu: EgpuConfig::with_keys("pinned_memory = \"200GiB\"\n"), ..Setup::default() }
 }
 
 /// Defence: what a process held goes back with it, exactly once, however it ends.
@@ -132,13 +138,13 @@ fn pinned_while_mapped(node: &Node) {
     neighbour.end(container);
 }
 
-/// What the driver may make on the host for the attacker.
+/// Host memory that the driver may pin for the attacker.
 #[track_caller]
 fn pinned_memory_limit(node: &Node) -> u64 {
     told(node, "attacker")["pinned_memory_limit_bytes"].as_u64().unwrap()
 }
 
-/// What a container's mediator says that it has, and may have.
+/// A container's usage, as its mediator tells it.
 #[track_caller]
 pub(super) fn told(node: &Node, id: &str) -> serde_json::Value {
     eventually("its mediator tells", || {

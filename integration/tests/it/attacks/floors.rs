@@ -1,4 +1,4 @@
-//! What a card or the host has once for all containers: some take all that they get, and there is enough for the next.
+//! Resources that a card or the host has once for all containers: some take all that they get, and there is enough for the next.
 
 use integration::{Container, EgpuConfig, Node, Setup, eventually, hostile::MIB};
 

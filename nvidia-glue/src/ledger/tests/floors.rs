@@ -6,12 +6,12 @@ use proptest::prelude::*;
 use runtime_config::{
     Bytes,
     config::WholeCards,
-    request::{CardPolicy, GpuRequest, Share},
+    request::{CardPolicy, GpuRequest, MemoryLimit, PerCard, Share},
 };
 use serde_json::Value;
 
 use crate::ledger::{
-    AdmitError, Limits, Record, Refusal, ReleaseReason,
+    AdmitError, Change, Limits, Record, Refusal, ReleaseReason,
     test_support::{Bench, devices, key, limits, mib, part, request, weight, with_policy},
 };
 
@@ -134,7 +134,8 @@ fn several_cards_are_several_places() {
     assert_eq!(bench.admit("one", &share(&[1])).unwrap().pinned_memory(), gib(1));
 }
 
-/// Who has a card for itself has its places; who is not mediated can be held to nothing, and takes nothing that could be held.
+/// A container that has a card for itself has all its places; one that is not mediated can be held to nothing, and takes nothing that
+/// could be held.
 #[test]
 fn whole_cards_and_who_only_looks() {
     let limited = Limits { device_split_count: 2, pinned_memory: gib(4), ..limits() };
@@ -158,7 +159,7 @@ fn whole_cards_and_who_only_looks() {
 
 #[test]
 fn grants_of_an_older_egpu_count_as_the_floor() {
-    let bench = bench(1, Limits { device_split_count: 4, pinned_memory: gib(8), ..limits() });
+    let bench = bench(1, limits());
     for old in ["a", "b"] {
         bench.admit(old, &share(&[0])).unwrap();
     }
@@ -173,14 +174,23 @@ fn grants_of_an_older_egpu_count_as_the_floor() {
     }
     // As that egpu has left no index that this one reads.
     fs::remove_dir_all(bench.directory.path().join("index")).unwrap();
-    let record = bench.admit("new", &share(&[0])).unwrap();
-    assert_eq!((channels(&record), record.pinned_memory()), (512, gib(5)));
-    assert_eq!(bench.admit("last", &share(&[0])).unwrap().pinned_memory(), gib(1));
+    let new: Vec<_> = (0..8).map(|number| bench.admit(&number.to_string(), &share(&[0])).unwrap()).collect();
+    assert_eq!(new.iter().map(channels).sum::<u32>(), CHANNELS - 2 * 100);
+    assert_eq!(new.iter().map(|record| record.pinned_memory().0).sum::<u64>(), gib(64 - 2).0);
     let old = bench.ledger.record(&key("a")).unwrap().unwrap();
     assert_eq!((old.cards[0].channels, old.pinned_memory()), (None, Bytes(0)));
 }
 
-/// What was granted stays granted; who comes gets its floor as long as that is there.
+#[test]
+fn a_change_of_the_grant_leaves_them_as_they_are() {
+    let bench = bench(1, Limits { device_split_count: 2, pinned_memory: gib(4), ..limits() });
+    let before = bench.admit("a", &asking(&[0], gib(2))).unwrap();
+    let change = Change { memory: Some(PerCard::same(MemoryLimit::bytes(mib(2)))), ..Change::default() };
+    let after = bench.ledger.set(&bench.inventory, &bench.limits, &key("a"), &change, &bench.log).unwrap();
+    assert_eq!((after.cards[0].memory, channels(&after), after.pinned_memory()), (mib(2), channels(&before), gib(2)));
+}
+
+/// Grants stay as they are; a newcomer gets its floor as long as that is there.
 #[test]
 fn the_configuration_changes_while_containers_run() {
     let mut bench = bench(1, Limits { device_split_count: 4, pinned_memory: gib(8), ..limits() });
@@ -230,7 +240,7 @@ impl Node {
         self.floor * u64::from(places) * cards as u64
     }
 
-    /// What is held or kept in all.
+    /// All that is held or kept.
     fn claimed(&self) -> u64 {
         let mut free = CARDS * self.limits.device_split_count;
         let mut claimed = 0;
