@@ -152,6 +152,21 @@ impl Cards {
         Self::exceeded(card, state, (used, state.frames.bytes()), asked).map_or(Ok(()), |over| Err(over.into()))
     }
 
+    /// Whether there may be so many bytes of page tables in granules of their own.
+    pub(super) fn fits_tables(&self, card: Card, bytes: Bytes) -> Result<(), Refusal> {
+        let state = self.state(card)?;
+        let (now, then) = (state.frames.bytes(), state.frames.bytes_with_tables(bytes.0));
+        let asked = saturated(then.saturating_sub(now));
+        Self::exceeded(card, state, (0, now.min(then)), (Bytes(0), asked)).map_or(Ok(()), |over| Err(over.into()))
+    }
+
+    /// There may be so many.
+    pub(super) fn set_tables(&mut self, card: Card, bytes: Bytes) {
+        if let Some(state) = self.state_mut(card) {
+            state.frames.set_tables(bytes.0);
+        }
+    }
+
     /// Whether a limit is exceeded as it is; `asked`, of which the cause is told, is already counted.
     pub(super) fn excess(&self, card: Card, asked: Bytes, layout: Layout) -> Option<OverQuota> {
         let state = self.state(card).ok()?;

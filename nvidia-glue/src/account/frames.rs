@@ -51,6 +51,8 @@ impl Extent {
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     unplaced: u128,
+    /// Of the resource manager's page tables, beside all that is charged.
+    tables: u128,
     /// How many pieces lie in each.
     placed: HashMap<u64, u32>,
 }
@@ -58,7 +60,17 @@ pub(super) struct Frames {
 impl Frames {
     /// Bytes of all of them.
     pub(super) fn bytes(&self) -> u128 {
-        self.unplaced + self.placed.len() as u128 * u128::from(FRAME)
+        self.unplaced + self.tables + self.placed.len() as u128 * u128::from(FRAME)
+    }
+
+    /// There may be so many bytes of page tables in granules of their own.
+    pub(super) fn set_tables(&mut self, bytes: u64) {
+        self.tables = Layout::Scattered.frames(bytes).into();
+    }
+
+    /// Bytes of all of them, if there were.
+    pub(super) fn bytes_with_tables(&self, bytes: u64) -> u128 {
+        self.bytes() - self.tables + u128::from(Layout::Scattered.frames(bytes))
     }
 
     pub(super) fn add(&mut self, extent: Extent) {

@@ -353,11 +353,11 @@ impl Accounts {
                 return Ok(());
             }
         } else {
-            let charge = self.charges.add(&mut self.cards, client.process, (card, bytes), Layout::OwnFrames);
+            let charge = self.charges.add(&mut self.cards, client.process, (card, bytes), Layout::Contiguous);
             self.tree.set_charge(index, charge.ok_or(unknown)?);
             client.charged = client.charged.saturating_add(1);
         }
-        self.cards.excess(card, bytes, Layout::OwnFrames).map_or(Ok(()), |over| Err(over.into()))
+        self.cards.excess(card, bytes, Layout::Contiguous).map_or(Ok(()), |over| Err(over.into()))
     }
 
     /// Whether one more event may be made.

@@ -8,6 +8,10 @@
 //! something is mapped, a table of its own on each of the four levels above (kernel-open/nvidia-uvm/uvm_pascal_mmu.c, uvm_hopper_mmu.c).
 //!
 //! Managed memory has page tables too, on every card; they are bounded apart from those of other mappings, in the same way.
+//!
+//! Those of the resource manager's address spaces come in granules of 64 KiB, each from wherever there is one (src/nvidia/src/kernel/mem_mgr/pool_alloc.c),
+//! and a granule goes back when all sixteen tables in it are gone. So each keeps a frame of the card open, in the worst case, and as many do as there ever were
+//! since there were none. (UVM takes whole frames for its own.)
 
 mod stretches;
 
@@ -60,6 +64,8 @@ struct OfCard {
     stretches: u128,
     /// Reserved.
     coming: u128,
+    /// The most bytes that there were since there were none.
+    most: u128,
 }
 
 impl OfCard {
@@ -91,6 +97,8 @@ type DmaKey = (Index, Handle, u64);
 #[derive(Debug, Default)]
 pub(super) struct PageTables {
     cards: HashMap<Card, OfCard>,
+    /// Of these, those of the resource manager's address spaces.
+    virtuals: HashMap<Card, OfCard>,
     stretches: HashMap<(Space, Card, u64), Stretch>,
     dma: BTreeMap<DmaKey, Dma>,
 }
@@ -101,41 +109,62 @@ pub(super) struct PageTables {
 pub struct PageTableReservation {
     cards: Vec<Card>,
     cost: u128,
+    /// In an address space of the resource manager's.
+    is_virtual: bool,
 }
 
 impl PageTables {
     /// Something has been mapped for `card`.
     pub(super) fn mapped(&mut self, space: Space, card: Card, span: Span) {
-        let of_card = self.cards.entry(card).or_default();
+        let (mut lowest, mut more_stretches) = (0, 0);
         for (at, part) in stretches(span) {
             match self.stretches.entry((space, card, at)) {
                 Entry::Vacant(entry) => {
-                    of_card.stretches += 1;
-                    of_card.lowest += entry.insert(Stretch::with(part)).lowest();
+                    more_stretches += 1;
+                    lowest += entry.insert(Stretch::with(part)).lowest();
                 }
                 Entry::Occupied(mut entry) => {
                     let before = entry.get().lowest();
                     entry.get_mut().add(part);
-                    of_card.lowest += entry.get().lowest() - before;
+                    lowest += entry.get().lowest() - before;
                 }
             }
         }
+        for of_card in self.of_space(space, card) {
+            of_card.lowest += lowest;
+            of_card.stretches += more_stretches;
+        }
+    }
+
+    /// What tables of an address space are counted in.
+    fn of_space(&mut self, space: Space, card: Card) -> impl Iterator<Item = &mut OfCard> {
+        let own = matches!(space, Space::Virtual(..)).then(|| self.virtuals.entry(card).or_default());
+        [self.cards.entry(card).or_default()].into_iter().chain(own)
     }
 
     /// The same was unmapped, or a part of it.
     pub(super) fn unmapped(&mut self, space: Space, card: Card, span: Span) {
-        let Some(of_card) = self.cards.get_mut(&card) else { return };
+        let (mut lowest, mut fewer_stretches) = (0, 0);
         for (at, part) in stretches(span) {
             let Entry::Occupied(mut entry) = self.stretches.entry((space, card, at)) else { continue };
             let before = entry.get().lowest();
             entry.get_mut().subtract(part);
             let left = entry.get().lowest();
-            of_card.lowest = of_card.lowest.saturating_sub(before - left);
+            lowest += before - left;
             if left == 0 {
                 entry.remove();
-                of_card.stretches = of_card.stretches.saturating_sub(1);
+                fewer_stretches += 1;
             }
         }
+        for of_card in self.of_space(space, card) {
+            of_card.lowest = of_card.lowest.saturating_sub(lowest);
+            of_card.stretches = of_card.stretches.saturating_sub(fewer_stretches);
+        }
+    }
+
+    /// Whether there are none of the resource manager's, nor any to come.
+    pub(super) fn has_no_virtual(&self, card: Card) -> bool {
+        self.virtuals.get(&card).is_none_or(|of_card| of_card.estimate() == 0)
     }
 
     /// Mappings in virtual memory.
@@ -186,7 +215,24 @@ impl Accounts {
         for &card in cards {
             self.page_tables.cards.entry(card).or_default().coming += cost;
         }
-        Ok(PageTableReservation { cards: cards.to_vec(), cost })
+        Ok(PageTableReservation { cards: cards.to_vec(), cost, is_virtual: false })
+    }
+
+    /// The same for a mapping in an address space of the resource manager's, whose tables may keep a frame of the card open for each granule.
+    ///
+    /// # Errors
+    /// When there may be too many tables then, or frames be held open.
+    pub fn reserve_virtual_page_tables(&mut self, card: Card, length: u64) -> Result<PageTableReservation, Refusal> {
+        let virtuals = self.page_tables.virtuals.entry(card).or_default();
+        let before = virtuals.estimate();
+        let most = if before == 0 { 0 } else { virtuals.most }.max(before + cost(length));
+        self.cards.fits_tables(card, saturated(most))?;
+        let reservation = self.reserve_page_tables(&[card], length)?;
+        let virtuals = self.page_tables.virtuals.entry(card).or_default();
+        virtuals.most = most;
+        virtuals.coming += reservation.cost;
+        self.cards.set_tables(card, saturated(most));
+        Ok(PageTableReservation { is_virtual: true, ..reservation })
     }
 
     /// Whether there may be so many bytes of page tables on a card.
@@ -202,8 +248,11 @@ impl Accounts {
     /// The mapping has been told, or will not be made.
     pub fn release_page_tables(&mut self, reservation: PageTableReservation) {
         for card in reservation.cards {
-            let coming = &mut self.page_tables.cards.entry(card).or_default().coming;
-            *coming = coming.saturating_sub(reservation.cost);
+            let tables = &mut self.page_tables;
+            let virtuals = reservation.is_virtual.then(|| tables.virtuals.entry(card).or_default());
+            for of_card in [tables.cards.entry(card).or_default()].into_iter().chain(virtuals) {
+                of_card.coming = of_card.coming.saturating_sub(reservation.cost);
+            }
         }
     }
 

@@ -143,6 +143,9 @@ impl Accounts {
     }
 
     fn fits_laid_out(&mut self, (card, bytes): (Card, Bytes), layout: Layout) -> Result<(), Refusal> {
+        if self.page_tables.has_no_virtual(card) {
+            self.cards.set_tables(card, Bytes(0));
+        }
         let fits = self.cards.fits_laid_out(card, bytes, layout);
         if fits.is_ok() || card != Card::HOST || !self.cards.has_kept() {
             return fits;

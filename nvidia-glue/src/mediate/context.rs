@@ -22,6 +22,7 @@ use crate::{
     rm::{
         Handle, Status,
         layout::{read_u32, read_u64, write_u32},
+        memory::Layout,
     },
 };
 
@@ -30,6 +31,9 @@ const GRAPHICS: Bytes = Bytes(8256 * Bytes::KIB);
 const UNTOLD: Bytes = Bytes(2948 * Bytes::KIB);
 /// What a group of another engine takes.
 const OTHER: Bytes = Bytes(256 * Bytes::KIB);
+
+/// They are runs of granules, most of them of 256 KiB or 4 MiB (pool_alloc.c, `poolConfig`).
+pub(super) const LAYOUT: Layout = Layout::Contiguous;
 
 /// `NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE`: the channel, then the total at 8.
 pub(super) const GET_CONTEXT_SIZE: u32 = 0x2080_1218;

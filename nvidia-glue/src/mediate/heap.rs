@@ -63,7 +63,11 @@ impl Session {
                     tables => Some((card()?, Bytes(tables))),
                 },
             };
-            let layout = if made == HeapMemory::Video { alloc.request.layout() } else { Layout::OwnFrames };
+            let layout = match made {
+                HeapMemory::Video => alloc.request.layout(),
+                HeapMemory::Virtual => Layout::Scattered,
+                HeapMemory::System | HeapMemory::Extended => Layout::OwnFrames,
+            };
             let ask = Ask { client: heap.client, kind: Kind::Memory, memory, layout, process };
             Ok(lock(&self.accounts).reserve(ask)?.into())
         };

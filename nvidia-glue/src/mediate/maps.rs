@@ -80,7 +80,7 @@ impl Session {
         flight.confirm()?;
         let tables = self.reserve(flight.pid, |accounts| {
             accounts.dma_fits()?;
-            accounts.reserve_page_tables(&[card], length)
+            accounts.reserve_virtual_page_tables(card, length)
         })?;
         let done = self.locks.with(&[Name::Client(map.client)], || {
             let status = flight.execute(self.driver.as_ref())?;

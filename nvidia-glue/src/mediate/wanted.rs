@@ -87,6 +87,8 @@ impl Session {
                 let request = MemoryRequest::of_params(params).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
                 let tables = request.page_tables_at_once();
                 wanted.memory = (tables > 0).then_some((card, Bytes(tables)));
+                // The driver takes granules for them one by one (pool_alloc.c, `allocUpstreamTopPool`).
+                wanted.layout = Some(Layout::Scattered);
             }
             ClassKind::ChannelGroup => {
                 let card = on_card().ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
@@ -141,6 +143,7 @@ impl Session {
         let engine = memory::channel_group_engine(params).unwrap_or(0);
         Ok(Wanted {
             memory: Some((card, context::expected(engine))),
+            layout: Some(context::LAYOUT),
             place: Some((card, Place::NEW_GROUP)),
             gated: Some(Gated::Group(engine)),
             dependencies: handles(params, GROUP_DEPENDENCIES),
@@ -164,7 +167,7 @@ impl Session {
             dependencies: handles(params, CHANNEL_DEPENDENCIES),
             references: handles(params, USERD_MEMORY),
             notifiers,
-            layout: None,
+            layout: Some(context::LAYOUT),
             fabric: None,
         })
     }

@@ -246,3 +246,32 @@ proptest! {
         }
     }
 }
+
+/// The driver takes a granule wherever there is one for sixteen of its page tables, and gives it back when all of them are gone.
+#[test]
+fn page_tables_of_the_resource_managers_count_a_frame_for_each_granule() {
+    /// Each takes a table on every level.
+    const APART: u64 = 1 << 29;
+    let mut accounts = accounts();
+    make(&mut accounts, CLIENT, 2, Kind::Other);
+    let device = Handle(0xd0);
+    let map = |accounts: &mut Accounts, place: u64| {
+        let tables = accounts.reserve_virtual_page_tables(CARD, 4096)?;
+        accounts.dma_mapped(name(2), device, CARD, place * APART, 4096);
+        accounts.release_page_tables(tables);
+        Ok::<(), Refusal>(())
+    };
+    let places = (0..).find(|place| map(&mut accounts, *place).is_err()).unwrap();
+    assert!(is_over_frames(map(&mut accounts, places).unwrap_err()));
+    // 229.5 MiB of frames, sixteen tables of 4 KiB in each: five of them for each place, and ten asked for.
+    assert_eq!(places, 114 * 16 / 5 - 1);
+    let full = accounts.card(CARD).unwrap().frames;
+    assert_eq!(full.0, 114 * FRAME);
+    assert!(is_over_frames(accounts.reserve(memory(mib(2))).unwrap_err()), "nor is there room for memory");
+    // Fifteen of sixteen may be gone, and the granules still be there.
+    accounts.dma_unmapped(name(2), device, APART, u64::MAX - APART);
+    assert_eq!(accounts.card(CARD).unwrap().frames, full);
+    accounts.dma_unmapped(name(2), device, 0, APART);
+    let room = accounts.reserve(memory(mib(100))).unwrap();
+    accounts.cancel(room);
+}

@@ -49,6 +49,9 @@ const DELIBERATE: &[(u32, Status, &str)] = &[
     (0x2080_0146, Status::OK, "RELEASE_COMPUTE_MODE_RESERVATION: who uses a card is decided by the grant"),
 ];
 
+/// Of any recorded program at a time.
+const PROCESSES: u64 = 2;
+
 /// `NV2080_CTRL_CMD_FB_GET_INFO_V2`.
 const FB_GET_INFO: u32 = 0x2080_1303;
 
@@ -104,7 +107,14 @@ impl<'a> Replay<'a> {
         for (number, line) in (2..).zip(lines) {
             self.event(line);
             for of in self.accounts.clone() {
-                let used = lock(&self.container.session.accounts).card(of).unwrap().used.0;
+                let usage = lock(&self.container.session.accounts).card(of).unwrap();
+                let used = usage.used.0;
+                // CUDA asks for whole frames; beside them there are the buffers of each process' four channel groups.
+                let beside = usage.frames.0 - used;
+                assert!(
+                    of == Card::HOST || beside <= PROCESSES * 16 * MIB,
+                    "frames of {beside} bytes more after line {number}"
+                );
                 let expected = self.expected.used(of);
                 let differences = &self.differences;
                 assert_eq!(used, expected, "{of:?} after line {number}, {}; {differences:#?}", what(&line.event));

@@ -47,6 +47,8 @@ impl Program<'_> {
             }
             Err(refusal) => {
                 let full = self.accounts.counts().objects >= LIMITS.objects;
+                let usage = self.accounts.card(Card(card)).unwrap();
+                let fits = fits && usage.frames.0 + layout.frames(bytes) <= usage.frames_limit.0;
                 assert!(full || !fits, "it fits, but was refused: {refusal}");
                 None
             }
@@ -69,7 +71,8 @@ impl Program<'_> {
         }
         let larger = u64::from(luck % 8 == 1) * u64::from(luck >> 3) * PAGE / 4;
         let usage = self.accounts.card(Card(card)).unwrap();
-        let fits = usage.used.0 + larger <= usage.limit.0;
+        let frames = layout.frames(bytes + larger) - layout.frames(bytes);
+        let fits = usage.used.0 + larger <= usage.limit.0 && usage.frames.0 + frames <= usage.frames_limit.0;
         // Told by mistake: memory goes with nothing but its parents.
         let mistaken = [Handle(self.handle())];
         let mut address = Some(self.world.memory.len() as u64 * 5 * GRANULE);
@@ -222,14 +225,14 @@ impl Program<'_> {
         match group.memory {
             Some(memory) => self.world.memory[memory].bytes = bytes,
             None => {
-                self.world.memory.push(Memory::new(card, bytes));
+                self.world.memory.push(Memory { layout: Layout::Contiguous, ..Memory::new(card, bytes) });
                 let memory = Some(self.world.memory.len() - 1);
                 self.world.find_mut(group.client, group.handle)?.memory = memory;
             }
         }
         self.may_exceed[slot(card)] |= verdict.is_err();
         let usage = self.accounts.card(Card(card)).unwrap();
-        assert!(verdict.is_ok() || usage.used > usage.limit);
+        assert!(verdict.is_ok() || usage.used > usage.limit || usage.frames > usage.frames_limit);
         Some(())
     }
 

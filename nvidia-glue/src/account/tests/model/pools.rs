@@ -11,7 +11,7 @@ impl Program<'_> {
         let (process, file) = (self.process()?, self.uvm()?);
         let (first, pages) = self.span();
         let cards: Vec<_> = self.accounts.cards().map(|(card, _)| card).collect();
-        let tables = self.reserve_tables(&cards, pages * PAGE)?;
+        let tables = self.reserve_tables(&cards, pages * PAGE, false)?;
         let fits = self.fits(Card::HOST.0, pages * PAGE);
         match self.accounts.reserve_pool(Pid(process), Bytes(pages * PAGE)) {
             Ok(hold) => {

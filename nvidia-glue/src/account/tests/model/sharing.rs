@@ -162,7 +162,7 @@ impl Program<'_> {
             return Some(());
         }
         let granted: Vec<_> = named.iter().copied().filter(|card| card.0 < CARDS).collect();
-        let Some(tables) = self.reserve_tables(&granted, pages * PAGE) else {
+        let Some(tables) = self.reserve_tables(&granted, pages * PAGE, false) else {
             self.accounts.release(hold);
             return None;
         };
@@ -191,7 +191,7 @@ impl Program<'_> {
         if begins && (self.is_taken(file, first, pages) || self.accounts.external_range_fits().is_err()) {
             return None;
         }
-        let tables = self.reserve_tables(&[Card(card)], pages * PAGE)?;
+        let tables = self.reserve_tables(&[Card(card)], pages * PAGE, false)?;
         if begins {
             self.world.ranges.insert((file, first), pages);
             self.accounts.external_range(UvmFile(file as u64), first * PAGE, pages * PAGE);

@@ -10,11 +10,16 @@ const MIB: u64 = 1 << 20;
 
 impl Program<'_> {
     /// Room for the page tables of a mapping, or `None` if there may not be that many: as much as a mapping of that length can need.
-    pub(super) fn reserve_tables(&mut self, cards: &[Card], length: u64) -> Option<Tables> {
+    pub(super) fn reserve_tables(&mut self, cards: &[Card], length: u64, is_virtual: bool) -> Option<Tables> {
         let said = |program: &Self, card: &Card| program.accounts.page_tables(*card).0;
         let most = |program: &Self, card: &Card| 32 * MIB + program.accounts.card(*card).unwrap().limit.0 / 128;
         let before: Vec<_> = cards.iter().map(|card| said(self, card)).collect();
-        match self.accounts.reserve_page_tables(cards, length) {
+        let reserved = match cards {
+            [card] if is_virtual => self.accounts.reserve_virtual_page_tables(*card, length),
+            _ => self.accounts.reserve_page_tables(cards, length),
+        };
+        self.has_virtual_tables |= is_virtual;
+        match reserved {
             Ok(reservation) => {
                 let mut bytes = [0; CARDS as usize];
                 for (card, before) in cards.iter().zip(before) {
@@ -24,6 +29,10 @@ impl Program<'_> {
                     self.coming[usize::from(card.0)] += reserved;
                 }
                 Some(Tables { reservation, bytes })
+            }
+            Err(Refusal::OverQuota(over)) => {
+                assert!(is_virtual && over.bound == Bound::Frames);
+                None
             }
             Err(refusal) => {
                 assert!(matches!(refusal, Refusal::TooMany { counted: Counted::PageTableKib, .. }));
@@ -54,7 +63,7 @@ impl Program<'_> {
             assert!(self.accounts.counts().references >= LIMITS.references as usize);
             return None;
         }
-        let tables = self.reserve_tables(&[Card(dma.card())], length)?;
+        let tables = self.reserve_tables(&[Card(dma.card())], length, true)?;
         self.flying_dma.push((tables, dma));
         Some(())
     }
