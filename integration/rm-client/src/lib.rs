@@ -13,6 +13,7 @@ pub mod controls;
 pub mod device;
 pub mod exports;
 pub mod files;
+pub mod fragment;
 pub mod load;
 pub mod processes;
 pub mod random;

@@ -27,6 +27,7 @@ use rm_client::{
     controls::{self, Objects},
     exports,
     files::Nodes,
+    fragment::{Fragments, WAYS},
     load::{Load, Watch},
     processes, random, smi, sys, system,
     uvm::AddressSpace,
@@ -51,6 +52,7 @@ usage: rm-client COMMAND [--card N] [--dev DIRECTORY]
   export-import SIZE                    both in one process
   random SEED STEPS [--max SIZE]        a random honest program
   attack NAME [SIZE]                    says how much it came to hold; `attack list` names them
+  fragment WAY [--hold ...]             holds as many frames of 2 MiB open as it can, and says how many; `fragment list` names the ways
   spin TIME [--groups N] [--channels N] [--cards N] [--copy] [--video] [--every TIME]
                                         has work without end, and says what the card's engines gave it
   burst TIME WORK EVERY [...]           has so much work every so often
@@ -181,6 +183,11 @@ fn run(options: &Options) -> Result<ExitCode, RmError> {
         }
         ["attack", name] => attack(options, name, 64 << 20),
         ["attack", name, size] => attack(options, name, size_of(size)?),
+        ["fragment", "list"] => {
+            WAYS.iter().for_each(|(name, _)| println!("{name}"));
+            Ok(ExitCode::SUCCESS)
+        }
+        ["fragment", way] => fragment(options, way),
         ["spin", time] => work::work(options, time, None),
         ["burst", time, amount, every] => work::work(options, time, Some((amount, every))),
         ["storm", time, count] => work::storm(options, time, usize::try_from(number(count)?).unwrap_or(usize::MAX)),
@@ -264,6 +271,18 @@ fn alloc(options: &Options, size: u64) -> Result<ExitCode, RmError> {
                 Err(error) => return Err(error),
             }
         }
+        options.hold();
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn fragment(options: &Options, name: &str) -> Result<ExitCode, RmError> {
+    let way = WAYS.iter().find(|(known, _)| *known == name);
+    let (_, way) =
+        way.ok_or_else(|| RmError::Nonsense { what: format!("there is no way `{name}`: `fragment list`") })?;
+    with_device(options, |device| {
+        let Fragments { pieces, frames, status } = way(device)?;
+        println!("pieces={pieces}\nframes={frames}\nstatus={status}");
         options.hold();
         Ok(ExitCode::SUCCESS)
     })

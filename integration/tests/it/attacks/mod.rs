@@ -9,6 +9,7 @@ mod clients;
 mod escapes;
 mod files;
 mod floods;
+mod frames;
 mod hidden;
 mod pods;
 mod races;
@@ -33,6 +34,7 @@ pub(crate) fn cases() -> Vec<Case> {
         escapes::cases(),
         files::cases(),
         floods::cases(),
+        frames::cases(),
         hidden::cases(),
         pods::cases(),
         races::cases(),
