@@ -1,8 +1,8 @@
 # Memory quotas on a real card, as tables; sourced by run.sh, whose functions it uses. Each table has its baseline in the same run.
-# EGPU_GPU_MEMORY: which parts (quota vendor random launches initialisation allocation training pinned large many sixteen whole); default: all. EGPU_GPU_PROGRAMS: random programs (300);
+# EGPU_GPU_MEMORY: which parts (quota frames vendor random launches initialisation allocation training pinned large many sixteen whole); default: all. EGPU_GPU_PROGRAMS: random programs (300);
 # EGPU_GPU_PAIRS: pairs of a comparison (5). EGPU_GPU_SAID=1 shows all that the compared programs say.
 
-parts=${EGPU_GPU_MEMORY:-quota vendor random launches initialisation allocation training pinned large many sixteen whole}
+parts=${EGPU_GPU_MEMORY:-quota frames vendor random launches initialisation allocation training pinned large many sixteen whole}
 programs=${EGPU_GPU_PROGRAMS:-300}
 pairs=${EGPU_GPU_PAIRS:-5}
 quota_mib=4096
@@ -96,6 +96,35 @@ print(nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)), memory.total, 
     check "egpu ps shows it too" at_least "$(used_mib quota)" 1024
     wait $!
     stop quota
+}
+
+# MiB that are free after a program on the host has all that it can have in frames of 2 MiB.
+unusable() { "$work/tools/cuda-load" fill 2048 | sed -n 's/.* free \([0-9]*\) total.*/\1/p' | awk '{ print int($1 / 1048576) }'; }
+
+# What the driver makes for itself (the buffers of 16 contexts) is put where a program has left 256 KiB in each frame of 2 MiB, which then frees all that is its own.
+frames() {
+    local before during after
+    title "memory: frames of 2 MiB that are held open by what the driver makes for itself"
+    before=$(unusable)
+    tools frames
+    launch frames --env EGPU_DEVICES=0 --env EGPU_MEMORY=16GiB -- sleep infinity
+    in_ frames sh -c 'mkfifo /tmp/go; /tmp/rm-client fragment holes --hold stdin </tmp/go >/tmp/holes & exec 3>/tmp/go
+        until grep -q holding /tmp/holes; do sleep 0.1; done
+        for context in $(seq 16); do /tmp/cuda-load hold 4 90 >/dev/null 2>&1 & done
+        sleep 30; cat /tmp/holes; touch /tmp/full; until [ -e /tmp/free ]; do sleep 0.1; done
+        exec 3>&-; touch /tmp/freed; wait' >"$work/holes" &
+    until [ -e "$work/roots/frames/merged/tmp/full" ]; do sleep 0.2; done
+    echo "with 256 KiB free in each frame, and 16 contexts: $(tr '\n' ' ' <"$work/holes"), $(used_mib frames) MiB charged, of the card $(host_smi --query-gpu=memory.used --format=csv,noheader)"
+    touch "$work/roots/frames/merged/tmp/free"
+    until [ -e "$work/roots/frames/merged/tmp/freed" ]; do sleep 0.2; done
+    sleep 5
+    echo "with the contexts alone: $(used_mib frames) MiB charged, of the card $(host_smi --query-gpu=memory.used --format=csv,noheader)"
+    during=$(unusable)
+    wait $!
+    after=$(unusable)
+    echo "free, but not in whole frames: $before MiB without the container, $during MiB beside the contexts, $after MiB after them"
+    check "what contexts hold open beyond what they are charged is less than 512 MiB" at_most "$((during - before))" 512
+    stop frames
 }
 
 vendor() {

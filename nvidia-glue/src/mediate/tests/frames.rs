@@ -4,7 +4,7 @@ use runtime_config::{Bytes, request::OverMemory};
 
 use super::{
     spy::Spy,
-    world::{Container, Context, MIB, Machine, memory_params, result, words},
+    world::{Container, Context, MIB, Machine, WHOLE, memory_params, result, words},
 };
 use crate::{
     account::{Bound, Card, CardUsage},
@@ -12,7 +12,7 @@ use crate::{
     rm::{
         Status,
         layout::{read_u32, read_u64, write_u32, write_u64},
-        memory::{FRAME, GRANULE},
+        memory::{FRAME, GRANULE, Layout},
     },
 };
 
@@ -166,6 +166,9 @@ fn memory_in_small_pages_is_contiguous_and_in_large_ones_what_was_asked() {
         assert_eq!(read_u32(&seen, 24), Some(reaches), "{attr:#x}");
         assert_eq!(read_u64(&params, 64), Some(4 * MIB));
     }
+    spy.escapes(0);
+    heap(&context, ALLOW_NONCONTIGUOUS).unwrap();
+    assert_eq!(read_u32(&spy.escapes(0x4a)[0], 56), Some(BIG_PAGES | CONTIGUOUS));
 }
 
 /// The driver would keep 64 MiB of the card for such memory alone.
@@ -198,4 +201,29 @@ fn who_is_killed_at_the_quota_is_killed_at_this_bound() {
     args.extend([0; 8]);
     assert_eq!(program.escape(context.control, 0x2b, &mut args), Answer::KillCaller);
     assert_eq!(lock(&container.told.over_memory)[0].bound, Bound::Frames);
+}
+
+/// Page tables of addresses that are not reserved lazily, and the buffers of channel groups.
+#[test]
+fn what_the_driver_makes_for_itself_is_in_frames_too() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    context.object(0x50a0, &mut memory_params(512 * MIB)).unwrap();
+    let tables = usage(&container);
+    assert!(tables.used.0 > 2 * MIB);
+    assert_eq!(tables.frames.0, Layout::Scattered.frames(tables.used.0));
+    // Of copy engine 0.
+    context.group(9);
+    let both = usage(&container);
+    assert_eq!((both.used.0 - tables.used.0, both.frames.0 - tables.frames.0), (256 << 10, 2 * FRAME));
+}
+
+/// Who has a card alone keeps it from nobody.
+#[test]
+fn a_whole_card_has_no_such_bound() {
+    let machine = Machine::new(1);
+    assert_eq!(usage(&machine.container(&[0], WHOLE)).frames_limit, Bytes(u64::MAX));
+    assert_eq!(usage(&machine.container(&[0], LIMIT)).frames_limit, Bytes(193 * MIB));
 }

@@ -146,7 +146,8 @@ fn mappings_of_the_resource_managers_are_bounded_too() {
     let names = (space, memory);
     let place = |at: u64| at << 30;
     let mapped = (0..1 << 14).take_while(|at| dma(&context, names, place(*at), 2 * MIB).is_ok()).count() as u64;
-    assert!((200..2000).contains(&mapped), "{mapped}");
+    // Before there are as many tables as there may be, their granules are in as many frames.
+    assert!((250..350).contains(&mapped), "{mapped}");
     assert!(tables(&container) <= TABLES);
     assert_eq!(dma(&context, names, place(mapped), 2 * MIB), Err(Status::NO_MEMORY));
     // The driver says "done" to the end of what is not there.
