@@ -8,6 +8,8 @@ mod seccomp;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+#[cfg(test)]
+pub(crate) use process::tell_of_input;
 pub use process::{
     is_pid_namespace, is_there, let_signal_interrupt, memory_is_there, parent_namespace, pidfd_getfd, pidfd_open,
     pidfd_open_thread, pidfd_send_signal, share_descriptors, share_memory, share_open_file, signal_own_thread,

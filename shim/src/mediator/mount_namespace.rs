@@ -55,6 +55,8 @@ impl Seen {
 /// Moves the calling process, which must have one thread, to a mount namespace with nothing but these, as far as they are there. `place` is any directory: the new root is
 /// made over it.
 pub(super) fn enter(place: &Path, seen: &[Seen]) -> io::Result<()> {
+    // The library keeps what it reads of /proc/self/auxv, and does without nothing of it.
+    let _ = rustix::param::page_size();
     let nothing = None::<&str>;
     unshare(CloneFlags::CLONE_NEWNS)?;
     // Nothing that happens here is seen outside.

@@ -344,3 +344,6 @@ fn mask(flags: i32) -> u64 {
 fn masked(argument: u32, mask: u64, value: u64) -> ScmpArgCompare {
     ScmpArgCompare::new(argument, ScmpCompareOp::MaskedEqual(mask), value)
 }
+
+#[cfg(test)]
+mod tests;

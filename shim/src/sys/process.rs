@@ -120,3 +120,17 @@ pub fn signal_own_thread(tid: i32, signal: i32) -> io::Result<()> {
     let answer = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, signal) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// Two ways of having a process sent a signal when something happens to a file.
+#[cfg(test)]
+pub(crate) fn tell_of_input(file: BorrowedFd<'_>, pid: i32) -> [io::Result<()>; 2] {
+    const FIOSETOWN: libc::Ioctl = 0x8901;
+    let told = |answer| if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+    // SAFETY: the first takes integers only, the second reads an integer that lives through the call.
+    unsafe {
+        [
+            told(libc::fcntl(file.as_raw_fd(), libc::F_SETOWN, pid)),
+            told(libc::ioctl(file.as_raw_fd(), FIOSETOWN, &raw const pid)),
+        ]
+    }
+}

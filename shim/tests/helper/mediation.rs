@@ -93,17 +93,58 @@ async fn without_its_mediator_no_call_succeeds(bench: &Bench) {
 
 async fn a_mediator_has_no_rights_left(bench: &Bench) {
     let mediator = Mediator::start(bench).await;
-    let status = std::fs::read_to_string(format!("/proc/{}/status", mediator.process.pid)).unwrap();
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t")).unwrap();
-    // CAP_DAC_OVERRIDE and CAP_SYS_PTRACE.
-    for set in ["CapPrm", "CapEff", "CapBnd"] {
-        assert_eq!(u64::from_str_radix(field(set), 16).unwrap(), 1 << 1 | 1 << 19, "{set}");
+    let pid = mediator.process.pid;
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let broker: i32 = children.trim().parse().unwrap();
+    for (pid, name) in [(pid, "egpu-mediator"), (broker, "egpu-broker")] {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t")).unwrap();
+        // CAP_DAC_OVERRIDE and CAP_SYS_PTRACE.
+        for set in ["CapPrm", "CapEff", "CapBnd"] {
+            assert_eq!(u64::from_str_radix(field(set), 16).unwrap(), 1 << 1 | 1 << 19, "{set}");
+        }
+        for set in ["CapInh", "CapAmb"] {
+            assert_eq!(field(set), "0000000000000000", "{set}");
+        }
+        assert_eq!((field("NoNewPrivs"), field("Seccomp"), field("Name")), ("1", "2", name));
     }
-    for set in ["CapInh", "CapAmb"] {
-        assert_eq!(field(set), "0000000000000000", "{set}");
+    // Sockets alone: a file of the driver's would outlive the mediator with it.
+    for entry in std::fs::read_dir(format!("/proc/{broker}/fd")).unwrap() {
+        let target = std::fs::read_link(entry.unwrap().path()).unwrap();
+        assert!(target.to_str().unwrap().starts_with("socket:"), "{}", target.display());
     }
-    assert_eq!((field("NoNewPrivs"), field("Seccomp"), field("Name")), ("1", "2", "egpu-mediator"));
+    sees_what_it_opens(bench, pid);
     mediator.end();
+    // It may be a zombie still.
+    let comes_to_its_end = || match std::fs::read_to_string(format!("/proc/{broker}/stat")) {
+        Ok(stat) => !stat.contains("(egpu-broker)") || stat.contains(") Z "),
+        Err(_) => true,
+    };
+    let deadline = std::time::Instant::now() + bundle::DEADLINE;
+    while !comes_to_its_end() {
+        assert!(std::time::Instant::now() < deadline, "the broker does not end");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// All mounts that a mediator has.
+fn sees_what_it_opens(bench: &Bench, pid: i32) {
+    let state = bench.directory.path().join("state");
+    let mounts = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
+    let mut found: Vec<(&str, bool)> = mounts
+        .lines()
+        .map(|line| {
+            let fields: Vec<&str> = line.split(' ').collect();
+            (fields[4], fields[5].split(',').any(|option| option == "ro"))
+        })
+        .collect();
+    found.sort_unstable();
+    let [simulated, timetable] = ["simulated", "timetable"].map(|name| state.join(name));
+    let [simulated, timetable] = [&simulated, &timetable].map(|path| path.to_str().unwrap());
+    let mut expected = vec![("/", true), ("/proc/meminfo", true), ("/proc/self/fdinfo", true), (timetable, true)];
+    expected.push((simulated, false));
+    expected.sort_unstable();
+    assert_eq!(found, expected);
 }
 
 async fn a_storm_of_signals_does_not_keep_a_call_from_ending(bench: &Bench) {

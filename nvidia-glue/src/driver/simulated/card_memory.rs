@@ -15,6 +15,7 @@ use std::{
 
 use nix::fcntl::{Flock, FlockArg};
 
+use super::is_there;
 use crate::ledger::Process;
 
 /// Smallest piece that the driver's allocator hands out (PMA's granule): 4 KiB pages take as much
@@ -134,9 +135,7 @@ impl CardMemory {
         let file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| io::Error::from(error))?;
         let before = read(&file)?;
         let mut lines = before.clone();
-        lines.retain(|line| {
-            line.process == self.own || Process::of(line.process.pid).is_ok_and(|now| now == line.process)
-        });
+        lines.retain(|line| line.process == self.own || is_there(line.process));
         let answer = change(&mut lines)?;
         if lines != before {
             write(&file, &lines)?;

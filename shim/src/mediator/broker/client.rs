@@ -50,8 +50,14 @@ impl Broker {
     /// A broker that threads of this process are, for its own pid namespace.
     #[cfg(test)]
     pub(in crate::mediator) fn of_tests(cgroups: Vec<std::path::PathBuf>) -> std::sync::Arc<Self> {
+        Self::of_namespace("/proc/self/ns/pid", cgroups)
+    }
+
+    /// The same for another.
+    #[cfg(test)]
+    pub(in crate::mediator) fn of_namespace(path: &str, cgroups: Vec<std::path::PathBuf>) -> std::sync::Arc<Self> {
         let server = std::sync::Arc::new(super::Server::new(cgroups));
-        server.admit(File::open("/proc/self/ns/pid").unwrap().into());
+        server.admit(File::open(path).unwrap().into());
         let sockets = (0..=super::SOCKETS).map(|_| {
             let (ours, theirs) = frame::pair().unwrap();
             let server = std::sync::Arc::clone(&server);

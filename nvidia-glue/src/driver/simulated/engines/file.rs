@@ -14,7 +14,10 @@ use std::{
 
 use nix::fcntl::{Flock, FlockArg};
 
-use super::time::{Channel, Channels, Engine, GroupKey, Sample};
+use super::{
+    super::is_there,
+    time::{Channel, Channels, Engine, GroupKey, Sample},
+};
 use crate::ledger::Process;
 
 const END: &str = "end";
@@ -49,8 +52,7 @@ impl ChannelFile {
 fn drop_dead(channels: &mut Channels) {
     let mut alive: BTreeMap<(i32, u64), bool> = BTreeMap::new();
     channels.channels.retain(|Channel { owner, .. }| {
-        let look = || Process::of(owner.pid).is_ok_and(|now| now == *owner);
-        *alive.entry((owner.pid, owner.start_time)).or_insert_with(look)
+        *alive.entry((owner.pid, owner.start_time)).or_insert_with(|| is_there(*owner))
     });
     let Channels { cold, channels, .. } = channels;
     cold.retain(|group, _| channels.iter().any(|channel| channel.key() == *group));
