@@ -104,7 +104,10 @@ impl Program<'_> {
         let mm = *self.world.processes.get(&process)?;
         self.accounts.thread_called(thread);
         let usages: Vec<_> = self.accounts.cards().map(|(_, usage)| usage).collect();
-        let fits = usages.iter().all(|usage| usage.used.0 + charged(page, pages) * PAGE <= usage.limit.0);
+        let asked = charged(page, pages) * PAGE;
+        let fits = usages.iter().all(|usage| {
+            usage.used.0 + asked <= usage.limit.0 && usage.frames.0 + asked <= usage.frames_limit.0
+        });
         let Ok(reservation) = self.accounts.reserve_managed(Pid(process), page * PAGE, Bytes(pages * PAGE)) else {
             assert!(!fits || self.accounts.counts().managed_ranges > 0, "it fits, but was refused");
             return None;
