@@ -12,6 +12,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType};
+
 use super::{Cgroup, CgroupError, Layout, files};
 
 /// Room for a service manager, or a whole Kubernetes node, within a container.
@@ -68,6 +70,31 @@ impl Cgroup {
             }
         }
         Ok(())
+    }
+
+    /// Takes the host's console from a container on v1, but for what `rules` say of it: libcgroups gives it to all.
+    pub(crate) fn deny_console(&self, rules: &[LinuxDeviceCgroup]) -> Result<(), CgroupError> {
+        let Some(directory) = self.v1_controller("devices") else { return Ok(()) };
+        let mut denied = "rwm".to_owned();
+        for rule in rules {
+            let letters = match rule.typ().unwrap_or_default() {
+                LinuxDeviceType::A => "rwm",
+                // What speaks of others, too, the kernel keeps beside this.
+                LinuxDeviceType::C | LinuxDeviceType::U if (rule.major(), rule.minor()) == (Some(5), Some(1)) => {
+                    rule.access().as_deref().unwrap_or("rwm")
+                }
+                _ => continue,
+            };
+            denied.retain(|letter| !letters.contains(letter));
+            if !rule.allow() {
+                denied.push_str(letters);
+            }
+        }
+        if denied.is_empty() {
+            Ok(())
+        } else {
+            files::write(&directory.join("devices.deny"), &format!("c 5:1 {denied}"))
+        }
     }
 
     /// Where on v2 a process of the container is that sits in a cgroup below the container's: one that hands its controllers
@@ -208,6 +235,27 @@ mod tests {
         testing::v1(&[(&["pids"], Path::new("/nowhere"))]).bound_nesting(None).unwrap();
         let old = testing::directory(&[]);
         testing::v2(old.path()).bound_nesting(None).unwrap();
+    }
+
+    #[test]
+    fn the_hosts_console_is_denied_as_far_as_no_rule_allows_it() {
+        let allow = |kind: &str, major: i64, minor: i64, access: &str, allow: bool| -> LinuxDeviceCgroup {
+            let rule =
+                serde_json::json!({ "type": kind, "major": major, "minor": minor, "access": access, "allow": allow });
+            serde_json::from_value(rule).unwrap()
+        };
+        let nothing = allow("a", -1, -1, "rwm", false);
+        for (rules, denied) in [
+            (vec![nothing.clone(), allow("c", 5, 2, "rwm", true)], "c 5:1 rwm"),
+            (vec![nothing.clone(), allow("c", -1, -1, "m", true)], "c 5:1 rwm"),
+            (vec![nothing.clone(), allow("c", 5, 1, "rw", true), allow("c", 5, 1, "w", false)], "c 5:1 mw"),
+            (vec![nothing.clone(), allow("c", 5, 1, "rwm", true)], ""),
+            (vec![allow("a", -1, -1, "rwm", true)], ""),
+        ] {
+            let directory = testing::directory(&[("devices.deny", "")]);
+            testing::v1(&[(&["devices"], directory.path())]).deny_console(&rules).unwrap();
+            assert_eq!(fs::read_to_string(directory.path().join("devices.deny")).unwrap(), denied, "{rules:?}");
+        }
     }
 
     #[test]

@@ -92,6 +92,20 @@ impl Cgroup {
         v1.iter().map(|hierarchy| hierarchy.directory.as_path()).chain(v2)
     }
 
+    /// For each hierarchy of v1, the name of its mount point and the container's directory in it; nothing on v2. `path` is what
+    /// the cgroup was [intended](Cgroup::intended) by.
+    pub(crate) fn v1_mounts(&self, path: &CgroupsPath) -> impl Iterator<Item = (&str, &Path)> {
+        let hierarchies = match &self.layout {
+            Layout::V1 { hierarchies } => hierarchies.as_slice(),
+            Layout::V2 { .. } => &[],
+        };
+        let depth = path.below_root().components().count();
+        hierarchies.iter().filter(|hierarchy| !hierarchy.is_unified()).filter_map(move |hierarchy| {
+            let mount_point = hierarchy.directory.ancestors().nth(depth)?;
+            Some((mount_point.file_name()?.to_str()?, hierarchy.directory.as_path()))
+        })
+    }
+
     /// The scope that holds the container, when systemd makes its cgroup.
     pub fn systemd_unit(&self) -> Option<&str> {
         match &self.layout {

@@ -19,9 +19,11 @@ use nvidia_glue::ledger::Process;
 use oci_spec::runtime::{Hooks, Spec};
 use serde_json::Value;
 
+use super::cgroup_mounts;
 use super::delete;
 use super::device_filter::{self, DeviceFilterError};
 use super::fence::{self, Filter};
+use super::finish::Unfinished;
 use super::intermediate::{self, Place};
 use super::launch::{Launch, LaunchError, Launched};
 use super::process::{self, AttributeError};
@@ -221,7 +223,7 @@ fn run(
     let notes = rules::process(json.get_mut("process").ok_or(CreateError::Missing("process"))?, host)?;
     let path = create.bundle.join("config.json");
     let spec: Spec = serde_json::from_value(json).map_err(|source| CreateError::Spec { path, source })?;
-    let (spec, hooks) = prepare_spec(create, spec)?;
+    let (mut spec, hooks) = prepare_spec(create, spec)?;
     make_working_directory(&spec)?;
 
     let mut container = Container::new(&create.id, ContainerStatus::Creating, None, &create.bundle, state.path())
@@ -236,6 +238,11 @@ fn run(
     };
     state.save(&settings)?;
     let (path, cgroup) = require_empty_cgroup(create, &spec)?;
+    let unfinished = Unfinished::new(cgroup_mounts::expand(&mut spec, &cgroup, &path), &spec);
+    if !unfinished.is_empty() && spec.hooks().is_none() {
+        // init then waits once its mounts are there.
+        spec.set_hooks(Some(Hooks::default()));
+    }
     // Its presence tells `delete` that the cgroup is this container's to empty.
     let mut kept = YoukiConfig::from_spec(&spec, &create.id).map_err(CreateError::KeepConfig)?;
     kept.hooks = hooks.clone();
@@ -244,7 +251,7 @@ fn run(
     let init = launch(
         create,
         spec.clone(),
-        hooks.as_ref(),
+        (hooks.as_ref(), &unfinished),
         &kept.cgroup_path,
         (&path, &cgroup),
         &container,
@@ -323,6 +330,7 @@ fn make_place<'a>(
     let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
     if let Some(resources) = resources {
         intermediate::limit(&manager(config.clone())?, resources).map_err(|e| CreateError::Limits(chain(&e)))?;
+        cgroup.deny_console(resources.devices().as_deref().unwrap_or_default())?;
     }
     cgroup.bound_nesting(intermediate::unified(resources))?;
     Ok((Place::Own(cgroup), cgroup.birthplace()?.into_iter().collect()))
@@ -332,7 +340,7 @@ fn make_place<'a>(
 fn launch(
     create: &Create,
     spec: Spec,
-    hooks: Option<&Hooks>,
+    (hooks, unfinished): (Option<&Hooks>, &Unfinished),
     cgroup_path: &Path,
     (path, cgroup): (&CgroupsPath, &Cgroup),
     container: &Container,
@@ -376,7 +384,8 @@ fn launch(
     };
     let filter = Filter::new(create.fence, intake).map_err(LaunchError::Filter)?;
     let private = stdio.private();
-    let init = Launch { args: &args, filter: filter.as_ref(), private, place, birthplaces, reply, hooks }.run()?;
+    let filter = filter.as_ref();
+    let init = Launch { args: &args, filter, private, place, birthplaces, reply, hooks, unfinished }.run()?;
     stdio.finish(owner, notes.console_size)?;
     Ok(init)
 }

@@ -23,6 +23,7 @@ use oci_spec::runtime::{
 use serde_json::Value;
 
 use super::fence::{self, Filter};
+use super::finish::Unfinished;
 use super::intermediate::Place;
 use super::launch::{Launch, LaunchError, Launched};
 use super::process::{self, AttributeError};
@@ -297,8 +298,18 @@ fn launch(
     let filter = Filter::new(exec.fence, intake).map_err(LaunchError::Filter)?;
     let private = stdio.private();
     let (place, birthplaces) = (Place::Own(&exec.cgroup), birthplaces(&exec.cgroup, target.init)?);
-    let process =
-        Launch { args: &args, filter: filter.as_ref(), private, place, birthplaces, reply, hooks: None }.run()?;
+    let unfinished = Unfinished::default();
+    let process = Launch {
+        args: &args,
+        filter: filter.as_ref(),
+        private,
+        place,
+        birthplaces,
+        reply,
+        hooks: None,
+        unfinished: &unfinished,
+    }
+    .run()?;
     stdio.finish(owner, notes.console_size)?;
     Ok((process, File::from(OwnedFd::from(outcome))))
 }

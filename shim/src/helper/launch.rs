@@ -25,6 +25,7 @@ use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{Hooks, Linux, LinuxNamespaceType};
 
 use super::fence::{Filter, FilterError};
+use super::finish::Unfinished;
 use super::frame;
 use super::hook_namespaces::run_in_namespaces;
 use super::intermediate::{self, Ends, Place};
@@ -61,6 +62,9 @@ pub(crate) enum LaunchError {
     /// The process that runs createContainer hooks.
     #[error("cannot run the createContainer hooks in the container's namespaces: {0}")]
     HookNamespaces(String),
+    /// The rest of the root file system.
+    #[error("cannot finish the container's root file system: {0}")]
+    Finish(String),
     /// A network device could not be moved.
     #[error("cannot move network device {name:?} into the container")]
     NetworkDevice {
@@ -122,6 +126,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) reply: &'a OwnedFd,
     /// The spec's hooks; only those of creation run here.
     pub(crate) hooks: Option<&'a Hooks>,
+    /// The work that is left once the mounts are there; none unless the spec has hooks, if empty ones.
+    pub(crate) unfinished: &'a Unfinished,
 }
 
 /// A process that waits for its start.
@@ -232,6 +238,7 @@ impl Launch<'_> {
         let is_init = matches!(self.args.container_type, ContainerType::InitContainer);
         if is_init && self.args.spec.hooks().is_some() {
             from_init.wait_for_hook_request()?;
+            self.unfinished.finish(pid, self.args).map_err(LaunchError::Finish)?;
             self.run_hooks(pid)?;
             to_init.hook_done()?;
         }

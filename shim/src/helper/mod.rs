@@ -9,6 +9,7 @@
 //!   └───────────── Hello, Reply on the call's socket ───────┘
 //! ```
 
+mod cgroup_mounts;
 pub mod client;
 mod create;
 pub mod delete;
@@ -16,6 +17,7 @@ mod details;
 mod device_filter;
 mod exec;
 mod fence;
+mod finish;
 pub(crate) mod frame;
 mod hook_namespaces;
 mod intermediate;

@@ -1,5 +1,6 @@
 //! The Task service, call by call. All of it must hold for runc's shim as well.
 
+mod cgroups;
 mod exec;
 mod failures;
 mod io;
@@ -11,8 +12,16 @@ use crate::case::Case;
 
 /// All of them.
 pub(crate) fn cases() -> Vec<Case> {
-    [lifecycle::cases(), io::cases(), exec::cases(), mounts::cases(), resources::cases(), failures::cases()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        lifecycle::cases(),
+        io::cases(),
+        exec::cases(),
+        mounts::cases(),
+        cgroups::cases(),
+        resources::cases(),
+        failures::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
