@@ -150,7 +150,9 @@ pub(crate) fn limit(
     manager: &AnyCgroupManager,
     resources: &LinuxResources,
 ) -> Result<(), <AnyCgroupManager as CgroupManager>::Error> {
-    let options = ControllerOpt { resources, disable_oom_killer: false, oom_score_adj: None, freezer_state: None };
+    let disable_oom_killer =
+        resources.memory().as_ref().and_then(|memory| memory.disable_oom_killer()).unwrap_or_default();
+    let options = ControllerOpt { resources, disable_oom_killer, oom_score_adj: None, freezer_state: None };
     manager.apply(&options)
 }
 

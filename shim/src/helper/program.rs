@@ -1,7 +1,7 @@
 //! What a container's process executes: found as runc finds it, with the messages that containerd's users look for.
 
 use std::cell::OnceCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, NulError};
 use std::fs::File;
 use std::io::Read;
@@ -92,24 +92,21 @@ impl Program {
         }
     }
 
-    /// The spec's environment in its order, the last of equal names, with HOME from the container's `/etc/passwd` if it
-    /// has none.
+    /// The spec's environment in its order, where the last of equal names is, with HOME from the container's `/etc/passwd` if
+    /// it has none.
     fn environment(&self, process: &Process) -> Vec<String> {
         let given = process.env().as_deref().unwrap_or_default();
         let name = |entry: &str| entry.split('=').next().unwrap_or_default().to_owned();
+        let mut seen = HashSet::new();
         let mut environment: Vec<String> = Vec::new();
-        let mut position: HashMap<String, usize> = HashMap::new();
-        for entry in given {
+        for entry in given.iter().rev() {
             let name = name(entry);
             let entry = if self.find_home && name == "HOME" { home_variable() } else { entry.clone() };
-            match position.get(&name).and_then(|at| environment.get_mut(*at)) {
-                Some(earlier) => *earlier = entry,
-                None => {
-                    position.insert(name, environment.len());
-                    environment.push(entry);
-                }
+            if seen.insert(name) {
+                environment.push(entry);
             }
         }
+        environment.reverse();
         environment
     }
 
@@ -255,7 +252,7 @@ mod tests {
     fn the_environment_keeps_its_order_and_the_last_of_equal_names() {
         let program = Program::new(None, false);
         let process = process(&["x"], &["A=1", "B=2", "A=3=4", "C="]);
-        assert_eq!(program.environment(&process), ["A=3=4", "B=2", "C="]);
+        assert_eq!(program.environment(&process), ["B=2", "A=3=4", "C="]);
     }
 
     #[test]
