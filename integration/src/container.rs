@@ -1,6 +1,9 @@
 //! One container, made through containerd's gRPC services.
 
-use std::{collections::HashMap, path::PathBuf};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
 
 use containerd_client::{
     services::v1::{Container as ContainerRecord, CreateTaskRequest, ExecProcessRequest, container::Runtime},
@@ -47,7 +50,7 @@ pub struct ContainerBuilder<'node> {
     edits: Vec<Edit<'node>>,
     rootfs: Option<PathBuf>,
     runtime: Option<String>,
-    systemd: bool,
+    options: Option<Options>,
 }
 
 impl std::fmt::Debug for ContainerBuilder<'_> {
@@ -76,7 +79,7 @@ impl<'node> ContainerBuilder<'node> {
             edits: Vec::new(),
             rootfs: None,
             runtime: None,
-            systemd: false,
+            options: None,
         }
     }
 
@@ -87,10 +90,17 @@ impl<'node> ContainerBuilder<'node> {
         self
     }
 
+    /// On this runc, through the shim that containerd brings.
+    #[must_use]
+    pub fn runc(mut self, binary: &Path) -> Self {
+        self.options = Some(Options { binary_name: binary.display().to_string(), ..Options::default() });
+        self.runtime("io.containerd.runc.v2")
+    }
+
     /// In a scope of systemd's (`SystemdCgroup = true`): [`Node::scope`], in system.slice.
     #[must_use]
     pub fn systemd(mut self) -> Self {
-        self.systemd = true;
+        self.options = Some(Options { systemd_cgroup: true, ..Options::default() });
         let path = format!("system.slice:{}:{}", self.node.cgroup_parent(), self.id);
         self.edit(move |spec| spec["linux"]["cgroupsPath"] = json!(path))
     }
@@ -175,7 +185,7 @@ impl<'node> ContainerBuilder<'node> {
 
     /// Makes the container and its task.
     pub fn create(self) -> Result<Container<'node>, Status> {
-        let Self { node, id, arguments, environment, annotations, labels, streams, edits, rootfs, runtime, systemd } =
+        let Self { node, id, arguments, environment, annotations, labels, streams, edits, rootfs, runtime, options } =
             self;
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let mut spec =
@@ -193,7 +203,7 @@ impl<'node> ContainerBuilder<'node> {
             labels,
             runtime: Some(Runtime {
                 name: runtime.unwrap_or_else(|| node.runtime().to_owned()),
-                options: systemd.then(systemd_options),
+                options: options.as_ref().map(runtime_options),
             }),
             spec: Some(any("Spec", &spec)),
             ..ContainerRecord::default()
@@ -242,9 +252,8 @@ fn is_answer(status: &Status) -> bool {
     std::error::Error::source(status).is_none() && status.code() != tonic::Code::Unavailable
 }
 
-/// What containerd makes of `SystemdCgroup = true` in its configuration.
-fn systemd_options() -> Any {
-    let options = Options { systemd_cgroup: true, ..Options::default() };
+/// As containerd hands on what its configuration says of a runtime.
+fn runtime_options(options: &Options) -> Any {
     Any {
         type_url: "containerd.runc.v1.Options".to_owned(),
         value: options.write_to_bytes().expect("runtime options encode"),

@@ -13,6 +13,7 @@
     reason = "a test fails by panicking and reports by printing"
 )]
 
+mod against_runc;
 mod attacks;
 mod case;
 mod compute;
@@ -40,6 +41,7 @@ fn main() -> std::process::ExitCode {
     let flavours = Flavour::all();
     let cases: Vec<case::Case> = [
         task::cases(),
+        against_runc::cases(),
         pods::cases(),
         gpu::cases(),
         memory::cases(),

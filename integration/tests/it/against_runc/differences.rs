@@ -1,0 +1,232 @@
+//! Differences from runc that containers of the usual spec can see. ARCHITECTURE.md says by the same names what each runtime does.
+
+use std::{fmt, path::Path};
+
+use serde_json::Value;
+
+use super::facts::Facts;
+
+/// A row of the table.
+pub(super) struct Difference {
+    /// As ARCHITECTURE.md calls it.
+    pub(super) what: &'static str,
+    /// Where it shows.
+    cgroups: Cgroups,
+    /// True if a deviation is this one, of a container with this spec.
+    covers: fn(&Deviation, &Value) -> bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cgroups {
+    V1,
+    V2,
+    Both,
+}
+
+const TABLE: &[Difference] = &[
+    Difference {
+        what: "seccomp filters of containers without a grant",
+        cgroups: Cgroups::Both,
+        covers: |deviation, _| match deviation.fact.as_str() {
+            "status Seccomp" => (deviation.runc(), deviation.egpu()) == ("0", "2"),
+            "status Seccomp_filters" => {
+                deviation.runc().parse::<u32>().is_ok_and(|n| deviation.egpu() == (n + 1).to_string())
+            }
+            _ => false,
+        },
+    },
+    Difference {
+        what: "depth and number of cgroups below a container's own on v2",
+        cgroups: Cgroups::Both,
+        covers: |deviation, _| deviation.fact.contains("/cgroup.max.de") && deviation.runc() == "max",
+    },
+    Difference {
+        what: "propagation of single mounts",
+        cgroups: Cgroups::Both,
+        covers: |deviation, spec| {
+            let is_shared = ["shared", "rshared"].iter().any(|word| spec["linux"]["rootfsPropagation"] == *word);
+            // What is mounted in one place then shows in others, too.
+            let is_copy =
+                deviation.fact.starts_with("mount ") && (deviation.runc.is_none() || deviation.egpu.is_none());
+            let has_word =
+                |options: &Value| ["private", "shared", "slave"].iter().any(|word| names_ending(options, word));
+            let on_host =
+                deviation.is("mounts on the host") && mounts(spec, "bind").any(|(_, options)| has_word(options));
+            deviation.of_mount("propagation").is_some() || is_shared && is_copy || on_host
+        },
+    },
+    Difference {
+        what: "`rootfsPropagation` `unbindable`",
+        cgroups: Cgroups::Both,
+        covers: |deviation, spec| {
+            spec["linux"]["rootfsPropagation"] == "unbindable" && deviation.is("refused") && deviation.egpu.is_none()
+        },
+    },
+    Difference {
+        what: "flags of a bind mount's source",
+        cgroups: Cgroups::Both,
+        covers: |deviation, spec| {
+            let point = deviation.of_mount("flags").filter(|_| deviation.is_stricter());
+            point.is_some_and(|point| mounts(spec, "bind").any(|(place, _)| is_at(point, place)))
+        },
+    },
+    Difference {
+        what: "`readonlyPaths`",
+        cgroups: Cgroups::Both,
+        covers: |deviation, spec| {
+            let point = deviation.of_mount("flags").filter(|_| deviation.is_stricter());
+            point.is_some_and(|point| names(&spec["linux"]["readonlyPaths"], point))
+        },
+    },
+    Difference {
+        what: "`ro` on `/dev`",
+        cgroups: Cgroups::Both,
+        covers: |deviation, spec| {
+            let is_read_only = mounts(spec, "tmpfs").any(|(place, options)| place == "/dev" && names(options, "ro"));
+            let is_in_dev = |point| point == "/dev" || names(&spec["linux"]["maskedPaths"], point);
+            is_read_only && deviation.of_mount("flags").is_some_and(is_in_dev) && deviation.without(&["ro", "rw"])
+        },
+    },
+    Difference {
+        what: "`ro`, `sync` and `dirsync` of a file system, not only of its mount",
+        cgroups: Cgroups::Both,
+        covers: |deviation, _| deviation.of_mount("superblock").is_some() && deviation.without(&["ro", "rw", "sync"]),
+    },
+    Difference {
+        what: "masked directories",
+        cgroups: Cgroups::Both,
+        covers: |deviation, spec| {
+            let point = deviation.of_mount("superblock").filter(|_| deviation.without(&["size=4k", "nr_inodes=1"]));
+            point.is_some_and(|point| names(&spec["linux"]["maskedPaths"], point))
+        },
+    },
+    Difference {
+        what: "the name of a hierarchy's mount in a cgroup namespace",
+        cgroups: Cgroups::V1,
+        covers: |deviation, _| deviation.runc() == "cgroup systemd" && deviation.egpu() == "cgroup cgroup",
+    },
+    Difference {
+        what: "a process without `capabilities`",
+        cgroups: Cgroups::Both,
+        covers: |deviation, spec| {
+            let follows =
+                ["status Cap", "process timerslack_ns", "path "].iter().any(|fact| deviation.fact.starts_with(fact));
+            spec["process"]["capabilities"].is_null() && follows
+        },
+    },
+    Difference {
+        what: "a process without `oomScoreAdj`",
+        cgroups: Cgroups::Both,
+        covers: |deviation, spec| spec["process"]["oomScoreAdj"].is_null() && deviation.is("process oom_score_adj"),
+    },
+    Difference {
+        what: "signal 33, glibc's own",
+        cgroups: Cgroups::Both,
+        covers: |deviation, _| {
+            let ignored = |text| u64::from_str_radix(text, 16).unwrap_or(0);
+            deviation.is("status SigIgn") && ignored(deviation.egpu()) == ignored(deviation.runc()) | 1 << 32
+        },
+    },
+];
+
+/// The spec's mounts of a kind: where, and with which options.
+fn mounts<'spec>(spec: &'spec Value, kind: &'static str) -> impl Iterator<Item = (&'spec str, &'spec Value)> {
+    let all = spec["mounts"].as_array().into_iter().flatten().filter(move |mount| mount["type"] == kind);
+    all.filter_map(|mount| Some((mount["destination"].as_str()?, &mount["options"])))
+}
+
+/// True if a mount point is a mount's destination, or below it, by way of the image's links.
+fn is_at(point: &str, destination: &str) -> bool {
+    let linked = ["/link/", "/out/"].iter().find_map(|link| destination.strip_prefix(link));
+    let place = linked.map_or(destination.to_owned(), |rest| format!("/mnt/{rest}"));
+    Path::new(point).starts_with(place)
+}
+
+fn names_ending(list: &Value, end: &str) -> bool {
+    list.as_array().is_some_and(|list| list.iter().filter_map(Value::as_str).any(|one| one.ends_with(end)))
+}
+
+fn names(list: &Value, name: &str) -> bool {
+    list.as_array().is_some_and(|list| list.iter().any(|one| one == name))
+}
+
+/// A fact that is not the same.
+pub(super) struct Deviation {
+    fact: String,
+    runc: Option<String>,
+    egpu: Option<String>,
+}
+
+impl Deviation {
+    fn is(&self, fact: &str) -> bool {
+        self.fact == fact
+    }
+
+    fn runc(&self) -> &str {
+        self.runc.as_deref().unwrap_or_default()
+    }
+
+    fn egpu(&self) -> &str {
+        self.egpu.as_deref().unwrap_or_default()
+    }
+
+    /// The mount point, if the fact is this one of a mount that both have.
+    fn of_mount(&self, what: &str) -> Option<&str> {
+        let (point, fact) = self.fact.strip_prefix("mount ")?.rsplit_once(' ')?;
+        let both = self.runc.is_some() && self.egpu.is_some();
+        (both && fact == what).then(|| point.split(" again").next().unwrap_or(point))
+    }
+
+    /// True if egpu's flags allow nothing that runc's do not.
+    fn is_stricter(&self) -> bool {
+        let has = |flags: &str, flag: &&str| flags.split(',').any(|one| one == *flag);
+        ["ro", "nosuid", "nodev", "noexec"].iter().all(|flag| has(self.egpu(), flag) || !has(self.runc(), flag))
+    }
+
+    /// True if the two lists of options are the same but for these.
+    fn without(&self, options: &[&str]) -> bool {
+        let rest = |list: &str| list.split(',').filter(|one| !options.contains(one)).collect::<Vec<_>>().join(",");
+        rest(self.runc()) == rest(self.egpu())
+    }
+}
+
+impl fmt::Display for Deviation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}\n    runc {:?}\n    egpu {:?}", self.fact, self.runc, self.egpu)
+    }
+}
+
+/// The facts in which two containers differ. One that was refused has no other facts.
+pub(super) fn between(runc: &Facts, egpu: &Facts) -> Vec<Deviation> {
+    const REFUSED: &str = "refused";
+    let deviation =
+        |fact: &String| Deviation { fact: fact.clone(), runc: runc.get(fact).cloned(), egpu: egpu.get(fact).cloned() };
+    match (runc.contains_key(REFUSED), egpu.contains_key(REFUSED)) {
+        (true, true) => Vec::new(),
+        (false, false) => {
+            let names = runc.keys().chain(egpu.keys().filter(|name| !runc.contains_key(*name)));
+            names.filter(|name| runc.get(*name) != egpu.get(*name)).map(deviation).collect()
+        }
+        _ => vec![deviation(&REFUSED.to_owned())],
+    }
+}
+
+/// Fails where ARCHITECTURE.md does not name a row.
+#[track_caller]
+pub(super) fn assert_documented() {
+    let text = include_str!("../../../../ARCHITECTURE.md");
+    for row in TABLE {
+        assert!(text.contains(&format!("\n| {}", row.what)), "ARCHITECTURE.md has no row `{}`", row.what);
+    }
+}
+
+/// The rows that show on a host with cgroup v2, or without.
+pub(super) fn on(v2: bool) -> impl Iterator<Item = &'static Difference> {
+    let own = if v2 { Cgroups::V2 } else { Cgroups::V1 };
+    TABLE.iter().filter(move |row| row.cgroups == own || row.cgroups == Cgroups::Both)
+}
+
+/// The row of a deviation that has one.
+pub(super) fn known(deviation: &Deviation, spec: &Value, v2: bool) -> Option<&'static Difference> {
+    on(v2).find(|row| (row.covers)(deviation, spec))
+}
