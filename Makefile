@@ -79,6 +79,7 @@ integration-test: build rm-client
 	scripts/setup.sh containerd
 	integration/setup-containerd.sh || echo "no second containerd could be had: testing on this machine's own alone" >&2
 	integration/setup-docker.sh || echo "no Docker could be had: its tests are skipped" >&2
+	integration/setup-runc.sh || echo "no current runc could be had: egpu is not compared with it" >&2
 	EGPU_TEST_BIN=$(RELEASE) $(CARGO) test --package integration --test it --locked
 
 link-test: build

@@ -21,6 +21,8 @@ cp "$target/release/containerd-shim-egpu-v1" "$target/release/egpu" "$out/egpu-g
 cp "$containerd/containerd" "$containerd/ctr" /bin/busybox "$out/egpu-gpu-test/bin/"
 # What egpu's cost is compared with (memory.sh), where they are installed.
 cp "$(command -v containerd-shim-runc-v2)" "$(command -v runc)" "$out/egpu-gpu-test/bin/" || echo "costs are not compared with runc's" >&2
+# Another one, static and current, that egpu's containers are compared with: EGPU_TEST_RUNC names it.
+integration/setup-runc.sh && cp "$target/runc/runc" "$out/egpu-gpu-test/bin/current-runc" || echo "no current runc could be had: egpu is not compared with it" >&2
 cp "$tests" "$out/egpu-gpu-test/bin/it"
 strip "$out"/egpu-gpu-test/bin/it "$out"/egpu-gpu-test/bin/egpu 2>/dev/null || true
 cp "$target"/rm-client/*/debug/rm-client "$out/egpu-gpu-test/bin/"

@@ -10,7 +10,7 @@
 #   -b  folder of the shim's and egpu's binaries (default: target/release, else target/debug)
 #   -o  a file for what the suite prints (default: target/vm/RELEASE-cgroup-VERSION-ACCELERATOR.txt)
 #   FILTER: runs the tests whose names contain it, once for each; without one, all
-# EGPU_TEST_RUNTIME, EGPU_TEST_CONTAINERD, EGPU_TEST_SEED and EGPU_TEST_ROUNDS go into the guest.
+# EGPU_TEST_RUNTIME, EGPU_TEST_CONTAINERD, EGPU_TEST_SEED, EGPU_TEST_ROUNDS, EGPU_TEST_SPECS and EGPU_TEST_FIRST_SPEC go into the guest.
 #
 # Needs /dev/kvm (for kvm), 3 GiB of memory, 2 GiB of disk below target/vm, and as root (on Debian or Ubuntu) mmdebstrap and qemu, which
 # it installs. The guest's packages come from where this machine's come from. It is built once per release (three minutes),
@@ -91,17 +91,19 @@ build_image() {
 cargo test --locked --package integration --test it --no-run
 tests=$(ls -t "$target"/debug/deps/it-* | grep -v '\.d$' | head -n 1)
 integration/setup-containerd.sh || echo "no second containerd could be had: testing on the guest's own alone" >&2
+integration/setup-runc.sh || echo "no current runc could be had: egpu is not compared with it" >&2
 stage=$work/stage/egpu
 mkdir -p "$stage/target/debug/deps" "$stage/target/bin" "$work/stage$root"
 cp "$tests" "$stage/target/debug/deps/it"
 cp "$binaries/containerd-shim-egpu-v1" "$binaries/egpu" "$stage/target/bin/"
 strip --strip-debug "$stage/target/debug/deps/it" "$stage"/target/bin/* || true
 [ ! -d "$target/containerd" ] || cp -r "$target/containerd" "$stage/target/"
+[ ! -d "$target/runc" ] || cp -r "$target/runc" "$stage/target/"
 [ ! -x "${EGPU_TEST_RM_CLIENT:-}" ] || cp "$EGPU_TEST_RM_CLIENT" "$stage/target/rm-client"
 ${CC:-cc} -static -O1 -pthread -o "$stage/target/hostile" integration/hostile/hostile.c
 cp integration/vm/guest.sh "$stage/"
 printf '%s\n' "$@" >"$stage/filters"
-env | grep -E '^EGPU_TEST_(RUNTIME|CONTAINERD|SEED|ROUNDS)=' >"$stage/environment" || true
+env | grep -E '^EGPU_TEST_(RUNTIME|CONTAINERD|SEED|ROUNDS|SPECS|FIRST_SPEC)=' >"$stage/environment" || true
 # Where the suite looks for the examples that it runs.
 cp -r examples "$work/stage$root/"
 tar -C "$work/stage" -cf "$work/payload" .

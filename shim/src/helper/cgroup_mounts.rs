@@ -70,7 +70,7 @@ mod tests {
     use crate::cgroup::Host;
 
     /// The spec after its expansion for cgroup `/k8s.io/c1`, on a host with these mounts.
-    fn expanded(mountinfo: &str, namespaces: Value, options: Value) -> (Value, Vec<Link>) {
+    fn expanded(mountinfo: &str, namespaces: &Value, options: &Value) -> (Value, Vec<Link>) {
         let host = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(host.path().join("proc/self")).unwrap();
         std::fs::write(host.path().join("proc/self/mountinfo"), mountinfo).unwrap();
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn on_v1_the_mount_is_a_tmpfs_and_the_containers_own_directories_with_the_specs_flags() {
         let asked = json!(["nosuid", "noexec", "nodev", "relatime", "ro"]);
-        let (mounts, links) = expanded(COMOUNTED, json!([{ "type": "mount" }]), asked);
+        let (mounts, links) = expanded(COMOUNTED, &json!([{ "type": "mount" }]), &asked);
         let bind = ["nosuid", "noexec", "nodev", "relatime", "ro", "rbind"];
         assert_eq!(
             mounts,
@@ -120,13 +120,13 @@ mod tests {
     #[test]
     fn in_a_cgroup_namespace_nothing_can_be_executed_even_if_the_spec_says_nothing() {
         let namespaces = json!([{ "type": "mount" }, { "type": "cgroup" }]);
-        let (mounts, _) = expanded(COMOUNTED, namespaces, json!(["rw"]));
+        let (mounts, _) = expanded(COMOUNTED, &namespaces, &json!(["rw"]));
         assert_eq!(mounts[2]["options"], json!(["rw", "nosuid", "noexec", "nodev", "rbind"]));
     }
 
     #[test]
     fn v2_is_left_to_libcontainer() {
-        let (mounts, links) = expanded("29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", json!([]), json!([]));
+        let (mounts, links) = expanded("29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", &json!([]), &json!([]));
         assert_eq!((mounts.as_array().unwrap().len(), &mounts[1]["type"]), (3, &json!("cgroup")));
         assert_eq!(links, []);
     }

@@ -1,5 +1,5 @@
-//! What libcontainer 0.7.0 leaves unfinished of a container's root file system. It is done once the mounts are there, by a process in
-//! the container's namespaces, while the container's root is not yet `/`.
+//! The rest of a container's root file system, which libcontainer 0.7.0 leaves undone. It is done once the mounts are there, by a process
+//! in the container's namespaces, while the container's root is not yet `/`.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use libcontainer::process::args::ContainerArgs;
 use nix_of_libcontainer::unistd::Pid;
-use oci_spec::runtime::Spec;
+use oci_spec::runtime::{Mount, Spec};
 use pathrs::error::{Error, ErrorKind};
 use pathrs::flags::OpenFlags;
 use pathrs::{InodeType, Root};
@@ -21,7 +21,7 @@ pub(crate) struct Link {
     pub(crate) target: PathBuf,
 }
 
-/// What is to be done.
+/// The work that is left.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unfinished {
     /// Controllers that share a hierarchy of cgroup v1.
@@ -57,17 +57,22 @@ pub(crate) enum FinishError {
 }
 
 impl Unfinished {
-    /// With the directories of `spec`'s devices that are made for them: on a mount of the container's, as no other one is empty for certain.
+    /// With the directories that are made for `spec`'s devices in a `/dev` of the container's own. What lies in other mounts may be the
+    /// host's, or the image's.
     pub(crate) fn new(links: Vec<Link>, spec: &Spec) -> Self {
         let device_root = Path::new("/dev");
-        let is_mounted = spec.mounts().iter().flatten().any(|mount| mount.destination() == device_root);
-        let devices = spec.linux().as_ref().and_then(|linux| linux.devices().as_deref()).filter(|_| is_mounted);
+        let mounts = spec.mounts().as_deref().unwrap_or_default();
+        let at_root = mounts.iter().rfind(|mount| device_root.starts_with(mount.destination()));
+        let is_own = at_root.is_some_and(|mount| mount.typ().as_deref() == Some("tmpfs"));
+        let below: Vec<&PathBuf> =
+            mounts.iter().map(Mount::destination).filter(|place| *place != device_root).collect();
+        let devices = spec.linux().as_ref().and_then(|linux| linux.devices().as_deref()).filter(|_| is_own);
         let mut directories: Vec<PathBuf> = devices
             .unwrap_or_default()
             .iter()
             .flat_map(|device| device.path().ancestors().skip(1))
             .filter(|directory| directory.starts_with(device_root) && *directory != device_root)
-            .filter(|directory| spec.mounts().iter().flatten().all(|mount| mount.destination() != directory))
+            .filter(|directory| !below.iter().any(|place| directory.starts_with(place)))
             .map(Path::to_owned)
             .collect();
         directories.sort_unstable();
@@ -131,11 +136,11 @@ mod tests {
     fn directories_of_devices_are_the_owners_alone() {
         let spec = |mounts| -> Spec {
             let device = |path| json!({ "path": path, "type": "c", "major": 1, "minor": 3 });
-            let devices = ["/dev/null", "/dev/a/b/one", "/dev/a/two", "/dev/shm/three"].map(device);
+            let devices = ["/dev/null", "/dev/a/b/one", "/dev/a/two", "/dev/shm/in/three"].map(device);
             serde_json::from_value(json!({ "ociVersion": "1.1.0", "mounts": mounts, "linux": { "devices": devices } }))
                 .unwrap()
         };
-        let mounted = spec(json!([{ "destination": "/dev" }, { "destination": "/dev/shm" }]));
+        let mounted = spec(json!([{ "destination": "/dev", "type": "tmpfs" }, { "destination": "/dev/shm" }]));
         let unfinished = Unfinished::new(Vec::new(), &mounted);
         assert_eq!(unfinished.directories, [Path::new("/dev/a"), Path::new("/dev/a/b")]);
         let root = tempfile::tempdir().unwrap();
@@ -144,7 +149,11 @@ mod tests {
         std::fs::set_permissions(&b, std::fs::Permissions::from_mode(0o777)).unwrap();
         unfinished.apply(root.path()).unwrap();
         assert_eq!(b.metadata().unwrap().permissions().mode() & 0o7777, 0o755);
-        // The image's own stay as they are.
-        assert!(Unfinished::new(Vec::new(), &spec(json!([]))).is_empty());
+        // The image's and the host's stay as they are.
+        for mounts in
+            [json!([]), json!([{ "destination": "/dev", "type": "tmpfs" }, { "destination": "/dev", "type": "bind" }])]
+        {
+            assert!(Unfinished::new(Vec::new(), &spec(mounts)).is_empty());
+        }
     }
 }

@@ -62,7 +62,7 @@ pub(crate) enum LaunchError {
     /// The process that runs createContainer hooks.
     #[error("cannot run the createContainer hooks in the container's namespaces: {0}")]
     HookNamespaces(String),
-    /// What libcontainer leaves to do.
+    /// The rest of the root file system.
     #[error("cannot finish the container's root file system: {0}")]
     Finish(String),
     /// A network device could not be moved.
@@ -126,7 +126,7 @@ pub(crate) struct Launch<'a> {
     pub(crate) reply: &'a OwnedFd,
     /// The spec's hooks; only those of creation run here.
     pub(crate) hooks: Option<&'a Hooks>,
-    /// What is to be done once the mounts are there; nothing unless the spec has hooks, if empty ones.
+    /// The work that is left once the mounts are there; none unless the spec has hooks, if empty ones.
     pub(crate) unfinished: &'a Unfinished,
 }
 

@@ -1,4 +1,4 @@
-//! What egpu does otherwise than runc: each row with its reason. `ARCHITECTURE.md` has them by the same names.
+//! Differences from runc that containers of the usual spec can see. ARCHITECTURE.md says by the same names what each runtime does.
 
 use std::{fmt, path::Path};
 
@@ -8,11 +8,11 @@ use super::facts::Facts;
 
 /// A row of the table.
 pub(super) struct Difference {
-    /// As ARCHITECTURE.md calls it; what egpu does about it stands there, too.
+    /// As ARCHITECTURE.md calls it.
     pub(super) what: &'static str,
     /// Where it shows.
     cgroups: Cgroups,
-    /// Whether a deviation is this one, of a container with this spec.
+    /// True if a deviation is this one, of a container with this spec.
     covers: fn(&Deviation, &Value) -> bool,
 }
 
@@ -27,7 +27,13 @@ const TABLE: &[Difference] = &[
     Difference {
         what: "seccomp filters of containers without a grant",
         cgroups: Cgroups::Both,
-        covers: |deviation, _| deviation.is("status Seccomp") || deviation.is("status Seccomp_filters"),
+        covers: |deviation, _| match deviation.fact.as_str() {
+            "status Seccomp" => (deviation.runc(), deviation.egpu()) == ("0", "2"),
+            "status Seccomp_filters" => {
+                deviation.runc().parse::<u32>().is_ok_and(|n| deviation.egpu() == (n + 1).to_string())
+            }
+            _ => false,
+        },
     },
     Difference {
         what: "depth and number of cgroups below a container's own on v2",
@@ -129,7 +135,7 @@ fn mounts<'spec>(spec: &'spec Value, kind: &'static str) -> impl Iterator<Item =
     all.filter_map(|mount| Some((mount["destination"].as_str()?, &mount["options"])))
 }
 
-/// Whether a mount point is a mount's destination, or below it, by way of the image's links.
+/// True if a mount point is a mount's destination, or below it, by way of the image's links.
 fn is_at(point: &str, destination: &str) -> bool {
     let linked = ["/link/", "/out/"].iter().find_map(|link| destination.strip_prefix(link));
     let place = linked.map_or(destination.to_owned(), |rest| format!("/mnt/{rest}"));
@@ -171,13 +177,13 @@ impl Deviation {
         (both && fact == what).then(|| point.split(" again").next().unwrap_or(point))
     }
 
-    /// Whether egpu's flags allow nothing that runc's do not.
+    /// True if egpu's flags allow nothing that runc's do not.
     fn is_stricter(&self) -> bool {
         let has = |flags: &str, flag: &&str| flags.split(',').any(|one| one == *flag);
         ["ro", "nosuid", "nodev", "noexec"].iter().all(|flag| has(self.egpu(), flag) || !has(self.runc(), flag))
     }
 
-    /// Whether the two lists of options are the same but for these.
+    /// True if the two lists of options are the same but for these.
     fn without(&self, options: &[&str]) -> bool {
         let rest = |list: &str| list.split(',').filter(|one| !options.contains(one)).collect::<Vec<_>>().join(",");
         rest(self.runc()) == rest(self.egpu())
@@ -190,7 +196,7 @@ impl fmt::Display for Deviation {
     }
 }
 
-/// Where two containers differ. One that was refused has no other facts.
+/// The facts in which two containers differ. One that was refused has no other facts.
 pub(super) fn between(runc: &Facts, egpu: &Facts) -> Vec<Deviation> {
     const REFUSED: &str = "refused";
     let deviation =
@@ -202,6 +208,15 @@ pub(super) fn between(runc: &Facts, egpu: &Facts) -> Vec<Deviation> {
             names.filter(|name| runc.get(*name) != egpu.get(*name)).map(deviation).collect()
         }
         _ => vec![deviation(&REFUSED.to_owned())],
+    }
+}
+
+/// Fails where ARCHITECTURE.md does not name a row.
+#[track_caller]
+pub(super) fn assert_documented() {
+    let text = include_str!("../../../../ARCHITECTURE.md");
+    for row in TABLE {
+        assert!(text.contains(&format!("\n| {}", row.what)), "ARCHITECTURE.md has no row `{}`", row.what);
     }
 }
 

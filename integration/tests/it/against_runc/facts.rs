@@ -1,4 +1,4 @@
-//! What is compared: facts of a container, each by its name.
+//! Facts of a container, each by its name: all that is compared.
 
 use std::{collections::BTreeMap, fs, path::Path};
 

@@ -72,7 +72,7 @@ fn mounts(random: &mut Random, host: &Host<'_>) -> Value {
     let sys = random.one(&["ro", "rw"]);
     let dev = random.one(&["strictatime", "noexec", "ro"]);
     let mut mounts = vec![
-        mount("/proc", "proc", "proc", &random.one(&[&USUAL[..], &[]])),
+        mount("/proc", "proc", "proc", random.one(&[&USUAL[..], &[]])),
         mount("/dev", "tmpfs", "tmpfs", &["nosuid", dev, "mode=755", "size=65536k"]),
         mount(
             "/dev/pts",
@@ -246,7 +246,7 @@ fn linux(random: &mut Random, host: &Host<'_>, base: Value) -> Value {
     ];
     linux.insert("readonlyPaths".to_owned(), json!(random.some(&paths)));
     random.maybe(5, &mut linux, "devices", devices);
-    linux.insert("resources".to_owned(), resources(random, host.is_v2()));
+    linux.insert("resources".to_owned(), resources(random, host));
     random.maybe(4, &mut linux, "seccomp", seccomp);
     random.maybe(1, &mut linux, "personality", |random| json!({ "domain": random.one(&["LINUX", "LINUX32"]) }));
     linux.into()
@@ -296,7 +296,7 @@ fn devices(random: &mut Random) -> Value {
 
 const MIB: u64 = 1 << 20;
 
-fn resources(random: &mut Random, v2: bool) -> Value {
+fn resources(random: &mut Random, host: &Host<'_>) -> Value {
     let rules = [
         json!({ "allow": true, "type": "c", "major": 10, "minor": 229, "access": "rwm" }),
         json!({ "allow": true, "type": "c", "major": 1, "minor": 11, "access": "r" }),
@@ -308,10 +308,11 @@ fn resources(random: &mut Random, v2: bool) -> Value {
     devices.extend(random.some(&rules));
     let mut all = Map::new();
     all.insert("devices".to_owned(), random.one(&[json!(devices), json!([{ "allow": true, "access": "rwm" }])]));
-    random.maybe(6, &mut all, "memory", |random| memory(random, v2));
+    random.maybe(6, &mut all, "memory", |random| memory(random, host.is_v2()));
     random.maybe(6, &mut all, "cpu", cpu);
     random.maybe(5, &mut all, "pids", |random| json!({ "limit": random.one(&[-1, 64, 100]) }));
-    if v2 {
+    all.retain(|controller, _| controller == "devices" || host.has_controller(controller));
+    if host.is_v2() && ["memory", "pids"].iter().all(|name| host.has_controller(name)) {
         random.maybe(3, &mut all, "unified", |_| json!({ "memory.high": "134217728", "pids.max": "77" }));
     }
     all.into()

@@ -1,4 +1,4 @@
-//! What generated specs refer to: directories whose mounts have flags and propagation of their own, an image, and namespaces of another container.
+//! The host's side of generated specs: directories whose mounts have flags and propagation of their own, an image, and namespaces of another container.
 
 use std::{
     fs,
@@ -8,6 +8,8 @@ use std::{
 
 use integration::{Container, Node};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+const CONTROLLERS: &str = "/sys/fs/cgroup/cgroup.controllers";
 
 /// Each with its flags and its propagation.
 const VOLUMES: [(&str, MsFlags, MsFlags); 3] = [
@@ -78,7 +80,7 @@ impl<'node> Host<'node> {
         format!("/proc/{}/ns/{name}", self.other.pid())
     }
 
-    /// Whose namespace this is, as the kernel names it (`pid:[4026531836]`).
+    /// The owner of a namespace, as the kernel names it (`pid:[4026531836]`).
     pub(super) fn owner(&self, name: &str, link: &str) -> &'static str {
         let inode = |path: String| fs::metadata(path).map_or(0, |file| file.ino());
         let is = |path: String| link.ends_with(&format!("[{}]", inode(path)));
@@ -91,10 +93,16 @@ impl<'node> Host<'node> {
     }
 
     pub(super) fn is_v2(&self) -> bool {
-        Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+        Path::new(CONTROLLERS).exists()
     }
 
-    /// What a container has mounted in the volumes for the host to see; the volumes are made anew then.
+    /// True if v2 has the controller, or v1 where that is there.
+    pub(super) fn has_controller(&self, name: &str) -> bool {
+        fs::read_to_string(CONTROLLERS).is_ok_and(|all| all.split_whitespace().any(|one| one == name))
+            || Path::new("/sys/fs/cgroup").join(name).exists()
+    }
+
+    /// Mounts of a container in the volumes that the host sees; the volumes are made anew then.
     pub(super) fn mounted_by_container(&self) -> String {
         let mut mounted = self.mounts();
         for (name, _, _) in VOLUMES {

@@ -1,4 +1,4 @@
-//! The same spec under runc and under egpu: whatever a container can see of how it was made is compared.
+//! The same spec under runc and under egpu: all that a container can see of its making is compared.
 //!
 //! `EGPU_TEST_SPECS` says how many specs (100), `EGPU_TEST_FIRST_SPEC` with which the first begins (0): the number of a spec makes it.
 //! `EGPU_TEST_RUNC` is another runc than the one that `integration/setup-runc.sh` builds.
@@ -37,6 +37,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 }
 
 fn same(node: &Node) {
+    differences::assert_documented();
     let runc = runc().unwrap();
     let host = Host::new(node, &runc);
     let (first, count) = (number("EGPU_TEST_FIRST_SPEC", 0), number("EGPU_TEST_SPECS", 100));

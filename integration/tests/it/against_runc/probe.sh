@@ -36,5 +36,6 @@ for path in / /dev /dev/* /dev/pts/* /dev/deep/er/* "$@"; do
     opens=; [ -c $path ] && opens="$( (: < $path) 2>&1 && echo ' read'; (: > $path) 2>&1 && echo ' write' )"
     echo $path $kind $opens
 done
+for path in /sys/fs/cgroup/*; do [ ! -L $path ] || echo "$path -> $(readlink $path)"; done
 say call
 mkdir /dev/shm/made 2>&1 && echo made
