@@ -1,9 +1,9 @@
 # The suites of memory and attacks of integration/tests/it on this machine's own cards; sourced by run.sh, whose functions it uses. Each case
 # has a process of its own, so that one that hangs costs its own time only; what needs simulated cards says so and is skipped.
-# What each printed is kept in RESULT-cases/NAME.txt. EGPU_GPU_SECONDS: when no further case is begun (420); EGPU_GPU_CASES: which (attacks memory).
+# What each printed is kept in RESULT-cases/NAME.txt. EGPU_GPU_SECONDS: when no further case is begun (420); EGPU_GPU_CASE_SECONDS: how long each may take (60); EGPU_GPU_CASES: which (attacks memory).
 
 seconds=${EGPU_GPU_SECONDS:-420}
-case_seconds=60
+case_seconds=${EGPU_GPU_CASE_SECONDS:-60}
 cases=${result%.txt}-cases
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:/usr/local/nvidia/lib64:/usr/local/nvidia/lib
 
