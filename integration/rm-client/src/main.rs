@@ -231,7 +231,7 @@ fn objects(options: &Options, classes: &[&str]) -> Result<ExitCode, RmError> {
             let number = u32::from_str_radix(class, 16)
                 .map_err(|_| RmError::Nonsense { what: format!("`{class}` is no class: cbc0") })?;
             let group = Group::new(device, Engine::Compute, 1)?;
-            let made = device.client.alloc(group.channels[0], 0, number, Some(&mut vec![0; 16]));
+            let made = device.client.alloc(group.channels[0], 0, number, Some(&mut [0; 16]));
             match made {
                 Ok(_) => println!("{class}=0"),
                 Err(RmError::Refused { status, .. }) => println!("{class}={status}"),

@@ -7,6 +7,8 @@
 //! context that has the mode, it refuses those of 3D and 2D (docs/driver-facts.md). So a context that draws cannot have it: that is left to containers with
 //! the driver capability for that.
 
+use std::sync::atomic::Ordering;
+
 use super::{
     Answer, Session,
     call::{End, Flight},
@@ -39,7 +41,8 @@ impl Session {
     /// then on. For whoever has the client locked: what the handles stand for stays.
     pub(super) fn make_preemptible(&self, flight: &Flight<'_>, alloc: Alloc) -> Result<(), End> {
         let (client, class) = (alloc.client, alloc.class);
-        // In a context with an object of any class of the graphics engine, kernels can be launched: the engine itself asks for no object.
+        // With an object of any class of the graphics engine there is a context. What is executed in it, the program's own commands say, and nobody
+        // looks whether there is an object of compute for these.
         if !brings_context(class) || self.may_draw && !computes(class) {
             return Ok(());
         }
@@ -69,12 +72,15 @@ impl Session {
             // It draws.
             Some((Status::INVALID_REQUEST, _)) if self.may_draw => Ok(()),
             answer => {
-                let status = answer.map(|(status, _)| format!("{:#x}", status.0));
-                tracing::warn!(
-                    status,
-                    "kernels in a channel could not be made preemptible: the object to compute with was refused"
-                );
-                // CUDA knows it.
+                // A program can ask again and again.
+                if !self.has_told_of_mode.swap(true, Ordering::Relaxed) {
+                    let status = answer.map(|(status, _)| format!("{:#x}", status.0));
+                    tracing::warn!(
+                        status,
+                        "the driver does not make kernels preemptible: the object to compute with was refused"
+                    );
+                }
+                // As where there are too many: CUDA knows it.
                 Err(End::Status(Status::INSUFFICIENT_RESOURCES))
             }
         }

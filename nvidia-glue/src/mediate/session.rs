@@ -87,6 +87,8 @@ pub struct Session {
     is_careful: AtomicBool,
     /// The observer has been told that an object of 3D was refused.
     has_told_of_drawing: AtomicBool,
+    /// That the driver does not make a context preemptible was logged.
+    pub(super) has_told_of_mode: AtomicBool,
     unknown: Mutex<HashSet<UnknownKind>>,
     counters: Counters,
 }
@@ -196,6 +198,7 @@ impl Session {
             version: OwnVersion::default(),
             is_careful: AtomicBool::new(false),
             has_told_of_drawing: AtomicBool::new(false),
+            has_told_of_mode: AtomicBool::new(false),
             unknown: Mutex::default(),
             counters: Counters::default(),
         })
