@@ -26,7 +26,7 @@ pub(super) struct Guarded {
     /// what it reads; should that be more than the tables know, later calls of the same container may find it there.)
     args: Option<GuardedMemory>,
     /// For what pointers point to, the first for the first buffer.
-    buffers: Vec<GuardedMemory>,
+    pub(super) buffers: Vec<GuardedMemory>,
 }
 
 impl Guarded {
