@@ -16,7 +16,7 @@ const LEAST_BUFFER: usize = 4096;
 pub(super) const LEAST_UVM_ARGS: usize = 16384;
 /// Longer memory is not kept.
 const LONGEST_KEPT: usize = 64 << 10;
-/// What structs of the driver's are aligned to at most. So much may lie between the end of what is used and the end of the memory.
+/// Alignment that structs of the driver's have at most. So much may lie between the end of what is used and the end of the memory.
 const ALIGNMENT: usize = 16;
 
 /// A thread's.
@@ -26,7 +26,7 @@ pub(super) struct Guarded {
     /// what it reads; should that be more than the tables know, later calls of the same container may find it there.)
     args: Option<GuardedMemory>,
     /// For what pointers point to, the first for the first buffer.
-    buffers: Vec<GuardedMemory>,
+    pub(super) buffers: Vec<GuardedMemory>,
 }
 
 impl Guarded {

@@ -37,7 +37,7 @@ pub(super) fn execute(file: &DeviceFile, call: DriverCall<'_>) -> io::Result<i32
             let answer = if sys::command_size(command) > 0 {
                 sys::ioctl(file.file.as_fd(), command, args)
             } else {
-                guarded.with_args(args, |args| sys::ioctl(file.file.as_fd(), command, args)).flatten()
+                guarded.with_args(args, |args| sys::ioctl(file.file.as_fd(), command, args)).and_then(|answer| answer)
             };
             guarded.copy_out(buffers);
             answer
@@ -218,6 +218,7 @@ mod tests {
         let call = DriverCall { command, args: &mut args, buffers: &mut buffers, files: &[] };
         assert_eq!(execute(&file, call).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
         assert_eq!(buffers[0].bytes.len(), 16);
+        assert_eq!(GUARDED.with_borrow(|guarded| guarded.buffers.len()), 1, "where the driver finds them");
     }
 
     #[test]

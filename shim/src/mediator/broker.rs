@@ -37,7 +37,7 @@ use crate::{
 const SOCKETS: usize = 4;
 const STACK: usize = 128 << 10;
 
-/// What a mediator asks.
+/// Question of a mediator's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Request {
     /// Open a thread: its process's pidfd, its memory, and its own pidfd if `with_pidfd` and the kernel has such (Linux 6.9).
@@ -65,7 +65,7 @@ pub(super) enum ProcFile {
     Threads,
 }
 
-/// What is answered; descriptors are beside it.
+/// Answer; descriptors are beside it.
 #[derive(Debug, Serialize, Deserialize)]
 enum Reply {
     /// The process, and its numbers: namespace and pid, from the host's inwards.
@@ -92,13 +92,13 @@ fn plain(numbers: &[Number]) -> Vec<(u64, i32)> {
 
 /// Forks the broker of the calling process, which must have one thread. `intake` is where the helper sends listeners and pid namespaces.
 /// Returns where the mediator gets the listeners.
-pub(super) fn start(intake: OwnedFd, cgroups: Vec<PathBuf>) -> io::Result<(Broker, OwnedFd)> {
+pub(super) fn start(intake: &OwnedFd, cgroups: Vec<PathBuf>) -> io::Result<(Broker, OwnedFd)> {
     let mediator = nix::unistd::getpid().as_raw();
     let (forward, forwarded) = frame::pair()?;
     let pairs = (0..=SOCKETS).map(|_| frame::pair()).collect::<io::Result<Vec<_>>>()?;
     let (ours, theirs): (Vec<OwnedFd>, Vec<OwnedFd>) = pairs.into_iter().unzip();
     if let Forked::Child = sys::fork()? {
-        let kept: Vec<i32> = theirs.iter().chain([&intake, &forward]).map(AsRawFd::as_raw_fd).collect();
+        let kept: Vec<i32> = theirs.iter().chain([intake, &forward]).map(AsRawFd::as_raw_fd).collect();
         // A copy of a file of anybody else's would keep it open.
         let code = sys::close_all_but(&kept).map_or(1, |()| run(mediator, intake, forward, theirs, cgroups));
         sys::exit_now(code);
@@ -110,7 +110,7 @@ pub(super) fn start(intake: OwnedFd, cgroups: Vec<PathBuf>) -> io::Result<(Broke
 }
 
 /// Serves until the mediator ends. The exit code.
-fn run(mediator: i32, intake: OwnedFd, forward: OwnedFd, sockets: Vec<OwnedFd>, cgroups: Vec<PathBuf>) -> i32 {
+fn run(mediator: i32, intake: &OwnedFd, forward: OwnedFd, sockets: Vec<OwnedFd>, cgroups: Vec<PathBuf>) -> i32 {
     sys::set_name(c"egpu-broker");
     if privileges::drop_for_good(Role::Broker { mediator }).is_err() {
         return 1;
@@ -128,7 +128,7 @@ fn run(mediator: i32, intake: OwnedFd, forward: OwnedFd, sockets: Vec<OwnedFd>, 
             Err(_) => return 1,
         }
     }
-    take_in(&server, &intake, forward);
+    take_in(&server, intake, forward);
     for thread in threads {
         // None returns.
         let _: Result<(), _> = thread.join();

@@ -130,7 +130,8 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     sys::set_name(c"egpu-mediator");
     sys::require_notification_sizes().map_err(BeginError::Notifications)?;
     // Before there is anything that it should not have.
-    let (broker, intake) = broker::start(intake, setup.cgroups.clone()).map_err(BeginError::Broker)?;
+    let (broker, listeners) = broker::start(&intake, setup.cgroups.clone()).map_err(BeginError::Broker)?;
+    drop(intake);
     let outbox = Arc::new(Outbox::new(control).map_err(BeginError::Events)?);
     observer::log_to(&outbox);
     let parent = setup.usage_file.parent().unwrap_or(Path::new("/"));
@@ -165,7 +166,7 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
         }
     }
     let mediation = Arc::new(Mediation::new(session, processes, outbox, cards));
-    Ok(Ready(Events::new(mediation, intake, scheduler, usage, period).map_err(BeginError::Events)?))
+    Ok(Ready(Events::new(mediation, listeners, scheduler, usage, period).map_err(BeginError::Events)?))
 }
 
 impl Ready {

@@ -21,12 +21,12 @@ use nix::{
     unistd::{chdir, chroot, pivot_root},
 };
 
-/// Something that is seen in there.
+/// File or directory of the host that is seen in there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// What, on the host.
+    /// Its path on the host.
     pub(super) source: PathBuf,
-    /// Where, in there.
+    /// Its path in there.
     pub(super) target: PathBuf,
     pub(super) is_read_only: bool,
 }
@@ -42,7 +42,7 @@ impl Seen {
         Self { target: path.clone(), source: path, is_read_only: true }
     }
 
-    /// What every mediator reads of `/proc`.
+    /// Files of `/proc` that every mediator reads.
     pub(super) fn of_proc() -> [Self; 2] {
         let fdinfo = PathBuf::from(format!("/proc/{}/fdinfo", std::process::id()));
         [

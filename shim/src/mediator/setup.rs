@@ -106,7 +106,7 @@ impl Setup {
         Duration::from_millis(self.reconcile_period_ms.max(1))
     }
 
-    /// What it opens once it has given up its rights.
+    /// Files that it opens once it has given up its rights.
     pub(super) fn seen(&self) -> Vec<Seen> {
         let mut seen = match &self.driver {
             MediatedDriver::Nvidia { device_root } => {

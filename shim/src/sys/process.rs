@@ -31,7 +31,7 @@ pub fn parent_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     owned(unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) }.into())
 }
 
-/// Whether this is a pid namespace (`ioctl_nsfs(2)`, `NS_GET_NSTYPE`).
+/// Tells whether this is a pid namespace (`ioctl_nsfs(2)`, `NS_GET_NSTYPE`).
 pub fn is_pid_namespace(file: BorrowedFd<'_>) -> bool {
     const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
     // SAFETY: takes no argument; what is no namespace answers an error.

@@ -227,7 +227,7 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC).open(path)
 }
 
-/// Whether a process that takes part in the simulation is there. A mediator sees no other one in `/proc`, but the kernel answers of every number whether it is
+/// Tells whether a process that takes part in the simulation is there. A mediator sees no other one in `/proc`, but the kernel answers of every number whether it is
 /// anybody's.
 fn is_there(process: Process) -> bool {
     let is_anybodys = |pid: i32| ThreadId::from_raw(pid).is_some_and(|pid| sched_getaffinity(Some(pid)).is_ok());
