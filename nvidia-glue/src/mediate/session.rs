@@ -157,6 +157,9 @@ impl Session {
         for (card, granted) in (0..).map(Card).zip(&cards) {
             // Every card of the grant has an account.
             let _ = accounts.set_channel_limit(card, if granted.monitored { 0 } else { granted.channels });
+            if granted.whole {
+                accounts.has_alone(card);
+            }
         }
         let host_mappings = HostMappings::new(driver.as_ref()).map_err(SessionError::Watch)?;
         let grant = Grant::find(driver.as_ref(), abi, &own, cards)?;
@@ -164,10 +167,6 @@ impl Session {
         let gates = grant.cards.iter().map(gate).collect();
         let utilizations = grant.cards.iter().map(|_| Utilization::default()).collect();
         let driver_times = grant.cards.iter().map(|_| DriverTime::default()).collect();
-        let mut accounts = Accounts::new(&limits, object_limits);
-        for (card, _) in grant.iter().filter(|(_, card)| card.granted.whole) {
-            accounts.has_alone(card);
-        }
         Ok(Self {
             abi,
             driver,
