@@ -86,7 +86,13 @@ impl Session {
             let Wanted { memory, layout, fabric, place, dependencies, references, notifiers, gated } =
                 self.wanted(flight, alloc, class)?;
             let layout = layout.unwrap_or(Layout::OwnFrames);
-            let ask = Ask { client: alloc.client, kind: kind_of(class, place, memory.is_some()), memory, layout, process: pid };
+            let ask = Ask {
+                client: alloc.client,
+                kind: kind_of(class, place, memory.is_some()),
+                memory,
+                layout,
+                process: pid,
+            };
             let reservation = match fabric {
                 Some((of, bytes)) => lock(&self.accounts).reserve_fabric(ObjectName::new(alloc.client, of), bytes)?,
                 None => lock(&self.accounts).reserve(ask)?,
