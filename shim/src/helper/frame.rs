@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg, socketpair,
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recv, recvmsg,
+    send as send_bytes, sendmsg, socketpair,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,6 +22,9 @@ const MAX_FDS: usize = 16;
 
 /// The datagram's own bytes: they only tell our frames from anything else.
 const MARK: &[u8] = b"egpu1";
+
+/// Bytes of the longest value that is sent without a memory file.
+const LONGEST_QUESTION: usize = 256;
 
 /// Why a frame could not be sent or received.
 #[derive(Debug, thiserror::Error)]
@@ -130,6 +134,31 @@ pub(crate) fn send_value(
     beside: &[BorrowedFd<'_>],
 ) -> Result<(), FrameError> {
     send(socket.as_fd(), &pack(value)?, beside)
+}
+
+/// Sends a value in the datagram itself, without a descriptor: the kernel limits how many of a user's are on their way, and any container of that user may
+/// have used them up. For what is short.
+pub(crate) fn send_question(socket: BorrowedFd<'_>, value: &impl Serialize) -> Result<(), FrameError> {
+    let bytes = serde_json::to_vec(value).map_err(FrameError::Content)?;
+    match send_bytes(socket.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL) {
+        Ok(_) => Ok(()),
+        Err(nix::Error::EPIPE | nix::Error::ECONNRESET) => Err(FrameError::Closed),
+        Err(error) => Err(FrameError::Socket(error.into())),
+    }
+}
+
+/// Receives what [`send_question`] sends.
+pub(crate) fn receive_question<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> Result<T, FrameError> {
+    let mut bytes = [0; LONGEST_QUESTION];
+    let length = loop {
+        match recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty()) {
+            Ok(0) | Err(nix::Error::ECONNRESET) => return Err(FrameError::Closed),
+            Ok(length) => break length,
+            Err(nix::Error::EINTR) => {}
+            Err(error) => return Err(FrameError::Socket(error.into())),
+        }
+    };
+    serde_json::from_slice(bytes.get(..length).unwrap_or_default()).map_err(FrameError::Content)
 }
 
 #[cfg(test)]

@@ -46,6 +46,10 @@ enum Request {
     Process { pid: i32 },
     /// Open a file of a process's thread.
     File { pid: i32, thread: i32, file: ProcFile },
+    /// List a process's threads.
+    Threads { pid: i32 },
+    /// List a thread's descriptors that may be of the driver: links that name a file, not a socket or the like.
+    Descriptors { pid: i32, thread: i32 },
     /// List the processes in the container's cgroups.
     Members,
 }
@@ -59,10 +63,6 @@ pub(super) enum ProcFile {
     Maps,
     /// `mem`, to be read and written.
     Memory,
-    /// `fd`, a directory.
-    Descriptors,
-    /// `/proc/PID/task` itself.
-    Threads,
 }
 
 /// Answer; descriptors are beside it.
@@ -78,8 +78,8 @@ enum Reply {
         numbers: Vec<(u64, i32)>,
     },
     File,
-    /// Their pids, in no order.
-    Members(Vec<i32>),
+    /// Pids, thread ids or descriptors, in no order.
+    Numbers(Vec<i32>),
     /// None of the container's processes, or the kernel's errno.
     Failed {
         errno: i32,
@@ -115,7 +115,8 @@ fn run(mediator: i32, intake: &OwnedFd, forward: OwnedFd, sockets: Vec<OwnedFd>,
     if privileges::drop_for_good(Role::Broker { mediator }).is_err() {
         return 1;
     }
-    let server = Arc::new(Server::new(cgroups));
+    let Ok(own) = server::Program::of_this_process() else { return 1 };
+    let server = Arc::new(Server::new(cgroups, Some(own)));
     let mut threads = Vec::new();
     for socket in sockets {
         let server = Arc::clone(&server);

@@ -21,7 +21,6 @@ use nvidia_glue::mediate::{AddressSpace, UvmMapping, is_for_want_of_room};
 use super::{
     broker::{Broker, ProcFile},
     looks_into::LooksInto,
-    processes::entries,
 };
 use crate::{sync::lock, sys};
 
@@ -178,7 +177,7 @@ fn first_that_has_memory(broker: &Broker, (pid, likely): (i32, i32), process: &O
 }
 
 fn threads(broker: &Broker, pid: i32) -> io::Result<Vec<i32>> {
-    Ok(entries(broker.file(pid, pid, ProcFile::Threads)?.into())?.1)
+    broker.threads(pid)
 }
 
 /// The first thread of which `told` says something. Which is gone says nothing; that there are no files left is no word of a thread.

@@ -44,6 +44,18 @@ pub(super) enum Role {
     Broker { mediator: i32 },
 }
 
+impl Role {
+    /// The broker sends descriptors, of which any container of its user may have as many on their way as the kernel lets who has not CAP_SYS_RESOURCE. It keeps
+    /// that where it has it; the driver never sees the broker.
+    fn kept(self) -> Result<CapabilitySet, Errno> {
+        let more = match self {
+            Self::Mediator { .. } => CapabilitySet::empty(),
+            Self::Broker { .. } => CapabilitySet::SYS_RESOURCE.intersection(capabilities(None)?.permitted),
+        };
+        Ok(KEPT.union(more))
+    }
+}
+
 /// Why the mediator must not run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PrivilegeError {
@@ -75,7 +87,8 @@ pub(super) fn drop_for_good(role: Role) -> Result<(), PrivilegeError> {
     setrlimit(Resource::Core, none).map_err(step("forbid core dumps"))?;
     set_no_new_privs(true).map_err(step("set no_new_privs"))?;
     set_capabilities_secure_bits(SECURE_BITS).map_err(step("set the secure bits"))?;
-    for capability in all().filter(|capability| !KEPT.contains(*capability)) {
+    let kept = role.kept().map_err(step("look at the own rights"))?;
+    for capability in all().filter(|capability| !kept.contains(*capability)) {
         match remove_capability_from_bounding_set(capability) {
             // The kernel does not know so many.
             Err(Errno::INVAL) => break,
@@ -83,7 +96,7 @@ pub(super) fn drop_for_good(role: Role) -> Result<(), PrivilegeError> {
         }
     }
     clear_ambient_capability_set().map_err(step("clear the ambient set"))?;
-    let sets = CapabilitySets { effective: KEPT, permitted: KEPT, inheritable: CapabilitySet::empty() };
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     set_capabilities(None, sets).map_err(step("give up capabilities"))?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(step("become undumpable"))?;
     let bound = match role {
@@ -93,7 +106,7 @@ pub(super) fn drop_for_good(role: Role) -> Result<(), PrivilegeError> {
     };
     bound.map_err(|source| PrivilegeError::Step { step: "be bound to its parent's life", source })?;
     confine(role).map_err(PrivilegeError::Filter)?;
-    verify()
+    verify(kept)
 }
 
 /// A thread of real-time priority that computes for a second without waiting for anything has lost its way: the kernel ends the process before it
@@ -110,17 +123,17 @@ fn all() -> impl Iterator<Item = CapabilitySet> {
     (0..64).map(|bit| CapabilitySet::from_bits_retain(1 << bit))
 }
 
-fn verify() -> Result<(), PrivilegeError> {
+fn verify(own: CapabilitySet) -> Result<(), PrivilegeError> {
     let failed = |source: Errno| PrivilegeError::Step { step: "look at the own rights", source: source.into() };
     let kept = |what: &str| Err(PrivilegeError::Kept(what.to_owned()));
     let sets = capabilities(None).map_err(failed)?;
-    if (sets.effective, sets.permitted) != (KEPT, KEPT) || !sets.inheritable.is_empty() {
+    if (sets.effective, sets.permitted) != (own, own) || !sets.inheritable.is_empty() {
         return kept(&format!("there are capabilities {sets:?}"));
     }
     for capability in all() {
         // Beyond the last that the kernel knows, both fail.
         let is_bounding = capability_is_in_bounding_set(capability).unwrap_or(false);
-        if is_bounding && !KEPT.contains(capability) {
+        if is_bounding && !own.contains(capability) {
             return kept(&format!("{capability:?} is in the bounding set"));
         }
         if capability_is_in_ambient_set(capability).unwrap_or(false) {

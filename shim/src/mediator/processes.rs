@@ -16,15 +16,10 @@ use nix::sys::{
     timerfd::TimerFd,
 };
 use nvidia_glue::mediate::{AddressSpace, Numbers, Pid, Processes, UvmMapping};
-use rustix::{
-    fs::{Dir, readlinkat},
-    io::Errno,
-    process::Pid as ThreadId,
-    thread::sched_getaffinity,
-};
+use rustix::{io::Errno, process::Pid as ThreadId, thread::sched_getaffinity};
 
 use super::{
-    broker::{Broker, ProcFile},
+    broker::Broker,
     looks_into::{HeldUp, LooksInto},
     maps::{self, Memory},
 };
@@ -231,7 +226,7 @@ fn has_open_file(broker: &Broker, pid: Pid, file: &File) -> io::Result<bool> {
         return Ok(true);
     }
     let mut tables = vec![pid.0];
-    for thread in entries(broker.file(pid.0, pid.0, ProcFile::Threads)?.into())?.1 {
+    for thread in broker.threads(pid.0)? {
         let is_known = |table: &i32| matches!(sys::share_descriptors(*table, thread), Ok(true));
         if thread == pid.0 || tables.iter().any(is_known) {
             continue;
@@ -248,7 +243,7 @@ fn has_open_file(broker: &Broker, pid: Pid, file: &File) -> io::Result<bool> {
 fn thread_has_open_file(broker: &Broker, (pid, thread): (i32, i32), file: &File) -> io::Result<bool> {
     use std::os::fd::AsRawFd;
     let own = nix::unistd::getpid().as_raw();
-    for fd in descriptors(broker.file(pid, thread, ProcFile::Descriptors)?.into())? {
+    for fd in broker.descriptors(pid, thread)? {
         match sys::share_open_file((own, file.as_raw_fd()), (thread, fd)) {
             Ok(true) => return Ok(true),
             Ok(false) => {}
@@ -258,25 +253,6 @@ fn thread_has_open_file(broker: &Broker, (pid, thread): (i32, i32), file: &File)
         }
     }
     Ok(false)
-}
-
-/// Descriptors that may be of the driver: links that name a file, not a socket or the like.
-fn descriptors(directory: OwnedFd) -> io::Result<Vec<i32>> {
-    let (directory, mut found) = entries(directory)?;
-    found.retain(|fd| {
-        let target = directory.fd().and_then(|directory| readlinkat(directory, fd.to_string(), Vec::new()));
-        target.is_ok_and(|target| target.as_bytes().starts_with(b"/"))
-    });
-    Ok(found)
-}
-
-/// The numbers in a directory of `/proc`, which is open still.
-pub(super) fn entries(directory: OwnedFd) -> io::Result<(Dir, Vec<i32>)> {
-    let mut directory = Dir::new(directory)?;
-    // A directory of a thread that ends meanwhile has no more.
-    let entries = directory.by_ref().filter_map(Result::ok);
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok()).collect();
-    Ok((directory, numbers))
 }
 
 #[cfg(test)]

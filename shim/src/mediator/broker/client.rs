@@ -56,7 +56,7 @@ impl Broker {
     /// The same for another.
     #[cfg(test)]
     pub(in crate::mediator) fn of_namespace(path: &str, cgroups: Vec<std::path::PathBuf>) -> std::sync::Arc<Self> {
-        let server = std::sync::Arc::new(super::Server::new(cgroups));
+        let server = std::sync::Arc::new(super::Server::new(cgroups, None));
         server.admit(File::open(path).unwrap().into());
         let sockets = (0..=super::SOCKETS).map(|_| {
             let (ours, theirs) = frame::pair().unwrap();
@@ -96,8 +96,22 @@ impl Broker {
 
     /// What lives in the container's cgroups, in no order. One that is not there has nobody.
     pub(in crate::mediator) fn members(&self) -> io::Result<Vec<i32>> {
-        match self.ask(Request::Members)? {
-            (Reply::Members(pids), _) => Ok(pids),
+        self.list(Request::Members)
+    }
+
+    /// A process's threads, in no order.
+    pub(in crate::mediator) fn threads(&self, pid: i32) -> io::Result<Vec<i32>> {
+        self.list(Request::Threads { pid })
+    }
+
+    /// Descriptors of a thread that may be of the driver, in no order.
+    pub(in crate::mediator) fn descriptors(&self, pid: i32, thread: i32) -> io::Result<Vec<i32>> {
+        self.list(Request::Descriptors { pid, thread })
+    }
+
+    fn list(&self, request: Request) -> io::Result<Vec<i32>> {
+        match self.ask(request)? {
+            (Reply::Numbers(numbers), _) => Ok(numbers),
             _ => Err(not_understood()),
         }
     }
@@ -114,15 +128,17 @@ impl Broker {
 
 fn ask(socket: &OwnedFd, request: Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
     let answer = || {
-        frame::send_value(socket, &request, &[])?;
+        frame::send_question(socket.as_fd(), &request)?;
         let (packed, opened) = frame::receive(socket.as_fd())?;
         Ok((frame::unpack(packed)?, opened))
     };
     match answer() {
         Ok((Reply::Failed { errno }, _)) => Err(io::Error::from_raw_os_error(errno)),
         Ok(answered) => Ok(answered),
-        Err(FrameError::Memory(error)) => Err(error),
-        Err(error) => {
+        // Of this question: for want of memory, or of room for one more descriptor.
+        Err(FrameError::Memory(error) | FrameError::Socket(error)) => Err(error),
+        Err(FrameError::Foreign(_)) => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+        Err(error @ (FrameError::Closed | FrameError::Content(_))) => {
             // Nothing of the container can be reached any more. The shim sees the exit, and ends the container.
             tracing::error!(%error, "the mediator's broker is gone");
             sys::exit_now(1)

@@ -23,18 +23,42 @@ use super::{
     super::pid_namespaces::{numbers, pids},
     ProcFile, Reply, Request, plain,
 };
-use crate::{helper::frame, sync::lock, sys};
+use crate::{
+    helper::frame::{self, FrameError},
+    sync::lock,
+    sys,
+};
 
 /// A walk through cgroups that took more than this is followed by a rest of so many times as long, or a container with thousands of them could keep a
 /// processor busy with it. (All else is less work than what the mediator does with it, which it bounds.)
 const SHORT_WALK: Duration = Duration::from_millis(1);
+/// The same of threads and descriptors, of which honest programs have thousands.
+const SHORT_LIST: Duration = Duration::from_millis(20);
 const REST: u32 = 9;
 const LONGEST_REST: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct Server {
     cgroups: Vec<PathBuf>,
+    /// Whoever executes it is not opened, though it may be in the container's pid namespace already: what becomes a process of the container's
+    /// has all rights of the host until it executes the container's program.
+    own: Option<Program>,
     namespaces: Mutex<Vec<Namespace>>,
+}
+
+/// A program, by its file's device and inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Program(u64, u64);
+
+impl Program {
+    pub(super) fn of_this_process() -> io::Result<Self> {
+        Self::of(Path::new("/proc/self"))
+    }
+
+    /// Of a process or thread, by its directory in `/proc`.
+    fn of(directory: &Path) -> io::Result<Self> {
+        fs::metadata(directory.join("exe")).map(|file| Self(file.dev(), file.ino()))
+    }
 }
 
 /// A pid namespace whose processes may be opened, and those of the ones in it.
@@ -46,8 +70,8 @@ struct Namespace {
 }
 
 impl Server {
-    pub(super) fn new(cgroups: Vec<PathBuf>) -> Self {
-        Self { cgroups, namespaces: Mutex::default() }
+    pub(super) fn new(cgroups: Vec<PathBuf>, own: Option<Program>) -> Self {
+        Self { cgroups, own, namespaces: Mutex::default() }
     }
 
     /// From now on, processes in this pid namespace may be opened.
@@ -63,10 +87,11 @@ impl Server {
 
     /// Answers until the other end is closed.
     pub(super) fn serve(&self, socket: &OwnedFd) {
-        while let Ok((packed, _)) = frame::receive(socket.as_fd()) {
-            let answer = match frame::unpack(packed) {
+        loop {
+            let answer = match frame::receive_question(socket.as_fd()) {
                 Ok(request) => self.answer(request),
-                Err(_) => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+                Err(FrameError::Content(_)) => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+                Err(_) => return,
             };
             let (reply, opened) = answer.unwrap_or_else(|error| {
                 (Reply::Failed { errno: error.raw_os_error().unwrap_or(libc::EIO) }, Vec::new())
@@ -83,7 +108,16 @@ impl Server {
             Request::Thread { tid, with_pidfd } => self.thread(tid, with_pidfd),
             Request::Process { pid } => self.process(pid),
             Request::File { pid, thread, file } => self.file(pid, thread, file),
-            Request::Members => Ok((Reply::Members(self.members()?), Vec::new())),
+            Request::Threads { pid } => {
+                let directory = PathBuf::from(format!("/proc/{pid}"));
+                self.list(pid, &directory, "task", |_| true)
+            }
+            Request::Descriptors { pid, thread } => {
+                let directory = PathBuf::from(format!("/proc/{pid}/task/{thread}"));
+                let is_of_file = |path: &Path| fs::read_link(path).is_ok_and(|target| target.is_absolute());
+                self.list(pid, &directory, "fd", is_of_file)
+            }
+            Request::Members => Ok((Reply::Numbers(self.members()?), Vec::new())),
         }
     }
 
@@ -96,6 +130,7 @@ impl Server {
         let directory = PathBuf::from(format!("/proc/{pid}/task/{tid}"));
         let numbers = self.numbers(&directory)?;
         let memory = OpenOptions::new().read(true).write(true).open(directory.join("mem"))?;
+        self.refuse_own(&directory)?;
         require_there(&process)?;
         pidfd.as_ref().map_or(Ok(()), require_there)?;
         let opened = [process, memory.into()].into_iter().chain(pidfd);
@@ -104,7 +139,8 @@ impl Server {
 
     fn process(&self, pid: i32) -> io::Result<(Reply, Vec<OwnedFd>)> {
         let process = sys::pidfd_open(pid)?;
-        let numbers = self.numbers(Path::new(&format!("/proc/{pid}")));
+        let directory = PathBuf::from(format!("/proc/{pid}"));
+        let numbers = self.numbers(&directory).and_then(|numbers| self.refuse_own(&directory).map(|()| numbers));
         // Who is gone meanwhile is just that, whatever else was said.
         require_there(&process)?;
         Ok((Reply::Process { numbers: plain(&numbers?) }, vec![process]))
@@ -113,14 +149,14 @@ impl Server {
     fn file(&self, pid: i32, thread: i32, file: ProcFile) -> io::Result<(Reply, Vec<OwnedFd>)> {
         let process = sys::pidfd_open(pid)?;
         self.numbers(Path::new(&format!("/proc/{pid}")))?;
-        let of_thread = |name: &str| format!("/proc/{pid}/task/{thread}/{name}");
+        let directory = PathBuf::from(format!("/proc/{pid}/task/{thread}"));
+        let of_thread = |name: &str| directory.join(name);
         let opened = match file {
             ProcFile::Stat => File::open(of_thread("stat"))?,
             ProcFile::Maps => File::open(of_thread("maps"))?,
             ProcFile::Memory => OpenOptions::new().read(true).write(true).open(of_thread("mem"))?,
-            ProcFile::Descriptors => File::open(of_thread("fd"))?,
-            ProcFile::Threads => File::open(format!("/proc/{pid}/task"))?,
         };
+        self.refuse_own(&directory)?;
         require_there(&process)?;
         Ok((Reply::File, vec![opened.into()]))
     }
@@ -135,17 +171,56 @@ impl Server {
         if numbers.iter().any(is_admitted) { Ok(numbers) } else { Err(gone()) }
     }
 
+    /// The numbers in a directory of a process or thread. Nothing that is opened for the mediator is a directory: from one of the host's `/proc`, any file
+    /// of the host can be named, also by the container, to which it could be handed on.
+    fn list(
+        &self,
+        pid: i32,
+        directory: &Path,
+        name: &str,
+        is_wanted: impl Fn(&Path) -> bool,
+    ) -> io::Result<(Reply, Vec<OwnedFd>)> {
+        let process = sys::pidfd_open(pid)?;
+        self.numbers(directory)?;
+        let began = worked();
+        // A directory of a thread that ends meanwhile has no more.
+        let entries = fs::read_dir(directory.join(name))?.filter_map(Result::ok);
+        let wanted = entries.filter(|entry| is_wanted(&entry.path()));
+        let numbers = wanted.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+        self.refuse_own(directory)?;
+        require_there(&process)?;
+        rest(began, SHORT_LIST);
+        Ok((Reply::Numbers(numbers), Vec::new()))
+    }
+
+    /// Asked after whatever was opened: memory that was opened before the process executed the container's program is nobody's any more.
+    fn refuse_own(&self, directory: &Path) -> io::Result<()> {
+        let Some(own) = self.own else { return Ok(()) };
+        match Program::of(directory) {
+            Ok(program) if program == own => Err(gone()),
+            Ok(_) => Ok(()),
+            // It has left its memory.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     fn members(&self) -> io::Result<Vec<i32>> {
         let began = worked();
         let mut pids = Vec::new();
         for cgroup in &self.cgroups {
             pids.extend(cgroup_tree::pids(cgroup)?.into_iter().flatten().filter(|pid| *pid > 0));
         }
-        let took = worked().saturating_sub(began);
-        if took > SHORT_WALK {
-            thread::sleep((took * REST).min(LONGEST_REST));
-        }
+        rest(began, SHORT_WALK);
         Ok(pids)
+    }
+}
+
+/// Rests after work since `began`, if that was more than a little.
+fn rest(began: Duration, little: Duration) {
+    let took = worked().saturating_sub(began);
+    if took > little {
+        thread::sleep((took * REST).min(LONGEST_REST));
     }
 }
 
@@ -169,4 +244,44 @@ fn gone() -> io::Error {
 /// Time that this thread has had of a processor.
 fn worked() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn requests(pid: i32) -> [Request; 7] {
+        let file = |file| Request::File { pid, thread: pid, file };
+        [
+            Request::Thread { tid: pid, with_pidfd: true },
+            Request::Process { pid },
+            file(ProcFile::Stat),
+            file(ProcFile::Maps),
+            file(ProcFile::Memory),
+            Request::Threads { pid },
+            Request::Descriptors { pid, thread: pid },
+        ]
+    }
+
+    #[test]
+    fn what_executes_our_own_program_is_not_opened_and_no_directory_of_anybody_else() {
+        let server = Server::new(Vec::new(), Some(Program::of_this_process().unwrap()));
+        server.admit(File::open("/proc/self/ns/pid").unwrap().into());
+        let own = std::process::id().cast_signed();
+        for request in requests(own) {
+            let refused = server.answer(request).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::ESRCH), "{request:?}");
+        }
+        let mut other = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
+        for request in requests(other.id().cast_signed()) {
+            let (_, opened) = server.answer(request).unwrap();
+            for file in opened {
+                assert!(!File::from(file).metadata().unwrap().is_dir(), "{request:?}");
+            }
+        }
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
 }
