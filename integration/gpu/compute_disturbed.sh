@@ -83,24 +83,25 @@ migrate() {
     settle
 }
 
-# beside NAME COMMAND...: what kernels of 50 percent and writes of memory of 40 lose by a container of 10 percent that runs this.
+# beside NAME SECONDS COMMAND...: what kernels of 50 percent and writes of memory of 40 lose by a container of 10 percent that runs this, so many seconds
+# after it began: what may be asked for at once is used up by then.
 beside() {
-    local name=$1 quiet loud
-    shift
+    local name=$1 after=$2 quiet loud
+    shift 2
     cp "$bin/hostile" "$bin/rm-client" "$bin/cuda-load" "$work/tools/"
     alone short 2 5
     alone memory 2 5
     share bk --env EGPU_COMPUTE=50%
     share bm --env EGPU_COMPUTE=40%
     share bb --env EGPU_COMPUTE=10%
-    begin bk bk $(load short b 40)
-    begin bm bm $(load memory b 40)
+    begin bk bk $(load short b $((after + 25)))
+    begin bm bm $(load memory b $((after + 25)))
     begun bk bm
     sleep 1
     mapfile -t quiet < <(measured 4 bk bm)
     egpu top -n 1 2>&1
     begin bb bb "$@"
-    sleep 1
+    sleep "$after"
     mapfile -t loud < <(measured 6 bk bm)
     egpu top -n 1 2>&1
     echo "kernels, 50 percent: $(percent "${quiet[0]}" "${solo_of[short]}"), beside $name $(percent "${loud[0]}" "${solo_of[short]}")"
@@ -119,19 +120,19 @@ beside() {
 # The driver writes over freed memory on channels of its own, in everybody's time.
 scrub() {
     title "compute: beside memory that is taken and freed, 14 GiB at a time"
-    beside "freed memory" /tmp/hostile flood 10 4 3584
+    beside "freed memory" 8 /tmp/hostile flood 16 4 3584
 }
 
 # Calls that succeed and that only the firmware can answer.
 firmware() {
     title "compute: beside eight threads of calls to the firmware that succeed"
-    beside "calls to the firmware" /tmp/hostile flood-firmware 10 8
+    beside "calls to the firmware" 1 /tmp/hostile flood-firmware 10 8
 }
 
 # Contexts: the driver makes and frees each in a tenth of a second, under the locks that edges need.
 churn() {
     title "compute: beside contexts that are made and freed without end"
-    beside "contexts" sh -c 'for n in 1 2 3 4; do (until=$(($(date +%s) + 10)); count=0
+    beside "contexts" 30 sh -c 'for n in 1 2 3 4; do (until=$(($(date +%s) + 38)); count=0
         while [ $(date +%s) -lt $until ]; do /tmp/cuda-load init >/dev/null; count=$((count + 1)); done; echo "contexts $count") & done; wait'
 }
 

@@ -110,11 +110,11 @@ frames() {
     launch frames --env EGPU_DEVICES=0 --env EGPU_MEMORY=16GiB -- sleep infinity
     in_ frames sh -c 'mkfifo /tmp/go; /tmp/rm-client fragment holes --hold stdin </tmp/go >/tmp/holes & exec 3>/tmp/go
         until grep -q holding /tmp/holes; do sleep 0.1; done
-        for context in $(seq 16); do /tmp/cuda-load hold 4 90 >/dev/null 2>&1 & done
-        sleep 30; cat /tmp/holes; touch /tmp/full; until [ -e /tmp/free ]; do sleep 0.1; done
-        exec 3>&-; touch /tmp/freed; wait' >"$work/holes" &
+        for context in $(seq 16); do /tmp/cuda-load hold 4 75 >/dev/null 2>&1 3>&- & done
+        sleep 25; touch /tmp/full; until [ -e /tmp/free ]; do sleep 0.1; done
+        exec 3>&-; touch /tmp/freed; wait' &
     until [ -e "$work/roots/frames/merged/tmp/full" ]; do sleep 0.2; done
-    echo "with 256 KiB free in each frame, and 16 contexts: $(tr '\n' ' ' <"$work/holes"), $(used_mib frames) MiB charged, of the card $(host_smi --query-gpu=memory.used --format=csv,noheader)"
+    echo "with 256 KiB free in each frame, and 16 contexts: $(tr '\n' ' ' <"$work/roots/frames/merged/tmp/holes"), $(used_mib frames) MiB charged, of the card $(host_smi --query-gpu=memory.used --format=csv,noheader)"
     touch "$work/roots/frames/merged/tmp/free"
     until [ -e "$work/roots/frames/merged/tmp/freed" ]; do sleep 0.2; done
     sleep 5
