@@ -105,9 +105,9 @@ impl Program<'_> {
         self.accounts.thread_called(thread);
         let usages: Vec<_> = self.accounts.cards().map(|(_, usage)| usage).collect();
         let asked = charged(page, pages) * PAGE;
-        let fits = usages.iter().all(|usage| {
-            usage.used.0 + asked <= usage.limit.0 && usage.frames.0 + asked <= usage.frames_limit.0
-        });
+        let fits = usages
+            .iter()
+            .all(|usage| usage.used.0 + asked <= usage.limit.0 && usage.frames.0 + asked <= usage.frames_limit.0);
         let Ok(reservation) = self.accounts.reserve_managed(Pid(process), page * PAGE, Bytes(pages * PAGE)) else {
             assert!(!fits || self.accounts.counts().managed_ranges > 0, "it fits, but was refused");
             return None;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     api::{
-        Accounts, Bytes, CHANNEL, Card, GROUP, Hold, Kind, Layout, ManagedSync, Mapping, ObjectLimits, PageTableReservation,
-        Reservation, UvmFile,
+        Accounts, Bytes, CHANNEL, Card, GROUP, Hold, Kind, Layout, ManagedSync, Mapping, ObjectLimits,
+        PageTableReservation, Reservation, UvmFile,
     },
     world::{Dma, File, PAGE, PAGES_OF_A_BLOCK, World},
 };
