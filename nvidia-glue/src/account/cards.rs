@@ -120,6 +120,11 @@ impl Cards {
         }
     }
 
+    /// Whether memory of the card can lie there, beside what lies in its frames.
+    pub(super) fn has_room_in_frames(&self, card: Card, extent: Extent) -> bool {
+        self.state(card).is_ok_and(|state| state.frames.has_room(extent))
+    }
+
     /// So much is kept of the host beside what is used.
     pub(super) const fn set_kept(&mut self, bytes: u64) {
         self.kept = bytes;

@@ -246,10 +246,12 @@ impl Charges {
         }
     }
 
-    /// It begins at an address of its card.
+    /// It begins at an address of its card, where that can be.
     pub(super) fn place(&mut self, cards: &mut Cards, id: ChargeId, address: u64) {
         if let Some(charge) = self.get_mut(id) {
             let extent = Extent::at(charge.layout, address, charge.bytes);
+            let is_there = cards.has_room_in_frames(charge.card, extent);
+            let extent = if is_there { extent } else { Extent::worst(charge.layout, charge.bytes) };
             charge.change(cards, Bytes(charge.bytes), extent);
         }
     }

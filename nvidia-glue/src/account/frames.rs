@@ -5,7 +5,7 @@
 //! of these there may be a sixty-fourth of the quota and 128 MiB beyond the quota.
 //!
 //! The driver says where memory begins that is one run of granules, so its frames are counted as they are, each once, however many pieces lie
-//! in it. Of all other memory, and until the driver has answered, the worst is counted.
+//! in it. Of all other memory, until the driver has answered, and where its answer cannot be, the worst is counted.
 
 use foldhash::HashMap;
 use runtime_config::units::Bytes;
@@ -22,7 +22,7 @@ pub(super) const fn most(quota: u64) -> u64 {
 pub(super) enum Extent {
     /// Bytes of frames, wherever they are.
     Unplaced(u128),
-    /// These, by their numbers.
+    /// Those of these granules, by their numbers.
     Run {
         /// The first one.
         first: u64,
@@ -30,6 +30,11 @@ pub(super) enum Extent {
         last: u64,
     },
 }
+
+/// Granules of a frame.
+const GRANULES: u64 = FRAME / GRANULE;
+/// No card has memory at this address or above.
+const CARD_END: u64 = 1 << 52;
 
 impl Extent {
     /// Of memory of which nobody knows where it is.
@@ -41,10 +46,20 @@ impl Extent {
     pub(super) fn at(layout: Layout, address: u64, bytes: u64) -> Self {
         let address = address - address % GRANULE;
         match (layout, bytes.checked_sub(1).and_then(|more| address.checked_add(more))) {
-            (Layout::Contiguous, Some(end)) => Self::Run { first: address / FRAME, last: end / FRAME },
+            (Layout::Contiguous, Some(end)) if end < CARD_END => {
+                Self::Run { first: address / GRANULE, last: end / GRANULE }
+            }
             _ => Self::worst(layout, bytes),
         }
     }
+}
+
+/// The frames of a run, and how many of its granules lie in each.
+fn frames_of(first: u64, last: u64) -> impl Iterator<Item = (u64, u64)> {
+    (first / GRANULES..=last / GRANULES).map(move |frame| {
+        let begin = frame * GRANULES;
+        (frame, last.min(begin + GRANULES - 1) - first.max(begin) + 1)
+    })
 }
 
 /// The frames that a container holds open of one card.
@@ -53,8 +68,8 @@ pub(super) struct Frames {
     unplaced: u128,
     /// Of the resource manager's page tables, beside all that is charged.
     tables: u128,
-    /// How many pieces lie in each.
-    placed: HashMap<u64, u32>,
+    /// How many granules are taken of each.
+    placed: HashMap<u64, u64>,
 }
 
 impl Frames {
@@ -73,14 +88,19 @@ impl Frames {
         self.bytes() - self.tables + u128::from(Layout::Scattered.frames(bytes))
     }
 
+    /// Whether no frame would have more than it holds: else the driver has not said where it really is.
+    pub(super) fn has_room(&self, extent: Extent) -> bool {
+        let Extent::Run { first, last } = extent else { return true };
+        let taken = |frame| self.placed.get(&frame).copied().unwrap_or(0);
+        frames_of(first, last).all(|(frame, granules)| taken(frame) + granules <= GRANULES)
+    }
+
     pub(super) fn add(&mut self, extent: Extent) {
         match extent {
             Extent::Unplaced(bytes) => self.unplaced += bytes,
             Extent::Run { first, last } => {
-                for frame in first..=last {
-                    // It cannot wrap: no more than 32 pieces lie in a frame.
-                    let pieces = self.placed.entry(frame).or_default();
-                    *pieces = pieces.saturating_add(1);
+                for (frame, granules) in frames_of(first, last) {
+                    *self.placed.entry(frame).or_default() += granules;
                 }
             }
         }
@@ -94,12 +114,12 @@ impl Frames {
                 self.unplaced = self.unplaced.saturating_sub(bytes);
             }
             Extent::Run { first, last } => {
-                for frame in first..=last {
-                    let pieces = self.placed.get_mut(&frame);
-                    debug_assert!(pieces.is_some(), "a piece goes from a frame that has none");
-                    if let Some(pieces) = pieces {
-                        *pieces = pieces.saturating_sub(1);
-                        if *pieces == 0 {
+                for (frame, granules) in frames_of(first, last) {
+                    let taken = self.placed.get_mut(&frame);
+                    debug_assert!(taken.is_some(), "a piece goes from a frame that has none");
+                    if let Some(taken) = taken {
+                        *taken = taken.saturating_sub(granules);
+                        if *taken == 0 {
                             self.placed.remove(&frame);
                         }
                     }

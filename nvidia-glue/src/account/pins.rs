@@ -122,11 +122,12 @@ impl Pins {
         self.kept = kept;
     }
 
-    /// Bytes that may be kept so.
+    /// Bytes that may be kept so: of each memory what may be pinned of it, and of all together no more than is pinned at all.
     pub(super) fn kept(&mut self) -> runtime_config::Bytes {
         self.prune();
         let sum = self.kept.iter().fold(0_u64, |sum, kept| sum.saturating_add(self.covered(kept)));
-        runtime_config::Bytes(sum)
+        let pinned = self.living.values().fold(0_u64, |sum, length| sum.saturating_add(*length));
+        runtime_config::Bytes(sum.min(pinned))
     }
 
     /// No less than that, without a look at what is pinned.
@@ -188,9 +189,27 @@ mod tests {
         pins.close(&mut window);
         pins.keep(window, 60);
         pins.keep(window, 40);
-        assert_eq!((pins.kept_at_most(), pins.kept().0), (100, 90));
+        assert_eq!((pins.kept_at_most(), pins.kept().0), (100, 50));
         pins.unpinned(pin);
         assert_eq!((pins.kept_at_most(), pins.kept().0, pins.kept_at_most()), (100, 0, 0));
+    }
+
+    #[test]
+    fn all_together_it_is_no_more_than_is_pinned() {
+        let mut pins = Pins::default();
+        let mut windows = [pins.open_window(); 3];
+        let pin = known(&mut pins, 50);
+        for window in &mut windows {
+            pins.close(window);
+            pins.keep(*window, 40);
+        }
+        assert_eq!(pins.kept().0, 50, "the same pages cannot be of all three");
+        let under_way = pins.pinned();
+        assert_eq!(pins.kept().0, 120, "nobody knows how much that pins");
+        pins.over(under_way, 7);
+        assert_eq!(pins.kept().0, 57);
+        pins.unpinned(pin);
+        assert_eq!(pins.kept().0, 0);
     }
 
     #[test]

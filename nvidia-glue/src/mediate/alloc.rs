@@ -1,5 +1,7 @@
 //! Objects that come to be: `NV_ESC_RM_ALLOC`, `NV_ESC_RM_DUP_OBJECT`, `NV_ESC_RM_ALLOC_CONTEXT_DMA2`; and that go: `NV_ESC_RM_FREE`.
 
+use std::cell::Cell;
+
 use runtime_config::Bytes;
 
 use super::{
@@ -79,12 +81,15 @@ impl Session {
 
     fn alloc_object(&self, flight: &mut Flight<'_>, alloc: Alloc, class: &Class) -> Result<Answer, End> {
         let pid = flight.pid;
+        // Known while nobody else works in the client: afterwards its device may be freed.
+        let card = Cell::new(None);
         let prepare = |flight: &Flight<'_>| {
             if class.kind == ClassKind::Engine {
                 self.make_preemptible(flight, alloc)?;
             }
             let Wanted { memory, layout, fabric, place, dependencies, references, notifiers, gated } =
                 self.wanted(flight, alloc, class)?;
+            card.set(memory.map(|(card, _)| card).or(place.map(|(card, _)| card)));
             let layout = layout.unwrap_or(Layout::OwnFrames);
             let ask = Ask {
                 client: alloc.client,
@@ -122,7 +127,7 @@ impl Session {
         let Some(made) = made? else {
             return flight.finish();
         };
-        self.alloc_takes_driver_time(flight, alloc, class.kind);
+        self.alloc_takes_driver_time(flight, card.get(), class.kind);
         if class.kind == ClassKind::Channel {
             self.tell_first_channels();
         }
@@ -130,7 +135,7 @@ impl Session {
     }
 
     /// Notes what the driver has to do for an object, and for its end.
-    fn alloc_takes_driver_time(&self, flight: &mut Flight<'_>, alloc: Alloc, kind: ClassKind) {
+    fn alloc_takes_driver_time(&self, flight: &mut Flight<'_>, card: Option<Card>, kind: ClassKind) {
         let cost = match kind {
             ClassKind::VideoMemory => {
                 driver_time::scrubbing(Bytes(read_u64(flight.params(), memory::SIZE_AT).unwrap_or(0)))
@@ -139,7 +144,7 @@ impl Session {
             ClassKind::Channel => driver_time::CHANNEL,
             _ => return,
         };
-        self.takes_driver_time(flight, self.card_of(alloc.client, alloc.parent), cost);
+        self.takes_driver_time(flight, card, cost);
     }
 
     /// What follows from an object's coming to be, before anybody else works in its client.

@@ -1,5 +1,7 @@
 //! The old way to memory: `NV_ESC_RM_VID_HEAP_CONTROL`.
 
+use std::cell::Cell;
+
 use runtime_config::Bytes;
 
 use super::{
@@ -54,6 +56,8 @@ impl Session {
             HeapMemory::Virtual | HeapMemory::System => {}
         }
         let process = flight.pid;
+        // Known while nobody else works in the client: afterwards its device may be freed.
+        let scrubbed = Cell::new(None);
         let prepare = |_: &Flight<'_>| {
             let card = || self.card_of(heap.client, heap.parent).ok_or(End::Status(Status::OBJECT_NOT_FOUND));
             let memory = match made {
@@ -64,6 +68,7 @@ impl Session {
                     tables => Some((card()?, Bytes(tables))),
                 },
             };
+            scrubbed.set(memory.filter(|_| made == HeapMemory::Video).map(|(card, _)| card));
             let layout = match made {
                 HeapMemory::Video => alloc.request.layout(),
                 HeapMemory::Virtual => Layout::Scattered,
@@ -79,15 +84,12 @@ impl Session {
             size: (!alloc.request.is_virtual()).then_some((Holder::Args, alloc.size_at)),
             prepare: &prepare,
         };
-        let is_video = made == HeapMemory::Video;
         let made = self.make(flight, &making, &[])?;
         self.show_heap(flight, heap, None);
         match made {
             Some(made) => {
-                if is_video {
-                    let bytes = Bytes(read_u64(&flight.args, alloc.size_at).unwrap_or(0));
-                    self.takes_driver_time(flight, self.card_of(heap.client, heap.parent), scrubbing(bytes));
-                }
+                let bytes = Bytes(read_u64(&flight.args, alloc.size_at).unwrap_or(0));
+                self.takes_driver_time(flight, scrubbed.get(), scrubbing(bytes));
                 self.finish_made(flight, made)
             }
             None => flight.finish(),

@@ -202,6 +202,29 @@ fn scattered_memory_counts_a_frame_for_each_granule() {
     assert!(is_over_frames(scattered(&mut world, 1).unwrap_err()));
 }
 
+/// As a driver would say of everything that leaves the address alone, or fills it with ones.
+#[test]
+fn memory_that_cannot_be_where_it_is_said_to_be_counts_at_its_worst() {
+    for (address, first) in [(0, 1), (u64::MAX, 2), (1 << 60, 2)] {
+        let mut accounts = Accounts::new(&[mib(6400)], ObjectLimits::default());
+        add_client(&mut accounts, CLIENT, PROCESS);
+        let bytes = Bytes(FRAME);
+        for object in 1..=10 {
+            let reservation = accounts.reserve(Ask { layout: Layout::Contiguous, ..memory(bytes) }).unwrap();
+            let placement = Placement::under(CLIENT, Handle(object)).at(Some(address));
+            accounts.commit(reservation, placement, Some(bytes)).unwrap();
+            assert_eq!(
+                accounts.card(CARD).unwrap().frames.0 / FRAME,
+                first + u64::from(object - 1) * 2,
+                "{address:#x}"
+            );
+        }
+        // Whichever of them goes first.
+        (1..=10).for_each(|object| drop(accounts.free(CLIENT, Handle(object)).unwrap()));
+        assert_eq!(accounts.card(CARD).unwrap().frames.0, 0);
+    }
+}
+
 #[test]
 fn the_bound_goes_with_the_quota_and_is_none_where_nobody_else_is() {
     let mut accounts = accounts();

@@ -1,12 +1,21 @@
 //! Calls whose work the driver does outside the container's turns wait for the container's share of that.
 
-use std::time::Duration;
+use std::{sync::mpsc, time::Duration};
 
-use super::world::{Context, GIB, Machine, memory_params, result, words};
+use super::{
+    spy::{HEAP, Spy},
+    world::{Context, GIB, Machine, memory_params, result, words},
+};
 use crate::{
     account::Card,
-    mediate::looks::{Clock, tests::Told},
-    rm::layout::{read_u32, write_u32, write_u64},
+    mediate::{
+        locks::lock,
+        looks::{Clock, tests::Told},
+    },
+    rm::{
+        Handle,
+        layout::{read_u32, write_u32, write_u64},
+    },
 };
 
 type Loop = fn(&Context<'_, '_>);
@@ -57,5 +66,41 @@ fn loops_of_them_wait_and_what_takes_no_memory_of_a_card_does_not() {
             context.free(memory).unwrap();
         });
         assert_eq!(clock.now(), before, "memory of the host");
+    }
+}
+
+/// Another thread may free the device as soon as the client is not locked any more.
+#[test]
+fn it_waits_whatever_becomes_of_the_device_meanwhile() {
+    let loops: [(u32, Loop); 3] = [(0x40, allocates), (HEAP, allocates_by_the_old_call), (0xa06c, makes_a_group)];
+    for (id, work) in loops {
+        let machine = Machine::new(1);
+        let spy = Spy::new(&machine);
+        let mut container = spy.container(&machine);
+        let clock = Told::default();
+        container.looks_cost(&clock, Duration::ZERO);
+        let session = &container.session;
+        session.set_share(session.grant.uuid(Card(0)), 1);
+        let program = container.program();
+        let context = program.context(0);
+        while clock.now() == Duration::ZERO {
+            work(&context);
+        }
+        let before = clock.now();
+        let ((begins, begun), (ends, ended)) = (mpsc::channel(), mpsc::channel());
+        std::thread::scope(|scope| {
+            spy.during(id, move || {
+                begins.send(()).unwrap();
+                ended.recv().unwrap();
+            });
+            let (client, device) = (Handle(context.client), Handle(context.device));
+            scope.spawn(move || {
+                begun.recv().unwrap();
+                lock(&session.topology).remove(client, device);
+                ends.send(()).unwrap();
+            });
+            work(&context);
+        });
+        assert!(clock.now() > before, "{id:#x}");
     }
 }

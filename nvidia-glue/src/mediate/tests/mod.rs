@@ -9,6 +9,7 @@ mod fixed_address;
 mod foreign;
 mod frames;
 mod gates;
+mod granted;
 mod host_mappings;
 mod kept;
 mod lent;

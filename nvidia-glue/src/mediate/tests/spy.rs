@@ -28,6 +28,8 @@ pub(super) const SET_TIMESLICE: u32 = 0xa06c_0103;
 pub(super) const GET_TIMESLICE: u32 = 0xa06c_0104;
 pub(super) const SCHEDULE_CHANNEL: u32 = 0xa06f_0103;
 pub(super) const DISABLE: u32 = 0x2080_110b;
+/// `NV_ESC_RM_VID_HEAP_CONTROL`.
+pub(super) const HEAP: u32 = 0x4a;
 pub(super) const GR: u32 = 1;
 pub(super) const COPY: u32 = 0x0b;
 pub(super) const NVDEC: u32 = 0x13;
@@ -176,9 +178,16 @@ impl Spy {
         elsewhere
     }
 
-    /// The next time that this control comes, `work` is done before the driver executes it.
+    /// The next time that this control comes, an allocation of this class, or [`HEAP`], `work` is done before the driver executes it.
     pub(super) fn during(&self, id: u32, work: impl Fn() + Send + 'static) {
         *lock(&self.during) = Some((id, Box::new(work)));
+    }
+
+    fn happens_during(&self, id: u32) {
+        let during = lock(&self.during).take_if(|(expected, _)| *expected == id);
+        if let Some((_, work)) = during {
+            work();
+        }
     }
 
     /// From now on the driver refuses this control.
@@ -311,6 +320,11 @@ impl Driver for Spy {
         if let ((0x2b, false), Some(params)) = (number, buffers.first()) {
             lock(&self.allocated).push((word(args, 12), params.bytes.clone()));
         }
+        match number {
+            (0x2b, false) => self.happens_during(word(args, 12)),
+            (HEAP, false) => self.happens_during(HEAP),
+            _ => {}
+        }
         let is_one_that_stays = *lock(&self.stays) == Some(word(args, 8));
         let refused = lock(&self.free_refused).or(is_one_that_stays.then_some(Status::INVALID_STATE));
         if let (Some(status), (0x29, false)) = (refused, number) {
@@ -325,10 +339,7 @@ impl Driver for Spy {
         });
         if let Some(seen) = &control {
             lock(&self.seen).push(seen.clone());
-            let during = lock(&self.during).take_if(|(id, _)| *id == seen.id);
-            if let Some((_, work)) = during {
-                work();
-            }
+            self.happens_during(seen.id);
             if let Some(status) = lock(&self.refused).get(&seen.id) {
                 assert!(write_u32(args, 28, status.0));
                 return Ok(0);

@@ -37,6 +37,8 @@ pub(super) const GIB: u64 = Bytes::GIB;
 /// Pid namespaces: the mediator's, and containers'.
 const HOST_NAMESPACE: u64 = 1;
 const CONTAINER_NAMESPACE: u64 = 2;
+/// Channels of each card that a container is granted.
+pub(super) const CHANNELS: u32 = 500;
 /// As a container's limit: the cards without a quota.
 pub(super) const WHOLE: u64 = u64::MAX;
 pub(super) const RELEASE: DriverRelease = DriverRelease::new(580, 159, 4);
@@ -121,7 +123,7 @@ impl Machine {
                 minor: card.minor,
                 pci: card.pci,
                 memory_limit: if limit == WHOLE { card.memory } else { Bytes(limit) },
-                channels: 512,
+                channels: CHANNELS,
                 whole: limit == WHOLE,
                 monitored: limit == 0,
                 model: card.model.clone(),

@@ -75,7 +75,9 @@ impl Program<'_> {
         let fits = usage.used.0 + larger <= usage.limit.0 && usage.frames.0 + frames <= usage.frames_limit.0;
         // Told by mistake: memory goes with nothing but its parents.
         let mistaken = [Handle(self.handle())];
-        let mut address = Some(self.world.memory.len() as u64 * 5 * GRANULE);
+        // Behind all that there ever was, at times in the same frame.
+        let ends = self.world.memory.iter().filter_map(|memory| Some(memory.address? + memory.bytes));
+        let mut address = Some(ends.max().unwrap_or(0).next_multiple_of(GRANULE));
         let placement = Placement::under(Handle(parent), Handle(handle)).going_with(&mistaken).at(address);
         match self.accounts.commit(reservation, placement, Some(Bytes(bytes + larger))) {
             Ok(committed) => {
