@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType};
+use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType, LinuxResources};
 
 use super::{Cgroup, CgroupError, Layout, files};
 
@@ -70,6 +70,23 @@ impl Cgroup {
             }
         }
         Ok(())
+    }
+
+    /// Takes swap on v2 from a container that may have as much memory and swap as memory: libcgroups takes the 0 that is left
+    /// for nothing to set. The spec's `unified` goes before.
+    pub(crate) fn forbid_swap(&self, resources: &LinuxResources) -> Result<(), CgroupError> {
+        const FILE: &str = "memory.swap.max";
+        let (Layout::V2 { directory, .. }, Some(memory)) = (&self.layout, resources.memory()) else { return Ok(()) };
+        let is_memory_alone = memory.limit().is_some_and(|limit| limit > 0 && memory.swap() == Some(limit));
+        let is_given = resources.unified().as_ref().is_some_and(|given| given.contains_key(FILE));
+        if !is_memory_alone || is_given {
+            return Ok(());
+        }
+        match files::write(&directory.join(FILE), "0") {
+            // A kernel that does not count swap, most often as it has none.
+            Err(CgroupError::Write { source, .. }) if files::is_gone(&source) => Ok(()),
+            written => written,
+        }
     }
 
     /// Takes the host's console from a container on v1, but for what `rules` say of it: libcgroups gives it to all.
@@ -235,6 +252,27 @@ mod tests {
         testing::v1(&[(&["pids"], Path::new("/nowhere"))]).bound_nesting(None).unwrap();
         let old = testing::directory(&[]);
         testing::v2(old.path()).bound_nesting(None).unwrap();
+    }
+
+    #[test]
+    fn as_much_memory_and_swap_as_memory_is_no_swap() {
+        for (resources, swap) in [
+            (serde_json::json!({ "memory": { "limit": 4096, "swap": 4096 } }), "0"),
+            (serde_json::json!({ "memory": { "limit": 4096, "swap": 8192 } }), ""),
+            (serde_json::json!({ "memory": { "limit": 4096 } }), ""),
+            (serde_json::json!({ "memory": { "limit": 0, "swap": 0 } }), ""),
+            (serde_json::json!({ "memory": { "limit": -1, "swap": -1 } }), ""),
+            (serde_json::json!({ "memory": { "limit": 1, "swap": 1 }, "unified": { "memory.swap.max": "9" } }), ""),
+            (serde_json::json!({}), ""),
+        ] {
+            let asked = serde_json::from_value(resources.clone()).unwrap();
+            let cgroup = testing::directory(&[("memory.swap.max", "")]);
+            testing::v2(cgroup.path()).forbid_swap(&asked).unwrap();
+            assert_eq!(fs::read_to_string(cgroup.path().join("memory.swap.max")).unwrap(), swap, "{resources}");
+            let uncounted = testing::directory(&[]);
+            testing::v2(uncounted.path()).forbid_swap(&asked).unwrap();
+            testing::v1(&[(&["memory"], uncounted.path())]).forbid_swap(&asked).unwrap();
+        }
     }
 
     #[test]

@@ -335,6 +335,7 @@ fn make_place<'a>(
     let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
     if let Some(resources) = resources {
         intermediate::limit(&manager(config.clone())?, resources).map_err(|e| CreateError::Limits(chain(&e)))?;
+        cgroup.forbid_swap(resources)?;
         cgroup.deny_console(resources.devices().as_deref().unwrap_or_default())?;
     }
     cgroup.bound_nesting(intermediate::unified(resources))?;

@@ -4,29 +4,22 @@ use std::{fmt, path::Path};
 
 use serde_json::Value;
 
-use super::facts::Facts;
+use super::{facts::Facts, host::Host};
 
 /// A row of the table.
 pub(super) struct Difference {
     /// As ARCHITECTURE.md calls it.
     pub(super) what: &'static str,
-    /// Where it shows.
-    cgroups: Cgroups,
+    /// True of hosts where it shows.
+    shows_on: fn(&Host<'_>) -> bool,
     /// True if a deviation is this one, of a container with this spec.
     covers: fn(&Deviation, &Value) -> bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Cgroups {
-    V1,
-    V2,
-    Both,
 }
 
 const TABLE: &[Difference] = &[
     Difference {
         what: "seccomp filters of containers without a grant",
-        cgroups: Cgroups::Both,
+        shows_on: |_| true,
         covers: |deviation, _| match deviation.fact.as_str() {
             "status Seccomp" => (deviation.runc(), deviation.egpu()) == ("0", "2"),
             "status Seccomp_filters" => {
@@ -37,12 +30,12 @@ const TABLE: &[Difference] = &[
     },
     Difference {
         what: "depth and number of cgroups below a container's own on v2",
-        cgroups: Cgroups::Both,
+        shows_on: |_| true,
         covers: |deviation, _| deviation.fact.contains("/cgroup.max.de") && deviation.runc() == "max",
     },
     Difference {
         what: "propagation of single mounts",
-        cgroups: Cgroups::Both,
+        shows_on: |_| true,
         covers: |deviation, spec| {
             let is_shared = ["shared", "rshared"].iter().any(|word| spec["linux"]["rootfsPropagation"] == *word);
             // What is mounted in one place then shows in others, too.
@@ -57,14 +50,14 @@ const TABLE: &[Difference] = &[
     },
     Difference {
         what: "`rootfsPropagation` `unbindable`",
-        cgroups: Cgroups::Both,
+        shows_on: |_| true,
         covers: |deviation, spec| {
             spec["linux"]["rootfsPropagation"] == "unbindable" && deviation.is("refused") && deviation.egpu.is_none()
         },
     },
     Difference {
         what: "flags of a bind mount's source",
-        cgroups: Cgroups::Both,
+        shows_on: |_| true,
         covers: |deviation, spec| {
             let point = deviation.of_mount("flags").filter(|_| deviation.is_stricter());
             point.is_some_and(|point| mounts(spec, "bind").any(|(place, _)| is_at(point, place)))
@@ -72,7 +65,7 @@ const TABLE: &[Difference] = &[
     },
     Difference {
         what: "`readonlyPaths`",
-        cgroups: Cgroups::Both,
+        shows_on: |_| true,
         covers: |deviation, spec| {
             let point = deviation.of_mount("flags").filter(|_| deviation.is_stricter());
             point.is_some_and(|point| names(&spec["linux"]["readonlyPaths"], point))
@@ -80,7 +73,7 @@ const TABLE: &[Difference] = &[
     },
     Difference {
         what: "`ro` on `/dev`",
-        cgroups: Cgroups::Both,
+        shows_on: |_| true,
         covers: |deviation, spec| {
             let is_read_only = mounts(spec, "tmpfs").any(|(place, options)| place == "/dev" && names(options, "ro"));
             let is_in_dev = |point| point == "/dev" || names(&spec["linux"]["maskedPaths"], point);
@@ -89,25 +82,38 @@ const TABLE: &[Difference] = &[
     },
     Difference {
         what: "`ro`, `sync` and `dirsync` of a file system, not only of its mount",
-        cgroups: Cgroups::Both,
+        shows_on: |_| true,
         covers: |deviation, _| deviation.of_mount("superblock").is_some() && deviation.without(&["ro", "rw", "sync"]),
     },
     Difference {
         what: "masked directories",
-        cgroups: Cgroups::Both,
+        shows_on: |_| true,
         covers: |deviation, spec| {
             let point = deviation.of_mount("superblock").filter(|_| deviation.without(&["size=4k", "nr_inodes=1"]));
             point.is_some_and(|point| names(&spec["linux"]["maskedPaths"], point))
         },
     },
     Difference {
+        what: "`/proc/driver/nvidia` in a container without a GPU",
+        shows_on: |host| host.has_driver(),
+        covers: |deviation, _| deviation.fact.starts_with("mount /proc/driver/nvidia ") && deviation.runc.is_none(),
+    },
+    Difference {
+        what: "`cpu.shares` beside a `cpu.idle` of 1 on v2",
+        shows_on: |host| host.is_v2() && host.has_controller("cpu"),
+        covers: |deviation, spec| {
+            let is_idle = spec["linux"]["resources"]["cpu"]["idle"] == 1;
+            is_idle && deviation.is("refused") && deviation.runc().contains("/cpu.weight: invalid argument")
+        },
+    },
+    Difference {
         what: "the name of a hierarchy's mount in a cgroup namespace",
-        cgroups: Cgroups::V1,
+        shows_on: |host| !host.is_v2(),
         covers: |deviation, _| deviation.runc() == "cgroup systemd" && deviation.egpu() == "cgroup cgroup",
     },
     Difference {
         what: "a process without `capabilities`",
-        cgroups: Cgroups::Both,
+        shows_on: |_| true,
         covers: |deviation, spec| {
             let follows =
                 ["status Cap", "process timerslack_ns", "path "].iter().any(|fact| deviation.fact.starts_with(fact));
@@ -116,12 +122,12 @@ const TABLE: &[Difference] = &[
     },
     Difference {
         what: "a process without `oomScoreAdj`",
-        cgroups: Cgroups::Both,
+        shows_on: |_| true,
         covers: |deviation, spec| spec["process"]["oomScoreAdj"].is_null() && deviation.is("process oom_score_adj"),
     },
     Difference {
         what: "signal 33, glibc's own",
-        cgroups: Cgroups::Both,
+        shows_on: |_| true,
         covers: |deviation, _| {
             let ignored = |text| u64::from_str_radix(text, 16).unwrap_or(0);
             deviation.is("status SigIgn") && ignored(deviation.egpu()) == ignored(deviation.runc()) | 1 << 32
@@ -220,13 +226,12 @@ pub(super) fn assert_documented() {
     }
 }
 
-/// The rows that show on a host with cgroup v2, or without.
-pub(super) fn on(v2: bool) -> impl Iterator<Item = &'static Difference> {
-    let own = if v2 { Cgroups::V2 } else { Cgroups::V1 };
-    TABLE.iter().filter(move |row| row.cgroups == own || row.cgroups == Cgroups::Both)
+/// The rows that show on this host.
+pub(super) fn on(host: &Host<'_>) -> impl Iterator<Item = &'static Difference> {
+    TABLE.iter().filter(move |row| (row.shows_on)(host))
 }
 
 /// The row of a deviation that has one.
-pub(super) fn known(deviation: &Deviation, spec: &Value, v2: bool) -> Option<&'static Difference> {
-    on(v2).find(|row| (row.covers)(deviation, spec))
+pub(super) fn known(deviation: &Deviation, spec: &Value, host: &Host<'_>) -> Option<&'static Difference> {
+    on(host).find(|row| (row.covers)(deviation, spec))
 }

@@ -51,13 +51,13 @@ fn same(node: &Node) {
         let (theirs, ours) = (run(node.container(&id).runc(&runc)), run(node.container(&id)));
         refused += u32::from(theirs.contains_key("refused") && ours.contains_key("refused"));
         for deviation in differences::between(&theirs, &ours) {
-            match differences::known(&deviation, &spec, host.is_v2()) {
+            match differences::known(&deviation, &spec, &host) {
                 Some(row) => drop(seen.insert(row.what)),
                 None => unknown.push((seed, deviation)),
             }
         }
     }
-    let unseen: Vec<_> = differences::on(host.is_v2()).filter(|row| !seen.contains(row.what)).collect();
+    let unseen: Vec<_> = differences::on(&host).filter(|row| !seen.contains(row.what)).collect();
     host.end();
     println!("{count} specs, {refused} of them refused by both; of the known differences, {} were seen", seen.len());
     assert!(unknown.is_empty(), "{}", told(&unknown));

@@ -21,8 +21,8 @@ pub(crate) fn cases() -> Vec<Case> {
 const LIFT: &str = r#"
     grep -E ' - cgroup2? ' /proc/self/mountinfo | cut -d ' ' -f 5,6
     cd /sys/fs/cgroup
-    [ -e memory ] && own=memory || own=.
-    for file in memory/memory.memsw.limit_in_bytes memory/memory.limit_in_bytes cpu/cpu.cfs_quota_us memory.max cpu.max; do
+    [ -e memory ] && own=memory || own=.$(grep ^0:: /proc/self/cgroup | cut -d : -f 3)
+    for file in $own/memory.memsw.limit_in_bytes $own/memory.limit_in_bytes cpu/cpu.cfs_quota_us $own/memory.max $own/cpu.max; do
         if [ -e $file ]; then (echo -1 > $file) 2>&1 && echo "wrote $file"; fi
     done
     mkdir $own/below 2>&1; (echo 0 > $own/cgroup.procs) 2>&1
