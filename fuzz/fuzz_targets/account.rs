@@ -18,6 +18,9 @@ mod api {
         },
     };
     pub(crate) use runtime_config::units::Bytes;
+
+    pub(crate) const GROUP: Kind = Kind::ChannelGroup(Card(0));
+    pub(crate) const CHANNEL: Kind = Kind::Channel { card: Card(0), is_bare: false };
 }
 
 fuzz_target!(|program: &[u8]| model::run(program));
