@@ -304,7 +304,7 @@ fn taken(account: &Path) -> u64 {
     let text = fs::read_to_string(account).unwrap_or_default();
     text.lines()
         .take_while(|line| *line != "end")
-        .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+        .map(|line| line.split(' ').nth(2).unwrap().parse::<u64>().unwrap())
         .sum()
 }
 

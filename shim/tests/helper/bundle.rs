@@ -53,7 +53,7 @@ impl Bench {
 
     /// Adds this test's own executable and the simulated driver's nodes to a spec.
     pub fn add_mediated_probe(&self, spec: &mut Value) {
-        Self::add_probe(spec);
+        self.add_probe(spec);
         let nodes = self.directory.path().join("state/simulated/dev");
         for node in ["nvidiactl", "nvidia0", "nvidia-uvm"] {
             spec["mounts"].as_array_mut().unwrap().push(json!({
@@ -62,12 +62,16 @@ impl Bench {
         }
     }
 
-    /// Adds this test's own executable to a spec, as `/probe` with what it is linked to.
-    pub fn add_probe(spec: &mut Value) {
-        let own = std::env::current_exe().unwrap();
+    /// Adds a copy of this test's own executable to a spec, as `/probe` with what it is linked to: the file itself is the helper's and the mediator's
+    /// program, and a mediator serves nobody who executes that.
+    pub fn add_probe(&self, spec: &mut Value) {
+        let probe = self.directory.path().join("probe");
+        if !probe.exists() {
+            std::fs::copy(std::env::current_exe().unwrap(), &probe).unwrap();
+        }
         let mounts = spec["mounts"].as_array_mut().unwrap();
         for (source, destination) in
-            [(own.as_path(), "/probe"), (Path::new("/lib"), "/lib"), (Path::new("/lib64"), "/lib64")]
+            [(probe.as_path(), "/probe"), (Path::new("/lib"), "/lib"), (Path::new("/lib64"), "/lib64")]
         {
             if source.exists() {
                 mounts.push(

@@ -198,14 +198,16 @@ async fn a_program_that_cannot_be_executed_is_told_in_runcs_words(bench: &Bench)
 
 async fn the_fence_holds_for_init_and_exec_only_where_asked(bench: &Bench) {
     for (fence, answer) in [(false, "EBADF"), (true, "ENOTTY")] {
-        let container = bench.container(&["/probe", "ioctl"], Bench::add_probe).with(|create| create.fence = fence);
+        let container =
+            bench.container(&["/probe", "ioctl"], |spec| bench.add_probe(spec)).with(|create| create.fence = fence);
         assert_eq!(container.run().await.unwrap(), (0, format!("{answer}\n")), "init, fence: {fence}");
         // Calls that no release of the driver has likewise; the third is on a file that knows none, the fourth is no driver's.
-        let container = bench.container(&["/probe", "unknown"], Bench::add_probe).with(|create| create.fence = fence);
+        let container =
+            bench.container(&["/probe", "unknown"], |spec| bench.add_probe(spec)).with(|create| create.fence = fence);
         let answers = format!("{answer} {answer} ENOTTY EBADF {answer}\n");
         assert_eq!(container.run().await.unwrap(), (0, answers), "unknown calls, fence: {fence}");
     }
-    let mut container = bench.container(&["sleep", "1000"], Bench::add_probe);
+    let mut container = bench.container(&["sleep", "1000"], |spec| bench.add_probe(spec));
     let init = container.create().await.unwrap();
     container.start().await.unwrap();
     for (fence, answer) in [(false, "EBADF"), (true, "ENOTTY")] {
