@@ -127,18 +127,24 @@ impl Broker {
 }
 
 fn ask(socket: &OwnedFd, request: Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    let sent = frame::send_question(socket.as_fd(), &request);
+    // Nothing was asked, and no answer comes.
+    if let Err(FrameError::Socket(error)) = sent {
+        return Err(error);
+    }
     let answer = || {
-        frame::send_question(socket.as_fd(), &request)?;
+        sent?;
         let (packed, opened) = frame::receive(socket.as_fd())?;
         Ok((frame::unpack(packed)?, opened))
     };
     match answer() {
         Ok((Reply::Failed { errno }, _)) => Err(io::Error::from_raw_os_error(errno)),
         Ok(answered) => Ok(answered),
-        // Of this question: for want of memory, or of room for one more descriptor.
-        Err(FrameError::Memory(error) | FrameError::Socket(error)) => Err(error),
+        // Of this question, whose answer has come: for want of memory, or of room for one more descriptor.
+        Err(FrameError::Memory(error)) => Err(error),
         Err(FrameError::Foreign(_)) => Err(io::Error::from_raw_os_error(libc::EMFILE)),
-        Err(error @ (FrameError::Closed | FrameError::Content(_))) => {
+        // An answer that did not come might be taken for that of the next question.
+        Err(error @ (FrameError::Closed | FrameError::Socket(_) | FrameError::Content(_))) => {
             // Nothing of the container can be reached any more. The shim sees the exit, and ends the container.
             tracing::error!(%error, "the mediator's broker is gone");
             sys::exit_now(1)
