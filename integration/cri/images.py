@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Writes an archive with the images that critest names, made of busybox and tools.c: no registry is asked.
+"""Writes an archive with the images that critest and the pods here name, made of busybox, tools.c, facts.sh and further programs:
+no registry is asked.
 
-usage: images.py DIRECTORY BUSYBOX TOOLS ARCHIVE
+usage: images.py DIRECTORY BUSYBOX TOOLS ARCHIVE [PROGRAM...]
 """
 
 import hashlib
@@ -11,7 +12,8 @@ import shutil
 import subprocess
 import sys
 
-work, busybox, tools, archive = sys.argv[1:]
+work, busybox, tools, archive, *programs = sys.argv[1:]
+here = os.path.dirname(os.path.abspath(__file__))
 root, layout = os.path.join(work, "root"), os.path.join(work, "layout")
 blobs = os.path.join(layout, "blobs/sha256")
 for directory in "bin sbin usr/bin usr/sbin etc proc sys dev tmp run var/run root home".split():
@@ -35,6 +37,9 @@ program(tools, "usr/sbin/nginx")
 program(tools, "bin/ipcs")
 program(tools, "bin/pgrep")
 program(tools, "nnp", 0o4755)
+program(os.path.join(here, "facts.sh"), "bin/facts")
+for path in programs:
+    program(path, os.path.join("bin", os.path.basename(path)))
 users = [("root", 0), ("www-data", 33), ("default-user", 1000), ("nobody", 65534)]
 with open(os.path.join(root, "etc/passwd"), "w") as file:
     file.writelines(f"{name}:x:{id}:{id}::/:/bin/sh\n" for name, id in users)
@@ -74,10 +79,12 @@ images = {
     staging + "test-image-user-username-group:latest": {"Cmd": ["sh"], "User": "www-data:www-data"},
     staging + "test-image-predefined-group:latest": {"Cmd": ["sh"], "User": "1000"},
     "egpu.test/pause:latest": {"Entrypoint": ["/bin/tail", "-f", "/dev/null"]},
+    "egpu.test/pod:1": {"Cmd": ["sh"]},
+    "egpu.test/cuda:1": {"Env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"]},
 }
 manifests = []
 for name, config in images.items():
-    config["Env"] = ["PATH=/bin:/sbin:/usr/bin"]
+    config["Env"] = ["PATH=/bin:/sbin:/usr/bin", *config.get("Env", [])]
     rootfs = {"type": "layers", "diff_ids": [layer["digest"]]}
     config = blob("config.v1+json", as_json({"architecture": "amd64", "os": "linux", "config": config, "rootfs": rootfs}))
     manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": config, "layers": [layer]}

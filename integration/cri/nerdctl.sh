@@ -1,6 +1,6 @@
 #!/bin/bash
 # nerdctl --gpus with egpu, on a private containerd and simulated cards: with the CDI specification of examples/nerdctl, and with
-# one of the kind that nvidia-ctk writes. By hand: nerdctl is built from its source, and that takes minutes (README.md).
+# one of the kind that nvidia-ctk writes.
 #
 # usage: integration/cri/nerdctl.sh DIRECTORY_OF_EGPU_BINARIES NERDCTL [DIRECTORY_OF_CONTAINERD]     (as root)
 set -euo pipefail
