@@ -60,7 +60,8 @@ impl Mediated {
     pub(super) async fn start(context: &Context, id: &str, mediation: Mediation) -> Result<Self, TaskError> {
         let status_file = mediation.setup.status_file.clone();
         let cards = mediation.setup.cards.iter().map(|card| (card.uuid.clone(), card.index)).collect();
-        let incidents = Incidents::new(EventLog::new(&mediation.setup.state_dir), context.gpu.key(id), cards);
+        let log = EventLog::new(&mediation.setup.state_dir);
+        let incidents = Incidents::new(log, (context.gpu.key(id), mediation.pod), cards);
         let mediator = Mediator::start(&context.helper, &context.reaper, mediation.setup).await;
         Ok(Self {
             mediator: mediator.map_err(TaskError::Mediator)?,
