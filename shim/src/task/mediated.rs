@@ -48,8 +48,8 @@ pub(super) struct Mediated {
     excess: ExcessRules,
     /// One script at a time; whoever waits for it makes no call meanwhile.
     script: tokio::sync::Mutex<()>,
-    /// How often init was killed for asking too much.
-    init_kills: AtomicU64,
+    /// How often a process was killed for having, or asking for, too much.
+    kills: AtomicU64,
     status_file: PathBuf,
     /// Whether any of its processes uses the driver.
     has_processes: watch::Sender<bool>,
@@ -68,7 +68,7 @@ impl Mediated {
             incidents,
             excess: mediation.excess,
             script: tokio::sync::Mutex::default(),
-            init_kills: AtomicU64::new(0),
+            kills: AtomicU64::new(0),
             status_file,
             has_processes: watch::Sender::new(false),
         })
@@ -93,9 +93,9 @@ impl Mediated {
         ended.map_err(TaskError::Mediator)
     }
 
-    /// OOM kills of init, for Stats.
-    pub(super) fn init_kills(&self) -> u64 {
-        self.init_kills.load(Ordering::Relaxed)
+    /// Kills for want of a card's memory, for Stats.
+    pub(super) fn kills(&self) -> u64 {
+        self.kills.load(Ordering::Relaxed)
     }
 
     /// Nothing of the container waits for an answer any more: it can be frozen.
@@ -247,7 +247,7 @@ impl Container {
                 incidents.tell(Kind::Warning, None, 1, &text);
             }
             FromMediator::Log { warning: false, text } => tracing::info!(container = id, "{text}"),
-            FromMediator::EndContainer { text } => self.told_to_end(incidents, &text),
+            FromMediator::EndContainer { text } => self.told_to_end(context, incidents, &text),
             FromMediator::Kill { pid, pid_in_container, reason, told } => {
                 tell_of_kill(id, incidents, (pid, pid_in_container), &reason, told);
                 let Some(pidfd) = pidfd else { return };
@@ -266,10 +266,11 @@ impl Container {
         }
     }
 
-    fn told_to_end(self: &Arc<Self>, incidents: &Arc<Incidents>, text: &str) {
+    fn told_to_end(self: &Arc<Self>, context: &Context, incidents: &Arc<Incidents>, text: &str) {
         let text = format!("{text}; the container is ended");
         tracing::error!(container = self.fixed.id, "{text}");
         incidents.tell(Kind::Killed, None, 1, &text);
+        context.events.publish_once(&TaskOOM { container_id: self.fixed.id.clone(), ..Default::default() });
         let container = Arc::clone(self);
         tokio::spawn(async move {
             if let Err(error) = container.kill_everything().await {
@@ -294,8 +295,8 @@ impl Container {
         });
     }
 
-    /// Runs the container's script, if it has one and `has_script`, and ends the process; if it is init, as the kernel's OOM killer would be
-    /// told of.
+    /// Runs the container's script, if it has one and `has_script`, and ends the process, which is told as the kernel's OOM kills are:
+    /// Kubernetes then shows `OOMKilled`, whichever process it was.
     async fn kill_for_excess(self: &Arc<Self>, context: &Arc<Context>, pid: i32, pidfd: &OwnedFd, has_script: bool) {
         let Some(mediated) = &self.fixed.mediated else { return };
         let id = self.fixed.id.as_str();
@@ -307,9 +308,10 @@ impl Container {
                 tracing::warn!(container = id, %script, error = chain(&error), "the OOM script did not come to its end");
             }
         }
+        mediated.kills.fetch_add(1, Ordering::Relaxed);
+        // Before the kill: whoever asks after the container's end finds the reason.
+        context.events.publish_once(&TaskOOM { container_id: id.to_owned(), ..Default::default() });
         if pid == self.init.pid() {
-            mediated.init_kills.fetch_add(1, Ordering::Relaxed);
-            context.events.publish_once(&TaskOOM { container_id: id.to_owned(), ..Default::default() });
             // As anybody's SIGKILL to it: a paused container is thawed, or it would not die.
             match self.kill("", libc::SIGKILL.unsigned_abs(), false).await {
                 Ok(()) | Err(TaskError::Finished) => {}
