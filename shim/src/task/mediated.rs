@@ -247,7 +247,7 @@ impl Container {
                 incidents.tell(Kind::Warning, None, 1, &text);
             }
             FromMediator::Log { warning: false, text } => tracing::info!(container = id, "{text}"),
-            FromMediator::EndContainer { text } => self.told_to_end(context, incidents, &text),
+            FromMediator::EndContainer { text } => self.told_to_end(incidents, &text),
             FromMediator::Kill { pid, pid_in_container, reason, told } => {
                 tell_of_kill(id, incidents, (pid, pid_in_container), &reason, told);
                 let Some(pidfd) = pidfd else { return };
@@ -266,11 +266,10 @@ impl Container {
         }
     }
 
-    fn told_to_end(self: &Arc<Self>, context: &Context, incidents: &Arc<Incidents>, text: &str) {
+    fn told_to_end(self: &Arc<Self>, incidents: &Arc<Incidents>, text: &str) {
         let text = format!("{text}; the container is ended");
         tracing::error!(container = self.fixed.id, "{text}");
         incidents.tell(Kind::Killed, None, 1, &text);
-        context.events.publish_once(&TaskOOM { container_id: self.fixed.id.clone(), ..Default::default() });
         let container = Arc::clone(self);
         tokio::spawn(async move {
             if let Err(error) = container.kill_everything().await {
