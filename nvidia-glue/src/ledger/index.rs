@@ -14,12 +14,14 @@ use super::{
 };
 
 const SUMMARY: &str = "summary";
-const INDEX_VERSION: u32 = 6;
+const INDEX_VERSION: u32 = 5;
 
 /// One grant on one card.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Holding {
     pub(super) container: ContainerKey,
+    /// Its names in Kubernetes. An earlier version of egpu, which may have written the index, leaves them out.
+    #[serde(default)]
     pub(super) pod: Option<PodContainer>,
     pub(super) grant_id: String,
     pub(super) order: u64,
