@@ -4,6 +4,7 @@
 
 mod cards;
 mod config;
+mod container_name;
 mod doctor;
 mod error;
 mod events;
@@ -61,9 +62,9 @@ enum Command {
     Top(top::Arguments),
     /// Show everything that is recorded about one container's grant
     Inspect {
-        /// The container's id, or enough of its beginning
+        /// The container: its id or enough of its beginning, NAMESPACE/ID, POD, NAMESPACE/POD or NAMESPACE/POD/CONTAINER
         id: String,
-        /// containerd's namespace, where several have a container of that id
+        /// containerd's namespace or the pod's, where several have a container of that name
         #[arg(long, short)]
         namespace: Option<String>,
         #[command(flatten)]
@@ -84,7 +85,7 @@ enum Command {
     },
     /// Say what is right and wrong on this node, and what to do about it
     Doctor {
-        /// containerd's configuration file [default: what `containerd config dump` prints]
+        /// containerd's configuration file [default: that of the containerd at CONTAINERD_ADDRESS or at its usual socket]
         #[arg(long, value_name = "FILE")]
         containerd_config: Option<PathBuf>,
         #[command(flatten)]
@@ -157,7 +158,7 @@ fn execute(command: Command) -> Result<Exit, CliError> {
         Command::Inspect { id, namespace, output } => {
             let config = load()?;
             let records = node::records(&config)?;
-            let record = inspect::find(&records, &id, namespace.as_deref())?;
+            let record = container_name::find(&records, &id, namespace.as_deref())?;
             let usage = usage::mediated(&config.state_dir, record).unwrap_or_else(|error| {
                 say(&format!("egpu: {}", chain(&error)));
                 None
