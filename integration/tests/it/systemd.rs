@@ -459,7 +459,7 @@ fn device_rules_are_as_runcs_on_v1(node: &Node) {
             let builder = in_scope(node, &id).edit(move |spec| spec["linux"]["resources"]["devices"] = rules);
             let container = builder.runtime(runtime).start().unwrap();
             let told = systemctl(&["show", "--property", "DevicePolicy,DeviceAllow", &node.scope(&id)]);
-            // runc before 1.2 calls them by their names in /proc/devices.
+            // runc before 1.2 calls them by their names in /proc/devices, egpu by both.
             let told = told.replace("block-loop", "block-7").replace("char-pts", "char-136");
             let list = file(&container, "devices.list");
             container.end();

@@ -16,8 +16,12 @@ pub(crate) fn unit_properties(spec: &Spec) -> Result<Vec<Property>, DeviceFilter
     let Some(allowed) = allowed(&rules(given)?) else {
         return Ok(vec![("DevicePolicy".to_owned(), Value::from("auto"))]);
     };
-    let list: Vec<(String, String)> =
-        allowed.iter().filter_map(|rule| Some((path(rule)?, letters(rule.access)))).collect();
+    // Without it only what an old systemd wants is missing.
+    let drivers = std::fs::read_to_string("/proc/devices").unwrap_or_default();
+    let list: Vec<(String, String)> = allowed
+        .iter()
+        .flat_map(|rule| paths(rule, &drivers).into_iter().map(|path| (path, letters(rule.access))))
+        .collect();
     Ok(vec![("DevicePolicy".to_owned(), Value::from("strict")), ("DeviceAllow".to_owned(), Value::from(list))])
 }
 
@@ -61,18 +65,31 @@ impl Rule {
     }
 }
 
-/// systemd has no words for a minor number of every major one.
-fn path(rule: &Rule) -> Option<String> {
-    let kind = match rule.kind? {
-        Kind::Block => "block",
-        Kind::Character => "char",
+/// systemd has no words for a minor number of every major one. A whole major one has its name, too, by which alone systemd before 240
+/// knows it.
+fn paths(rule: &Rule, drivers: &str) -> Vec<String> {
+    let (kind, section) = match rule.kind {
+        Some(Kind::Block) => ("block", "Block devices:"),
+        Some(Kind::Character) => ("char", "Character devices:"),
+        None => return Vec::new(),
     };
     match (rule.major, rule.minor) {
-        (Some(major), Some(minor)) => Some(format!("/dev/{kind}/{major}:{minor}")),
-        (Some(major), None) => Some(format!("{kind}-{major}")),
-        (None, None) => Some(format!("{kind}-*")),
-        (None, Some(_)) => None,
+        (Some(major), Some(minor)) => vec![format!("/dev/{kind}/{major}:{minor}")],
+        (Some(major), None) => {
+            let name = driver(drivers, section, major).map(|name| format!("{kind}-{name}"));
+            std::iter::once(format!("{kind}-{major}")).chain(name).collect()
+        }
+        (None, None) => vec![format!("{kind}-*")],
+        (None, Some(_)) => Vec::new(),
     }
+}
+
+/// The name of a major number, as `/proc/devices` has it, if no other has it.
+fn driver<'text>(drivers: &'text str, section: &str, major: i64) -> Option<&'text str> {
+    let lines = drivers.lines().skip_while(|line| *line != section).skip(1).take_while(|line| !line.is_empty());
+    let all: Vec<(&str, &str)> = lines.filter_map(|line| line.trim_start().split_once(' ')).collect();
+    let (_, name) = *all.iter().find(|(number, _)| number.parse() == Ok(major))?;
+    (all.iter().filter(|(_, other)| *other == name).count() == 1).then_some(name)
 }
 
 fn letters(access: u8) -> String {
@@ -90,16 +107,21 @@ mod tests {
 
     use super::*;
 
+    const DRIVERS: &str =
+        "Character devices:\n  1 mem\n136 pts\n137 pts\n195 nvidia\n\nBlock devices:\n  7 loop\n195 sd\n";
+
     const USUAL: &str = "char-* m, /dev/char/1:3 rwm, /dev/char/1:5 rwm, /dev/char/1:7 rwm, /dev/char/1:8 rwm, /dev/char/1:9 rwm, \
                          /dev/char/5:0 rwm, /dev/char/5:2 rwm, char-136 rwm, /dev/char/10:200 rwm, block-* m";
 
-    fn of(rules: serde_json::Value) -> (String, Option<String>) {
+    fn of(rules: &serde_json::Value) -> (String, Option<String>) {
         let spec = json!({ "ociVersion": "1.1.0", "linux": { "resources": { "devices": rules } } });
         let properties = unit_properties(&serde_json::from_value(spec).unwrap()).unwrap();
         let policy = String::try_from(properties[0].1.try_clone().unwrap()).unwrap();
         let list = properties.get(1).map(|(name, list)| {
             assert_eq!(name, "DeviceAllow");
-            let list: Vec<(String, String)> = list.try_clone().unwrap().try_into().unwrap();
+            let mut list: Vec<(String, String)> = list.try_clone().unwrap().try_into().unwrap();
+            // This machine's names.
+            list.retain(|(path, _)| !["char-pts", "block-loop"].contains(&path.as_str()));
             list.iter().map(|(path, access)| format!("{path} {access}")).collect::<Vec<_>>().join(", ")
         });
         (policy, list)
@@ -124,12 +146,26 @@ mod tests {
             (json!([all, rule(false, "c", 195, 0, "rwm")]), ""),
         ] {
             let expected = format!("{beside_usual}{USUAL}");
-            assert_eq!(of(rules.clone()), ("strict".to_owned(), Some(expected)), "{rules}");
+            assert_eq!(of(&rules), ("strict".to_owned(), Some(expected)), "{rules}");
         }
-        assert_eq!(of(json!([none, all])), ("auto".to_owned(), None));
+        assert_eq!(of(&json!([none, all])), ("auto".to_owned(), None));
         // A kind of device without numbers is not everything.
-        let (policy, list) = of(json!([none, rule(true, "c", -1, -1, "rwm")]));
+        let (policy, list) = of(&json!([none, rule(true, "c", -1, -1, "rwm")]));
         assert_eq!(policy, "strict");
         assert!(list.unwrap().starts_with("char-* rwm, "), "the container's own first");
+    }
+
+    #[test]
+    fn a_major_number_has_the_name_that_is_its_own() {
+        let rule = |kind, major| Rule { allow: true, kind: Some(kind), major: Some(major), minor: None, access: ALL };
+        for (kind, major, expected) in [
+            (Kind::Character, 195, &["char-195", "char-nvidia"][..]),
+            (Kind::Block, 195, &["block-195", "block-sd"]),
+            (Kind::Character, 136, &["char-136"]),
+            (Kind::Block, 8, &["block-8"]),
+        ] {
+            assert_eq!(paths(&rule(kind, major), DRIVERS), expected);
+        }
+        assert_eq!(paths(&rule(Kind::Block, 7), ""), ["block-7"]);
     }
 }
