@@ -248,7 +248,7 @@ fn linux(random: &mut Random, host: &Host<'_>, base: Value) -> Value {
     random.maybe(5, &mut linux, "devices", devices);
     linux.insert("resources".to_owned(), resources(random, host));
     random.maybe(4, &mut linux, "seccomp", seccomp);
-    random.maybe(1, &mut linux, "personality", |random| personality(random));
+    random.maybe(1, &mut linux, "personality", personality);
     linux.into()
 }
 
