@@ -1,19 +1,33 @@
 #!/bin/bash
-# run.sh without a virtual machine: systemd is process 1 of namespaces of this machine, on its kernel and at its speed. It finds
-# the controllers that this machine's cgroup v2 has: all of them, or none where they are bound to v1.
-# usage, from run.sh: namespaces.sh DISK PAYLOAD RESULTS FOLDER
+# run.sh without a virtual machine: systemd is process 1 of namespaces of this machine, on its kernel and at its speed. On v2 it finds
+# the controllers that this machine's cgroup v2 has: all of them, or none where they are bound to v1. On v1 it finds the hierarchies that
+# this machine has below /sys/fs/cgroup, a hybrid host's v2 among them.
+# usage, from run.sh: namespaces.sh DISK PAYLOAD RESULTS FOLDER v1|v2
 set -euo pipefail
-disk=$1 payload=$2 results=$3 folder=$4
+disk=$1 payload=$2 results=$3 folder=$4 cgroup=$5
+
+# Point and options of each hierarchy that the guest gets.
+hierarchies() {
+    case $cgroup in
+    v1) awk '$2 ~ "^/sys/fs/cgroup/" && $3 ~ "^cgroup2?$" { print $2, $3, $4 }' /proc/mounts ;;
+    v2) awk '$3 == "cgroup2" { print $2, $3, $4; exit }' /proc/mounts ;;
+    esac
+}
 
 if [ "${EGPU_VM_INSIDE:-}" != yes ]; then
-    hierarchy=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
-    [ -n "$hierarchy" ] || { echo "no cgroup v2 is mounted here" >&2; exit 1; }
-    own=$hierarchy/egpu-vm-$$
-    mkdir "$own"
+    hierarchies >"$folder/hierarchies"
+    [ -s "$folder/hierarchies" ] || { echo "no cgroup $cgroup is mounted here" >&2; exit 1; }
+    name=egpu-vm-$$
+    mapfile -t own < <(awk -v name="$name" '{ print $1 "/" name }' "$folder/hierarchies")
     # Whatever is left in the end is a defect, and shown.
-    trap 'find "$own" -depth -type d -exec rmdir {} +' EXIT
-    EGPU_VM_INSIDE=yes sh -c 'echo $$ >"$0/cgroup.procs" && exec unshare --mount --pid --cgroup --uts --ipc --fork --kill-child "$@"' \
-        "$own" "$0" "$@" || true
+    trap 'find "${own[@]}" -depth -type d -exec rmdir {} +' EXIT
+    mkdir "${own[@]}"
+    for place in "${own[@]}"; do
+        # Nobody may be in a cpuset that has nothing yet.
+        [ ! -e "$place/cpuset.mems" ] || for file in cpuset.cpus cpuset.mems; do cat "${place%/*}/$file" >"$place/$file"; done
+    done
+    EGPU_VM_INSIDE=yes bash -c 'count=$1; shift; for place in "${@:1:count}"; do echo $$ >"$place/cgroup.procs"; done; shift "$count"
+        exec unshare --mount --pid --cgroup --uts --ipc --fork --kill-child "$@"' "$0" "${#own[@]}" "${own[@]}" "$0" "$@" || true
     exit
 fi
 
@@ -28,7 +42,18 @@ for unit in systemd-{udevd,sysctl,udev-trigger,modules-load,remount-fs}.service 
 done
 mount -t proc proc "$root/proc"
 mount -t sysfs sysfs "$root/sys"
-mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
+if [ "$cgroup" = v2 ]; then
+    mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
+else
+    mount -t tmpfs -o mode=755 tmpfs "$root/sys/fs/cgroup"
+    while read -r point kind options; do
+        mkdir "$root$point"
+        # What is beside the names of controllers is the mount's own.
+        options=$(tr , '\n' <<<"$options" | grep -vxE 'rw|ro|relatime|nosuid|nodev|noexec|xattr|nsdelegate|memory_recursiveprot|clone_children|release_agent=.*' | paste -sd, || true)
+        case $options in name=*) options=none,$options ;; esac
+        mount -t "$kind" ${options:+-o "$options"} "$kind" "$root$point"
+    done <"$folder/hierarchies"
+fi
 mount -t tmpfs -o mode=755 tmpfs "$root/run"
 mount -t tmpfs -o mode=755 tmpfs "$root/dev"
 # Containers' layers are overlays, which lie on no other.

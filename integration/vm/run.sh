@@ -4,7 +4,7 @@
 #
 # usage: integration/vm/run.sh [-a kvm|tcg|none] [-s RELEASE] [-c v1|v2] [-b DIR] [-o FILE] [FILTER...]
 #   -a  accelerator: kvm (default); tcg, which emulates: any machine can, several times slower; or none: no virtual machine, but
-#       systemd in namespaces of this one, on its kernel and with the controllers that its own cgroup v2 has (namespaces.sh)
+#       systemd in namespaces of this one, on its kernel and with the controllers that its own cgroups have (namespaces.sh)
 #   -s  Debian release of the guest: bookworm (default; kernel 6.1, systemd 252, containerd 1.6, runc 1.1) or a newer one
 #   -c  cgroup version of the guest: v2 (default), or v1, which systemd has up to release 257
 #   -b  folder of the shim's and egpu's binaries (default: target/release, else target/debug)
@@ -114,7 +114,7 @@ options="root=/dev/vda rw console=ttyS0 panic=-1 quiet"
 [ "$cgroup" = v2 ] || options+=" systemd.unified_cgroup_hierarchy=0 SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1"
 : >"$work/results"
 if [ "$accelerator" = none ]; then
-    integration/vm/namespaces.sh "$vm/$release.disk" "$work/payload" "$work/results" "$work" >"$vm/$release-console.txt" 2>&1 </dev/null
+    integration/vm/namespaces.sh "$vm/$release.disk" "$work/payload" "$work/results" "$work" "$cgroup" >"$vm/$release-console.txt" 2>&1 </dev/null
     cp "$work/results" "$results"
     cat "$results"
     tail -n 1 "$results" | grep -qx "exit status: 0" && exit

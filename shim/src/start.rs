@@ -176,6 +176,7 @@ fn launch(params: &StartParams, socket: &Path, listener: UnixListener) -> Result
     for warning in warnings {
         tracing::warn!("{warning}");
     }
+    adjust_oom_score();
     let mut shim = spawn(params, socket, listener)?;
     let settled = settle(&shim, options.shim_cgroup.as_deref());
     if settled.is_err() {
@@ -237,21 +238,24 @@ impl ReadOnlyProgram {
     }
 }
 
-/// Puts the shim into its cgroup, and makes it a better victim than containerd when memory runs out.
-fn settle(shim: &Child, shim_cgroup: Option<&str>) -> Result<(), StartError> {
-    if let Some(path) = shim_cgroup {
-        join_cgroup(shim.id(), path).map_err(|source| StartError::ShimCgroup { path: path.to_owned(), source })?;
-    }
-    let parent = format!("/proc/{}/oom_score_adj", std::os::unix::process::parent_id());
+/// Makes this process, and so the shim that it starts, a better victim than containerd when memory runs out. It has to be so before the
+/// shim is there: a container whose spec says nothing of its score has what the shim's helper was born with.
+fn adjust_oom_score() {
     let adjust = || -> io::Result<()> {
+        let parent = format!("/proc/{}/oom_score_adj", std::os::unix::process::parent_id());
         let score: i32 = fs::read_to_string(parent)?.trim().parse().map_err(io::Error::other)?;
-        fs::write(format!("/proc/{}/oom_score_adj", shim.id()), (score + 1).min(1000).to_string())
+        fs::write("/proc/self/oom_score_adj", (score + 1).min(1000).to_string())
     };
     if let Err(error) = adjust() {
         // Lowering needs CAP_SYS_RESOURCE, and so does raising what was set with it; it is an optimisation.
         tracing::warn!(%error, "the shim's oom_score_adj could not be set");
     }
-    Ok(())
+}
+
+/// Puts the shim into its cgroup.
+fn settle(shim: &Child, shim_cgroup: Option<&str>) -> Result<(), StartError> {
+    let Some(path) = shim_cgroup else { return Ok(()) };
+    join_cgroup(shim.id(), path).map_err(|source| StartError::ShimCgroup { path: path.to_owned(), source })
 }
 
 /// Moves a process into an existing cgroup: on v2, or on every v1 hierarchy that has it.

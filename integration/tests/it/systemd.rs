@@ -1,6 +1,9 @@
-//! The systemd cgroup driver (`SystemdCgroup = true`), where systemd is process 1 on cgroup v2: scopes as runc has them there.
+//! The systemd cgroup driver (`SystemdCgroup = true`), where systemd is process 1: scopes as runc has them there.
 
-use std::{collections::BTreeMap, process::Command};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Command,
+};
 
 use containerd_shim_protos::cgroups_v2::metrics::Metrics;
 use integration::{
@@ -14,14 +17,12 @@ use serde_json::{Value, json};
 use crate::case::{Case, Skip};
 
 pub(crate) fn cases() -> Vec<Case> {
-    let cases = [
+    let on_both = [
         Case::egpu("systemd::scopes_are_as_runcs", scopes_are_as_runcs),
         Case::egpu("systemd::limits_are_as_runcs", limits_are_as_runcs).needing(controllers),
-        Case::egpu("systemd::an_update_outlives_a_reload", an_update_outlives_a_reload).needing(controllers),
+        Case::egpu("systemd::annotations_are_properties_of_the_scope", annotations_are_properties_of_the_scope),
         Case::egpu("systemd::devices_outlive_update_and_reload", devices_outlive_update_and_reload),
         Case::plain("systemd::an_exec_is_in_the_scope", an_exec_is_in_the_scope),
-        Case::plain("systemd::pause_and_signals", pause_and_signals),
-        Case::plain("systemd::stats", stats).needing(controllers),
         Case::plain("systemd::oom_is_told_and_nothing_stays", oom_is_told_and_nothing_stays).needing(controllers),
         Case::plain("systemd::the_same_id_again_at_once", the_same_id_again_at_once),
         Case::egpu("systemd::a_failed_create_leaves_nothing", a_failed_create_leaves_nothing),
@@ -33,8 +34,24 @@ pub(crate) fn cases() -> Vec<Case> {
             .on_containerd(&["2"])
             .needing(controllers),
     ];
-    let refused = Case::egpu("systemd::is_refused_on_v1", is_refused_on_v1).needing(cgroup_v1);
-    cases.into_iter().map(|case| case.also_needing(systemd_on_v2)).chain([refused]).collect()
+    let on_v2 = [
+        Case::egpu("systemd::an_update_outlives_a_reload", an_update_outlives_a_reload).needing(controllers),
+        Case::egpu("systemd::an_idle_container_outlives_a_reload", an_idle_container_outlives_a_reload)
+            .needing(controllers),
+        Case::egpu("systemd::an_oom_group_outlives_a_reload", an_oom_group_outlives_a_reload)
+            .needing(controllers)
+            .also_needing(systemd_253),
+        Case::plain("systemd::pause_and_signals", pause_and_signals),
+        Case::plain("systemd::stats", stats).needing(controllers),
+    ];
+    let on_v1 = [
+        Case::egpu("systemd::device_rules_are_as_runcs_on_v1", device_rules_are_as_runcs_on_v1),
+        Case::egpu("systemd::an_update_outlives_a_reload_on_v1", an_update_outlives_a_reload_on_v1),
+    ];
+    let on_both = on_both.into_iter().map(|case| case.also_needing(systemd));
+    let on_v2 = on_v2.into_iter().map(|case| case.also_needing(systemd_on_v2));
+    let on_v1 = on_v1.into_iter().map(|case| case.also_needing(systemd_on_v1));
+    on_both.chain(on_v2).chain(on_v1).collect()
 }
 
 fn cri() -> Setup {
@@ -44,22 +61,33 @@ fn cri() -> Setup {
 
 const CONTROLLERS: &str = "/sys/fs/cgroup/cgroup.controllers";
 
+fn systemd_253() -> Skip {
+    let version = systemctl(&["show", "--property", "Version", "--value"]);
+    let number = version.split(|one: char| !one.is_ascii_digit()).next().and_then(|digits| digits.parse::<u32>().ok());
+    number.is_some_and(|number| number >= 253).then_some(()).ok_or_else(|| format!("systemd {version}"))
+}
+
+fn is_v2() -> bool {
+    std::path::Path::new(CONTROLLERS).exists()
+}
+
+fn systemd() -> Skip {
+    let is_first = std::path::Path::new("/run/systemd/system").is_dir();
+    is_first.then_some(()).ok_or_else(|| "systemd is not process 1".to_owned())
+}
+
 fn systemd_on_v2() -> Skip {
-    if !std::path::Path::new("/run/systemd/system").is_dir() {
-        return Err("systemd is not process 1".to_owned());
-    }
-    std::path::Path::new(CONTROLLERS).exists().then_some(()).ok_or_else(|| "no cgroup v2".to_owned())
+    systemd().and_then(|()| is_v2().then_some(()).ok_or_else(|| "no cgroup v2".to_owned()))
+}
+
+fn systemd_on_v1() -> Skip {
+    systemd().and_then(|()| (!is_v2()).then_some(()).ok_or_else(|| "no cgroup v1".to_owned()))
 }
 
 /// systemd in a container of a machine that has v1 finds v2 without controllers.
 fn controllers() -> Skip {
-    let there = std::fs::read_to_string(CONTROLLERS).is_ok_and(|text| text.contains("memory"));
+    let there = !is_v2() || std::fs::read_to_string(CONTROLLERS).is_ok_and(|text| text.contains("memory"));
     there.then_some(()).ok_or_else(|| "no cgroup v2 memory controller".to_owned())
-}
-
-fn cgroup_v1() -> Skip {
-    let there = std::path::Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists();
-    there.then_some(()).ok_or_else(|| "no cgroup v1 memory controller".to_owned())
 }
 
 fn systemctl(arguments: &[&str]) -> String {
@@ -93,13 +121,23 @@ fn in_scope<'node>(node: &'node Node, id: &str) -> ContainerBuilder<'node> {
 
 /// A control file of the container's cgroup.
 fn file(container: &Container<'_>, name: &str) -> String {
-    let path = format!("/sys/fs/cgroup{}/{name}", membership(container.pid()));
+    let hierarchy = if is_v2() { String::new() } else { format!("/{}", name.split('.').next().unwrap_or_default()) };
+    let path = format!("/sys/fs/cgroup{hierarchy}{}/{name}", membership(container.pid()));
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}")).trim().to_owned()
 }
 
+fn lines(text: &str) -> BTreeSet<String> {
+    text.lines().map(str::to_owned).collect()
+}
+
+/// The same in every hierarchy of v1.
 fn membership(pid: u32) -> String {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
-    text.lines().find_map(|line| line.strip_prefix("0::")).unwrap().to_owned()
+    let hierarchies = text.lines().filter(|line| !is_v2() || line.starts_with("0::"));
+    let mut paths: Vec<&str> = hierarchies.filter_map(|line| line.splitn(3, ':').nth(2)).collect();
+    paths.dedup();
+    assert_eq!(paths.len(), 1, "{text}");
+    paths[0].to_owned()
 }
 
 fn limits(spec: &mut Value) {
@@ -111,14 +149,23 @@ fn limits(spec: &mut Value) {
 }
 
 fn scopes_are_as_runcs(node: &Node) {
-    let [ours, runcs] = beside_runc(node, "free", |_| {}, &["cgroup.type", "cgroup.freeze"]);
+    let files: &[&str] = if is_v2() { &["cgroup.type", "cgroup.freeze"] } else { &["freezer.state", "cpuset.cpus"] };
+    let [ours, runcs] = beside_runc(node, "free", |_| {}, files);
     assert_eq!(ours, runcs);
     assert!(ours["ControlGroup"].ends_with("-ID.scope"), "{ours:?}");
     assert_eq!(ours["membership"], ours["ControlGroup"]);
 }
 
 fn limits_are_as_runcs(node: &Node) {
-    const FILES: [&str; 8] = [
+    const V1: [&str; 6] = [
+        "memory.limit_in_bytes",
+        "memory.soft_limit_in_bytes",
+        "cpu.cfs_quota_us",
+        "cpu.shares",
+        "cpuset.cpus",
+        "pids.max",
+    ];
+    const V2: [&str; 8] = [
         "memory.max",
         "memory.low",
         "memory.swap.max",
@@ -128,14 +175,14 @@ fn limits_are_as_runcs(node: &Node) {
         "pids.max",
         "cgroup.controllers",
     ];
-    let [ours, runcs] = beside_runc(node, "limited", limits, &FILES);
+    let [ours, runcs] = beside_runc(node, "limited", limits, if is_v2() { &V2 } else { &V1 });
     assert_eq!(ours, runcs);
-    assert_eq!(ours["MemoryMax"], (64 << 20).to_string());
+    assert_eq!(ours[if is_v2() { "MemoryMax" } else { "MemoryLimit" }], (64 << 20).to_string());
 }
 
 /// What systemd and the control files hold of the same container on egpu and on runc, but for its id.
 fn beside_runc(node: &Node, kind: &str, edit: fn(&mut Value), files: &[&str]) -> [BTreeMap<String, String>; 2] {
-    const PROPERTIES: [&str; 16] = [
+    const PROPERTIES: [&str; 18] = [
         "Slice",
         "Delegate",
         "ActiveState",
@@ -145,6 +192,8 @@ fn beside_runc(node: &Node, kind: &str, edit: fn(&mut Value), files: &[&str]) ->
         "IOAccounting",
         "TasksAccounting",
         "MemoryMax",
+        "MemoryLimit",
+        "CPUShares",
         "MemoryLow",
         "CPUQuotaPerSecUSec",
         "CPUQuotaPeriodUSec",
@@ -206,9 +255,13 @@ fn devices_outlive_update_and_reload(node: &Node) {
         let rules = spec["linux"]["resources"]["devices"].as_array_mut().unwrap();
         rules.push(json!({ "allow": true, "type": "c", "major": 1, "minor": 11, "access": "rwm" }));
     };
-    let container = in_scope(node, "a").edit(allowed).start().unwrap();
+    let container = in_scope(node, "a").env("EGPU_MEMORY", "1GiB").edit(allowed).start().unwrap();
     container.read("mknod /run/kmsg c 1 11 && mknod /run/tty0 c 4 0");
+    // The granted card's among them; those of v2 are in a program.
+    let rules = || if is_v2() { BTreeSet::new() } else { lines(&file(&container, "devices.list")) };
+    let before = rules();
     let check = |when: &str| {
+        assert_eq!(rules(), before, "{when}");
         let (status, output) = container.sh("echo egpu >/run/kmsg");
         assert_eq!(status, 0, "{when}: {}", output.stderr());
         let (status, output) = container.sh(": </run/tty0");
@@ -323,7 +376,8 @@ fn a_grant_lasts_as_long_as_the_scope(node: &Node) {
     let grant = |id: &str| in_scope(node, id).env("EGPU_MEMORY", "32GiB").env("EGPU_DEVICES", "0");
     let container = grant("first").start().unwrap();
     assert!(container.read("ls /dev").lines().any(|name| name.starts_with("nvidia")), "the card's node");
-    let scope = format!("/sys/fs/cgroup/system.slice/{}", node.scope("first"));
+    let hierarchy = if is_v2() { "" } else { "/memory" };
+    let scope = format!("/sys/fs/cgroup{hierarchy}/system.slice/{}", node.scope("first"));
     let shim = node.shim();
     node.stop_containerd(Signal::SIGKILL);
     shim.kill();
@@ -355,7 +409,92 @@ fn pods_are_in_their_slices(node: &Node) {
     systemctl(&["stop", &slice]);
 }
 
-fn is_refused_on_v1(node: &Node) {
-    let message = in_scope(node, "a").start().expect_err("systemd's driver on v1").message().to_owned();
-    assert!(message.contains("SystemdCgroup is supported on cgroup v2 only"), "{message}");
+fn annotations_are_properties_of_the_scope(node: &Node) {
+    let annotated = |id: &str, value: &'static str| {
+        in_scope(node, id).edit(move |spec| spec["annotations"]["org.systemd.property.TimeoutStopSec"] = json!(value))
+    };
+    let container = annotated("a", "uint32 77").start().unwrap();
+    assert_eq!(property(&node.scope("a"), "TimeoutStopUSec"), "1min 17s");
+    container.end();
+    wait_until_gone(&node.scope("a"));
+    let message = annotated("b", "soon").start().expect_err("no value").message().to_owned();
+    assert!(message.contains("org.systemd.property.TimeoutStopSec"), "{message}");
+    wait_until_gone(&node.scope("b"));
+}
+
+fn an_idle_container_outlives_a_reload(node: &Node) {
+    let idle = |spec: &mut Value| spec["linux"]["resources"]["cpu"] = json!({ "idle": 1 });
+    let container = in_scope(node, "a").edit(idle).start().unwrap();
+    assert_eq!(property(&node.scope("a"), "CPUWeight"), "idle");
+    systemctl(&["daemon-reload"]);
+    systemctl(&["set-property", "--runtime", &node.scope("a"), "CPUQuota=50%"]);
+    assert_eq!(file(&container, "cpu.idle"), "1");
+    container.end();
+    wait_until_gone(&node.scope("a"));
+}
+
+/// As kubelet asks for on v2.
+fn an_oom_group_outlives_a_reload(node: &Node) {
+    let group = |spec: &mut Value| spec["linux"]["resources"]["unified"] = json!({ "memory.oom.group": "1" });
+    let container = in_scope(node, "a").edit(group).start().unwrap();
+    assert_eq!(property(&node.scope("a"), "OOMPolicy"), "kill");
+    container.update(&json!({ "memory": { "limit": 128 << 20 } })).unwrap();
+    systemctl(&["daemon-reload"]);
+    assert_eq!(file(&container, "memory.oom.group"), "1");
+    container.end();
+    wait_until_gone(&node.scope("a"));
+}
+
+/// What systemd would write with a reload, of a container with and without all devices.
+fn device_rules_are_as_runcs_on_v1(node: &Node) {
+    let some = json!([
+        { "allow": false, "access": "rwm" },
+        { "allow": true, "type": "c", "major": 1, "minor": 11, "access": "r" },
+        { "allow": true, "type": "b", "major": 7, "access": "rw" },
+    ]);
+    for (name, rules) in [("some", some), ("all", json!([{ "allow": true, "access": "rwm" }]))] {
+        let [ours, runcs] = [integration::EGPU_RUNTIME, "io.containerd.runc.v2"].map(|runtime| {
+            let id = format!("{name}-{}", runtime.contains("egpu"));
+            let rules = rules.clone();
+            let builder = in_scope(node, &id).edit(move |spec| spec["linux"]["resources"]["devices"] = rules);
+            let container = builder.runtime(runtime).start().unwrap();
+            let told = systemctl(&["show", "--property", "DevicePolicy,DeviceAllow", &node.scope(&id)]);
+            // runc before 1.2 calls them by their names in /proc/devices, egpu by both.
+            let told = told.replace("block-loop", "block-7").replace("char-pts", "char-136");
+            let list = file(&container, "devices.list");
+            container.end();
+            wait_until_gone(&node.scope(&id));
+            [told, list].map(|text| lines(&text))
+        });
+        assert_eq!(ours, runcs, "{name}");
+    }
+}
+
+fn an_update_outlives_a_reload_on_v1(node: &Node) {
+    let container = in_scope(node, "a").edit(limits).start().unwrap();
+    let wider = json!({
+        "memory": { "limit": 128 << 20, "swap": 192 << 20 },
+        "cpu": { "quota": 66_667, "period": 100_000, "shares": 512 },
+        "pids": { "limit": 60 },
+    });
+    container.update(&wider).unwrap();
+    let unit = node.scope("a");
+    let check = |when: &str, quota: &[&str]| {
+        let memory = (128_u64 << 20).to_string();
+        assert_eq!(property(&unit, "MemoryLimit"), memory, "{when}");
+        assert_eq!(property(&unit, "TasksMax"), "60", "{when}");
+        assert_eq!(property(&unit, "CPUShares"), "512", "{when}");
+        assert_eq!(property(&unit, "CPUQuotaPerSecUSec"), "670ms", "{when}");
+        assert_eq!(file(&container, "memory.limit_in_bytes"), memory, "{when}");
+        assert_eq!(file(&container, "pids.max"), "60", "{when}");
+        assert_eq!(file(&container, "cpu.shares"), "512", "{when}");
+        let now = file(&container, "cpu.cfs_quota_us");
+        assert!(quota.contains(&now.as_str()), "{when}: {now}");
+    };
+    check("at once", &["66667"]);
+    systemctl(&["daemon-reload"]);
+    // systemd may write what it holds again.
+    check("after a reload", &["66667", "67000"]);
+    container.end();
+    wait_until_gone(&unit);
 }

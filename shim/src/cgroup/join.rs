@@ -24,7 +24,7 @@ impl Cgroup {
     /// Makes the directories that are missing, and hands the controllers down to them.
     pub(crate) fn make(&self) -> Result<(), CgroupError> {
         match &self.layout {
-            Layout::V1 { hierarchies } => hierarchies.iter().try_for_each(|hierarchy| {
+            Layout::V1 { hierarchies, .. } => hierarchies.iter().try_for_each(|hierarchy| {
                 make_directories(&hierarchy.directory)?;
                 if hierarchy.controllers.iter().any(|name| name == "cpuset") {
                     inherit(&hierarchy.directory, "cpuset.cpus")?;
@@ -40,13 +40,23 @@ impl Cgroup {
     /// nothing to do on v2, a hybrid host's included: see [`Cgroup::birthplace`].
     pub(crate) fn enter(&self) -> Result<(), CgroupError> {
         match &self.layout {
-            Layout::V1 { hierarchies } => {
+            Layout::V1 { hierarchies, .. } => {
                 hierarchies.iter().filter(|one| !one.is_unified()).try_for_each(|hierarchy| {
                     // Not cgroup.procs: that is for whole processes, whose threads it has to keep from coming and going.
                     files::write(&hierarchy.directory.join("tasks"), "0")
                 })
             }
             Layout::V2 { .. } => Ok(()),
+        }
+    }
+
+    /// The same for a process that systemd has put into the container's scope: it knows some hierarchies only, and of a hybrid
+    /// host's v2 not always.
+    pub(crate) fn enter_beyond_systemd(&self) -> Result<(), CgroupError> {
+        self.enter()?;
+        match self.unified().filter(|_| self.is_v1()) {
+            Some(unified) => files::write(&unified.join("cgroup.procs"), "0"),
+            None => Ok(()),
         }
     }
 

@@ -49,7 +49,7 @@ impl Host {
 pub struct CgroupsPath {
     /// `linux.cgroupsPath`, or libcontainer's default for a spec without one.
     given: PathBuf,
-    /// Created through systemd: `given` is `slice:prefix:name`. Ignored on v1, and for an absolute path, as there.
+    /// Created through systemd: `given` is `slice:prefix:name`. Ignored for an absolute path.
     systemd: bool,
 }
 
@@ -72,11 +72,6 @@ impl CgroupsPath {
             return Err(bad("with the systemd driver it must read slice:prefix:name, and name a scope"));
         }
         Ok(Self { given, systemd })
-    }
-
-    /// What the container's path on a v1 hierarchy ends in.
-    fn on_v1(&self) -> PathBuf {
-        relative(&self.given)
     }
 
     /// What its path on v2 ends in. A slice of the systemd driver is left out: the service manager may itself run
@@ -137,7 +132,7 @@ impl Cgroup {
             });
         }
 
-        let expected = path.on_v1();
+        let expected = path.below_root();
         let hierarchies: Vec<Hierarchy> = found
             .iter()
             .filter(|membership| Path::new(membership.path).ends_with(&expected))
@@ -157,7 +152,7 @@ impl Cgroup {
         if hierarchies.iter().all(Hierarchy::is_unified) {
             return Err(not_in_container(expected));
         }
-        Ok(Self { layout: Layout::V1 { hierarchies } })
+        Ok(Self { layout: Layout::V1 { hierarchies, systemd_unit: path.systemd_unit() } })
     }
 
     /// Where the container's cgroup will be, or was: what `delete` uses after a crash that left nothing else. The
@@ -175,10 +170,10 @@ impl Cgroup {
             .chain(&mounts.v2)
             .map(|mount| Hierarchy {
                 controllers: mount.controllers.clone(),
-                directory: host.rooted(&join_below(&mount.point, &path.on_v1())),
+                directory: host.rooted(&join_below(&mount.point, &path.below_root())),
             })
             .collect();
-        Ok(Self { layout: Layout::V1 { hierarchies } })
+        Ok(Self { layout: Layout::V1 { hierarchies, systemd_unit: path.systemd_unit() } })
     }
 }
 
@@ -353,6 +348,22 @@ mod tests {
     }
 
     #[test]
+    fn scopes_of_v1_lie_in_their_slices_of_every_hierarchy() {
+        let scope = "kubepods.slice/kubepods-pod1.slice/cri-containerd-c1.scope";
+        let lines = ["9:name=systemd", "8:memory", "0:"].map(|line| format!("{line}:/{scope}\n")).concat();
+        let (root, host) =
+            host(HYBRID, &format!("{lines}7:pids:/docker/outer/{scope}\n1:cpu,cpuacct:/system.slice/x\n"));
+        let path = path("kubepods-pod1.slice:cri-containerd:c1", true);
+        let cgroup = Cgroup::of_process(&host, 77, &path).unwrap();
+        let own = ["systemd", "memory", "unified", "pids"].map(|name| format!("sys/fs/cgroup/{name}/{scope}"));
+        assert_eq!(below(&root, &cgroup), own);
+        assert_eq!(cgroup.systemd_unit(), Some("cri-containerd-c1.scope"));
+        let kept = serde_json::to_string(&cgroup).unwrap();
+        assert_eq!(serde_json::from_str::<Cgroup>(&kept).unwrap(), cgroup);
+        assert_eq!(Cgroup::intended(&host, &path).unwrap().directories().count(), 5);
+    }
+
+    #[test]
     fn intended_paths_are_those_of_libcontainer() {
         let rows = [
             (UNIFIED, Some("/a/b"), false, "sys/fs/cgroup/a/b"),
@@ -365,7 +376,7 @@ mod tests {
             (UNIFIED, Some(":p:n"), true, "sys/fs/cgroup/system.slice/p-n.scope"),
             (UNIFIED, Some("-.slice:p:n"), true, "sys/fs/cgroup/p-n.scope"),
             (HYBRID, Some("/a/b"), false, "sys/fs/cgroup/cpu,cpuacct/a/b"),
-            (HYBRID, Some("s.slice:p:n"), true, "sys/fs/cgroup/cpu,cpuacct/s.slice:p:n"),
+            (HYBRID, Some("s.slice:p:n"), true, "sys/fs/cgroup/cpu,cpuacct/s.slice/p-n.scope"),
         ];
         for (mountinfo, given, systemd, expected) in rows {
             let (root, host) = host(mountinfo, "");

@@ -10,6 +10,7 @@
 //! Only directories whose path ends in the container's own cgroups path are ever
 //! taken, so nothing here can kill or remove what belongs to somebody else.
 
+mod annotations;
 mod error;
 mod files;
 mod freeze;
@@ -30,16 +31,17 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::{
+    annotations::{AnnotationError, Property, properties as annotated_properties},
+    join::takes_no_process,
+    scope::{Scope, ScopeError},
+};
 pub use self::{
     error::{CgroupError, LocateError},
     locate::{CgroupsPath, Host},
     oom::{OomEvent, OomWatch},
     scope::SystemdError,
     update::UpdateError,
-};
-pub(crate) use self::{
-    join::takes_no_process,
-    scope::{Scope, ScopeError},
 };
 
 /// A container's cgroup directories. Serializable: it is kept in the bundle, so that `delete` finds them after the
@@ -60,13 +62,16 @@ enum Layout {
     V1 {
         /// Never empty.
         hierarchies: Vec<Hierarchy>,
+        /// The scope, when systemd made the cgroup: its limits have to be changed there too.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        systemd_unit: Option<String>,
     },
     /// One directory.
     #[serde(rename = "2")]
     V2 {
         /// Absolute.
         directory: PathBuf,
-        /// The scope, when systemd made the cgroup: its limits have to be changed there too.
+        /// As on v1.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         systemd_unit: Option<String>,
     },
@@ -86,7 +91,7 @@ impl Cgroup {
     /// Every directory, absolute: one on v2, one per hierarchy on v1.
     pub fn directories(&self) -> impl Iterator<Item = &Path> {
         let (v1, v2) = match &self.layout {
-            Layout::V1 { hierarchies } => (hierarchies.as_slice(), None),
+            Layout::V1 { hierarchies, .. } => (hierarchies.as_slice(), None),
             Layout::V2 { directory, .. } => (&[][..], Some(directory.as_path())),
         };
         v1.iter().map(|hierarchy| hierarchy.directory.as_path()).chain(v2)
@@ -96,7 +101,7 @@ impl Cgroup {
     /// the cgroup was [intended](Cgroup::intended) by.
     pub(crate) fn v1_mounts(&self, path: &CgroupsPath) -> impl Iterator<Item = (&str, &Path)> {
         let hierarchies = match &self.layout {
-            Layout::V1 { hierarchies } => hierarchies.as_slice(),
+            Layout::V1 { hierarchies, .. } => hierarchies.as_slice(),
             Layout::V2 { .. } => &[],
         };
         let depth = path.below_root().components().count();
@@ -109,9 +114,13 @@ impl Cgroup {
     /// The scope that holds the container, when systemd makes its cgroup.
     pub fn systemd_unit(&self) -> Option<&str> {
         match &self.layout {
-            Layout::V1 { .. } => None,
-            Layout::V2 { systemd_unit, .. } => systemd_unit.as_deref(),
+            Layout::V1 { systemd_unit, .. } | Layout::V2 { systemd_unit, .. } => systemd_unit.as_deref(),
         }
+    }
+
+    /// True where each controller has a hierarchy of its own.
+    pub(crate) fn is_v1(&self) -> bool {
+        matches!(self.layout, Layout::V1 { .. })
     }
 
     /// True when nothing of the cgroup is left on the file system.
@@ -122,7 +131,7 @@ impl Cgroup {
     /// The directory of v2, a hybrid host's included.
     fn unified(&self) -> Option<&Path> {
         match &self.layout {
-            Layout::V1 { hierarchies } => {
+            Layout::V1 { hierarchies, .. } => {
                 hierarchies.iter().find(|hierarchy| hierarchy.is_unified()).map(|unified| unified.directory.as_path())
             }
             Layout::V2 { directory, .. } => Some(directory),
@@ -132,7 +141,7 @@ impl Cgroup {
     /// The directory of a v1 controller, if the container has one there.
     fn v1_controller(&self, name: &str) -> Option<&Path> {
         match &self.layout {
-            Layout::V1 { hierarchies } => hierarchies
+            Layout::V1 { hierarchies, .. } => hierarchies
                 .iter()
                 .find(|hierarchy| hierarchy.controllers.iter().any(|controller| controller == name))
                 .map(|hierarchy| hierarchy.directory.as_path()),

@@ -15,7 +15,7 @@ use zbus::{
     zvariant::{DynamicType, OwnedObjectPath, Value},
 };
 
-use super::{Cgroup, CgroupError, UpdateError};
+use super::{Cgroup, CgroupError, Property, UpdateError};
 
 /// What systemd may take to answer, and to make a scope: what runc waits.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -93,18 +93,20 @@ pub(crate) struct Scope {
 
 impl Scope {
     /// Has systemd make the scope around process `pid`, the only one in it, and tells it the limits. `cgroup` is the scope's; its
-    /// files are the caller's to write: systemd has not all of them. Blocks; starts no thread, so that the caller may go on to
-    /// unshare a user namespace.
+    /// files are the caller's to write: systemd has not all of them. `given` are properties beside its own. Blocks; starts no
+    /// thread, so that the caller may go on to unshare a user namespace.
     pub(crate) fn start(
         &self,
         id: &str,
         pid: u32,
         cgroup: &Cgroup,
         resources: Option<&LinuxResources>,
+        given: &[Property],
     ) -> Result<(), ScopeError> {
         let runtime = runtime().map_err(ScopeError::Runtime)?;
         runtime.block_on(async {
-            within_limit(TIMEOUT, self.start_unit(id, pid, cgroup)).await.map_err(|source| self.failed(source))?;
+            let started = within_limit(TIMEOUT, self.start_unit(id, pid, cgroup, resources, given)).await;
+            started.map_err(|source| self.failed(source))?;
             // systemd hands down only the controllers of which it knows.
             cgroup.make()?;
             Ok(cgroup.tell_systemd(resources).await?)
@@ -129,13 +131,26 @@ impl Scope {
         ScopeError::Systemd { unit: self.unit.clone(), source }
     }
 
-    async fn start_unit(&self, id: &str, pid: u32, cgroup: &Cgroup) -> Result<(), SystemdError> {
+    async fn start_unit(
+        &self,
+        id: &str,
+        pid: u32,
+        cgroup: &Cgroup,
+        resources: Option<&LinuxResources>,
+        given: &[Property],
+    ) -> Result<(), SystemdError> {
         let bus = Connection::system().await?;
+        let version = version(&bus).await?;
+        let mut own = self.properties(id, pid, cgroup.is_v1(), version);
+        own.extend(oom_policy(resources, version).map(|policy| ("OOMPolicy", Value::from(policy))));
+        // Of equal names the last counts.
+        let given = given.iter().map(|(name, value)| (name.as_str(), value));
+        let properties: Vec<_> = own.iter().map(|(name, value)| (*name, value)).chain(given).collect();
         let mut jobs = Jobs::of(&bus).await?;
         let mut wait = FIRST_WAIT;
         let no_others: [(&str, Vec<(&str, Value<'_>)>); 0] = [];
         for _ in 0..TRIES {
-            let request = (self.unit.as_str(), "replace", self.properties(id, pid), &no_others[..]);
+            let request = (self.unit.as_str(), "replace", &properties, &no_others[..]);
             match call(&bus, "StartTransientUnit", &request).await {
                 Ok(reply) => return jobs.wait_for(&reply).await,
                 Err(error) if is(&error, "org.freedesktop.systemd1.UnitExists") => {}
@@ -157,9 +172,7 @@ impl Scope {
             Err(error) if is(&error, NO_SUCH_UNIT) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let question = ("org.freedesktop.systemd1.Scope", "Slice");
-        let reply =
-            bus.call_method(Some(NAME), &path, Some("org.freedesktop.DBus.Properties"), "Get", &question).await?;
+        let reply = get(bus, path.as_str(), ("org.freedesktop.systemd1.Scope", "Slice")).await?;
         if reply.body().deserialize::<Value<'_>>()? != Value::from(self.slice.as_str()) {
             return Ok(());
         }
@@ -177,22 +190,49 @@ impl Scope {
     /// Those of runc, and that a unit that has failed (its processes killed for want of memory, say) is forgotten without being
     /// asked for.
     ///
-    /// No device policy: the filter is egpu's own. A second one of systemd's would have to name each granted node too, and would
+    /// No device policy on v2: the filter is egpu's own. A second one of systemd's would have to name each granted node too, and would
     /// take it away where it names it by a path that is missing.
-    fn properties(&self, id: &str, pid: u32) -> Vec<(&'static str, Value<'_>)> {
-        vec![
+    fn properties(&self, id: &str, pid: u32, v1: bool, version: u32) -> Vec<(&str, Value<'_>)> {
+        let mut properties = vec![
             ("Description", Value::from(format!("egpu container {id}"))),
             ("Slice", Value::from(self.slice.as_str())),
             ("Delegate", Value::from(true)),
             ("DefaultDependencies", Value::from(false)),
-            ("CollectMode", Value::from("inactive-or-failed")),
             ("CPUAccounting", Value::from(true)),
             ("MemoryAccounting", Value::from(true)),
-            ("IOAccounting", Value::from(true)),
+            (if v1 { "BlockIOAccounting" } else { "IOAccounting" }, Value::from(true)),
             ("TasksAccounting", Value::from(true)),
             ("PIDs", Value::from(vec![pid])),
-        ]
+        ];
+        if version >= 236 {
+            properties.push(("CollectMode", Value::from("inactive-or-failed")));
+        }
+        properties
     }
+}
+
+/// The spec's `memory.oom.group`, which systemd else writes back with every change of a memory limit, and knows at the start alone.
+fn oom_policy(resources: Option<&LinuxResources>, version: u32) -> Option<&'static str> {
+    let asked = resources?.unified().as_ref()?.get("memory.oom.group")?;
+    match asked.trim() {
+        "0" if version >= 253 => Some("continue"),
+        "1" if version >= 253 => Some("kill"),
+        _ => None,
+    }
+}
+
+/// systemd's version: of `252.38-1~deb12u1`, 252. 0 if it does not say.
+async fn version(bus: &Connection) -> Result<u32, SystemdError> {
+    let reply = get(bus, PATH, (MANAGER, "Version")).await?;
+    let body = reply.body();
+    let text: Value<'_> = body.deserialize()?;
+    Ok(if let Value::Str(text) = text { leading_number(&text) } else { 0 })
+}
+
+fn leading_number(text: &str) -> u32 {
+    let text = text.trim_start_matches('v');
+    let end = text.find(|one: char| !one.is_ascii_digit()).unwrap_or(text.len());
+    text.get(..end).and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
 /// The ends of systemd's jobs, from now on.
@@ -230,14 +270,26 @@ fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-/// Sets properties of `unit` until the next boot.
-pub(super) async fn set_properties(unit: &str, properties: Vec<(&str, Value<'_>)>) -> Result<(), SystemdError> {
+/// Sets properties of `unit` until the next boot: those that systemd of this version is to be told. True if there were some.
+pub(super) async fn set_properties(
+    unit: &str,
+    of_version: impl Fn(u32) -> Vec<(&'static str, Value<'static>)>,
+) -> Result<bool, SystemdError> {
     within_limit(TIMEOUT, async {
         let bus = Connection::system().await?;
+        let properties = of_version(version(&bus).await?);
+        if properties.is_empty() {
+            return Ok(false);
+        }
         call(&bus, "SetUnitProperties", &(unit, true, properties)).await?;
-        Ok(())
+        Ok(true)
     })
     .await
+}
+
+/// A property: its interface, its name.
+async fn get(bus: &Connection, path: &str, property: (&str, &str)) -> Result<Message, zbus::Error> {
+    bus.call_method(Some(NAME), path, Some("org.freedesktop.DBus.Properties"), "Get", &property).await
 }
 
 async fn call(
@@ -257,4 +309,43 @@ async fn within_limit<T>(
     work: impl Future<Output = Result<T, SystemdError>>,
 ) -> Result<T, SystemdError> {
     tokio::time::timeout(limit, work).await.unwrap_or(Err(SystemdError::Timeout { seconds: limit.as_secs() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scope_is_told_what_this_version_knows() {
+        let scope = Scope { slice: "system.slice".to_owned(), unit: "a.scope".to_owned() };
+        let names =
+            |v1, version| scope.properties("a", 1, v1, version).into_iter().map(|(name, _)| name.to_owned()).collect();
+        let (old, new): (Vec<String>, Vec<String>) = (names(true, 219), names(false, 252));
+        assert!(old.iter().any(|name| name == "BlockIOAccounting") && !old.iter().any(|name| name == "IOAccounting"));
+        assert!(new.iter().any(|name| name == "IOAccounting") && !new.iter().any(|name| name == "BlockIOAccounting"));
+        assert_eq!([old, new].map(|names| names.iter().any(|name| name == "CollectMode")), [false, true]);
+    }
+
+    #[test]
+    fn an_oom_group_is_a_policy_of_the_scope() {
+        let resources = |group: &str| -> LinuxResources {
+            serde_json::from_value(serde_json::json!({ "unified": { "memory.oom.group": group } })).unwrap()
+        };
+        for (group, version, policy) in
+            [("1", 253, Some("kill")), ("0", 253, Some("continue")), ("1", 252, None), ("2", 253, None)]
+        {
+            assert_eq!(oom_policy(Some(&resources(group)), version), policy, "{group} {version}");
+        }
+        assert_eq!(oom_policy(Some(&LinuxResources::default()), 257), None);
+        assert_eq!(oom_policy(None, 257), None);
+    }
+
+    #[test]
+    fn a_version_begins_with_its_number() {
+        let rows =
+            [("252.38-1~deb12u1", 252), ("v245.4-1.fc32", 245), ("219", 219), ("257~rc1", 257), ("", 0), ("x", 0)];
+        for (text, version) in rows {
+            assert_eq!(leading_number(text), version, "{text}");
+        }
+    }
 }

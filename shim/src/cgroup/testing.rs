@@ -40,7 +40,7 @@ pub(super) fn v1(hierarchies: &[(&[&str], &Path)]) -> Cgroup {
             directory: (*directory).to_owned(),
         })
         .collect();
-    Cgroup { layout: Layout::V1 { hierarchies } }
+    Cgroup { layout: Layout::V1 { hierarchies, systemd_unit: None } }
 }
 
 pub(super) fn v2(directory: &Path) -> Cgroup {
@@ -72,6 +72,7 @@ impl RealCgroup {
                 .into_iter()
                 .map(|(name, directory)| Hierarchy { controllers: vec![name], directory })
                 .collect(),
+            systemd_unit: None,
         };
         Some(Self { cgroup: Cgroup { layout }, children: Vec::new() })
     }
@@ -93,7 +94,7 @@ impl RealCgroup {
     /// On the host's v1 hierarchies of these controllers, and on its unified one.
     pub(super) fn hybrid(test: &str, controllers: &[&str]) -> Option<Self> {
         let (mut real, mut unified) = (Self::v1(test, controllers)?, Self::v2(test)?);
-        if let (Layout::V1 { hierarchies }, Layout::V2 { directory, .. }) =
+        if let (Layout::V1 { hierarchies, .. }, Layout::V2 { directory, .. }) =
             (&mut real.cgroup.layout, &mut unified.cgroup.layout)
         {
             // Whose end it is from now on.

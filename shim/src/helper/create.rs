@@ -1,5 +1,6 @@
 //! `Create`: from the bundle to an init that waits for its start.
 
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -36,7 +37,7 @@ use super::state::{Settings, StateDir, StateError, write_atomically};
 use super::stdio::{Stdio, StdioError};
 use super::worker::chain;
 use super::working_directory;
-use crate::cgroup::{Cgroup, CgroupError, CgroupsPath, Host, LocateError};
+use crate::cgroup::{AnnotationError, Cgroup, CgroupError, CgroupsPath, Host, LocateError, annotated_properties};
 
 /// Why a container could not be created. Everything that was done has been undone.
 #[derive(Debug, thiserror::Error)]
@@ -100,6 +101,9 @@ pub(crate) enum CreateError {
     /// Its limits.
     #[error("cannot set the container's limits: {0}")]
     Limits(String),
+    /// A property of the container's scope.
+    #[error(transparent)]
+    Annotation(#[from] AnnotationError),
     /// Somebody else lives there; deleting this container would end them.
     #[error(
         "the cgroup of container {id:?} is in use by process {pid}; end it, or give the container another cgroupsPath"
@@ -137,9 +141,12 @@ pub(crate) enum CreateError {
 impl CreateError {
     pub(crate) fn kind(&self) -> FailureKind {
         match self {
-            Self::Spec { .. } | Self::Refused(_) | Self::Invalid(_) | Self::Missing(_) | Self::UserNamespace(_) => {
-                FailureKind::Invalid
-            }
+            Self::Spec { .. }
+            | Self::Refused(_)
+            | Self::Invalid(_)
+            | Self::Missing(_)
+            | Self::Annotation(_)
+            | Self::UserNamespace(_) => FailureKind::Invalid,
             Self::State(StateError::Id(_)) => FailureKind::Invalid,
             Self::State(StateError::Exists(_)) | Self::CgroupInUse { .. } => FailureKind::FailedPrecondition,
             _ => FailureKind::Internal,
@@ -220,7 +227,7 @@ fn run(
     reply: &OwnedFd,
 ) -> Result<Created, CreateError> {
     let host = HostFacts::read();
-    rules::spec(&mut json, create.systemd_cgroup, host)?;
+    let mut warnings = rules::spec(&mut json, host)?;
     // What is injected brings a copy of its own.
     if create.fence && create.injection.is_none() {
         proc_driver::hide(&mut json);
@@ -275,7 +282,8 @@ fn run(
     state.save(&Settings { init: Some(process), ..settings })?;
     container.set_status(ContainerStatus::Created).set_creator(nix::unistd::geteuid().as_raw());
     container.set_pid(init.pid.as_raw()).save().map_err(CreateError::Keep)?;
-    Ok(Created { init, warnings: notes.warnings })
+    warnings.extend(notes.warnings);
+    Ok(Created { init, warnings })
 }
 
 /// Validates, makes the root path absolute, and takes out the hooks that init must not run itself.
@@ -329,7 +337,11 @@ fn make_place<'a>(
     let manager = |config| create_cgroup_manager(config).map_err(|e| CreateError::Limits(chain(&e)));
     if let Some(scope) = path.scope() {
         let config = CgroupConfig { cgroup_path: path.below_root(), systemd_cgroup: false, ..config.clone() };
-        return Ok((Place::Systemd { scope, cgroup, manager: manager(config)? }, vec![]));
+        let mut properties = annotated_properties(spec.annotations().as_ref().unwrap_or(&HashMap::new()))?;
+        if cgroup.is_v1() {
+            properties.extend(device_filter::unit_properties(spec)?);
+        }
+        return Ok((Place::Systemd { scope, properties, cgroup, manager: manager(config)? }, vec![]));
     }
     cgroup.make()?;
     let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());

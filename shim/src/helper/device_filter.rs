@@ -7,6 +7,8 @@
 //! (/dev/null and its like, mknod). For each kind of access that a call asks for, the last rule that speaks of this device
 //! and this access decides.
 
+mod unit;
+
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -15,6 +17,7 @@ use std::path::PathBuf;
 
 use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType, Spec};
 
+pub(crate) use self::unit::unit_properties;
 use super::launch::Launched;
 use crate::cgroup::{Cgroup, CgroupsPath, Host, LocateError};
 use crate::sys::bpf;

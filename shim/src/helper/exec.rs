@@ -183,7 +183,7 @@ fn open(exec: &Exec) -> Result<Target, ExecError> {
     let text = std::fs::read(&path).map_err(|source| ExecError::Read { path: path.clone(), source })?;
     let parse = |source| ExecError::Spec { what: path.display().to_string(), source };
     let mut json: Value = serde_json::from_slice(&text).map_err(parse)?;
-    rules::spec(&mut json, container.systemd(), HostFacts::read())?;
+    rules::spec(&mut json, HostFacts::read())?;
     // Only its OOM score, user and capabilities are of interest; what create repaired needs the same repair here.
     if let Some(process) = json.get_mut("process") {
         rules::process(process, HostFacts::read())?;

@@ -19,7 +19,7 @@ use nix_of_libcontainer::unistd::{Gid, Pid, Uid};
 use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType, LinuxResources, Process};
 
 use super::worker::chain;
-use crate::cgroup::{Cgroup, CgroupError, Scope, ScopeError};
+use crate::cgroup::{Cgroup, CgroupError, Property, Scope, ScopeError};
 use crate::sys::{self, Forked};
 
 /// How a process gets into its container's cgroup.
@@ -27,7 +27,7 @@ pub(crate) enum Place<'a> {
     /// By itself, on v1; it is born there on v2, a hybrid host's included.
     Own(&'a Cgroup),
     /// In a scope that systemd makes around it; the limits come after.
-    Systemd { scope: Scope, cgroup: &'a Cgroup, manager: AnyCgroupManager },
+    Systemd { scope: Scope, properties: Vec<Property>, cgroup: &'a Cgroup, manager: AnyCgroupManager },
 }
 
 /// Why there is no init.
@@ -129,12 +129,15 @@ fn set_affinity(
 fn join(place: &Place<'_>, resources: Option<&LinuxResources>, args: &ContainerArgs) -> Result<(), IntermediateError> {
     match place {
         Place::Own(cgroup) => Ok(cgroup.enter()?),
-        Place::Systemd { scope, cgroup, manager } => {
+        Place::Systemd { scope, properties, cgroup, manager } => {
             let id = args.container.as_ref().map_or("", |container| container.id());
             // The systemd driver is asked for inits alone: an exec is born in the scope.
-            scope.start(id, std::process::id(), cgroup, resources)?;
-            let set = resources.map_or(Ok(()), |resources| limit(manager, resources));
-            set.map_err(|e| IntermediateError::Limits(chain(&e)))?;
+            scope.start(id, std::process::id(), cgroup, resources, properties)?;
+            cgroup.enter_beyond_systemd()?;
+            if let Some(resources) = resources {
+                limit(manager, resources).map_err(|e| IntermediateError::Limits(chain(&e)))?;
+                cgroup.deny_console(resources.devices().as_deref().unwrap_or_default())?;
+            }
             Ok(cgroup.bound_nesting(unified(resources))?)
         }
     }

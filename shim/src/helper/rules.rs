@@ -78,8 +78,8 @@ pub(crate) fn process(process: &mut Value, host: HostFacts) -> Result<ProcessNot
     Ok(notes)
 }
 
-/// Checks and repairs the rest of a spec in place; `process` has its own call.
-pub(crate) fn spec(spec: &mut Value, systemd_cgroup: bool, host: HostFacts) -> Result<(), Refused> {
+/// Checks and repairs the rest of a spec in place; `process` has its own call. Answers what was left out of it, for the shim's log.
+pub(crate) fn spec(spec: &mut Value, host: HostFacts) -> Result<Vec<String>, Refused> {
     let version = spec.get("ociVersion").and_then(Value::as_str).unwrap_or_default();
     if !version.starts_with("1.") {
         return Err(Refused(format!("ociVersion is {version:?}; only 1.x is supported")));
@@ -92,21 +92,20 @@ pub(crate) fn spec(spec: &mut Value, systemd_cgroup: bool, host: HostFacts) -> R
     rootfs_propagation(linux)?;
     seccomp_flags(linux);
     label("linux.mountLabel", "mountLabel", linux, host)?;
-    let flags = linux.get("personality").and_then(|p| p.get("flags")).and_then(Value::as_array);
-    if flags.is_some_and(|flags| !flags.is_empty()) {
-        return Err(Refused("linux.personality.flags is not supported; leave it out".into()));
-    }
+    let warnings = personality_flags(linux).into_iter().collect();
     let unified = linux.get("resources").and_then(|r| r.get("unified")).and_then(Value::as_object);
     if !host.cgroup_v2 && unified.is_some_and(|unified| !unified.is_empty()) {
         return Err(Refused("linux.resources.unified needs cgroup v2; this host has v1".into()));
     }
     deny_devices_first(linux)?;
-    if !host.cgroup_v2 && systemd_cgroup {
-        return Err(Refused(
-            "SystemdCgroup is supported on cgroup v2 only, and this host has v1; set SystemdCgroup = false".into(),
-        ));
-    }
-    Ok(())
+    Ok(warnings)
+}
+
+/// As runc: the domain counts, flags are left out and told.
+fn personality_flags(linux: &mut Map<String, Value>) -> Option<String> {
+    let flags = linux.get_mut("personality")?.as_object_mut()?.remove("flags")?;
+    let is_asked = flags.as_array().is_some_and(|flags| !flags.is_empty());
+    is_asked.then(|| format!("linux.personality.flags is not supported and left out: {flags}"))
 }
 
 /// libcontainer knows the four words of the OCI spec only, and means all mounts by them; CRI writes `rshared` and `rslave`.
@@ -340,7 +339,7 @@ mod tests {
             (Value::Null, Value::Null),
         ] {
             let mut asked = json!({"ociVersion": "1.1.0", "linux": {"rootfsPropagation": given}});
-            spec(&mut asked, false, HOST).unwrap();
+            spec(&mut asked, HOST).unwrap();
             assert_eq!(asked["linux"]["rootfsPropagation"], wanted, "{given}");
         }
     }
@@ -358,7 +357,7 @@ mod tests {
             ),
         ] {
             let mut asked = json!({"ociVersion": "1.1.0", "linux": {"seccomp": given}});
-            spec(&mut asked, false, HOST).unwrap();
+            spec(&mut asked, HOST).unwrap();
             assert_eq!(asked["linux"]["seccomp"]["flags"], wanted, "{given}");
             let linux: oci_spec::runtime::Linux = serde_json::from_value(asked["linux"].take()).unwrap();
             assert_eq!(
@@ -367,14 +366,30 @@ mod tests {
             );
         }
         let mut without = json!({"ociVersion": "1.1.0", "linux": {}});
-        spec(&mut without, false, HOST).unwrap();
+        spec(&mut without, HOST).unwrap();
         assert!(without["linux"].get("seccomp").is_none());
+    }
+
+    #[test]
+    fn personality_flags_are_left_out_and_told() {
+        for (flags, told) in [
+            (json!(["ADDR_NO_RANDOMIZE"]), Some(r#"left out: ["ADDR_NO_RANDOMIZE"]"#)),
+            (json!([]), None),
+            (Value::Null, None),
+        ] {
+            let mut asked =
+                json!({"ociVersion": "1.1.0", "linux": {"personality": {"domain": "LINUX32", "flags": flags}}});
+            let warnings = spec(&mut asked, HOST).unwrap();
+            assert_eq!(asked["linux"]["personality"], json!({"domain": "LINUX32"}));
+            assert_eq!(warnings.len(), told.iter().count(), "{flags}");
+            assert!(told.is_none_or(|told| warnings[0].ends_with(told)), "{warnings:?}");
+        }
     }
 
     #[test]
     fn a_spec_that_would_run_otherwise_than_asked_is_refused() {
         let base = || json!({"ociVersion": "1.1.0", "linux": {}});
-        assert_eq!(spec(&mut base(), false, HOST), Ok(()));
+        assert_eq!(spec(&mut base(), HOST), Ok(vec![]));
         let with = |pointer: &str, value: Value| {
             let mut spec = base();
             let (parent, name) = pointer.rsplit_once('/').unwrap();
@@ -384,21 +399,19 @@ mod tests {
         for (mut bad, wanted) in [
             (with("/ociVersion", json!("2.0")), "2.0"),
             (with("/linux", json!(null)), "linux section"),
-            (with("/linux/personality", json!({"domain": "LINUX", "flags": ["X"]})), "personality"),
             (with("/linux/rootfsPropagation", json!("everywhere")), "everywhere"),
             (with("/linux/resources", json!({"unified": {"a": "b"}})), "unified"),
             (with("/mounts", json!([{"destination": "/d", "uidMappings": [{}]}])), "/d"),
             (with("/mounts", json!([{"destination": "/d", "options": ["ridmap"]}])), "/d"),
             (with("/hooks", json!({"poststart": [{"path": "/x", "timeout": 0}]})), "timeout"),
         ] {
-            let refused = spec(&mut bad, false, HOST).unwrap_err().to_string();
+            let refused = spec(&mut bad, HOST).unwrap_err().to_string();
             assert!(refused.contains(wanted), "{bad}: {refused}");
         }
-        assert!(spec(&mut base(), true, HOST).is_err(), "the systemd driver on v1");
         let labelled = || with("/linux/mountLabel", json!("system_u:object_r:x"));
-        assert!(spec(&mut labelled(), false, HostFacts { selinux: true, ..HOST }).is_err());
+        assert!(spec(&mut labelled(), HostFacts { selinux: true, ..HOST }).is_err());
         let mut unlabelled = labelled();
-        spec(&mut unlabelled, false, HOST).unwrap();
+        spec(&mut unlabelled, HOST).unwrap();
         assert!(unlabelled["linux"].get("mountLabel").is_none());
     }
 }

@@ -121,11 +121,6 @@ const TABLE: &[Difference] = &[
         },
     },
     Difference {
-        what: "a process without `oomScoreAdj`",
-        shows_on: |_| true,
-        covers: |deviation, spec| spec["process"]["oomScoreAdj"].is_null() && deviation.is("process oom_score_adj"),
-    },
-    Difference {
         what: "signal 33, glibc's own",
         shows_on: |_| children_ignore_signal_33(),
         covers: |deviation, _| {

@@ -248,8 +248,13 @@ fn linux(random: &mut Random, host: &Host<'_>, base: Value) -> Value {
     random.maybe(5, &mut linux, "devices", devices);
     linux.insert("resources".to_owned(), resources(random, host));
     random.maybe(4, &mut linux, "seccomp", seccomp);
-    random.maybe(1, &mut linux, "personality", |random| json!({ "domain": random.one(&["LINUX", "LINUX32"]) }));
+    random.maybe(1, &mut linux, "personality", personality);
     linux.into()
+}
+
+fn personality(random: &mut Random) -> Value {
+    let flags = random.one(&[json!(null), json!(["ADDR_NO_RANDOMIZE"])]);
+    json!({ "domain": random.one(&["LINUX", "LINUX32"]), "flags": flags })
 }
 
 /// New, of another container, or the host's.

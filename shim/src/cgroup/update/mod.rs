@@ -77,10 +77,7 @@ impl Cgroup {
     /// JSON.
     pub async fn update(&self, resources: &[u8]) -> Result<(), UpdateError> {
         let resources: LinuxResources = serde_json::from_slice(resources).map_err(UpdateError::Parse)?;
-        let plan = match &self.layout {
-            Layout::V1 { .. } => v1::plan(self, &resources)?,
-            Layout::V2 { directory, .. } => v2::plan(directory, &resources)?,
-        };
+        let plan = self.plan(&resources)?;
         let done = carry_out(&plan)?;
         let told = self.tell(&plan).await.inspect_err(|_| take_back(done))?;
         if told {
@@ -92,19 +89,22 @@ impl Cgroup {
 
     /// Tells systemd the limits of a container that it has just made a scope for. Nothing to do without its driver.
     pub(crate) async fn tell_systemd(&self, resources: Option<&LinuxResources>) -> Result<(), UpdateError> {
-        let (Layout::V2 { directory, .. }, Some(resources)) = (&self.layout, resources) else { return Ok(()) };
-        self.tell(&v2::plan(directory, resources)?).await.map(drop)
+        let (Some(_), Some(resources)) = (self.systemd_unit(), resources) else { return Ok(()) };
+        self.tell(&self.plan(resources)?).await.map(drop)
+    }
+
+    fn plan(&self, resources: &LinuxResources) -> Result<Vec<Write>, UpdateError> {
+        match &self.layout {
+            Layout::V1 { .. } => v1::plan(self, resources),
+            Layout::V2 { directory, .. } => v2::plan(directory, resources),
+        }
     }
 
     /// Whether there was somebody to tell.
     async fn tell(&self, plan: &[Write]) -> Result<bool, UpdateError> {
-        let Layout::V2 { systemd_unit: Some(unit), .. } = &self.layout else { return Ok(false) };
-        let properties = systemd::properties(plan);
-        if properties.is_empty() {
-            return Ok(false);
-        }
-        let told = scope::set_properties(unit, properties).await;
-        told.map(|()| true).map_err(|source| UpdateError::Systemd { unit: unit.clone(), source })
+        let Some(unit) = self.systemd_unit() else { return Ok(false) };
+        let told = scope::set_properties(unit, |version| systemd::properties(plan, version)).await;
+        told.map_err(|source| UpdateError::Systemd { unit: unit.to_owned(), source })
     }
 }
 

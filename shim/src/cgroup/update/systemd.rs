@@ -1,17 +1,33 @@
 //! Limits in systemd's words, for a cgroup that it made (org.freedesktop.systemd1(5), systemd.resource-control(5)).
 
+use std::path::Path;
+
 use zbus::zvariant::Value;
 
 use super::Write;
+use crate::cgroup::files;
 
 const MICROSECONDS: u64 = 1_000_000;
 /// systemd keeps a quota in steps of 10 ms a second, rounded up so that nobody gets less than was asked (as in runc).
 const QUOTA_STEP: u64 = 10_000;
 
-/// The properties that hold what `plan` writes.
-pub(super) fn properties(plan: &[Write]) -> Vec<(&'static str, Value<'static>)> {
-    plan.iter().flat_map(of_file).collect()
+/// The kernel's own period on v1, microseconds.
+const DEFAULT_PERIOD: &str = "100000";
+
+/// The properties that hold what `plan` writes, as far as this version of systemd knows them.
+pub(super) fn properties(plan: &[Write], version: u32) -> Vec<(&'static str, Value<'static>)> {
+    let known = |property: &(&'static str, Value<'_>)| match property {
+        ("CPUQuotaPeriodUSec", _) => version >= 242,
+        ("AllowedCPUs" | "AllowedMemoryNodes", _) => version >= 244,
+        (CPU_WEIGHT, weight) => version >= 252 || *weight != IDLE,
+        _ => true,
+    };
+    plan.iter().flat_map(of_file).chain(quota_on_v1(plan)).filter(known).collect()
 }
+
+const CPU_WEIGHT: &str = "CPUWeight";
+/// A weight of 0 is how `cpu.idle` is told. What is not idle has a weight.
+const IDLE: Value<'static> = Value::U64(0);
 
 /// The properties that stand for a control file. None for a file that systemd leaves alone, such as `rdma.max`.
 fn of_file(write: &Write) -> Vec<(&'static str, Value<'static>)> {
@@ -25,17 +41,40 @@ fn of_file(write: &Write) -> Vec<(&'static str, Value<'static>)> {
         "memory.min" => number("MemoryMin"),
         "memory.swap.max" => number("MemorySwapMax"),
         "pids.max" => number("TasksMax"),
-        "cpu.weight" => number("CPUWeight"),
+        "cpu.weight" => number(CPU_WEIGHT),
+        "cpu.idle" if write.value == "1" => vec![(CPU_WEIGHT, IDLE)],
         "cpuset.cpus" => set("AllowedCPUs"),
         "cpuset.mems" => set("AllowedMemoryNodes"),
         "cpu.max" => quota(&write.value).unwrap_or_default(),
+        "memory.limit_in_bytes" => number("MemoryLimit"),
+        "cpu.shares" => number("CPUShares"),
+        "blkio.weight" | "blkio.bfq.weight" => number("BlockIOWeight"),
         _ => Vec::new(),
     }
 }
 
 /// systemd's "infinity" is the largest number.
 fn amount(value: &str) -> Option<u64> {
-    if value == "max" { Some(u64::MAX) } else { value.parse().ok() }
+    if value == "max" || value == "-1" { Some(u64::MAX) } else { value.parse().ok() }
+}
+
+/// v1 has a file for the quota and one for the period; what the plan does not change stays.
+fn quota_on_v1(plan: &[Write]) -> Vec<(&'static str, Value<'static>)> {
+    const QUOTA: &str = "cpu.cfs_quota_us";
+    const PERIOD: &str = "cpu.cfs_period_us";
+    let asked = |file: &str| plan.iter().find(|write| write.path.ends_with(file));
+    let Some(directory) = asked(QUOTA).or(asked(PERIOD)).and_then(|write| write.path.parent()) else {
+        return Vec::new();
+    };
+    let value = |file: &str, otherwise: &str| match asked(file) {
+        Some(write) => write.value.clone(),
+        None => current(directory, file).unwrap_or_else(|| otherwise.to_owned()),
+    };
+    quota(&format!("{} {}", value(QUOTA, "-1"), value(PERIOD, DEFAULT_PERIOD))).unwrap_or_default()
+}
+
+fn current(directory: &Path, file: &str) -> Option<String> {
+    files::read(&directory.join(file)).ok().map(|text| text.trim().to_owned())
 }
 
 /// `QUOTA PERIOD` as time per second, and the period.
@@ -107,9 +146,43 @@ mod tests {
     }
 
     #[test]
+    fn idle_is_a_weight_that_newer_systemd_knows() {
+        let plan = |value: &str| [Write::new(Path::new("/x.scope"), "cpu.idle", value)];
+        assert_eq!(properties(&plan("1"), 252), vec![("CPUWeight", Value::from(0_u64))]);
+        assert!(properties(&plan("1"), 251).is_empty());
+        assert!(properties(&plan("0"), 252).is_empty());
+        let weight = [Write::new(Path::new("/x.scope"), "cpu.weight", "79")];
+        assert_eq!(properties(&weight, 239), vec![("CPUWeight", Value::from(79_u64))]);
+    }
+
+    #[test]
+    fn a_quota_of_v1_is_told_as_a_whole() {
+        let directory =
+            crate::cgroup::testing::directory(&[("cpu.cfs_quota_us", "-1\n"), ("cpu.cfs_period_us", "50000\n")]);
+        let write = |file: &str, value: &str| Write::new(directory.path(), file, value);
+        let told = |per_second: u64, period: u64| {
+            vec![("CPUQuotaPerSecUSec", Value::from(per_second)), ("CPUQuotaPeriodUSec", Value::from(period))]
+        };
+        let plan = |writes: Vec<Write>| properties(&writes, 245);
+        assert_eq!(
+            plan(vec![write("cpu.cfs_period_us", "100000"), write("cpu.cfs_quota_us", "33333")]),
+            told(340_000, 100_000)
+        );
+        // The other one as it is.
+        assert_eq!(plan(vec![write("cpu.cfs_quota_us", "25000")]), told(500_000, 50_000));
+        assert_eq!(plan(vec![write("cpu.cfs_period_us", "20000")]), told(u64::MAX, 20_000));
+        let old = properties(&[write("cpu.cfs_quota_us", "25000"), write("cpuset.cpus", "0")], 239);
+        assert_eq!(old, told(500_000, 50_000)[..1]);
+        assert!(plan(vec![write("cpu.cfs_burst_us", "5")]).is_empty());
+    }
+
+    #[test]
     fn only_limits_that_systemd_holds_are_told() {
         assert_eq!(told("memory.max", "max"), vec![("MemoryMax", Value::from(u64::MAX))]);
         assert_eq!(told("pids.max", "12"), vec![("TasksMax", Value::from(12_u64))]);
+        assert_eq!(told("memory.limit_in_bytes", "-1"), vec![("MemoryLimit", Value::from(u64::MAX))]);
+        assert_eq!(told("cpu.shares", "512"), vec![("CPUShares", Value::from(512_u64))]);
+        assert_eq!(told("blkio.weight", "300"), vec![("BlockIOWeight", Value::from(300_u64))]);
         assert!(told("rdma.max", "mlx5_0 hca_handle=1 hca_object=max").is_empty());
     }
 }
