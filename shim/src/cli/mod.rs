@@ -23,6 +23,7 @@ mod top;
 mod trace;
 mod usage;
 mod values;
+mod without_gpu;
 
 use std::{error::Error, io::Write, path::PathBuf};
 
@@ -33,6 +34,7 @@ use runtime_config::Config;
 pub use exit::Exit;
 pub use output::Format;
 
+use crate::registry::Registry;
 use error::CliError;
 use node::Node;
 use schedules::Schedules;
@@ -157,7 +159,14 @@ fn execute(command: Command) -> Result<Exit, CliError> {
         Command::Inspect { id, namespace, output } => {
             let config = load()?;
             let records = node::records(&config)?;
-            let record = inspect::find(&records, &id, namespace.as_deref())?;
+            let record = match inspect::find(&records, &id, namespace.as_deref()) {
+                Ok(record) => record,
+                Err(error) => {
+                    let notes = Registry::at(config.state_dir).notes();
+                    let Some(note) = without_gpu::find(notes, &id, namespace.as_deref()) else { return Err(error) };
+                    return show(output, &note, || without_gpu::text(&note));
+                }
+            };
             let usage = usage::mediated(&config.state_dir, record).unwrap_or_else(|error| {
                 say(&format!("egpu: {}", chain(&error)));
                 None
