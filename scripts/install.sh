@@ -26,16 +26,22 @@ fi
 
 cat <<EOF
 
-Tell containerd about it. /etc/containerd/config.toml, version 2 (containerd 1.6 and 1.7):
+Tell containerd about it. /etc/containerd/config.toml, version 3 (containerd 2.x):
+
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.egpu]
+      runtime_type = "io.containerd.runc.v2"
+      runtime_path = "${PREFIX:-/usr/local}/bin/containerd-shim-egpu-v1"
+      pod_annotations = ["egpu.io/*", "hami.io/*"]
+      container_annotations = ["egpu.io/*"]
+      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.egpu.options]
+        SystemdCgroup = false   # true where the kubelet's cgroupDriver is systemd
+
+Version 2 (containerd 1.7): the same below [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.egpu]. containerd 1.6 ignores
+runtime_path: there, runtime_type = "io.containerd.egpu.v1", and no runtime_path. Both need runc's table, if your file has none:
 
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.egpu]
-      runtime_type = "io.containerd.egpu.v1"
-      pod_annotations = ["egpu.io/*", "hami.io/*"]
-      container_annotations = ["egpu.io/*"]
 
-runc's table, if your file has none: these versions forget their built-in one as soon as there is another runtime, and CRI does not
-start without it. Version 3 (containerd 2.x): the second table alone, as [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.egpu].
+These versions forget their built-in one as soon as there is another runtime, and CRI does not start without it.
 Then: systemctl restart containerd (running containers go on), and \`egpu doctor\` looks the node over.
 EOF

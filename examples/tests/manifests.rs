@@ -14,6 +14,7 @@ use runtime_config::{
 };
 use serde::Deserialize;
 
+const RUNTIME_CLASS: &str = "00-runtime-class.yaml";
 /// The card on which the comments reckon.
 const CARD: Bytes = Bytes(32 * Bytes::GIB);
 
@@ -75,7 +76,7 @@ fn pods_ask_for_what_their_comments_say() {
     let mut checked = 0;
     for entry in fs::read_dir(folder("kubernetes")).unwrap() {
         let path = entry.unwrap().path();
-        if path.ends_with("runtime-class.yaml") {
+        if path.ends_with(RUNTIME_CLASS) {
             continue;
         }
         let text = fs::read_to_string(&path).unwrap();
@@ -134,9 +135,16 @@ fn list(mut words: Vec<String>) -> String {
     words.join(",")
 }
 
+/// `kubectl apply -f FOLDER` goes by the files' names, and refuses a pod whose class is not there yet.
+#[test]
+fn the_runtime_class_is_applied_first() {
+    let names = fs::read_dir(folder("kubernetes")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.min().unwrap(), RUNTIME_CLASS);
+}
+
 #[test]
 fn the_runtime_class_names_the_handler_of_containerds_configuration() {
-    let class: RuntimeClass = serde_norway::from_str(&read("kubernetes/runtime-class.yaml")).unwrap();
+    let class: RuntimeClass = serde_norway::from_str(&read(&format!("kubernetes/{RUNTIME_CLASS}"))).unwrap();
     assert_eq!((class.kind.as_str(), class.metadata.name.as_str()), ("RuntimeClass", "egpu"));
     for (file, plugin) in [
         ("config-1.x.toml", "io.containerd.grpc.v1.cri"),

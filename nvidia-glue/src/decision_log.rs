@@ -1,5 +1,6 @@
 //! The decision log, `/var/log/egpu.log`: what was asked, what was granted or why not, every reserve, release and
-//! rollback. One line a step, `TIME event=NAME container=NAMESPACE/ID key=value ...`.
+//! rollback. One line a step, `TIME event=NAME container=NAMESPACE/ID pod=NAMESPACE/POD/CONTAINER key=value
+//! ...`, `pod` where it is one's.
 //!
 //! People read it and `grep` does: a value is bare where it is plain, else quoted, with everything that is not printable
 //! ASCII escaped, so that nothing that a container's author wrote can end a line or look like another field.
@@ -18,7 +19,7 @@ use jiff::Timestamp;
 
 use crate::{
     event_log::{Entry, EventLog, Kind},
-    ledger::ContainerKey,
+    ledger::ContainerName,
 };
 
 /// Longest value, in bytes as escaped; what is beyond is cut off and marked with `...`.
@@ -105,9 +106,14 @@ pub struct Line {
 
 impl Line {
     /// A line about one container.
-    pub fn new(event: Event, container: &ContainerKey) -> Self {
+    pub fn new<'a>(event: Event, container: impl Into<ContainerName<'a>>) -> Self {
+        let container = container.into();
         let entry = event.kind().map(|kind| Entry::new(kind, container));
-        Self::begin(event, entry).field("container", container)
+        let line = Self::begin(event, entry).field("container", container.key);
+        match container.pod {
+            Some(pod) => line.field("pod", pod),
+            None => line,
+        }
     }
 
     fn begin(event: Event, entry: Option<Entry>) -> Self {
@@ -126,7 +132,7 @@ impl Line {
     }
 
     /// The last line of a create that failed: nothing of the container is left.
-    pub(crate) fn destroyed(container: &ContainerKey) -> Self {
+    pub(crate) fn destroyed<'a>(container: impl Into<ContainerName<'a>>) -> Self {
         Self::new(Event::Destroy, container).field("result", "container destroyed").field("reserved", "nothing")
     }
 
@@ -140,8 +146,8 @@ impl Line {
         push_escaped(&mut self.text, &value);
         if let Some((entry, parts)) = &mut self.entry {
             match key {
-                // What finds other lines of the log.
-                "container" | "grant" | "order" | "shim" => {}
+                // What the entry has of its own, and what finds other lines of the log.
+                "container" | "pod" | "grant" | "order" | "shim" => {}
                 "card" => entry.card_index = value.parse().ok(),
                 "uuid" => entry.card = Some(value),
                 "why" | "warning" | "action" => parts.push(value),
@@ -212,18 +218,24 @@ impl DecisionLog {
 
     /// Tells of a request that was refused before the ledger saw it: its text is malformed or contradicts itself. `asked`
     /// is what the container said about GPUs, `why` the error, which is written with all its causes.
-    pub fn refused_at_validation(&self, container: &ContainerKey, asked: &str, why: &dyn std::error::Error) {
+    pub fn refused_at_validation<'a>(
+        &self,
+        container: impl Into<ContainerName<'a>>,
+        asked: &str,
+        why: &dyn std::error::Error,
+    ) {
+        let container = container.into();
         self.write(&[
-            Line::new(Event::Ask, container).field("containerd", &container.containerd).field("asked", asked),
+            Line::new(Event::Ask, container).field("containerd", &container.key.containerd).field("asked", asked),
             Line::new(Event::Invalid, container).field("why", chain(why)),
             Line::destroyed(container),
         ]);
     }
 
     /// Tells of a request that is not believed: its container starts without a GPU. `why` says what to do, too.
-    pub fn ignored(&self, container: &ContainerKey, asked: &str, why: &str) {
+    pub fn ignored(&self, container: ContainerName<'_>, asked: &str, why: &str) {
         self.write(&[
-            Line::new(Event::Ask, container).field("containerd", &container.containerd).field("asked", asked),
+            Line::new(Event::Ask, container).field("containerd", &container.key.containerd).field("asked", asked),
             Line::new(Event::Ignore, container).field("why", why),
         ]);
     }
@@ -257,8 +269,10 @@ fn append(path: &Path, lines: &[Line]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use runtime_config::request::PodContainer;
 
     use super::*;
+    use crate::ledger::ContainerKey;
 
     fn container(id: &str) -> ContainerKey {
         ContainerKey { containerd: "/run/containerd.sock".into(), namespace: "k8s.io".into(), id: id.into() }
@@ -268,6 +282,18 @@ mod tests {
     fn plain_values_stay_readable() {
         let line = Line::new(Event::Reserve, &container("web-1")).field("memory", "3276MiB").field("why", "a b");
         assert_eq!(line.text, r#"event=reserve container=k8s.io/web-1 memory=3276MiB why="a b""#);
+    }
+
+    #[test]
+    fn a_pods_container_is_called_by_both_names() {
+        let pod = PodContainer { namespace: "team".into(), pod: "web-0".into(), container: "a\nb".into() };
+        let key = container("6918");
+        let line = Line::new(Event::Refuse, ContainerName { key: &key, pod: Some(&pod) }).field("why", "full");
+        assert_eq!(line.text, r#"event=refuse container=k8s.io/6918 pod="team/web-0/a\u{a}b" why=full"#);
+        let entry = line.entry().unwrap();
+        let pod = entry.pod.unwrap();
+        assert_eq!((entry.container.as_deref(), entry.text.as_str()), (Some("6918"), "full"));
+        assert_eq!((pod.namespace.as_str(), pod.pod.as_str(), pod.container.as_str()), ("team", "web-0", "a\\u{a}b"));
     }
 
     #[test]

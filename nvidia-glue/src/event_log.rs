@@ -22,9 +22,10 @@ use std::{
 
 use jiff::Timestamp;
 use nix::fcntl::{Flock, FlockArg};
+use runtime_config::request::PodContainer;
 use serde::{Deserialize, Serialize};
 
-use crate::ledger::ContainerKey;
+use crate::ledger::ContainerName;
 
 /// The file that is appended to, and the one before it, in [`directory`].
 pub const CURRENT: &str = "current.jsonl";
@@ -139,6 +140,9 @@ pub struct Entry {
     /// The container's id; `None` where it is about a card alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
+    /// Its names in Kubernetes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodContainer>,
     /// `GPU-...`, where it is about one card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<String>,
@@ -158,10 +162,17 @@ fn once() -> u64 {
 
 impl Entry {
     /// About a container.
-    pub fn new(kind: Kind, container: &ContainerKey) -> Self {
+    pub fn new<'a>(kind: Kind, container: impl Into<ContainerName<'a>>) -> Self {
+        let ContainerName { key, pod } = container.into();
+        let name = |name: &String| printable(name, MAX_NAME);
         Self {
-            namespace: Some(printable(&container.namespace, MAX_NAME)),
-            container: Some(printable(&container.id, MAX_NAME)),
+            namespace: Some(name(&key.namespace)),
+            container: Some(name(&key.id)),
+            pod: pod.map(|PodContainer { namespace, pod, container }| PodContainer {
+                namespace: name(namespace),
+                pod: name(pod),
+                container: name(container),
+            }),
             ..Self::about_card(kind, None)
         }
     }
@@ -173,6 +184,7 @@ impl Entry {
             kind: kind.name().to_owned(),
             namespace: None,
             container: None,
+            pod: None,
             card: None,
             card_index: None,
             count: 1,

@@ -69,7 +69,10 @@ fn what_only_the_image_says_is_no_request(node: &Node) {
     let pod = node.pod("p", &[]).unwrap();
     let worker = started(&pod, "worker", &[("EGPU_DEVICES", "0"), ("EGPU_MEMORY", "1GiB")]);
     assert_eq!(cards(node, &worker), Some(vec![0]));
-    runs_without_gpu(node, &started(&pod, "sidecar", &[]));
+    let sidecar = started(&pod, "sidecar", &[]);
+    runs_without_gpu(node, &sidecar);
+    let by_pod = node.egpu_json(&["inspect", "default/p/sidecar"]);
+    assert_eq!(by_pod["container"]["id"], sidecar.id.as_str());
     // These say how, not that.
     runs_without_gpu(node, &started(&pod, "describes", &[("EGPU_POLICY", "soft"), ("NVIDIA_DISABLE_REQUIRE", "1")]));
     // Nobody can tell from the value who said it.

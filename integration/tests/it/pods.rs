@@ -3,7 +3,7 @@
 use integration::{Node, Setup, cri::PodContainerConfig, eventually};
 use k8s_cri::v1::{ContainerState, LinuxContainerResources};
 
-use crate::case::Case;
+use crate::{attacks::rm_client, case::Case};
 
 pub(crate) fn cases() -> Vec<Case> {
     let cases = vec![
@@ -17,6 +17,10 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("pods::environment_is_tightened_by_annotations", environment_is_tightened_by_annotations),
         Case::egpu("pods::a_refusal_says_nothing_of_neighbours", a_refusal_says_nothing_of_neighbours)
             .only_simulated("sizes are those of the simulated cards"),
+        Case::egpu("pods::a_quota_kill_of_a_child_is_oom_killed", quota_kill_of_a_child).needing(rm_client),
+        Case::egpu("pods::containers_are_known_by_their_pods", known_by_their_pods)
+            .only_simulated("sizes are those of the simulated cards"),
+        Case::egpu("pods::doctor_reads_what_the_running_containerd_reads", doctor_reads_the_daemons_file),
     ];
     cases.into_iter().map(|case| case.on(Setup::cri)).collect()
 }
@@ -94,6 +98,20 @@ fn exit_codes_and_oom_reason(node: &Node) {
     pod.remove();
 }
 
+/// As after the kernel's kill of a child, though the shell goes on and ends well.
+fn quota_kill_of_a_child(node: &Node) {
+    let pod = node.pod("p", &[]).unwrap();
+    let env: &[(&str, &str)] = &[("EGPU_DEVICES", "0"), ("EGPU_MEMORY", "1GiB"), ("EGPU_OOM", "kill")];
+    let command = &["sh", "-c", "rm-client alloc 8GiB; true"];
+    let container = pod.start("a", &PodContainerConfig { command, env, ..sleeping() }).unwrap();
+    let status = eventually("the container has ended", || {
+        let status = container.status();
+        (status.state() == ContainerState::ContainerExited).then_some(status)
+    });
+    assert_eq!((status.exit_code, status.reason.as_str()), (0, "OOMKilled"));
+    pod.remove();
+}
+
 fn one_container_ends_the_others_go_on(node: &Node) {
     let pod = node.pod("p", &[]).unwrap();
     let first = pod.start("first", &sleeping()).unwrap();
@@ -159,7 +177,7 @@ fn a_refusal_says_nothing_of_neighbours(node: &Node) {
     for part in ["20GiB of memory asked", "16764MiB of 32GiB of memory", "66% of its time", "8 of 10 places"] {
         assert!(told.contains(part), "{part}: {told}");
     }
-    for secret in [first.id.as_str(), second.id.as_str(), "9001MiB", "7003MiB"] {
+    for secret in [first.id.as_str(), second.id.as_str(), "9001MiB", "7003MiB", "neighbours"] {
         assert!(!told.contains(secret), "{secret}: {told}");
     }
     // Whoever has the node reads it all.
@@ -167,8 +185,70 @@ fn a_refusal_says_nothing_of_neighbours(node: &Node) {
     let log = node.decision_log();
     let as_administrator = node.container("plain").envs(&too_much).create().unwrap_err().to_string();
     for text in [events, log, as_administrator] {
-        assert!(text.contains(&first.id) && text.contains("7003MiB"), "{text}");
+        let both_names = format!("default/neighbours/first [k8s.io/{}]", first.id);
+        assert!(text.contains(&both_names) && text.contains("7003MiB"), "{text}");
     }
     pod.remove();
     neighbours.remove();
+}
+
+fn known_by_their_pods(node: &Node) {
+    let env = [("EGPU_DEVICES", "0"), ("EGPU_MEMORY", "1GiB")];
+    let pod = node.pod("web-0", &[]).unwrap();
+    let [main, side] =
+        ["main", "side"].map(|name| pod.start(name, &PodContainerConfig { env: &env, ..sleeping() }).unwrap());
+    let said = |arguments: &[&str]| {
+        let output = node.egpu(arguments);
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code().unwrap(), String::from_utf8(text).unwrap())
+    };
+    let (_, table) = said(&["ps"]);
+    assert!(table.lines().next().unwrap().ends_with("  POD"), "{table}");
+    assert!(table.contains("  default/web-0/main\n") && table.contains("  default/web-0/side\n"), "{table}");
+
+    let (code, text) = said(&["inspect", "web-0"]);
+    assert_eq!(code, 4, "{text}");
+    for candidate in
+        [format!("default/web-0/main [k8s.io/{}]", main.id), format!("default/web-0/side [k8s.io/{}]", side.id)]
+    {
+        assert!(text.contains(&candidate), "{candidate}: {text}");
+    }
+    for name in ["default/web-0/side", &side.id, &format!("k8s.io/{}", side.id)] {
+        assert_eq!(node.egpu_json(&["inspect", name])["container"]["id"], side.id.as_str(), "{name}");
+    }
+    let (code, text) = said(&["set", "default/web-0/main", "--memory", "2GiB"]);
+    assert_eq!(code, 0, "{text}");
+    assert!(
+        text.contains("default/web-0/main [k8s.io/") && text.contains("a restart of the container undoes it"),
+        "{text}"
+    );
+    assert_eq!(node.grant(&main.id).expect("a grant").memory_mib(), [2048]);
+
+    let names = serde_json::json!({"namespace": "default", "pod": "web-0", "container": "main"});
+    let containers = node.egpu_json(&["cards"])[0]["containers"].clone();
+    assert!(containers.as_array().unwrap().iter().any(|container| container["pod"] == names), "{containers}");
+    assert_eq!(node.egpu_json(&["top"])["containers"][0]["pod"], names);
+    let events = node.egpu_json(&["events", "--container", "default/web-0/main"]);
+    let changed = events.as_array().unwrap().last().unwrap();
+    assert_eq!(
+        (&changed["kind"], &changed["pod"], &changed["container"]),
+        (&"changed".into(), &names, &main.id.as_str().into())
+    );
+    assert_eq!(said(&["events", "--container", "web-0"]).0, 4);
+    assert!(node.decision_log().contains(&format!("event=grant container=k8s.io/{} pod=default/web-0/side ", side.id)));
+    pod.remove();
+}
+
+fn doctor_reads_the_daemons_file(node: &Node) {
+    let mut doctor = node.egpu_command(&["doctor", "--output", "json"]);
+    let output = doctor.env("CONTAINERD_ADDRESS", node.directory().join("containerd.sock")).output().unwrap();
+    let checks: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let checks: Vec<_> = checks.as_array().unwrap().iter().filter(|check| check["what"] == "containerd").collect();
+    let file = node.directory().join("containerd.toml").display().to_string();
+    assert!(checks.iter().all(|check| check["level"] == "ok"), "{checks:?}");
+    let detail = checks[0]["detail"].as_str().unwrap();
+    assert!(detail.starts_with(&file) && detail.contains("the runtime `egpu`"), "{detail}");
+    // The other form is recommended where there is one.
+    let lacks = checks.iter().any(|check| check["detail"].as_str().unwrap().contains("user namespaces"));
+    assert_eq!(lacks, node.flavour().version != "1.6", "{checks:?}");
 }

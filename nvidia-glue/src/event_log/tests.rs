@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::ledger::ContainerKey;
 
 fn container(id: &str) -> ContainerKey {
     ContainerKey { containerd: "/run/containerd.sock".into(), namespace: "k8s.io".into(), id: id.into() }
@@ -40,7 +41,7 @@ fn a_line_is_what_was_told() {
 fn what_later_versions_add_does_not_hide_an_event() {
     let line = br#"{"time":"2030-01-01T00:00:00Z","kind":"melted","text":"x","heat":{"kelvin":2000}}"#;
     let entry = parse(line).unwrap();
-    assert_eq!((entry.kind.as_str(), entry.count, entry.container), ("melted", 1, None));
+    assert_eq!((entry.kind.as_str(), entry.count, entry.container, entry.pod), ("melted", 1, None, None));
     assert_eq!(parse(br#"{"time":"2030-01-01T00:00:00Z","kind":"mel"#), None, "half a line");
 }
 

@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use runtime_config::{Bytes, request::GpuRequest};
 
 use super::{
-    AdmitError, AdmitErrorKind, BindError, CardGrant, ContainerKey, GrantState, Ledger, Limits, Process, Record,
-    StoreError,
+    AdmitError, AdmitErrorKind, BindError, CardGrant, ContainerKey, ContainerName, GrantState, Ledger, Limits, Process,
+    Record, StoreError,
     index::Index,
     liveness::{Population, is_plain_path},
     store::{Locked, RECORD_VERSION},
@@ -48,6 +48,12 @@ pub struct Admission<'a> {
     pub cgroups: &'a [PathBuf],
 }
 
+impl<'a> From<&'a Admission<'a>> for ContainerName<'a> {
+    fn from(admission: &'a Admission<'a>) -> Self {
+        Self { key: admission.container, pod: admission.request.pod.as_ref() }
+    }
+}
+
 impl Ledger {
     /// Reserves what the request asks for and writes it down as a pending grant. The container may be created after
     /// that, and not before.
@@ -56,13 +62,13 @@ impl Ledger {
     /// [`AdmitError`]; the ledger is then as it was.
     pub fn admit(&self, admission: &Admission<'_>, log: &DecisionLog) -> Result<Record, AdmitError> {
         let mut lines = vec![ask_line(admission)];
-        let warning = |text| Line::new(Event::Warn, admission.container).field("warning", text);
+        let warning = |text| Line::new(Event::Warn, admission).field("warning", text);
         lines.extend(admission.request.warnings.iter().map(warning));
         let plan = match self.validate(admission) {
             Ok(plan) => plan,
             Err(error) => {
-                lines.push(Line::new(Event::Invalid, admission.container).field("why", chain(&error)));
-                lines.push(Line::destroyed(admission.container));
+                lines.push(Line::new(Event::Invalid, admission).field("why", chain(&error)));
+                lines.push(Line::destroyed(admission));
                 log.write(&lines);
                 return Err(error);
             }
@@ -150,14 +156,14 @@ impl Ledger {
         let record = new_record(admission, grants, &index, locked).map_err(failed)?;
         let written = index.begin_change(locked).and_then(|()| locked.write_record(&record));
         if let Err(error) = written {
-            super::reserve::roll_back(&record.cards, admission.container, steps);
+            super::reserve::roll_back(&record.cards, admission.into(), steps);
             index.save(locked);
             return Err(failed(error));
         }
         // A container whose turn nobody could tell would not run.
         let told = index.add(locked, &record).and_then(|()| self.write_timetables(locked, &mut index, record.uuids()));
         if let Err(error) = told {
-            super::reserve::roll_back(&record.cards, admission.container, steps);
+            super::reserve::roll_back(&record.cards, admission.into(), steps);
             locked.remove_record(&self.store.record_name(admission.container)).map_err(failed)?;
             return Err(failed(error));
         }
@@ -195,7 +201,7 @@ impl Ledger {
         // Its sums are as before; only the directory has another stamp.
         index.save(&locked);
         written.map_err(failed)?;
-        let line = Line::new(Event::Bind, container).field("pid", init.pid).field("grant", &record.grant_id);
+        let line = Line::new(Event::Bind, &record).field("pid", init.pid).field("grant", &record.grant_id);
         log.write(&[match mediator {
             Some(mediator) => line.field("mediator", mediator.pid),
             None => line,
@@ -256,15 +262,15 @@ fn strings(paths: &[PathBuf]) -> Vec<String> {
 
 fn refused(error: AdmitError, admission: &Admission<'_>, mut lines: Vec<Line>, log: &DecisionLog) -> AdmitError {
     if !matches!(error, AdmitError::Card { .. }) {
-        lines.push(Line::new(Event::Refuse, admission.container).field("why", chain(&error)));
+        lines.push(Line::new(Event::Refuse, admission).field("why", chain(&error)));
     }
-    lines.push(Line::destroyed(admission.container));
+    lines.push(Line::destroyed(admission));
     log.write(&lines);
     error
 }
 
 fn ask_line(admission: &Admission<'_>) -> Line {
-    Line::new(Event::Ask, admission.container)
+    Line::new(Event::Ask, admission)
         .field("containerd", &admission.container.containerd)
         .field("shim", admission.shim.pid)
         .field("asked", admission.request.asked.join(" "))
@@ -273,7 +279,7 @@ fn ask_line(admission: &Admission<'_>) -> Line {
 fn grant_line(record: &Record) -> Line {
     let cards = record.cards.iter().map(|card| format!("{}: {}", card.index, card.describe()));
     let cards: Vec<_> = cards.collect();
-    let line = Line::new(Event::Grant, &record.container)
+    let line = Line::new(Event::Grant, record)
         .field("grant", &record.grant_id)
         .field("order", record.order)
         .field("cards", if cards.is_empty() { "none".to_owned() } else { cards.join(", ") });
@@ -284,7 +290,7 @@ fn grant_line(record: &Record) -> Line {
 }
 
 /// A warning where a quota is too small to be of use.
-pub(super) fn small_quota_line(container: &ContainerKey, grant: &CardGrant, card_memory: Bytes) -> Option<Line> {
+pub(super) fn small_quota_line(container: ContainerName<'_>, grant: &CardGrant, card_memory: Bytes) -> Option<Line> {
     let small = grant.holds() && !grant.exclusive && grant.memory.0 < SMALL_QUOTA && card_memory.0 >= LARGE_CARD;
     small.then(|| {
         Line::new(Event::Warn, container)

@@ -136,7 +136,7 @@ pub enum PolicyError {
         /// The policy.
         policy: CardPolicy,
         /// Whose grant stands in the way.
-        container: Box<ContainerKey>,
+        container: String,
         /// What it was granted.
         granted: String,
         /// Why it cannot be.

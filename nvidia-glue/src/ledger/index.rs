@@ -4,11 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use runtime_config::request::Priority;
+use runtime_config::request::{PodContainer, Priority};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CardGrant, ContainerKey, Process, Record,
+    CardGrant, ContainerKey, ContainerName, Process, Record,
     account::CardSums,
     store::{FileStamp, Locked, StoreError, hash},
 };
@@ -20,6 +20,9 @@ const INDEX_VERSION: u32 = 5;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Holding {
     pub(super) container: ContainerKey,
+    /// Its names in Kubernetes. An earlier version of egpu, which may have written the index, leaves them out.
+    #[serde(default)]
+    pub(super) pod: Option<PodContainer>,
     pub(super) grant_id: String,
     pub(super) order: u64,
     pub(super) pid_namespace: u64,
@@ -35,6 +38,12 @@ pub(super) struct Holding {
     /// See [`Record::is_unlimited`].
     pub(super) unlimited: bool,
     pub(super) grant: CardGrant,
+}
+
+impl<'a> From<&'a Holding> for ContainerName<'a> {
+    fn from(holding: &'a Holding) -> Self {
+        Self { key: &holding.container, pod: holding.pod.as_ref() }
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -201,6 +210,7 @@ impl Index {
             let position = holdings.partition_point(|holding| holding.order <= record.order);
             let holding = Holding {
                 container: record.container.clone(),
+                pod: record.request.pod.clone(),
                 grant_id: record.grant_id.clone(),
                 order: record.order,
                 pid_namespace: record.pid_namespace,

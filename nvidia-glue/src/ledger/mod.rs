@@ -55,7 +55,9 @@ pub use change::{CardSetting, Change, ChangeError, PolicyError};
 pub use error::{AdmitError, AdmitErrorKind, BindError, ReleaseError, TriedCard};
 pub use limits::Limits;
 use liveness::{Linux, Node};
-pub use record::{CardGrant, ComputeEnforcement, ContainerKey, Enforcement, GrantState, Process, Record};
+pub use record::{
+    CardGrant, ComputeEnforcement, ContainerKey, ContainerName, Enforcement, GrantState, Process, Record,
+};
 pub use release::ReleaseReason;
 pub use room::CardRoom;
 pub(crate) use settings::Settings;

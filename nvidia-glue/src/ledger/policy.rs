@@ -4,7 +4,7 @@
 //! down first, in the settings, and taken out when it is done: whoever takes the lock in between does the rest.
 
 use super::{
-    CardAsk, CardSetting, Ledger, Limits, PolicyError, Refusal, StoreError,
+    CardAsk, CardSetting, ContainerName, Ledger, Limits, PolicyError, Refusal, StoreError,
     account::{CardSums, check_compute, check_hard_cap, compute_by},
     index::{Holding, Index},
     members::{members, tied_cards},
@@ -174,7 +174,7 @@ fn check_card(
             check_holding(card, &sums, &holding, policy, limits).map_err(|refusal| PolicyError::Container {
                 card: card_name(card),
                 policy,
-                container: Box::new(holding.container.clone()),
+                container: ContainerName::from(&holding).to_string(),
                 granted: holding.grant.describe(),
                 source: Box::new(refusal),
             })?;

@@ -125,8 +125,7 @@ impl Ledger {
         index.remove(locked, record)?;
         self.retell(locked, index, record.uuids());
         index.save(locked);
-        let given_back =
-            record.cards.iter().map(|card| grant_fields(Line::new(Event::Release, &record.container), card));
+        let given_back = record.cards.iter().map(|card| grant_fields(Line::new(Event::Release, record), card));
         let reclaimed = orphan_line(Event::Reclaim, record);
         let mut lines = vec![reclaimed.field("action", "taken back: shim and container are gone")];
         lines.extend(given_back);
@@ -186,5 +185,5 @@ fn orphan_line(event: Event, record: &Record) -> Line {
         GrantState::Pending => "pending",
         GrantState::Bound => "bound",
     };
-    Line::new(event, &record.container).field("state", state).field("shim", record.shim.pid)
+    Line::new(event, record).field("state", state).field("shim", record.shim.pid)
 }

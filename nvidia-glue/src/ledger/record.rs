@@ -4,7 +4,7 @@ use std::fmt;
 
 use runtime_config::{
     Bytes,
-    request::{CardPolicy, ComputeShare, GpuRequest, Isolation, Priority, Share},
+    request::{CardPolicy, ComputeShare, GpuRequest, Isolation, PodContainer, Priority, Share},
 };
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +23,38 @@ impl fmt::Display for ContainerKey {
     /// `k8s.io/web-1`: as people name it. Two containerds of one node may have the same.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}/{}", self.namespace, self.id)
+    }
+}
+
+/// A container as people know it: by its pod, where it has one, and as containerd does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContainerName<'a> {
+    /// containerd's name.
+    pub key: &'a ContainerKey,
+    /// Kubernetes' name.
+    pub pod: Option<&'a PodContainer>,
+}
+
+impl fmt::Display for ContainerName<'_> {
+    /// `team/train-0/main [k8s.io/6918e837]`; outside Kubernetes `default/web-1`.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pod {
+            Some(pod) => write!(formatter, "{pod} [{}]", self.key),
+            None => write!(formatter, "{}", self.key),
+        }
+    }
+}
+
+impl<'a> From<&'a ContainerKey> for ContainerName<'a> {
+    /// A container of which no more is known.
+    fn from(key: &'a ContainerKey) -> Self {
+        Self { key, pod: None }
+    }
+}
+
+impl<'a> From<&'a Record> for ContainerName<'a> {
+    fn from(record: &'a Record) -> Self {
+        Self { key: &record.container, pod: record.request.pod.as_ref() }
     }
 }
 

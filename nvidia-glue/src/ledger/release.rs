@@ -66,11 +66,11 @@ impl Ledger {
         let mut lines = Vec::new();
         match reason {
             ReleaseReason::Ended => {
-                lines.extend(record.cards.iter().map(|card| grant_fields(Line::new(Event::Release, container), card)));
+                lines.extend(record.cards.iter().map(|card| grant_fields(Line::new(Event::Release, &record), card)));
             }
             ReleaseReason::CreateFailed => {
-                roll_back(&record.cards, container, &mut lines);
-                lines.push(Line::destroyed(container));
+                roll_back(&record.cards, (&record).into(), &mut lines);
+                lines.push(Line::destroyed(&record));
             }
         }
         log.write(&lines);

@@ -1,7 +1,7 @@
 //! Reserving, card by card: which cards, whether they have room, whether a layout of windows exists.
 
 use super::{
-    Admission, AdmitError, CardGrant, CardRoom, ComputeEnforcement, ContainerKey, Ledger, Limits, Refusal, TriedCard,
+    Admission, AdmitError, CardGrant, CardRoom, ComputeEnforcement, ContainerName, Ledger, Limits, Refusal, TriedCard,
     account::{CardSums, check},
     admit::small_quota_line,
     floors::{self, PinnedMemory},
@@ -67,19 +67,19 @@ fn reserve_chosen(
         let (sums, limits) = (index.sums(&card.uuid), settings.limits(admission.limits, &card.uuid));
         if let Err(refusal) = check(card, &sums, &planned.ask, &limits) {
             let error = card_error(locked, index, admission, (card, planned), (refusal, &limits))?;
-            steps.push(refuse_line(admission.container, card, planned, &error));
-            roll_back(&grants, admission.container, steps);
+            steps.push(refuse_line(admission, card, planned, &error));
+            roll_back(&grants, admission.into(), steps);
             return Err(error);
         }
         let grant = planned.ask.grant(card, &sums, &limits);
         steps.push(reserve_line(admission, card, &sums, &grant));
-        steps.extend(weights_only_line(admission.container, &grant));
-        steps.extend(small_quota_line(admission.container, &grant, card.memory));
+        steps.extend(weights_only_line(admission.into(), &grant));
+        steps.extend(small_quota_line(admission.into(), &grant, card.memory));
         grants.push(grant);
     }
     floors::give_channels_of_whole_cards(&mut grants, admission.limits);
     if let Err(refusal) = pinned_memory(index, admission).allot(&mut grants, admission.request.pinned_memory) {
-        roll_back(&grants, admission.container, steps);
+        roll_back(&grants, admission.into(), steps);
         let container = Box::new(admission.container.clone());
         return Err(AdmitError::PinnedMemory { container, source: Box::new(refusal) });
     }
@@ -91,8 +91,8 @@ fn reserve_chosen(
         {
             let limits = settings.limits(admission.limits, &card.uuid);
             let error = card_error(locked, index, admission, (card, planned), (refusal, &limits))?;
-            steps.push(refuse_line(admission.container, card, planned, &error));
-            roll_back(&grants, admission.container, steps);
+            steps.push(refuse_line(admission, card, planned, &error));
+            roll_back(&grants, admission.into(), steps);
             return Err(error);
         }
     }
@@ -237,7 +237,7 @@ pub(super) fn holders(holdings: &[Holding]) -> Option<String> {
     }
     let named = holding.iter().take(MAX_NAMED);
     let mut names: Vec<String> =
-        named.map(|holding| format!("{} ({})", holding.container, holding.grant.describe())).collect();
+        named.map(|holding| format!("{} ({})", ContainerName::from(*holding), holding.grant.describe())).collect();
     if holding.len() > MAX_NAMED {
         names.push(format!("{} more", holding.len() - MAX_NAMED));
     }
@@ -251,19 +251,18 @@ pub(super) fn card_name(card: &Card) -> String {
 fn reserve_line(admission: &Admission<'_>, card: &Card, before: &CardSums, grant: &CardGrant) -> Line {
     let grantable = admission.limits.grantable(card.memory);
     let free = grantable.0.saturating_sub(before.memory.0).saturating_sub(grant.memory.0);
-    grant_fields(Line::new(Event::Reserve, admission.container), grant)
-        .field("memory_free_after", runtime_config::Bytes(free))
+    grant_fields(Line::new(Event::Reserve, admission), grant).field("memory_free_after", runtime_config::Bytes(free))
 }
 
-fn refuse_line(container: &ContainerKey, card: &Card, planned: &Planned, error: &AdmitError) -> Line {
-    Line::new(Event::Refuse, container)
+fn refuse_line(admission: &Admission<'_>, card: &Card, planned: &Planned, error: &AdmitError) -> Line {
+    Line::new(Event::Refuse, admission)
         .field("card", card.index)
         .field("asked", planned.ask.describe())
         .field("why", chain(error))
 }
 
 /// A warning where what was asked for as a cap is a weight.
-pub(super) fn weights_only_line(container: &ContainerKey, grant: &CardGrant) -> Option<Line> {
+pub(super) fn weights_only_line(container: ContainerName<'_>, grant: &CardGrant) -> Option<Line> {
     let is_degraded = grant.compute_by == ComputeEnforcement::WeightsOnly && grant.is_hard_cap();
     is_degraded.then(|| {
         Line::new(Event::Warn, container)
@@ -273,7 +272,7 @@ pub(super) fn weights_only_line(container: &ContainerKey, grant: &CardGrant) -> 
 }
 
 /// Tells that `grants` are given back, the last first.
-pub(super) fn roll_back(grants: &[CardGrant], container: &ContainerKey, steps: &mut Vec<Line>) {
+pub(super) fn roll_back(grants: &[CardGrant], container: ContainerName<'_>, steps: &mut Vec<Line>) {
     steps.extend(grants.iter().rev().map(|grant| grant_fields(Line::new(Event::Rollback, container), grant)));
 }
 

@@ -3,8 +3,8 @@
 use runtime_config::request::{CardPolicy, ComputeShare, Isolation, MemoryLimit, PerCard, Share};
 
 use super::{
-    CardAsk, CardGrant, Change, ChangeError, ComputeEnforcement, ContainerKey, Enforcement, Ledger, Limits, Record,
-    Refusal, StoreError,
+    CardAsk, CardGrant, Change, ChangeError, ComputeEnforcement, ContainerKey, ContainerName, Enforcement, Ledger,
+    Limits, Record, Refusal, StoreError,
     account::{CardSums, ComputeText, check},
     admit::small_quota_line,
     index::Index,
@@ -39,8 +39,9 @@ impl Ledger {
         let mut lines = Vec::new();
         let result = self.try_set(inventory, limits, container, change, &mut lines);
         if let Err(error) = &result {
-            lines =
-                vec![Line::new(Event::Refuse, container).field("change", describe(change)).field("why", chain(error))];
+            let record = self.store.find_record(container).ok().flatten();
+            let name = record.as_ref().map_or_else(|| container.into(), ContainerName::from);
+            lines = vec![Line::new(Event::Refuse, name).field("change", describe(change)).field("why", chain(error))];
         }
         log.write(&lines);
         result
@@ -67,7 +68,7 @@ impl Ledger {
         let grants = fit(&locked, &mut index, &record, &asks, (limits, &settings), lines)?;
         lines.insert(
             0,
-            Line::new(Event::Change, container).field("grant", &record.grant_id).field("to", describe(change)),
+            Line::new(Event::Change, &record).field("grant", &record.grant_id).field("to", describe(change)),
         );
         for grant in &mut record.cards {
             if let Some(changed) = grants.iter().find(|changed| grant.is_shared() && changed.uuid == grant.uuid) {
@@ -108,7 +109,8 @@ impl Ledger {
         let is_it = |grant: &&mut CardGrant| grant.uuid == uuid && grant.compute_by == ComputeEnforcement::Windows;
         let Some(grant) = record.cards.iter_mut().find(is_it) else { return Ok(()) };
         grant.compute_by = ComputeEnforcement::WeightsOnly;
-        let lines: Vec<Line> = weights_only_line(container, grant).into_iter().collect();
+        let name = ContainerName { key: container, pod: record.request.pod.as_ref() };
+        let lines: Vec<Line> = weights_only_line(name, grant).into_iter().collect();
         self.replace(&locked, &mut index, &record)?;
         log.write(&lines);
         Ok(())
@@ -272,9 +274,9 @@ fn fit(
         changed.compute_by = as_found(grant.compute_by, changed.compute_by);
         changed.window_loss_us = grant.window_loss_us;
         (changed.channels, changed.pinned_memory) = (grant.channels, grant.pinned_memory);
-        lines.push(grant_fields(Line::new(Event::Reserve, &record.container), &changed));
-        lines.extend(small_quota_line(&record.container, &changed, card.memory));
-        lines.extend(weights_only_line(&record.container, &changed));
+        lines.push(grant_fields(Line::new(Event::Reserve, record), &changed));
+        lines.extend(small_quota_line(record.into(), &changed, card.memory));
+        lines.extend(weights_only_line(record.into(), &changed));
         grants.push(changed);
     }
     let newcomer = Newcomer { order: record.order, unlimited: record.is_unlimited(), grants: &grants };

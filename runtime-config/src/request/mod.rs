@@ -140,6 +140,13 @@ pub struct PodContainer {
     pub container: String,
 }
 
+impl fmt::Display for PodContainer {
+    /// `team/train-0/main`.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}/{}", self.namespace, self.pod, self.container)
+    }
+}
+
 /// Which cards a container asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -4,7 +4,7 @@ use nvidia_glue::{
     cards::{Card, Health, Source},
     ledger::{CardState, ContainerKey},
 };
-use runtime_config::Bytes;
+use runtime_config::{Bytes, request::PodContainer};
 use serde::Serialize;
 
 use super::{node::Node, output, policy};
@@ -51,11 +51,15 @@ pub(super) struct CardListing {
 pub(super) struct ContainerName {
     namespace: String,
     id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod: Option<PodContainer>,
 }
 
-impl From<&ContainerKey> for ContainerName {
-    fn from(key: &ContainerKey) -> Self {
-        Self { namespace: key.namespace.clone(), id: key.id.clone() }
+impl ContainerName {
+    fn of(key: &ContainerKey, node: &Node) -> Self {
+        let record = node.records.iter().find(|record| record.container == *key);
+        let pod = record.and_then(|record| record.request.pod.clone());
+        Self { namespace: key.namespace.clone(), id: key.id.clone(), pod }
     }
 }
 
@@ -65,6 +69,7 @@ pub(super) fn remark(cards: &[CardListing]) -> Option<&'static str> {
 }
 
 pub(super) fn list(node: &Node) -> Vec<CardListing> {
+    let named = |keys: &[ContainerKey]| keys.iter().map(|key| ContainerName::of(key, node)).collect();
     let simulated = node.inventory.source == Source::Simulated;
     let listing = |(card, state): (&Card, &CardState)| CardListing {
         index: card.index,
@@ -81,8 +86,8 @@ pub(super) fn list(node: &Node) -> Vec<CardListing> {
         free_weight: state.free_weight,
         max_inst: state.max_inst,
         exclusive: state.exclusive,
-        containers: state.containers.iter().map(Into::into).collect(),
-        monitors: state.monitors.iter().map(Into::into).collect(),
+        containers: named(&state.containers),
+        monitors: named(&state.monitors),
         mig_devices: card.mig_devices.iter().map(|device| device.uuid.clone()).collect(),
         mig_held: state.mig_held.clone(),
         pci: card.pci.to_string(),
@@ -185,6 +190,16 @@ mod tests {
         assert_eq!(value[0]["simulated"], true);
         assert_eq!(value[0]["policy"], "fixed");
         assert_eq!(value[1]["exclusive"], true);
+    }
+
+    #[test]
+    fn containers_are_named_by_their_pods_too() {
+        let mut node = test_support::node();
+        node.records[0].request.pod = Some(test_support::pod());
+        let value = serde_json::to_value(list(&node)).unwrap();
+        let pod = serde_json::json!({"namespace": "team", "pod": "train-0", "container": "main"});
+        assert_eq!(value[0]["containers"], serde_json::json!([{"namespace": "default", "id": "training", "pod": pod}]));
+        assert_eq!(value[1]["containers"], serde_json::json!([{"namespace": "default", "id": "whole"}]));
     }
 
     #[test]

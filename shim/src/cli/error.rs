@@ -25,7 +25,7 @@ pub(super) enum CliError {
     },
     #[error("no container with a grant is called {wanted}; `egpu ps` lists them")]
     NoSuchContainer { wanted: String },
-    #[error("{wanted} may be any of {}: write more of it, or name the namespace with --namespace", .candidates.join(", "))]
+    #[error("{wanted} may be any of {}: give a whole id, NAMESPACE/ID or NAMESPACE/POD/CONTAINER", .candidates.join(", "))]
     Ambiguous { wanted: String, candidates: Vec<String> },
     #[error(transparent)]
     NoSuchCard(ResolveError),

@@ -11,32 +11,9 @@ use runtime_config::request::{ComputeShare, Priority};
 use serde::Serialize;
 
 use super::{
-    error::CliError,
+    output::printable,
     schedules::{self, Schedules},
 };
-
-/// The record of the container whose id is `wanted` or begins with it.
-pub(super) fn find<'a>(records: &'a [Record], wanted: &str, namespace: Option<&str>) -> Result<&'a Record, CliError> {
-    let in_namespace =
-        || records.iter().filter(|record| namespace.is_none_or(|namespace| record.container.namespace == namespace));
-    let exact: Vec<&Record> = in_namespace().filter(|record| record.container.id == wanted).collect();
-    let candidates = if exact.is_empty() {
-        in_namespace().filter(|record| !wanted.is_empty() && record.container.id.starts_with(wanted)).collect()
-    } else {
-        exact
-    };
-    match candidates.as_slice() {
-        [] => Err(CliError::NoSuchContainer { wanted: wanted.to_owned() }),
-        [record] => Ok(record),
-        several => Err(CliError::Ambiguous {
-            wanted: wanted.to_owned(),
-            candidates: several
-                .iter()
-                .map(|record| format!("{} ({})", record.container, record.container.containerd))
-                .collect(),
-        }),
-    }
-}
 
 /// A container's record, and what its mediator tells.
 #[derive(Debug, Serialize)]
@@ -89,6 +66,7 @@ pub(super) fn text(inspected: &Inspected<'_>) -> String {
         ("admitted", record.admitted_at.clone()),
         ("order", record.order.to_string()),
     ];
+    lines.extend(request.pod.iter().map(|pod| ("pod", pod.to_string())));
     lines.extend(record.cgroups.iter().map(|cgroup| ("cgroup", cgroup.clone())));
     lines.push(("asked in", format!("the language of {}", request.dialect)));
     lines.extend(request.asked.iter().map(|asked| ("asked", asked.clone())));
@@ -108,7 +86,7 @@ pub(super) fn text(inspected: &Inspected<'_>) -> String {
     let mut text = String::new();
     for (name, value) in lines {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{name:<width$}  {value}");
+        let _ = writeln!(text, "{name:<width$}  {}", printable(&value));
     }
     text
 }
@@ -222,30 +200,7 @@ mod tests {
     use runtime_config::Bytes;
 
     use super::*;
-    use crate::cli::{Exit, test_support};
-
-    #[test]
-    fn an_id_or_an_unambiguous_beginning_finds_the_record() {
-        let mut records = test_support::node().records;
-        for (wanted, found) in [("training", "training"), ("tr", "training"), ("whole", "whole")] {
-            assert_eq!(find(&records, wanted, None).unwrap().container.id, found);
-        }
-        for wanted in ["", "x", "trainings"] {
-            assert_eq!(find(&records, wanted, None).unwrap_err().exit(), Exit::NotFound);
-        }
-        let mut other = records[0].clone();
-        other.container.id = "training-2".to_owned();
-        records.push(other);
-        assert_eq!(find(&records, "training", None).unwrap().container.id, "training");
-        let error = find(&records, "train", None).unwrap_err();
-        assert!(error.to_string().contains("default/training (/run/a.sock), default/training-2"), "{error}");
-        let mut elsewhere = records[0].clone();
-        elsewhere.container.namespace = "k8s.io".to_owned();
-        records.push(elsewhere);
-        assert!(matches!(find(&records, "training", None), Err(CliError::Ambiguous { .. })));
-        assert_eq!(find(&records, "training", Some("k8s.io")).unwrap().container.namespace, "k8s.io");
-        assert!(find(&records, "training", Some("moby")).is_err());
-    }
+    use crate::cli::test_support;
 
     #[test]
     fn keys_of_the_schedule_are_there_for_programs() {
@@ -281,9 +236,12 @@ mod tests {
             calls: 400,
             ..Usage::default()
         };
-        let text = text(&Inspected::new(&node.records[0], Some(usage), &node.schedules));
+        let mut record = node.records[0].clone();
+        record.request.pod = Some(test_support::pod());
+        let text = text(&Inspected::new(&record, Some(usage), &node.schedules));
         for line in [
             "container        default/training\n",
+            "pod              team/train-0/main\n",
             "asked            EGPU=POLICY=0",
             "mediator         -\n",
             "used             GPU-a: 64MiB / 3276MiB, at most 70MiB so far; 20 of 512 channels\n",

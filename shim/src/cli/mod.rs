@@ -4,6 +4,7 @@
 
 mod cards;
 mod config;
+mod container_name;
 mod doctor;
 mod error;
 mod events;
@@ -34,7 +35,6 @@ use runtime_config::Config;
 pub use exit::Exit;
 pub use output::Format;
 
-use crate::registry::Registry;
 use error::CliError;
 use node::Node;
 use schedules::Schedules;
@@ -63,9 +63,9 @@ enum Command {
     Top(top::Arguments),
     /// Show everything that is recorded about one container's grant
     Inspect {
-        /// The container's id, or enough of its beginning
+        /// The container: its id or enough of its beginning, NAMESPACE/ID, POD, NAMESPACE/POD or NAMESPACE/POD/CONTAINER
         id: String,
-        /// containerd's namespace, where several have a container of that id
+        /// containerd's namespace or the pod's, where several have a container of that name
         #[arg(long, short)]
         namespace: Option<String>,
         #[command(flatten)]
@@ -86,7 +86,7 @@ enum Command {
     },
     /// Say what is right and wrong on this node, and what to do about it
     Doctor {
-        /// containerd's configuration file [default: what `containerd config dump` prints]
+        /// containerd's configuration file [default: that of the containerd at CONTAINERD_ADDRESS or at its usual socket]
         #[arg(long, value_name = "FILE")]
         containerd_config: Option<PathBuf>,
         #[command(flatten)]
@@ -159,13 +159,13 @@ fn execute(command: Command) -> Result<Exit, CliError> {
         Command::Inspect { id, namespace, output } => {
             let config = load()?;
             let records = node::records(&config)?;
-            let record = match inspect::find(&records, &id, namespace.as_deref()) {
-                Ok(record) => record,
-                Err(error) => {
-                    let notes = Registry::at(config.state_dir).notes();
-                    let Some(note) = without_gpu::find(notes, &id, namespace.as_deref()) else { return Err(error) };
-                    return show(output, &note, || without_gpu::text(&note));
+            let record = match container_name::find(&records, &id, namespace.as_deref()) {
+                Err(CliError::NoSuchContainer { .. }) => {
+                    let without_gpu = without_gpu::list(&config.state_dir);
+                    let told = container_name::find(&without_gpu, &id, namespace.as_deref())?;
+                    return show(output, told, || without_gpu::text(told));
                 }
+                found => found?,
             };
             let usage = usage::mediated(&config.state_dir, record).unwrap_or_else(|error| {
                 say(&format!("egpu: {}", chain(&error)));

@@ -33,6 +33,18 @@ pub(super) fn json_line<T: Serialize>(value: &T) -> Result<String, CliError> {
     Ok(format!("{}\n", serde_json::to_string(value)?))
 }
 
+/// Without what would move the terminal's cursor, whoever wrote it.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
+}
+
+/// A [`table`] whose last column is left out where nothing is in it.
+pub(super) fn table_without_empty_last(titles: &[&str], rows: &[Vec<String>]) -> String {
+    let last = titles.len().saturating_sub(1);
+    let is_used = rows.iter().any(|row| row.get(last).is_some_and(|cell| !cell.is_empty()));
+    table(titles.get(..last).filter(|_| !is_used).unwrap_or(titles), rows)
+}
+
 /// Columns under their titles, each as wide as its widest cell.
 pub(super) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
@@ -61,5 +73,7 @@ mod tests {
         ];
         assert_eq!(table(&["A", "TITLE", "C"], &rows), "A   TITLE      C\n1   long cell  x\n22  s\n");
         assert_eq!(table(&["A", "B"], &[]), "A  B\n");
+        assert_eq!(table_without_empty_last(&["A", "B"], &[vec!["1".to_owned(), String::new()]]), "A\n1\n");
+        assert_eq!(table_without_empty_last(&["A", "B"], &[vec!["1".to_owned(), "2".to_owned()]]), "A  B\n1  2\n");
     }
 }

@@ -4,12 +4,12 @@ use nvidia_glue::{
     ledger::{CardGrant, Enforcement, GrantState, Record},
     usage::ProcessUsage,
 };
-use runtime_config::{Bytes, Percent, Weight};
+use runtime_config::{Bytes, Percent, Weight, request::PodContainer};
 use serde::Serialize;
 
 use super::{
     node::Node,
-    output,
+    output::{self, printable},
     schedules::{self, Schedules, Time},
     usage::Usage,
 };
@@ -19,6 +19,9 @@ use super::{
 pub(super) struct ContainerListing {
     id: String,
     namespace: String,
+    /// Its names in Kubernetes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod: Option<PodContainer>,
     /// The container's init; null while it is being created.
     pid: Option<i32>,
     cards: Vec<GrantListing>,
@@ -84,6 +87,7 @@ fn container(record: &Record, usage: &Usage, schedules: &Schedules) -> Container
     ContainerListing {
         id: record.container.id.clone(),
         namespace: record.container.namespace.clone(),
+        pod: record.request.pod.clone(),
         pid,
         cards: record
             .cards
@@ -129,22 +133,23 @@ fn rounded(percent: f64) -> u8 {
     percent.round().clamp(0.0, 100.0) as u8
 }
 
-/// One line for each card of each container.
+/// One line for each card of each container. Pods have a column where there are any.
 pub(super) fn table(containers: &[ContainerListing]) -> String {
-    const TITLES: [&str; 7] = ["NAMESPACE", "CONTAINER", "PID", "CARD", "MEMORY", "COMPUTE", "POLICY"];
+    const TITLES: [&str; 8] = ["NAMESPACE", "CONTAINER", "PID", "CARD", "MEMORY", "COMPUTE", "POLICY", "POD"];
     let rows: Vec<Vec<String>> = containers
         .iter()
         .flat_map(|container| {
             container.cards.iter().enumerate().map(move |(position, card)| row(container, position, card))
         })
         .collect();
-    output::table(&TITLES, &rows)
+    output::table_without_empty_last(&TITLES, &rows)
 }
 
 fn row(container: &ContainerListing, position: usize, card: &GrantListing) -> Vec<String> {
-    let (namespace, id, pid) = if position == 0 {
+    let (namespace, id, pid, pod) = if position == 0 {
         let pid = container.pid.map_or_else(|| "being created".to_owned(), |pid| pid.to_string());
-        (container.namespace.clone(), container.id.clone(), pid)
+        let pod = container.pod.as_ref().map(|pod| printable(&pod.to_string())).unwrap_or_default();
+        (container.namespace.clone(), container.id.clone(), pid, pod)
     } else {
         Default::default()
     };
@@ -171,7 +176,7 @@ fn row(container: &ContainerListing, position: usize, card: &GrantListing) -> Ve
         Some(mig) => format!("{} {mig}", card.index),
         None => card.index.to_string(),
     };
-    vec![namespace, id, pid, index, memory, compute, policy]
+    vec![namespace, id, pid, index, memory, compute, policy, pod]
 }
 
 #[cfg(test)]
@@ -236,6 +241,23 @@ mod tests {
         assert!(lines[2].contains("0MiB / 32768MiB"), "{text}");
         assert!(lines[2].contains("whole"), "{text}");
         assert_eq!(lines.len(), 3);
+    }
+
+    #[test]
+    fn pods_are_named_where_there_are_any() {
+        let mut node = test_support::node();
+        let shown = |node: &Node| {
+            let containers = list(node, &Usage::nothing_runs());
+            (table(&containers), serde_json::to_value(containers).unwrap())
+        };
+        let (text, value) = shown(&node);
+        assert!(text.lines().next().unwrap().ends_with("  POLICY") && value[0].get("pod").is_none(), "{text}");
+        node.records[0].request.pod = Some(PodContainer { pod: "train\x1b[2J".to_owned(), ..test_support::pod() });
+        let (text, value) = shown(&node);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].ends_with("  POLICY  POD"), "{text}");
+        assert!(lines[1].ends_with("  fixed   team/train?[2J/main") && lines[2].ends_with("  -"), "{text}");
+        assert_eq!((&value[0]["pod"]["namespace"], value[1].get("pod")), (&"team".into(), None));
     }
 
     #[test]

@@ -2,28 +2,32 @@
 
 use nvidia_glue::{
     decision_log::DecisionLog,
-    ledger::{CardGrant, Change, ComputeEnforcement, Limits, Record},
+    ledger::{CardGrant, Change, ComputeEnforcement, ContainerName, Limits, Record},
 };
 use runtime_config::{
     Bytes, Percent, Weight,
-    request::{CardPolicy, ComputeShare, MemoryLimit, PerCard, Priority},
+    request::{CardPolicy, ComputeShare, MemoryLimit, PerCard, PodContainer, Priority},
 };
 use serde::Serialize;
 
-use super::{Exit, Output, error::CliError, force::InForce, inspect, node::Node, schedules::Schedules, usage, values};
+use super::{
+    Exit, Output, container_name, error::CliError, force::InForce, node::Node, output::printable, schedules::Schedules,
+    usage, values,
+};
 
 /// Arguments of `egpu set`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "A list has a value for each card that the container shares, in its own order. What does not fit beside the \
                   other containers is refused, and nothing changes. A container that uses more memory than its new limit \
-                  keeps it, and gets no more.",
+                  keeps it, and gets no more. A change lasts until the container ends: one that is started again, as \
+                  Kubernetes and Docker restart containers in place, has what its request says.",
     group = clap::ArgGroup::new("what").required(true).multiple(true).args(["memory", "compute", "weight", "priority"])
 )]
 pub(super) struct Arguments {
-    /// The container's id, or enough of its beginning
+    /// The container: its id or enough of its beginning, NAMESPACE/ID, POD, NAMESPACE/POD or NAMESPACE/POD/CONTAINER
     id: String,
-    /// containerd's namespace, where several have a container of that id
+    /// containerd's namespace or the pod's, where several have a container of that name
     #[arg(long, short)]
     namespace: Option<String>,
     /// Memory of each card: 6GiB, 40%, or a list
@@ -48,7 +52,7 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
     let node = Node::look()?;
-    let before = inspect::find(&node.records, &arguments.id, arguments.namespace.as_deref())?;
+    let before = container_name::find(&node.records, &arguments.id, arguments.namespace.as_deref())?;
     let ledger = node.ledger()?;
     let log = DecisionLog::new(&node.config.log_file, &node.config.state_dir);
     let limits = Limits::from(&node.config);
@@ -101,10 +105,15 @@ fn keep_lifted(compute: &PerCard<ComputeShare>, record: &Record) -> PerCard<Comp
 struct Changed {
     id: String,
     namespace: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod: Option<PodContainer>,
     #[serde(flatten)]
     in_force: InForce,
     priority: BeforeAfter<Priority>,
     cards: Vec<CardChange>,
+    /// For people.
+    #[serde(skip)]
+    name: String,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
@@ -152,14 +161,16 @@ impl Changed {
         Self {
             id: after.container.id.clone(),
             namespace: after.container.namespace.clone(),
+            pod: after.request.pod.clone(),
             in_force,
             priority: BeforeAfter { before: before.priority(), after: after.priority() },
             cards: before.cards.iter().zip(&after.cards).map(card).collect(),
+            name: printable(&ContainerName::from(after).to_string()),
         }
     }
 
     fn text(&self) -> String {
-        let mut text = format!("{}/{}\n", self.namespace, self.id);
+        let mut text = format!("{}\n", self.name);
         let mut is_changed = false;
         for card in &self.cards {
             let mut parts = Vec::new();
@@ -200,6 +211,9 @@ impl Changed {
         match is_changed {
             true => text.push_str(&format!("{}\n", self.in_force)),
             false => text.push_str("it has that already: nothing has changed\n"),
+        }
+        if is_changed && self.pod.is_some() {
+            text.push_str("a restart of the container undoes it: for good, change what the pod asks for\n");
         }
         text
     }
@@ -270,6 +284,26 @@ mod tests {
     }
 
     #[test]
+    fn a_pods_container_is_named_by_it_and_loses_the_change_when_it_restarts() {
+        let node = test_support::node();
+        let mut after = node.records[0].clone();
+        after.request.pod = Some(test_support::pod());
+        after.priority = Some(Priority::Low);
+        let in_force = InForce { from_us: Some(1), in_us: 0 };
+        let changed = Changed::new(&node.records[0], &after, &node.schedules, in_force);
+        let text = changed.text();
+        assert!(text.starts_with("team/train-0/main [default/training]\npriority high -> low\n"), "{text}");
+        assert!(
+            text.ends_with("in force\na restart of the container undoes it: for good, change what the pod asks for\n"),
+            "{text}"
+        );
+        let pod = serde_json::json!({"namespace": "team", "pod": "train-0", "container": "main"});
+        assert_eq!(serde_json::to_value(&changed).unwrap()["pod"], pod);
+        let same = Changed::new(&after, &after, &node.schedules, in_force);
+        assert!(!same.text().contains("restart"), "nothing has changed");
+    }
+
+    #[test]
     fn what_changed_is_shown_and_from_when_on() {
         let node = test_support::node();
         let before = &node.records[0];
@@ -287,6 +321,7 @@ mod tests {
              priority high -> low\ncard 0: the low priority has no effect: its part of the time is its own\nin force in 150 ms\n"
         );
         let value = serde_json::to_value(&changed).unwrap();
+        assert_eq!(value.get("pod"), None);
         let card = &value["cards"][0];
         assert_eq!(value["in_us"], 150_000);
         assert_eq!(card["memory_limit_bytes"]["after"], 6 * Bytes::GIB);

@@ -11,7 +11,7 @@ use nvidia_glue::{
 };
 use runtime_config::{
     Bytes, Config, Percent,
-    request::{CardPolicy, ComputeShare, ContainerRequest, GpuRequest, Priority, Source, parse},
+    request::{CardPolicy, ComputeShare, ContainerRequest, GpuRequest, PodContainer, Priority, Source, parse},
 };
 
 use super::{node::Node, schedules::Schedules};
@@ -130,6 +130,11 @@ pub(super) fn empty_node() -> Node {
     let (config, inventory) = config_and_inventory();
     let cards = (0..3).map(|index| state(&inventory, index)).collect();
     Node { config, inventory, records: Vec::new(), cards, schedules: Schedules::default() }
+}
+
+/// A container's names in Kubernetes.
+pub(super) fn pod() -> PodContainer {
+    PodContainer { namespace: "team".to_owned(), pod: "train-0".to_owned(), container: "main".to_owned() }
 }
 
 fn config_and_inventory() -> (Config, Inventory) {

@@ -10,14 +10,17 @@ use nvidia_glue::{
     ledger::{CardState, Record},
     schedule::{CardStatus, Running},
 };
-use runtime_config::{Bytes, request::Priority};
+use runtime_config::{
+    Bytes,
+    request::{PodContainer, Priority},
+};
 use serde::Serialize;
 
 use super::{
     Exit, Output,
     error::CliError,
     node::Node,
-    output::{self, Format},
+    output::{self, Format, printable},
     schedules::{self, Schedules, Time},
     usage::{self, Usage},
     values,
@@ -94,6 +97,8 @@ struct CardLine {
 struct ContainerLines {
     id: String,
     namespace: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod: Option<PodContainer>,
     priority: Priority,
     cards: Vec<Line>,
 }
@@ -181,6 +186,7 @@ fn container(node: &Node, record: &Record, usage: &Usage, before: Option<&Schedu
     ContainerLines {
         id: record.container.id.clone(),
         namespace: record.container.namespace.clone(),
+        pod: record.request.pod.clone(),
         priority: record.priority(),
         cards: record.cards.iter().filter(|grant| grant.holds()).map(line).collect(),
     }
@@ -263,7 +269,10 @@ impl Line {
             known_or_dash(self.throttled_percent),
             memory(self.memory_used_bytes, self.memory_limit_bytes),
             busy.to_owned(),
-            format!("{}/{}", container.namespace, container.id),
+            match &container.pod {
+                Some(pod) => printable(&pod.to_string()),
+                None => format!("{}/{}", container.namespace, container.id),
+            },
         ]
     }
 }
@@ -326,6 +335,17 @@ mod tests {
         assert!(lines[2].contains("90.0%") && lines[2].ends_with("yes   default/training"), "{text}");
         assert!(lines[4].contains("whole") && lines[4].ends_with("default/whole"), "{text}");
         assert_eq!(lines.len(), 6);
+    }
+
+    #[test]
+    fn a_pods_container_is_shown_by_its_name() {
+        let mut node = test_support::node();
+        node.records[0].request.pod = Some(test_support::pod());
+        let frame = Frame::new(&node, &Usage::nothing_runs(), None);
+        let text = frame.table();
+        assert!(text.contains("yes   team/train-0/main\n") && text.contains("default/whole\n"), "{text}");
+        let value = serde_json::to_value(&frame.containers).unwrap();
+        assert_eq!((&value[0]["id"], &value[0]["pod"]["pod"]), (&"training".into(), &"train-0".into()));
     }
 
     #[test]

@@ -1,10 +1,15 @@
 //! `egpu inspect` of a container that seemed to ask for a GPU and has none: what it asked, and why that was not believed.
 
-use nvidia_glue::ledger::ContainerKey;
+use std::path::Path;
+
+use nvidia_glue::ledger::{ContainerKey, ContainerName};
 use runtime_config::request::PodContainer;
 use serde::Serialize;
 
-use crate::bundle::{Note, WithoutGpu};
+use crate::{
+    bundle::{Note, WithoutGpu},
+    registry::Registry,
+};
 
 /// What there is to tell of it. It holds no grant.
 #[derive(Debug, Serialize)]
@@ -15,15 +20,9 @@ pub(super) struct Container {
     without_gpu: String,
 }
 
-/// The one whose id is `wanted`, or the only one whose id begins with it.
-pub(super) fn find(notes: impl Iterator<Item = Note>, wanted: &str, namespace: Option<&str>) -> Option<Container> {
-    let in_namespace = |note: &Note| namespace.is_none_or(|namespace| note.namespace == namespace);
-    let begins = |note: &Note| !wanted.is_empty() && note.id.starts_with(wanted);
-    let mut found: Vec<Container> = notes.filter(|note| in_namespace(note) && begins(note)).filter_map(told).collect();
-    if found.iter().any(|told| told.container.id == wanted) {
-        found.retain(|told| told.container.id == wanted);
-    }
-    if found.len() == 1 { found.pop() } else { None }
+/// All of this node.
+pub(super) fn list(state_dir: &Path) -> Vec<Container> {
+    Registry::at(state_dir.to_owned()).notes().filter_map(told).collect()
 }
 
 fn told(note: Note) -> Option<Container> {
@@ -32,12 +31,17 @@ fn told(note: Note) -> Option<Container> {
     Some(Container { container: ContainerKey { containerd, namespace, id }, pod, asked, without_gpu: why })
 }
 
+impl<'a> From<&'a Container> for ContainerName<'a> {
+    fn from(told: &'a Container) -> Self {
+        Self { key: &told.container, pod: told.pod.as_ref() }
+    }
+}
+
 /// The same for people, as of a container with a grant.
 pub(super) fn text(told: &Container) -> String {
     let Container { container, pod, asked, without_gpu } = told;
-    let names = |pod: &PodContainer| format!("{}/{}/{}", pod.namespace, pod.pod, pod.container);
     let mut lines = vec![("container", container.to_string()), ("containerd", container.containerd.clone())];
-    lines.extend(pod.iter().map(|pod| ("pod", names(pod))));
+    lines.extend(pod.iter().map(|pod| ("pod", pod.to_string())));
     lines.extend(asked.iter().map(|asked| ("asked", asked.clone())));
     lines.push(("no GPU", without_gpu.clone()));
     lines.iter().map(|(name, value)| format!("{name:<10}  {value}\n")).collect()
@@ -47,46 +51,37 @@ pub(super) fn text(told: &Container) -> String {
 mod tests {
     use super::*;
 
-    fn note(namespace: &str, id: &str, why: Option<&str>) -> Note {
+    #[test]
+    fn only_what_was_not_believed_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let registry = Registry::at(directory.path().to_owned());
         let pod = PodContainer { namespace: "default".into(), pod: "web".into(), container: "side".into() };
         let asked = vec!["NVIDIA_VISIBLE_DEVICES=all".to_owned()];
-        Note {
-            id: id.into(),
-            namespace: namespace.into(),
-            containerd: "/c.sock".into(),
-            bundle: "/b".into(),
-            shim: None,
-            runtime_root: "/r".into(),
-            cgroups_path: None,
-            systemd_cgroup: false,
-            cgroup: None,
-            init_pid: None,
-            without_gpu: why.map(|why| WithoutGpu { pod: Some(pod), asked, why: why.to_owned() }),
-        }
-    }
-
-    #[test]
-    fn an_id_or_an_unambiguous_beginning_finds_what_was_not_believed() {
-        let notes = || {
-            let told = [("k8s.io", "abc"), ("k8s.io", "abcd"), ("k8s.io", "xy"), ("other", "xy")];
-            let told = told.into_iter().map(|(namespace, id)| note(namespace, id, Some("why")));
-            told.chain([note("k8s.io", "plain", None)])
-        };
-        let found = |wanted, namespace| find(notes(), wanted, namespace).map(|told| told.container.id);
-        for (wanted, namespace, id) in
-            [("abc", None, Some("abc")), ("abcd", None, Some("abcd")), ("xy", Some("other"), Some("xy"))]
+        for (id, without_gpu) in
+            [("side", Some(WithoutGpu { pod: Some(pod), asked, why: "why".into() })), ("plain", None)]
         {
-            assert_eq!(found(wanted, namespace).as_deref(), id, "{wanted}");
+            let note = Note {
+                id: id.into(),
+                namespace: "k8s.io".into(),
+                containerd: "/c.sock".into(),
+                bundle: "/b".into(),
+                shim: None,
+                runtime_root: "/r".into(),
+                cgroups_path: None,
+                systemd_cgroup: false,
+                cgroup: None,
+                init_pid: None,
+                without_gpu,
+            };
+            registry.lock().unwrap().keep(&note).unwrap();
         }
-        for wanted in ["", "ab", "xy", "plain", "z"] {
-            assert_eq!(found(wanted, None), None, "{wanted}");
-        }
-        let told = find(notes(), "abcd", None).unwrap();
+        let all = list(directory.path());
+        let [told] = all.as_slice() else { panic!("{all:?}") };
         assert_eq!(
-            text(&told),
-            "container   k8s.io/abcd\ncontainerd  /c.sock\npod         default/web/side\n\
+            text(told),
+            "container   k8s.io/side\ncontainerd  /c.sock\npod         default/web/side\n\
              asked       NVIDIA_VISIBLE_DEVICES=all\nno GPU      why\n"
         );
-        assert_eq!(serde_json::to_value(&told).unwrap()["without_gpu"], "why");
+        assert_eq!(serde_json::to_value(told).unwrap()["without_gpu"], "why");
     }
 }

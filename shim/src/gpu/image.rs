@@ -3,7 +3,10 @@
 //! CUDA's images set `NVIDIA_VISIBLE_DEVICES=all`: believed of every sidecar, that would take all of a node's cards. An image's
 //! configuration, which containerd has, says which values are the image's.
 
-use nvidia_glue::{decision_log::DecisionLog, ledger::ContainerKey};
+use nvidia_glue::{
+    decision_log::DecisionLog,
+    ledger::{ContainerKey, ContainerName},
+};
 use runtime_config::request::GpuRequest;
 
 use super::{Ask, Prepared, is_fenced};
@@ -47,7 +50,8 @@ fn why(said: &[String], by_image: Result<Vec<String>, HelperError>) -> Option<St
 /// What is asked of the helper for a container whose request is not believed, once the log and the node's events have it.
 pub(super) fn without_gpu(key: &ContainerKey, ask: Ask, why: String) -> Prepared {
     let Ask { config, request, privileges, .. } = ask;
-    DecisionLog::new(&config.log_file, &config.state_dir).ignored(key, &request.asked.join(" "), &why);
+    let name = ContainerName { key, pod: request.pod.as_ref() };
+    DecisionLog::new(&config.log_file, &config.state_dir).ignored(name, &request.asked.join(" "), &why);
     tracing::warn!(container = %key, "{why}");
     let fence = is_fenced(key, &config, privileges);
     let without_gpu = Some(WithoutGpu { pod: request.pod, asked: request.asked, why });

@@ -9,7 +9,7 @@ use nvidia_glue::{
 };
 use runtime_config::{
     config::{Config, HardCapsUnavailable, UnknownDriver, WholeCards},
-    request::{DriverCapabilities, Isolation, OverMemory, Share},
+    request::{DriverCapabilities, Isolation, OverMemory, PodContainer, Share},
 };
 
 use super::GpuError;
@@ -22,6 +22,8 @@ pub struct Mediation {
     pub setup: Setup,
     /// What happens to a process that asks for too much, when it is to be killed.
     pub excess: ExcessRules,
+    /// Its container's names in Kubernetes.
+    pub pod: Option<PodContainer>,
 }
 
 /// See [`Mediation::excess`].
@@ -88,7 +90,7 @@ pub(super) fn mediation(
     };
     let excess =
         ExcessRules { oom_script: record.request.oom_script.clone(), oom_script_timeout: config.oom_script_timeout };
-    Ok(Some(Mediation { setup, excess }))
+    Ok(Some(Mediation { setup, excess, pod: record.request.pod.clone() }))
 }
 
 fn is_in_mig_mode(grant: &CardGrant, inventory: &Inventory) -> bool {

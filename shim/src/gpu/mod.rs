@@ -19,7 +19,7 @@ use nvidia_glue::{
     decision_log::DecisionLog,
     driver_files,
     inject::{self, Injection, PlanInput, Settings},
-    ledger::{Admission, ContainerKey, Ledger, Limits, Process, Record, ReleaseError, ReleaseReason},
+    ledger::{Admission, ContainerKey, ContainerName, Ledger, Limits, Process, Record, ReleaseError, ReleaseReason},
     spec,
 };
 use runtime_config::{
@@ -300,8 +300,9 @@ fn read(config: Config, key: &ContainerKey, bundle: &Path) -> Result<Reading, Gp
         serde_json::from_slice(&text).map_err(|source| GpuError::Spec { path, source: source.into() })?;
     let container = spec::read(&document);
     let log = DecisionLog::new(&config.log_file, &config.state_dir);
+    let name = ContainerName { key, pod: container.pod.as_ref() };
     let parsed = request::parse(&container.source, &config).map_err(|source| {
-        log.refused_at_validation(key, &request::asked(&container.source).join(" "), &source);
+        log.refused_at_validation(name, &request::asked(&container.source).join(" "), &source);
         GpuError::Request { container: Box::new(key.clone()), source: Box::new(source) }
     })?;
     match parsed {
@@ -320,7 +321,7 @@ fn read(config: Config, key: &ContainerKey, bundle: &Path) -> Result<Reading, Gp
                 Share::Exclusive => false,
             };
             if container.seccomp_listener && is_mediated {
-                log.refused_at_validation(key, &request.asked.join(" "), &GpuError::SeccompListener);
+                log.refused_at_validation(name, &request.asked.join(" "), &GpuError::SeccompListener);
                 return Err(GpuError::SeccompListener);
             }
             if request.group.is_none() {

@@ -10,8 +10,9 @@ use std::{
 
 use nvidia_glue::{
     event_log::{Entry, EventLog, Kind},
-    ledger::ContainerKey,
+    ledger::{ContainerKey, ContainerName},
 };
+use runtime_config::request::PodContainer;
 use tokio::time::sleep;
 
 use crate::sync::lock;
@@ -24,6 +25,7 @@ const LONGEST_WINDOW: Duration = Duration::from_secs(600);
 pub(super) struct Incidents {
     log: EventLog,
     container: ContainerKey,
+    pod: Option<PodContainer>,
     /// Its cards' UUIDs, and their indices on the node.
     cards: Vec<(String, u32)>,
     /// Kinds of which something was told a short while ago, and what came since.
@@ -31,14 +33,19 @@ pub(super) struct Incidents {
 }
 
 impl Incidents {
-    pub(super) fn new(log: EventLog, container: ContainerKey, cards: Vec<(String, u32)>) -> Arc<Self> {
-        Arc::new(Self { log, container, cards, since: Mutex::default() })
+    pub(super) fn new(
+        log: EventLog,
+        (container, pod): (ContainerKey, Option<PodContainer>),
+        cards: Vec<(String, u32)>,
+    ) -> Arc<Self> {
+        Arc::new(Self { log, container, pod, cards, since: Mutex::default() })
     }
 
     /// It has happened that often.
     pub(super) fn tell(self: &Arc<Self>, kind: Kind, card: Option<&str>, count: u64, text: &str) {
         let index = self.cards.iter().find(|(uuid, _)| card == Some(uuid.as_str())).map(|(_, index)| *index);
-        let entry = Entry::new(kind, &self.container).on_card(card).counting(count).saying(text);
+        let name = ContainerName { key: &self.container, pod: self.pod.as_ref() };
+        let entry = Entry::new(kind, name).on_card(card).counting(count).saying(text);
         let entry = Entry { card_index: index, ..entry };
         if let Some(first) = self.take(kind, entry) {
             self.write(vec![first]);
@@ -104,7 +111,7 @@ mod tests {
 
     fn incidents(log: EventLog) -> Arc<Incidents> {
         let (containerd, namespace, id) = ("/run/a.sock".to_owned(), "default".to_owned(), "a".to_owned());
-        Incidents::new(log, ContainerKey { containerd, namespace, id }, vec![("GPU-1".to_owned(), 3)])
+        Incidents::new(log, (ContainerKey { containerd, namespace, id }, None), vec![("GPU-1".to_owned(), 3)])
     }
 
     #[test]

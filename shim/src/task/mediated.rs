@@ -48,8 +48,8 @@ pub(super) struct Mediated {
     excess: ExcessRules,
     /// One script at a time; whoever waits for it makes no call meanwhile.
     script: tokio::sync::Mutex<()>,
-    /// How often init was killed for asking too much.
-    init_kills: AtomicU64,
+    /// How often a process was killed for having, or asking for, too much.
+    kills: AtomicU64,
     status_file: PathBuf,
     /// Whether any of its processes uses the driver.
     has_processes: watch::Sender<bool>,
@@ -60,14 +60,15 @@ impl Mediated {
     pub(super) async fn start(context: &Context, id: &str, mediation: Mediation) -> Result<Self, TaskError> {
         let status_file = mediation.setup.status_file.clone();
         let cards = mediation.setup.cards.iter().map(|card| (card.uuid.clone(), card.index)).collect();
-        let incidents = Incidents::new(EventLog::new(&mediation.setup.state_dir), context.gpu.key(id), cards);
+        let log = EventLog::new(&mediation.setup.state_dir);
+        let incidents = Incidents::new(log, (context.gpu.key(id), mediation.pod), cards);
         let mediator = Mediator::start(&context.helper, &context.reaper, mediation.setup).await;
         Ok(Self {
             mediator: mediator.map_err(TaskError::Mediator)?,
             incidents,
             excess: mediation.excess,
             script: tokio::sync::Mutex::default(),
-            init_kills: AtomicU64::new(0),
+            kills: AtomicU64::new(0),
             status_file,
             has_processes: watch::Sender::new(false),
         })
@@ -92,9 +93,9 @@ impl Mediated {
         ended.map_err(TaskError::Mediator)
     }
 
-    /// OOM kills of init, for Stats.
-    pub(super) fn init_kills(&self) -> u64 {
-        self.init_kills.load(Ordering::Relaxed)
+    /// Kills for want of a card's memory, for Stats.
+    pub(super) fn kills(&self) -> u64 {
+        self.kills.load(Ordering::Relaxed)
     }
 
     /// Nothing of the container waits for an answer any more: it can be frozen.
@@ -293,8 +294,8 @@ impl Container {
         });
     }
 
-    /// Runs the container's script, if it has one and `has_script`, and ends the process; if it is init, as the kernel's OOM killer would be
-    /// told of.
+    /// Runs the container's script, if it has one and `has_script`, and ends the process, which is told as the kernel's OOM kills are:
+    /// Kubernetes then shows `OOMKilled`, whichever process it was.
     async fn kill_for_excess(self: &Arc<Self>, context: &Arc<Context>, pid: i32, pidfd: &OwnedFd, has_script: bool) {
         let Some(mediated) = &self.fixed.mediated else { return };
         let id = self.fixed.id.as_str();
@@ -306,9 +307,10 @@ impl Container {
                 tracing::warn!(container = id, %script, error = chain(&error), "the OOM script did not come to its end");
             }
         }
+        mediated.kills.fetch_add(1, Ordering::Relaxed);
+        // Before the kill: whoever asks after the container's end finds the reason.
+        context.events.publish_once(&TaskOOM { container_id: id.to_owned(), ..Default::default() });
         if pid == self.init.pid() {
-            mediated.init_kills.fetch_add(1, Ordering::Relaxed);
-            context.events.publish_once(&TaskOOM { container_id: id.to_owned(), ..Default::default() });
             // As anybody's SIGKILL to it: a paused container is thawed, or it would not die.
             match self.kill("", libc::SIGKILL.unsigned_abs(), false).await {
                 Ok(()) | Err(TaskError::Finished) => {}

@@ -207,7 +207,7 @@ impl Task for TaskService {
 
     async fn stats(&self, _: &TtrpcContext, request: StatsRequest) -> TtrpcResult<StatsResponse> {
         let container = self.0.container(&request.id).await?;
-        let oom_kills = container.fixed.mediated.as_ref().map_or(0, |mediated| mediated.init_kills());
+        let oom_kills = container.fixed.mediated.as_ref().map_or(0, |mediated| mediated.kills());
         let metrics = container.fixed.cgroup.metrics(oom_kills);
         Ok(StatsResponse { stats: MessageField::some(metrics), ..Default::default() })
     }

@@ -2,7 +2,7 @@
 
 use runtime_config::{
     config::HardCapsUnavailable,
-    request::{CardPolicy, CardRequest, ComputeShare, DeviceSelector, GpuRequest, Share},
+    request::{CardPolicy, CardRequest, ComputeShare, DeviceSelector, GpuRequest, PodContainer, Share},
 };
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Two neighbours on a card, of sizes that nothing else has.
-const SECRETS: [&str; 6] = ["secret", "5003", "3001", "17%", "23%", "weight=6"];
+const SECRETS: [&str; 7] = ["secret", "web", "5003", "3001", "17%", "23%", "weight=6"];
 
 fn on(card: u32, memory_mib: u64, compute: ComputeShare) -> GpuRequest {
     request(devices(&[card]), part(memory_mib, compute))
@@ -28,7 +28,8 @@ fn one(memory_mib: u64, compute: ComputeShare) -> GpuRequest {
 fn with_neighbours(requests: &[GpuRequest]) -> Bench {
     let bench = Bench::new(3);
     for (at, request) in requests.iter().enumerate() {
-        bench.admit(&format!("secret-{at}"), request).unwrap();
+        let pod = PodContainer { namespace: "secret".into(), pod: format!("web-{at}"), container: "main".into() };
+        bench.admit(&format!("secret-{at}"), &GpuRequest { pod: Some(pod), ..request.clone() }).unwrap();
     }
     bench
 }
@@ -75,7 +76,8 @@ fn names_and_sizes_of_neighbours_are_for_the_log_alone() {
             assert!(told.contains(part), "{part}: {told}");
         }
         assert!(matches!(error, AdmitError::Card { .. } | AdmitError::NoRoom { .. }), "{logged}");
-        assert!(logged.contains("k8s.io/secret-"), "{logged}");
+        let at = if logged.contains("k8s.io/secret-0") { 0 } else { 1 };
+        assert!(logged.contains(&format!("secret/web-{at}/main [k8s.io/secret-{at}] (")), "{logged}");
         assert!(bench.take_log().iter().any(|line| line.contains("event=refuse") && line.contains("k8s.io/secret-")));
         for secret in SECRETS {
             assert!(!told.contains(secret), "{secret}: {told}");

@@ -3,44 +3,31 @@
 //! CRI's table has another name in each version of the file: `plugins.cri` in version 1,
 //! `plugins."io.containerd.grpc.v1.cri"` in 2, `plugins."io.containerd.cri.v1.runtime"` in 3.
 
-use std::{fs, io, path::Path, process::Command};
+use std::path::Path;
 
 use nvidia_glue::doctor::Check;
 use toml::{Table, Value};
 
-use super::{failure, ok, warning};
+use super::{
+    containerd_config::{ContainerdConfig, DEFAULT_FILE},
+    failure, ok, runtime, warning,
+};
 use crate::info;
 
 const CONTAINERD: &str = "containerd";
-const DEFAULT_FILE: &str = "/etc/containerd/config.toml";
 const CRI_TABLES: [&str; 3] = [CRI_V3, "io.containerd.grpc.v1.cri", "cri"];
 const CRI_V3: &str = "io.containerd.cri.v1.runtime";
+const RUNC: &str = "io.containerd.runc.v2";
 /// An annotation that must reach the runtime.
 const ANNOTATION: &str = "egpu.io/memory";
-
-/// Why there is no configuration to look at.
-#[derive(Debug, thiserror::Error)]
-enum ReadError {
-    #[error("{file} cannot be read")]
-    File {
-        file: String,
-        #[source]
-        source: io::Error,
-    },
-    #[error("{origin} is not TOML")]
-    Toml {
-        origin: String,
-        #[source]
-        source: Box<toml::de::Error>,
-    },
-}
+const ANNOTATIONS: &str = r#"pod_annotations = ["egpu.io/*", "hami.io/*"] and container_annotations = ["egpu.io/*"]"#;
 
 pub(super) fn checks(file: Option<&Path>) -> Vec<Check> {
-    match read(file) {
-        Ok(Some((origin, config))) => judge(&origin, &config),
+    match ContainerdConfig::read(file) {
+        Ok(Some(config)) => judge(&config),
         Ok(None) => vec![warning(
             CONTAINERD,
-            format!("no containerd is in the PATH, and there is no {DEFAULT_FILE}"),
+            format!("no containerd runs or is in the PATH, and there is no {DEFAULT_FILE}"),
             "name its configuration with --containerd-config",
         )],
         Err(error) => {
@@ -49,85 +36,113 @@ pub(super) fn checks(file: Option<&Path>) -> Vec<Check> {
     }
 }
 
-/// What `containerd config dump` prints, imports included; without containerd, its file.
-fn read(file: Option<&Path>) -> Result<Option<(String, Table)>, ReadError> {
-    if file.is_none()
-        && let Ok(output) = Command::new("containerd").args(["config", "dump"]).output()
-        && output.status.success()
-    {
-        let origin = "`containerd config dump`".to_owned();
-        return parse(origin, &String::from_utf8_lossy(&output.stdout)).map(Some);
-    }
-    let path = file.unwrap_or(Path::new(DEFAULT_FILE));
-    let origin = path.display().to_string();
-    match fs::read_to_string(path) {
-        Ok(text) => parse(origin, &text).map(Some),
-        Err(error) if file.is_none() && error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(ReadError::File { file: origin, source }),
+/// How a runtime of CRI's comes to be egpu.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// By its type.
+    Type,
+    /// As the `runtime_path` of runc's type.
+    DropIn,
+}
+
+impl Form {
+    /// `None`: it is another runtime.
+    fn of(runtime: &Table) -> Option<Self> {
+        let text = |key| runtime.get(key).and_then(Value::as_str).unwrap_or_default();
+        match text("runtime_type") {
+            info::NAME => Some(Self::Type),
+            RUNC if Path::new(text("runtime_path")).ends_with(runtime::BINARY) => Some(Self::DropIn),
+            _ => None,
+        }
     }
 }
 
-fn parse(origin: String, text: &str) -> Result<(String, Table), ReadError> {
-    match text.parse() {
-        Ok(table) => Ok((origin, table)),
-        Err(source) => Err(ReadError::Toml { origin, source: Box::new(source) }),
-    }
-}
-
-fn judge(origin: &str, config: &Table) -> Vec<Check> {
-    if cri_is_disabled(config) {
+fn judge(config: &ContainerdConfig) -> Vec<Check> {
+    let ContainerdConfig { origin, table, .. } = config;
+    if cri_is_disabled(table) {
         let how = format!("`ctr run --runtime {}` and nerdctl need no configuration", info::NAME);
         return vec![ok(CONTAINERD, format!("{origin}: CRI is off; {how}"))];
     }
-    let runtimes: Vec<(&String, &Table)> = CRI_TABLES
+    let runtimes: Vec<(&String, &Table, Form)> = CRI_TABLES
         .iter()
-        .filter_map(|name| table_at(config, &["plugins", name, "containerd", "runtimes"]))
+        .filter_map(|name| table_at(table, &["plugins", name, "containerd", "runtimes"]))
         .flatten()
         .filter_map(|(name, runtime)| Some((name, runtime.as_table()?)))
-        .filter(|(_, runtime)| runtime.get("runtime_type").and_then(Value::as_str) == Some(info::NAME))
+        .filter_map(|(name, runtime)| Some((name, runtime, Form::of(runtime)?)))
         .collect();
     if runtimes.is_empty() {
-        return vec![warning(
-            CONTAINERD,
-            format!("{origin}: CRI has no runtime of the type {}, so no pod can use it", info::NAME),
-            remedy(config),
-        )];
+        let detail = format!(
+            "{origin}: CRI has no runtime of the type {}, and none whose runtime_path is {}, so no pod can use it",
+            info::NAME,
+            runtime::BINARY
+        );
+        return vec![warning(CONTAINERD, detail, remedy(config))];
     }
-    runtimes.into_iter().map(|(name, runtime)| judge_runtime(origin, name, runtime)).collect()
+    let judged = runtimes.iter().map(|(name, runtime, form)| judge_runtime(config, name, runtime, *form));
+    judged.chain(what_the_type_lacks(config, &runtimes)).collect()
 }
 
-fn remedy(config: &Table) -> String {
-    let cri = cri_table(config);
-    let runtimes = table_at(config, &["plugins", cri, "containerd", "runtimes"]);
+/// CRI asks no runtime but runc's what it can do, and gives pods no more than that.
+fn what_the_type_lacks(config: &ContainerdConfig, runtimes: &[(&String, &Table, Form)]) -> Option<Check> {
+    let has_drop_in = runtimes.iter().any(|(_, _, form)| *form == Form::DropIn);
+    (!has_drop_in && config.knows_runtime_path() == Some(true)).then(|| {
+        let how = format!("runtime_type = \"{RUNC}\" and runtime_path = \"{}\"", runtime::installed().display());
+        ok(CONTAINERD, format!("with {how} pods could have user namespaces and recursive read-only mounts, too"))
+    })
+}
+
+fn remedy(config: &ContainerdConfig) -> String {
+    let cri = cri_table(&config.table);
+    let runtimes = table_at(&config.table, &["plugins", cri, "containerd", "runtimes"]);
     let has_runc = runtimes.is_some_and(|runtimes| runtimes.contains_key("runc"));
     // containerd 1.x forgets its built-in table as soon as there is another one.
     let runc = if has_runc || cri == CRI_V3 {
         String::new()
     } else {
         format!(
-            "[plugins.\"{cri}\".containerd.runtimes.runc] with runtime_type = \"io.containerd.runc.v2\" (without it CRI would no longer start) and "
+            "[plugins.\"{cri}\".containerd.runtimes.runc] with runtime_type = \"{RUNC}\" (without it CRI would no longer start) and "
         )
     };
+    let runtime = match config.knows_runtime_path() {
+        Some(true) => {
+            let path = runtime::installed();
+            format!("runtime_type = \"{RUNC}\", runtime_path = \"{}\", the options of runc's table,", path.display())
+        }
+        Some(false) | None => format!("runtime_type = \"{}\",", info::NAME),
+    };
     format!(
-        "add {runc}[plugins.\"{cri}\".containerd.runtimes.egpu] with runtime_type = \"{}\" and pod_annotations = \
-         [\"egpu.io/*\", \"hami.io/*\"], then restart containerd",
-        info::NAME
+        "add {runc}[plugins.\"{cri}\".containerd.runtimes.egpu] with {runtime} {ANNOTATIONS}, then restart containerd"
     )
 }
 
-fn judge_runtime(origin: &str, name: &str, runtime: &Table) -> Check {
-    let patterns = runtime.get("pod_annotations").and_then(Value::as_array);
-    let mut patterns = patterns.into_iter().flatten().filter_map(Value::as_str);
-    if patterns.any(|pattern| lets_through(pattern, ANNOTATION)) {
-        return ok(
+fn judge_runtime(config: &ContainerdConfig, name: &str, runtime: &Table, form: Form) -> Check {
+    let origin = &config.origin;
+    if form == Form::DropIn && config.knows_runtime_path() == Some(false) {
+        return warning(
             CONTAINERD,
-            format!("{origin}: pods use it as the runtime `{name}`, egpu.io/* annotations are let through"),
+            format!("{origin}: containerd 1.6 ignores runtime_path, so pods of the runtime `{name}` run under runc"),
+            format!("set runtime_type = \"{}\" in the runtime `{name}`, then restart containerd", info::NAME),
         );
     }
+    let is_let_through = |key: &str| {
+        let patterns = runtime.get(key).and_then(Value::as_array);
+        patterns.into_iter().flatten().filter_map(Value::as_str).any(|pattern| lets_through(pattern, ANNOTATION))
+    };
+    let detail = match (is_let_through("pod_annotations"), is_let_through("container_annotations")) {
+        (true, true) => {
+            let form = if form == Form::DropIn { " in runc's place" } else { "" };
+            let detail =
+                format!("{origin}: pods use it as the runtime `{name}`{form}, egpu.io/* annotations are let through");
+            return ok(CONTAINERD, detail);
+        }
+        (true, false) => "egpu.io/* annotations that containers have of their own, as from device plugins",
+        (false, true) => "the pods' egpu.io/* annotations",
+        (false, false) => "egpu.io/* annotations: only variables can ask",
+    };
     warning(
         CONTAINERD,
-        format!("{origin}: the runtime `{name}` does not see the pods' egpu.io/* annotations: only variables can ask"),
-        format!("set pod_annotations = [\"egpu.io/*\"] in the runtime `{name}`, then restart containerd"),
+        format!("{origin}: the runtime `{name}` does not see {detail}"),
+        format!("set {ANNOTATIONS} in the runtime `{name}`, then restart containerd"),
     )
 }
 
@@ -169,10 +184,17 @@ mod tests {
 
     use super::*;
 
-    fn judged(text: &str) -> Vec<(Level, String)> {
-        let checks = judge("file", &text.parse().unwrap());
+    fn judged_by(version: Option<(u32, u32)>, text: &str) -> Vec<(Level, String)> {
+        let config = ContainerdConfig { origin: "file".to_owned(), table: text.parse().unwrap(), version };
+        let checks = judge(&config);
         checks.into_iter().map(|check| (check.level, check.detail + check.remedy.as_deref().unwrap_or(""))).collect()
     }
+
+    fn judged(text: &str) -> Vec<(Level, String)> {
+        judged_by(None, text)
+    }
+
+    const LET_THROUGH: &str = "pod_annotations = ['x/*', 'egpu.io/*']\ncontainer_annotations = ['egpu.io/*']";
 
     #[test]
     fn the_runtime_is_found_in_each_version_of_the_file() {
@@ -180,14 +202,8 @@ mod tests {
             [(1, "cri"), (2, "\"io.containerd.grpc.v1.cri\""), (3, "\"io.containerd.cri.v1.runtime\"")]
         {
             let head = format!("version = {version}\n[plugins.{table}.containerd.runtimes.shared]\n");
-            let good = judged(&format!(
-                "{head}runtime_type = 'io.containerd.egpu.v1'\npod_annotations = ['x/*', 'egpu.io/*']"
-            ));
-            assert_eq!(good.len(), 1);
+            let good = judged(&format!("{head}runtime_type = 'io.containerd.egpu.v1'\n{LET_THROUGH}"));
             assert_eq!(good[0].0, Level::Ok, "{good:?}");
-            let closed = judged(&format!("{head}runtime_type = 'io.containerd.egpu.v1'"));
-            assert_eq!(closed[0].0, Level::Warning);
-            assert!(closed[0].1.contains("`shared`"), "{closed:?}");
             let none = judged(&format!("{head}runtime_type = 'io.containerd.runc.v2'"));
             assert_eq!(none[0].0, Level::Warning);
             assert!(
@@ -203,6 +219,52 @@ mod tests {
     }
 
     #[test]
+    fn annotations_of_pods_and_of_containers_must_be_let_through() {
+        let head = "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.shared]\nruntime_type = 'io.containerd.egpu.v1'\n";
+        for (lines, unseen) in [
+            ("", "does not see egpu.io/* annotations: only variables can ask"),
+            ("pod_annotations = ['*/*']", "annotations that containers have of their own"),
+            ("container_annotations = ['egpu.io/*']", "does not see the pods' egpu.io/* annotations"),
+        ] {
+            let (level, text) = judged(&format!("{head}{lines}")).remove(0);
+            assert_eq!(level, Level::Warning, "{text}");
+            for part in ["`shared`", unseen, "set pod_annotations = [", "and container_annotations = ["] {
+                assert!(text.contains(part), "{part}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn in_runcs_place_where_containerd_can() {
+        let cri = "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes";
+        let by_type = format!("{cri}.egpu]\nruntime_type = 'io.containerd.egpu.v1'\n{LET_THROUGH}");
+        let path = "runtime_path = '/opt/containerd-shim-egpu-v1'";
+        let drop_in = format!("{cri}.egpu]\nruntime_type = 'io.containerd.runc.v2'\n{path}\n{LET_THROUGH}");
+        let none = format!("{cri}.runc]\nruntime_type = 'io.containerd.runc.v2'");
+        let levels = |version, text: &str| -> Vec<Level> {
+            judged_by(version, text).into_iter().map(|(level, _)| level).collect()
+        };
+        for (version, text, expected, part) in [
+            (Some((1, 6)), &by_type, &[Level::Ok][..], "as the runtime `egpu`,"),
+            (None, &by_type, &[Level::Ok], "as the runtime `egpu`,"),
+            (Some((1, 7)), &by_type, &[Level::Ok, Level::Ok], "user namespaces and recursive read-only mounts"),
+            (Some((1, 6)), &drop_in, &[Level::Warning], "ignores runtime_path"),
+            (Some((2, 1)), &drop_in, &[Level::Ok], "as the runtime `egpu` in runc's place"),
+            (None, &drop_in, &[Level::Ok], "in runc's place"),
+            (Some((1, 6)), &none, &[Level::Warning], "runtimes.egpu] with runtime_type = \"io.containerd.egpu.v1\""),
+            (
+                Some((2, 1)),
+                &none,
+                &[Level::Warning],
+                "runtimes.egpu] with runtime_type = \"io.containerd.runc.v2\", runtime_path",
+            ),
+        ] {
+            assert_eq!(levels(version, text), expected, "{version:?} {text}");
+            assert!(judged_by(version, text).iter().any(|(_, told)| told.contains(part)), "{version:?} {part}");
+        }
+    }
+
+    #[test]
     fn without_cri_nothing_has_to_be_configured() {
         let off = judged("version = 2\ndisabled_plugins = ['io.containerd.grpc.v1.cri']");
         assert_eq!(off[0].0, Level::Ok);
@@ -214,11 +276,6 @@ mod tests {
         {
             assert_eq!(judged(text)[0].0, Level::Warning, "{text}");
         }
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("config.toml");
-        assert_eq!(checks(Some(&file))[0].level, Level::Failure);
-        fs::write(&file, "= 1").unwrap();
-        assert_eq!(checks(Some(&file))[0].level, Level::Failure);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! containerd.
 
 mod containerd;
+mod containerd_config;
 mod fence;
 mod runtime;
 mod schedules;

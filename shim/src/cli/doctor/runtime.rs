@@ -22,8 +22,17 @@ pub(super) fn check() -> Check {
     judge(&path, beside.as_deref())
 }
 
+/// Where it is, or belongs.
+pub(super) fn installed() -> PathBuf {
+    found(&env::var_os("PATH").unwrap_or_default()).unwrap_or_else(|| Path::new("/usr/local/bin").join(BINARY))
+}
+
+fn found(path: &OsStr) -> Option<PathBuf> {
+    env::split_paths(path).map(|directory| directory.join(BINARY)).find(|file| is_program(file))
+}
+
 fn judge(path: &OsStr, beside: Option<&Path>) -> Check {
-    if let Some(found) = env::split_paths(path).map(|directory| directory.join(BINARY)).find(|file| is_program(file)) {
+    if let Some(found) = found(path) {
         return match beside {
             Some(own) if is_program(own) && !same_file(own, &found) => warning(
                 RUNTIME,

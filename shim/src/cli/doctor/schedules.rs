@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nvidia_glue::{
     doctor::Check,
-    ledger::Record,
+    ledger::{ContainerName, Record},
     schedule::{CardStatus, Running, Status, now_us},
 };
 use runtime_config::Config;
@@ -23,7 +23,7 @@ pub(super) fn check(config: &Config) -> Option<Check> {
     let records = state::records(&config.state_dir);
     let now = now_us();
     let (schedules, _) = Schedules::look(&config.state_dir, &records);
-    let told = |record: &Record| Some((record.container.to_string(), schedules.status(record)?.clone()));
+    let told = |record: &Record| Some((ContainerName::from(record).to_string(), schedules.status(record)?.clone()));
     let all: Vec<(String, Status)> = records.iter().filter_map(told).collect();
     if all.is_empty() { None } else { Some(judge(&all, now)) }
 }

@@ -10,7 +10,7 @@ use std::{
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nvidia_glue::{
     doctor::Check,
-    ledger::{Enforcement, GrantState, Ledger, Record},
+    ledger::{ContainerName, Enforcement, GrantState, Ledger, Record},
 };
 use runtime_config::Config;
 
@@ -79,7 +79,8 @@ fn unheld(records: &[Record]) -> Option<Check> {
         let looks = record.cards.iter().any(|grant| grant.enforcement == Enforcement::Monitor);
         looks && record.state == GrantState::Bound && record.mediator.is_none()
     };
-    let names: Vec<String> = records.iter().filter(is_unheld).map(|record| record.container.to_string()).collect();
+    let names: Vec<String> =
+        records.iter().filter(is_unheld).map(|record| ContainerName::from(record).to_string()).collect();
     let detail = format!("{} may look at cards and could take memory of them: nothing mediates them", names.join(", "));
     let remedy = "leave them CAP_SYS_ADMIN, CAP_SYS_MODULE, CAP_SYS_RAWIO, every device and the host's process ids only if they need them";
     (!names.is_empty()).then(|| warning(MONITORS, detail, remedy))

@@ -10,8 +10,9 @@ use serde_json::Value;
 use self::{files::Files, wait::Wait};
 use super::{
     Exit, Output,
+    container_name::EventsOf,
     error::CliError,
-    output::{self, Format},
+    output::{self, Format, printable},
     values,
 };
 
@@ -36,7 +37,8 @@ pub(super) struct Arguments {
     /// Only what happened since then: a time ago (10m, 2h30m) or an instant (2026-01-31T12:00:00Z)
     #[arg(long, value_name = "TIME", value_parser = values::since)]
     since: Option<Timestamp>,
-    /// Only what is about this container: its id, enough of its beginning, or NAMESPACE/ID
+    /// Only what is about this container: its id or enough of its beginning, NAMESPACE/ID, POD, NAMESPACE/POD or
+    /// NAMESPACE/POD/CONTAINER
     #[arg(long, value_name = "ID")]
     container: Option<String>,
     /// Only this kind; may be given more than once
@@ -58,10 +60,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
     let failed = |source| CliError::Events { directory: directory.clone(), source };
     let wait = if arguments.follow { Some(Wait::begin(&directory).map_err(failed)?) } else { None };
     let mut files = Files::new(directory.clone());
+    let mut container = arguments.container.as_deref().map(EventsOf::new);
     let mut read = || -> Result<Vec<Line>, CliError> {
         let lines = files.read().map_err(failed)?;
         let mut lines: Vec<Line> = lines.iter().filter_map(|line| Line::new(line)).collect();
         lines.retain(|line| arguments.wants(&line.entry));
+        if let Some(container) = &mut container {
+            lines = container.choose(lines, |line| &line.entry)?;
+        }
         // Those of several processes may stand in the file in another order.
         lines.sort_by(|one, other| one.entry.time.cmp(&other.entry.time));
         Ok(lines)
@@ -106,7 +112,7 @@ impl Line {
     }
 
     fn cells(&self) -> [String; 6] {
-        let Entry { time, kind, namespace, container, card, card_index, count, text } = &self.entry;
+        let Entry { time, kind, namespace, container, pod, card, card_index, count, text } = &self.entry;
         // Whole seconds are enough for people.
         let time = time.parse::<Timestamp>().map_or_else(|_| time.clone(), |time| format!("{time:.0}"));
         let card = match (card_index, card) {
@@ -114,17 +120,13 @@ impl Line {
             (None, Some(uuid)) => uuid.chars().take(12).collect(),
             (None, None) => "-".to_owned(),
         };
-        let container = match (namespace, container) {
-            (Some(namespace), Some(id)) => format!("{namespace}/{id}"),
+        let container = match (pod, namespace, container) {
+            (Some(pod), ..) => pod.to_string(),
+            (None, Some(namespace), Some(id)) => format!("{namespace}/{id}"),
             _ => "-".to_owned(),
         };
         [time, kind.clone(), count.to_string(), card, container, text.clone()].map(|cell| printable(&cell))
     }
-}
-
-/// Whatever is in the file, it does not move the terminal's cursor.
-fn printable(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
 }
 
 /// One line of those that come one by one: their widths are not known yet.
@@ -144,15 +146,7 @@ impl Arguments {
         let is_since =
             self.since.is_none_or(|since| entry.time.parse::<Timestamp>().map_or(true, |time| time >= since));
         let is_kind = self.kinds.is_empty() || self.kinds.contains(&entry.kind);
-        is_since && is_kind && self.container.as_deref().is_none_or(|wanted| is_about(entry, wanted))
-    }
-}
-
-fn is_about(entry: &Entry, wanted: &str) -> bool {
-    let Some(id) = &entry.container else { return false };
-    match wanted.split_once('/') {
-        Some((namespace, wanted)) => entry.namespace.as_deref() == Some(namespace) && id.starts_with(wanted),
-        None => id.starts_with(wanted),
+        is_since && is_kind
     }
 }
 
@@ -183,7 +177,7 @@ mod tests {
         r#"{"time":"2026-01-31T12:00:02Z","kind":"melted","card":"GPU-1","heat":2000,"text":"hot\u001b[2J"}"#;
 
     #[test]
-    fn events_are_chosen_by_time_container_and_kind() {
+    fn events_are_chosen_by_time_and_kind() {
         let lines = [line(REFUSED), line(DENIED), line(MELTED)];
         let chosen = |words: &str| {
             let arguments = arguments(words);
@@ -191,9 +185,6 @@ mod tests {
             kinds.collect::<Vec<_>>().join(" ")
         };
         assert_eq!(chosen(""), "refused denied melted");
-        assert_eq!(chosen("--container abc"), "refused");
-        assert_eq!(chosen("--container default/web"), "denied");
-        assert_eq!(chosen("--container k8s.io/web"), "");
         assert_eq!(chosen("--kind melted --kind refused"), "refused melted");
         assert_eq!(chosen("--since 2026-01-31T12:00:01Z"), "denied melted");
         assert_eq!(chosen("--since 10m"), "");
@@ -209,13 +200,23 @@ mod tests {
 
     #[test]
     fn a_table_for_people_and_all_keys_for_programs() {
-        let lines = [line(REFUSED), line(DENIED), line(MELTED)];
+        let pod = r#""pod":{"namespace":"team","pod":"train-0","container":"main"},"card_index""#;
+        let of_pod = REFUSED.replace(r#""card_index""#, pod);
+        let lines = [line(REFUSED), line(DENIED), line(MELTED), line(&of_pod)];
         let text = table(&lines);
         let rows: Vec<&str> = text.lines().collect();
-        assert_eq!(rows[1], "2026-01-31T12:00:00Z  refused  1      3             k8s.io/abcdef  it is full", "{text}");
-        assert_eq!(rows[2], "2026-01-31T12:00:01Z  denied   40     GPU-11111111  default/web    too much", "{text}");
+        assert_eq!(
+            rows[1], "2026-01-31T12:00:00Z  refused  1      3             k8s.io/abcdef      it is full",
+            "{text}"
+        );
+        assert_eq!(
+            rows[2], "2026-01-31T12:00:01Z  denied   40     GPU-11111111  default/web        too much",
+            "{text}"
+        );
         assert!(rows[3].contains("melted") && rows[3].ends_with("hot?[2J"), "{text}");
         assert!(lines[2].text(true).unwrap().contains(r#""heat":2000"#), "what later versions add is shown");
+        assert!(rows[4].contains("  team/train-0/main  it is full"), "{text}");
+        assert_eq!(lines[3].text(true).unwrap().trim_end(), of_pod);
         assert_eq!(lines[1].text(true).unwrap().trim_end(), DENIED);
         let row = lines[0].text(false).unwrap();
         assert!(row.starts_with("2026-01-31T12:00:00Z  refused         1      3             k8s.io/abcdef  "), "{row}");
