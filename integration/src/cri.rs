@@ -15,7 +15,7 @@ use tonic::{Request, Status, transport::Channel};
 
 use crate::{
     node::Node,
-    rootfs::{IMAGE, PAUSE_IMAGE},
+    rootfs::{CUDA_IMAGE, IMAGE, PAUSE_IMAGE},
     wait::{DEADLINE, eventually},
 };
 
@@ -35,15 +35,18 @@ impl Node {
     /// Waits until the CRI plugin knows the images: it learns of an import by an event.
     #[track_caller]
     pub(crate) fn wait_for_images(&self) {
-        for image in [IMAGE, PAUSE_IMAGE] {
-            eventually("CRI knows an image", || {
-                let mut client: ImageServiceClient<Channel> = ImageServiceClient::new(self.client().channel());
-                let spec = ImageSpec { image: image.to_owned(), ..ImageSpec::default() };
-                let request = ImageStatusRequest { image: Some(spec), verbose: false };
-                let answer = self.client().block_on(client.image_status(request)).ok()?;
-                answer.into_inner().image.map(drop)
-            });
+        for image in [IMAGE, CUDA_IMAGE, PAUSE_IMAGE] {
+            eventually("CRI knows an image", || self.image_id(image));
         }
+    }
+
+    /// What CRI calls an image: the digest of its configuration.
+    pub fn image_id(&self, image: &str) -> Option<String> {
+        let mut client: ImageServiceClient<Channel> = ImageServiceClient::new(self.client().channel());
+        let spec = ImageSpec { image: image.to_owned(), ..ImageSpec::default() };
+        let request = ImageStatusRequest { image: Some(spec), verbose: false };
+        let answer = self.client().block_on(client.image_status(request)).ok()?;
+        answer.into_inner().image.map(|image| image.id)
     }
 
     /// Runs a pod's sandbox: host network, its own cgroup, annotations as given.
@@ -116,6 +119,8 @@ pub struct Pod<'node> {
 /// What a container of a pod shall be.
 #[derive(Debug, Clone, Default)]
 pub struct PodContainerConfig<'a> {
+    /// Its image, if it is not [`IMAGE`].
+    pub image: Option<&'a str>,
     /// Program and arguments; the image's default when empty.
     pub command: &'a [&'a str],
     /// Variables.
@@ -131,6 +136,13 @@ pub struct PodContainerConfig<'a> {
 impl Pod<'_> {
     /// Creates and starts a container in the pod.
     pub fn start(&self, name: &str, config: &PodContainerConfig<'_>) -> Result<PodContainer<'_>, Status> {
+        let container = self.create(name, config)?;
+        container.start()?;
+        Ok(container)
+    }
+
+    /// Creates a container in the pod: CRI knows it, and no shim.
+    pub fn create(&self, name: &str, config: &PodContainerConfig<'_>) -> Result<PodContainer<'_>, Status> {
         let envs = config.env.iter().map(|&(key, value)| KeyValue { key: key.to_owned(), value: value.to_owned() });
         let programs = || Mount {
             container_path: crate::hostile::PROGRAM.to_owned(),
@@ -142,7 +154,7 @@ impl Pod<'_> {
             pod_sandbox_id: self.id.clone(),
             config: Some(ContainerConfig {
                 metadata: Some(ContainerMetadata { name: name.to_owned(), attempt: 0 }),
-                image: Some(ImageSpec { image: IMAGE.to_owned(), ..ImageSpec::default() }),
+                image: Some(ImageSpec { image: config.image.unwrap_or(IMAGE).to_owned(), ..ImageSpec::default() }),
                 command: config.command.iter().map(|&word| word.to_owned()).collect(),
                 envs: envs.collect(),
                 mounts: config.armed.then(programs).into_iter().collect(),
@@ -161,9 +173,7 @@ impl Pod<'_> {
         };
         let id = cri!(self.node, create_container, request)?.container_id;
         self.node.track(&id);
-        let container = PodContainer { pod: self, name: name.to_owned(), id };
-        cri!(self.node, start_container, StartContainerRequest { container_id: container.id.clone() })?;
-        Ok(container)
+        Ok(PodContainer { pod: self, name: name.to_owned(), id })
     }
 
     /// Stops and removes the pod with all its containers.
@@ -198,6 +208,11 @@ pub struct PodContainer<'pod> {
 }
 
 impl PodContainer<'_> {
+    /// Starts it: its shim creates it, and lets its program run.
+    pub fn start(&self) -> Result<(), Status> {
+        cri!(self.pod.node, start_container, StartContainerRequest { container_id: self.id.clone() }).map(drop)
+    }
+
     /// Runs a command in it.
     #[track_caller]
     pub fn exec(&self, command: &[&str]) -> ExecSyncResponse {

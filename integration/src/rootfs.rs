@@ -12,6 +12,8 @@ use sha2::{Digest, Sha256};
 
 /// Name of the image that containers run.
 pub const IMAGE: &str = "egpu.test/busybox:latest";
+/// Name of one that asks for all cards, as CUDA's do.
+pub const CUDA_IMAGE: &str = "egpu.test/cuda:latest";
 /// Name of the image of a pod's sandbox.
 pub const PAUSE_IMAGE: &str = "egpu.test/pause:latest";
 
@@ -53,7 +55,7 @@ pub fn populate(root: &Path) {
     fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777)).expect("open tmp to all");
 }
 
-/// Writes an archive that `ctr images import` takes: one layer, two images over it.
+/// Writes an archive that `ctr images import` takes: one layer, and the images over it.
 pub fn write_image_archive(scratch: &Path, archive: &Path) {
     let root = scratch.join("image-root");
     fs::create_dir_all(&root).expect("create the image's root");
@@ -69,6 +71,10 @@ pub fn write_image_archive(scratch: &Path, archive: &Path) {
 
     let images = [
         (IMAGE, json!({ "Env": [PATH], "Cmd": ["/bin/sh"] })),
+        (
+            CUDA_IMAGE,
+            json!({ "Env": [PATH, "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"] }),
+        ),
         (PAUSE_IMAGE, json!({ "Env": [PATH], "Entrypoint": ["/bin/sleep", "infinity"] })),
     ];
     let manifests: Vec<Value> = images

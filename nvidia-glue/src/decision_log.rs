@@ -32,6 +32,8 @@ pub enum Event {
     Ask,
     /// The request could not be meant as it is written, or not on this node. Nothing had been reserved.
     Invalid,
+    /// The request is not believed; the container starts without a GPU.
+    Ignore,
     /// One card's part was set aside.
     Reserve,
     /// One card's part could not be set aside.
@@ -62,6 +64,7 @@ impl Event {
         match self {
             Self::Ask => "ask",
             Self::Invalid => "invalid",
+            Self::Ignore => "ignore",
             Self::Reserve => "reserve",
             Self::Refuse => "refuse",
             Self::Rollback => "rollback",
@@ -81,6 +84,7 @@ impl Event {
         match self {
             Self::Ask | Self::Reserve | Self::Destroy | Self::Bind => None,
             Self::Invalid | Self::Refuse => Some(Kind::Refused),
+            Self::Ignore => Some(Kind::Ignored),
             Self::Rollback => Some(Kind::RolledBack),
             Self::Grant => Some(Kind::Admitted),
             Self::Release => Some(Kind::Released),
@@ -225,6 +229,14 @@ impl DecisionLog {
             Line::new(Event::Ask, container).field("containerd", &container.key.containerd).field("asked", asked),
             Line::new(Event::Invalid, container).field("why", chain(why)),
             Line::destroyed(container),
+        ]);
+    }
+
+    /// Tells of a request that is not believed: its container starts without a GPU. `why` says what to do, too.
+    pub fn ignored(&self, container: ContainerName<'_>, asked: &str, why: &str) {
+        self.write(&[
+            Line::new(Event::Ask, container).field("containerd", &container.key.containerd).field("asked", asked),
+            Line::new(Event::Ignore, container).field("why", why),
         ]);
     }
 

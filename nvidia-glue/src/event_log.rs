@@ -53,6 +53,8 @@ pub enum Kind {
     Admitted,
     /// A request, or a change of a grant or of a card's policy, was refused.
     Refused,
+    /// A container seemed to ask for a GPU, was not believed, and started without one.
+    Ignored,
     /// What was set aside for a container was given back, because a later step of its create failed.
     RolledBack,
     /// A container has ended, and its part of a card is free.
@@ -83,9 +85,10 @@ pub enum Kind {
 
 impl Kind {
     /// All that this version tells.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Admitted,
         Self::Refused,
+        Self::Ignored,
         Self::RolledBack,
         Self::Released,
         Self::Reclaimed,
@@ -106,6 +109,7 @@ impl Kind {
         match self {
             Self::Admitted => "admitted",
             Self::Refused => "refused",
+            Self::Ignored => "ignored",
             Self::RolledBack => "rolled-back",
             Self::Released => "released",
             Self::Reclaimed => "reclaimed",

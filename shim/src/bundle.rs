@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use runtime_config::request::PodContainer;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -82,6 +83,20 @@ pub struct Note {
     pub cgroup: Option<Cgroup>,
     /// Pid of init, once the container is created; for the answer to containerd only.
     pub init_pid: Option<i32>,
+    /// It seemed to ask for a GPU, and has none; for `egpu inspect`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without_gpu: Option<WithoutGpu>,
+}
+
+/// Why a container that seemed to ask for a GPU has none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WithoutGpu {
+    /// Its names in Kubernetes.
+    pub pod: Option<PodContainer>,
+    /// What was asked, `NAME=value`.
+    pub asked: Vec<String>,
+    /// The reason, and what to do.
+    pub why: String,
 }
 
 impl Note {
@@ -245,6 +260,7 @@ mod tests {
             systemd_cgroup: false,
             cgroup: None,
             init_pid: None,
+            without_gpu: None,
         }
     }
 

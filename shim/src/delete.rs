@@ -125,6 +125,7 @@ fn note(identity: &Identity, bundle: &Path, registry: &Registry, claim: Option<&
         systemd_cgroup: false,
         cgroup: None,
         init_pid: None,
+        without_gpu: None,
     })
 }
 

@@ -22,6 +22,7 @@ mod docker;
 mod events;
 mod examples;
 mod gpu;
+mod images;
 mod memory;
 mod metrics;
 mod pods;
@@ -43,6 +44,7 @@ fn main() -> std::process::ExitCode {
         task::cases(),
         against_runc::cases(),
         pods::cases(),
+        images::cases(),
         gpu::cases(),
         memory::cases(),
         attacks::cases(),

@@ -262,6 +262,7 @@ pub(super) fn record(share: Share) -> Record {
             requirements: Vec::new(),
             extras: NvidiaExtras::default(),
             asked: Vec::new(),
+            visible_devices_alone: Vec::new(),
             warnings: Vec::new(),
         },
         cards: vec![grant("GPU-b")],

@@ -104,6 +104,7 @@ pub(crate) fn request(cards: CardRequest, share: Share) -> GpuRequest {
         requirements: Vec::new(),
         extras: NvidiaExtras::default(),
         asked: vec!["EGPU_MEMORY=some".into()],
+        visible_devices_alone: Vec::new(),
         warnings: Vec::new(),
     }
 }

@@ -54,6 +54,8 @@ pub struct Config {
     pub accept_nvidia_visible_devices_envvar_when_unprivileged: bool,
     /// Mounts at `/var/run/nvidia-container-devices` name cards.
     pub accept_nvidia_visible_devices_as_volume_mounts: bool,
+    /// What its image sets names cards for a pod's container that asks for nothing else.
+    pub accept_nvidia_visible_devices_of_images_in_pods: bool,
     /// What `NVIDIA_DRIVER_CAPABILITIES` may name.
     pub supported_driver_capabilities: DriverCapabilities,
     /// `NVIDIA_REQUIRE_*` is not enforced.
@@ -269,6 +271,7 @@ impl Default for Config {
             accept_env: true,
             accept_nvidia_visible_devices_envvar_when_unprivileged: true,
             accept_nvidia_visible_devices_as_volume_mounts: false,
+            accept_nvidia_visible_devices_of_images_in_pods: false,
             supported_driver_capabilities: DriverCapabilities::all(),
             disable_require: false,
             legacy_images: false,

@@ -38,6 +38,7 @@ pub(super) fn validate(file: &wire::File, document: &Document<'_>) -> Result<Con
         accept_nvidia_visible_devices_envvar_when_unprivileged: file
             .accept_nvidia_visible_devices_envvar_when_unprivileged,
         accept_nvidia_visible_devices_as_volume_mounts: file.accept_nvidia_visible_devices_as_volume_mounts,
+        accept_nvidia_visible_devices_of_images_in_pods: file.accept_nvidia_visible_devices_of_images_in_pods,
         supported_driver_capabilities: check.capabilities(&file.supported_driver_capabilities)?,
         disable_require: file.disable_require,
         legacy_images: file.legacy_images,

@@ -121,6 +121,10 @@ pub struct GpuRequest {
     pub extras: NvidiaExtras,
     /// The variables and annotations that made the request, `NAME=value`, for the log and the record.
     pub asked: Vec<String>,
+    /// The values of `NVIDIA_VISIBLE_DEVICES`, where they alone ask for the cards that would be held: the container's image may
+    /// have set them. Of no interest once the request is believed.
+    #[serde(skip)]
+    pub visible_devices_alone: Vec<String>,
     /// For the log: what was ignored or holds less than was asked, and why.
     pub warnings: Vec<String>,
 }

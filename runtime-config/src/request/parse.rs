@@ -104,6 +104,7 @@ impl Spoken<'_> {
             (None, Some(_)) => Dialect::Native,
             (None, None) => Dialect::Nvidia,
         };
+        let by_visible_alone = foreign.is_none() && native.as_ref().is_none_or(|native| native.asks.is_none());
         let asks_share = foreign.is_some() || native.as_ref().is_some_and(|native| native.asks_share);
         let mut terms = self.terms(native, foreign)?;
         let share = self.share(&mut terms, &cards, dialect, asks_share, driver_capabilities)?;
@@ -112,6 +113,8 @@ impl Spoken<'_> {
             Share::Exclusive | Share::Monitor => None,
         };
         self.refuse_what_cannot_hold(&share, &terms, &cards, &mut warnings)?;
+        let perhaps_the_images = by_visible_alone && namer == Namer::Environment && share != Share::Monitor;
+        let visible_devices_alone = if perhaps_the_images { nvidia::visible_devices(env) } else { Vec::new() };
         let pinned_memory = self.pinned_memory(&share, &mut terms);
         let names_mig = cards.cards.mig_device().is_some();
         let requirements = nvidia::requirements(source, env, namer, self.config)?;
@@ -137,6 +140,7 @@ impl Spoken<'_> {
             requirements,
             extras,
             asked: self.asked(),
+            visible_devices_alone,
             warnings,
         })
     }

@@ -128,6 +128,41 @@ fn utility_alone_holds_nothing() {
 }
 
 #[test]
+fn what_an_image_may_have_said_is_told_apart() {
+    let rows: &[(&[&str], &[&str])] = &[
+        (&["NVIDIA_VISIBLE_DEVICES=all"], &["all"]),
+        (&["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=all"], &["0"]),
+        (&["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES="], &["0", "all"]),
+        // These say how, not that.
+        (&["NVIDIA_VISIBLE_DEVICES=all", "egpu.io/policy=soft", "EGPU_PLACEMENT=spread"], &["all"]),
+        (&["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=utility"], &[]),
+        (&["NVIDIA_VISIBLE_DEVICES=none"], &[]),
+        (&["NVIDIA_VISIBLE_DEVICES=all", "EGPU_DEVICES=all"], &[]),
+        (&["NVIDIA_VISIBLE_DEVICES=all", "egpu.io/devices=0"], &[]),
+        (&["NVIDIA_VISIBLE_DEVICES=all", "EGPU_CARDS=2"], &[]),
+        (&["NVIDIA_VISIBLE_DEVICES=all", "egpu.io/memory=1GiB"], &[]),
+        (&["NVIDIA_VISIBLE_DEVICES=all", "AMP_VGPU_ENABLE=1", "GPU_MEM_PER_DEVICE=1073741824"], &[]),
+        (&["NVIDIA_VISIBLE_DEVICES=all", "ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_MEM_DEV=8"], &[]),
+        (&["NVIDIA_VISIBLE_DEVICES=0", "EGPU=POLICY=0,ONLINE=0,TYPE=K8S:PGPU=0,MEM=3276,WEIGHT=10"], &[]),
+        (&["NVIDIA_VISIBLE_DEVICES=all", "CUDA_DEVICE_MEMORY_LIMIT=3000m"], &[]),
+    ];
+    for (said, expected) in rows {
+        assert_eq!(request(&source(said), &Config::default()).visible_devices_alone, *expected, "{said:?}");
+    }
+    let all = source(&["NVIDIA_VISIBLE_DEVICES=all"]);
+    let shared = request(&all, &config("share_by_default = true"));
+    assert_eq!(shared.visible_devices_alone, ["all"], "a share is held, too");
+    // Docker's `--gpus`, CDI and a plugin's mounts are nobody's image.
+    let hook = Source { hook: Some(NvidiaHook::Environment), ..all.clone() };
+    let nodes = Source { nodes: PresentNodes { cards: vec![0], ..PresentNodes::default() }, ..all.clone() };
+    let mounts = Source { volume_mount_devices: vec!["GPU-ab".into()], ..all };
+    let with_mounts = config("accept_nvidia_visible_devices_as_volume_mounts = true");
+    for (source, config) in [(&hook, &Config::default()), (&nodes, &Config::default()), (&mounts, &with_mounts)] {
+        assert!(request(source, config).visible_devices_alone.is_empty(), "{source:?}");
+    }
+}
+
+#[test]
 fn nodes_that_are_there_are_the_request() {
     let cdi = |said: &[&str]| Source {
         nodes: PresentNodes { cards: vec![3, 1, 3], capabilities: vec![], control: true },
@@ -191,6 +226,15 @@ fn hooks() {
 
 #[test]
 fn volume_mounts_count_where_the_node_accepts_them() {
+    // As NVIDIA's device plugin sets it.
+    let plugin = Source {
+        volume_mount_devices: vec!["GPU-ab".into()],
+        ..source(&["NVIDIA_VISIBLE_DEVICES=/var/run/nvidia-container-devices"])
+    };
+    let refused = "refused: NVIDIA_VISIBLE_DEVICES=/var/run/nvidia-container-devices is not allowed on this node: it needs \
+                   accept_nvidia_visible_devices_as_volume_mounts = true in the node's configuration";
+    check_source(&plugin, &Config::default(), refused);
+    check_source(&plugin, &config("accept_nvidia_visible_devices_as_volume_mounts = true"), "GPU-ab exclusive");
     let mounted =
         Source { volume_mount_devices: vec!["GPU-ab".into(), "1".into()], ..source(&["NVIDIA_VISIBLE_DEVICES=all"]) };
     check_source(&mounted, &Config::default(), "all exclusive");

@@ -5,10 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nvidia_glue::{
-    event_log::Entry,
-    ledger::{ContainerName, Record},
-};
+use nvidia_glue::{event_log::Entry, ledger::ContainerName};
 use runtime_config::request::PodContainer;
 
 use super::{error::CliError, output::printable};
@@ -58,26 +55,32 @@ fn fitting<'a, T: Copy>(all: &[T], names: impl Fn(T) -> Names<'a>, wanted: &str)
     such(&|names| names.is_in_pod(wanted) || is_containerds(names))
 }
 
-/// The record of the container that is called `wanted`, in this namespace of containerd's or of Kubernetes'.
-pub(super) fn find<'a>(records: &'a [Record], wanted: &str, namespace: Option<&str>) -> Result<&'a Record, CliError> {
-    let is_in = |record: &&Record, namespace: &str| {
-        record.container.namespace == namespace
-            || record.request.pod.as_ref().is_some_and(|pod| pod.namespace == namespace)
+/// The one of `all` that is called `wanted`, in this namespace of containerd's or of Kubernetes'.
+pub(super) fn find<'a, T>(all: &'a [T], wanted: &str, namespace: Option<&str>) -> Result<&'a T, CliError>
+where
+    &'a T: Into<ContainerName<'a>>,
+{
+    let is_in = |container: &'a T, namespace: &str| {
+        let ContainerName { key, pod } = container.into();
+        key.namespace == namespace || pod.is_some_and(|pod| pod.namespace == namespace)
     };
-    let records: Vec<&Record> =
-        records.iter().filter(|record| namespace.is_none_or(|namespace| is_in(record, namespace))).collect();
-    let names = |record: &'a Record| {
-        let ContainerName { key, pod } = record.into();
+    let all: Vec<&T> =
+        all.iter().filter(|container| namespace.is_none_or(|namespace| is_in(container, namespace))).collect();
+    let names = |container: &'a T| {
+        let ContainerName { key, pod } = container.into();
         Names { namespace: &key.namespace, id: &key.id, pod }
     };
-    match *fitting(&records, names, wanted) {
+    match *fitting(&all, names, wanted) {
         [] => Err(CliError::NoSuchContainer { wanted: wanted.to_owned() }),
-        [record] => Ok(record),
+        [container] => Ok(container),
         ref several => Err(CliError::Ambiguous {
             wanted: wanted.to_owned(),
             candidates: several
                 .iter()
-                .map(|record| printable(&format!("{} ({})", ContainerName::from(*record), record.container.containerd)))
+                .map(|container| {
+                    let name: ContainerName<'_> = (*container).into();
+                    printable(&format!("{name} ({})", name.key.containerd))
+                })
                 .collect(),
         }),
     }
@@ -135,7 +138,7 @@ impl<'a> EventsOf<'a> {
 
 #[cfg(test)]
 mod tests {
-    use nvidia_glue::event_log::Kind;
+    use nvidia_glue::{event_log::Kind, ledger::Record};
 
     use super::*;
     use crate::cli::{Exit, test_support};

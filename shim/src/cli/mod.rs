@@ -24,6 +24,7 @@ mod top;
 mod trace;
 mod usage;
 mod values;
+mod without_gpu;
 
 use std::{error::Error, io::Write, path::PathBuf};
 
@@ -158,7 +159,14 @@ fn execute(command: Command) -> Result<Exit, CliError> {
         Command::Inspect { id, namespace, output } => {
             let config = load()?;
             let records = node::records(&config)?;
-            let record = container_name::find(&records, &id, namespace.as_deref())?;
+            let record = match container_name::find(&records, &id, namespace.as_deref()) {
+                Err(CliError::NoSuchContainer { .. }) => {
+                    let without_gpu = without_gpu::list(&config.state_dir);
+                    let told = container_name::find(&without_gpu, &id, namespace.as_deref())?;
+                    return show(output, told, || without_gpu::text(told));
+                }
+                found => found?,
+            };
             let usage = usage::mediated(&config.state_dir, record).unwrap_or_else(|error| {
                 say(&format!("egpu: {}", chain(&error)));
                 None

@@ -5,6 +5,7 @@
 //! blocking pool: the shim's one async thread never waits for a disk or a lock.
 
 mod error;
+mod image;
 mod mediation;
 mod note;
 
@@ -32,7 +33,7 @@ pub use self::{
     error::GpuError,
     mediation::{ExcessRules, Mediation},
 };
-use crate::{cgroup::Cgroup, helper::HelperClient};
+use crate::{bundle::WithoutGpu, cgroup::Cgroup, helper::HelperClient};
 
 /// For a mediator that was killed to be gone.
 const MEDIATOR_PATIENCE: Duration = Duration::from_secs(5);
@@ -55,6 +56,8 @@ pub struct Prepared {
     pub mediation: Option<Box<Mediation>>,
     /// What holds for every process that is executed in the container.
     pub exec_rules: ExecRules,
+    /// It seemed to ask for a GPU, and gets none.
+    pub without_gpu: Option<WithoutGpu>,
 }
 
 /// What a container's grant means for processes that are executed in it later.
@@ -131,16 +134,21 @@ impl Gpu {
     ) -> Result<Prepared, GpuError> {
         let (key, bundle_path) = (self.key(id), bundle.to_owned());
         let reading = blocking(move || read(configuration()?, &key, &bundle_path)).await?;
-        let Ask { config, request, privileges, inventory } = match reading {
+        let ask = match reading {
             Reading::NoGpu(prepared) => return Ok(prepared),
             Reading::Gpu(ask) => *ask,
         };
+        let key = self.key(id);
+        if let Some(why) = image::disbelief(helper, &key, &ask.request).await {
+            return blocking(move || Ok(image::without_gpu(&key, ask, why))).await;
+        }
+        let Ask { config, request, privileges, inventory } = ask;
         let inventory = match inventory {
             Some(inventory) => inventory,
             None => helper.inventory().await.map_err(|source| GpuError::Inventory(Box::new(source)))?,
         };
         let grant = Grant {
-            key: self.key(id),
+            key,
             bundle: bundle.to_owned(),
             cgroups: cgroup.directories().map(Path::to_owned).collect(),
             helper_pid: helper.zygote_pid(),
@@ -319,6 +327,9 @@ fn read(config: Config, key: &ContainerKey, bundle: &Path) -> Result<Reading, Gp
             if request.group.is_none() {
                 request.group = container.workload;
             }
+            if container.pod.is_none() || config.accept_nvidia_visible_devices_of_images_in_pods {
+                request.visible_devices_alone.clear();
+            }
             request.pod = container.pod;
             let inventory = cards::cached(&config);
             Ok(Reading::Gpu(Box::new(Ask { config, request: *request, privileges, inventory })))
@@ -384,7 +395,7 @@ impl Grant {
                 // Without a card, and with the driver's files: a card's descriptor that another container lends must be of no use.
                 let fence = record.cards.is_empty() && is_fenced(&self.key, &self.config, self.privileges);
                 let mediation = mediation.map(Box::new);
-                Ok(Prepared { injection: Some(injection), fence, mediation, exec_rules })
+                Ok(Prepared { injection: Some(injection), fence, mediation, exec_rules, without_gpu: None })
             }
             Err(error) => {
                 // The first error is the one to tell; a reservation that cannot be taken back is reclaimed later.

@@ -11,7 +11,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use super::frame::{self, FrameError};
-use super::protocol::{Create, Delete, Exec, Failure, FailureKind, Hello, Operation, Reply, Start, StdioKind};
+use super::protocol::{
+    Create, Delete, Exec, Failure, FailureKind, Hello, ImageVariable, Operation, Reply, Start, StdioKind,
+};
 use super::zygote::Zygote;
 use crate::mediator::Setup;
 use crate::sys;
@@ -22,6 +24,8 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 const EXEC_LIMIT: Duration = Duration::from_secs(60);
 const DELETE_LIMIT: Duration = Duration::from_secs(60);
 const INVENTORY_LIMIT: Duration = Duration::from_secs(30);
+/// More than the worker gives containerd.
+const IMAGE_LIMIT: Duration = Duration::from_secs(10);
 /// For another zygote to take the place of one that has ended.
 const REPLACEMENT_LIMIT: Duration = Duration::from_secs(5);
 /// The driver may have to wake a card first.
@@ -226,6 +230,14 @@ impl HelperClient {
         match reply {
             Reply::Inventory(cards) => Ok(*cards),
             _ => Err(unexpected("inventory")),
+        }
+    }
+
+    /// What the image of a container sets an environment variable to.
+    pub async fn image_variable(&self, asked: ImageVariable) -> Result<Vec<String>, HelperError> {
+        match self.call("image", Operation::ImageVariable(asked), vec![], IMAGE_LIMIT).await?.0 {
+            Reply::ImageVariable(values) => Ok(values),
+            _ => Err(unexpected("image")),
         }
     }
 

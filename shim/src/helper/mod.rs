@@ -11,6 +11,7 @@
 
 mod cgroup_mounts;
 pub mod client;
+mod containerd;
 mod create;
 pub mod delete;
 mod details;
@@ -20,6 +21,7 @@ mod fence;
 mod finish;
 pub(crate) mod frame;
 mod hook_namespaces;
+mod image;
 mod intermediate;
 mod inventory;
 pub mod keeper;

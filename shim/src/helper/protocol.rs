@@ -19,6 +19,8 @@ pub enum Operation {
     Delete(Delete),
     /// Asks the driver for the node's cards (NVML is never loaded into the shim).
     Inventory,
+    /// Asks containerd what a container's image sets an environment variable to (nothing of gRPC is ever in the shim's memory).
+    ImageVariable(ImageVariable),
     /// Becomes the mediator of a container: the answer comes when it is ready, and the worker lives on. Two descriptors
     /// follow: the receiving end of its intake, its control socket.
     Mediate(Box<crate::mediator::Setup>),
@@ -117,6 +119,19 @@ pub struct Delete {
     pub bundle: PathBuf,
 }
 
+/// See [`Operation::ImageVariable`].
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ImageVariable {
+    /// containerd's gRPC address.
+    pub containerd: String,
+    /// containerd's namespace.
+    pub namespace: String,
+    /// The container's id.
+    pub container: String,
+    /// The variable's name.
+    pub name: String,
+}
+
 /// A worker's first frame; a pidfd of the worker travels beside it.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Hello {
@@ -141,6 +156,8 @@ pub(crate) enum Reply {
     Done,
     /// To `Inventory`.
     Inventory(Box<nvidia_glue::cards::Inventory>),
+    /// To `ImageVariable`: each value that the image sets it to.
+    ImageVariable(Vec<String>),
     /// To anything.
     Failed(Failure),
 }

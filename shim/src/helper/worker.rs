@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use super::details::Details;
 use super::launch::Launched;
 use super::protocol::{Failure, FailureKind, Hello, Operation, Reply};
-use super::{create, delete, exec, frame, inventory, start};
+use super::{create, delete, exec, frame, image, inventory, start};
 use crate::{mediator, sys};
 
 /// What an operation hands back: the reply, and a descriptor beside it.
@@ -75,6 +75,10 @@ fn perform(operation: &Operation, fds: Vec<OwnedFd>, reply: &OwnedFd) -> Result<
         Operation::Inventory => match inventory::inventory() {
             Ok(cards) => Ok(Reply::Inventory(Box::new(cards)).into()),
             Err(e) => Err(failure(e.kind(), &e)),
+        },
+        Operation::ImageVariable(asked) => match image::variable(asked) {
+            Ok(values) => Ok(Reply::ImageVariable(values).into()),
+            Err(e) => Err(failure(FailureKind::Internal, &e)),
         },
         Operation::Mediate(_) => {
             Err(Failure { kind: FailureKind::Internal, message: "a mediator is no operation that ends".to_owned() })

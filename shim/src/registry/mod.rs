@@ -150,10 +150,14 @@ impl Registry {
         remove(&self.note_path(containerd, namespace, id));
     }
 
+    /// The notes of all containers.
+    pub fn notes(&self) -> impl Iterator<Item = Note> + use<> {
+        entries(&self.containers()).filter_map(|path| read(&path).ok().flatten())
+    }
+
     /// Containers of `containerd` whose shims are gone, so that somebody has to clean up after them.
     pub fn abandoned(&self, containerd: &str) -> Vec<Note> {
-        let notes = entries(&self.containers()).filter_map(|path| read::<Note>(&path).ok().flatten());
-        notes.filter(|note| note.containerd == containerd && note.is_abandoned()).collect()
+        self.notes().filter(|note| note.containerd == containerd && note.is_abandoned()).collect()
     }
 
     fn note_path(&self, containerd: &str, namespace: &str, id: &str) -> PathBuf {
@@ -347,6 +351,7 @@ mod tests {
             systemd_cgroup: false,
             cgroup: None,
             init_pid: None,
+            without_gpu: None,
         }
     }
 

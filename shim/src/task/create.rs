@@ -102,6 +102,7 @@ impl Plan {
             systemd_cgroup: options.systemd_cgroup,
             cgroup: None,
             init_pid: None,
+            without_gpu: None,
         };
         let stdio =
             Stdio { stdin: request.stdin, stdout: request.stdout, stderr: request.stderr, terminal: request.terminal };
@@ -151,12 +152,12 @@ impl Plan {
     async fn create_mediated(
         &self,
         context: &Arc<Context>,
-        prepared: Prepared,
+        mut prepared: Prepared,
         mediated: Option<Arc<Mediated>>,
     ) -> Result<Arc<Container>, TaskError> {
         let owner = Owner { id: &self.id, namespace: &context.namespace, reaper: &context.reaper };
         let (mut io, mut ends) = ProcessIo::open(&self.stdio, &owner).await.map_err(TaskError::Io)?;
-        let (fence, exec_rules) = (prepared.fence, prepared.exec_rules);
+        let (fence, exec_rules, without_gpu) = (prepared.fence, prepared.exec_rules, prepared.without_gpu.take());
         let is_mediated = mediated::beside(mediated.as_deref(), &mut ends.descriptors)?;
         let request = self.request(prepared, ends.kind, is_mediated);
         let expectation = context.reaper.expect();
@@ -172,7 +173,8 @@ impl Plan {
         }
         io.take_terminal(self.spec.console_size()).await.map_err(TaskError::Io)?;
         let cgroup = self.locate(&child)?;
-        self.annotate(context, &child, &cgroup).await?;
+        let word = Note { cgroup: Some(cgroup.clone()), init_pid: Some(child.pid), without_gpu, ..self.note.clone() };
+        self.leave_word(context, word).await?;
         let mediator = mediated.as_ref().map(|mediated| mediated.process());
         context.gpu.bind(&self.id, &self.bundle, child.pid, mediator, &cgroup).await.map_err(TaskError::Gpu)?;
 
@@ -226,11 +228,6 @@ impl Plan {
             tracing::debug!(container = self.id, error = chain(&error), "the cgroup is looked for by its path");
             Cgroup::intended(&Host::default(), &path).map_err(TaskError::Locate)
         })
-    }
-
-    async fn annotate(&self, context: &Context, child: &ContainerProcess, cgroup: &Cgroup) -> Result<(), TaskError> {
-        let note = Note { cgroup: Some(cgroup.clone()), init_pid: Some(child.pid), ..self.note.clone() };
-        self.leave_word(context, note).await
     }
 
     fn event(&self, pid: i32) -> TaskCreate {

@@ -10,6 +10,8 @@ use super::super::{
 use crate::config::Config;
 
 pub(in crate::request) const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+/// What NVIDIA's device plugin sets it to where volume mounts name the cards, and where those are.
+const VOLUME_MOUNTS: &str = "/var/run/nvidia-container-devices";
 const CAPABILITIES: &str = "NVIDIA_DRIVER_CAPABILITIES";
 const REQUIRE: &str = "NVIDIA_REQUIRE_";
 const REQUIRE_CUDA: &str = "NVIDIA_REQUIRE_CUDA";
@@ -127,9 +129,9 @@ pub(in crate::request) fn visible(
     }
     if config.accept_nvidia_visible_devices_as_volume_mounts && !source.volume_mount_devices.is_empty() {
         let list = source.volume_mount_devices.join(",");
-        return named("/var/run/nvidia-container-devices", &list, Namer::Spec);
+        return named(VOLUME_MOUNTS, &list, Namer::Spec);
     }
-    if let Some(visible) = by_variable(source, env)? {
+    if let Some(visible) = by_variable(source, env, config)? {
         return Ok(visible);
     }
     let unset = Visible { cards: VisibleCards::Unset, namer: Namer::Environment, said: Said::new(VISIBLE, "") };
@@ -144,11 +146,15 @@ pub(in crate::request) fn visible(
 }
 
 /// A device plugin's value and the image's may stand side by side: the tighter counts, wherever it stands.
-fn by_variable(source: &Source, env: &Statements<'_>) -> Result<Option<Visible>, RequestError> {
+fn by_variable(source: &Source, env: &Statements<'_>, config: &Config) -> Result<Option<Visible>, RequestError> {
     let with_hook = source.hook == Some(NvidiaHook::Environment);
     let namer = if with_hook { Namer::EnvironmentWithHook } else { Namer::Environment };
     let mut tightest: Option<(DeviceList, Statement<'_>)> = None;
     for statement in env.spoken(VISIBLE) {
+        if statement.value == VOLUME_MOUNTS && !config.accept_nvidia_visible_devices_as_volume_mounts {
+            let key = "accept_nvidia_visible_devices_as_volume_mounts = true";
+            return Err(RequestError::NotAllowed { said: statement.into(), key });
+        }
         let list = device_list(&statement.into(), statement.value)?;
         tightest = Some(match tightest {
             None => (list, statement),
@@ -160,6 +166,11 @@ fn by_variable(source: &Source, env: &Statements<'_>) -> Result<Option<Visible>,
         });
     }
     Ok(tightest.map(|(list, said)| Visible { cards: list.into(), namer, said: said.into() }))
+}
+
+/// Every value of `NVIDIA_VISIBLE_DEVICES` that says something.
+pub(in crate::request) fn visible_devices(env: &Statements<'_>) -> Vec<String> {
+    env.spoken(VISIBLE).map(|statement| statement.value.to_owned()).collect()
 }
 
 fn named(name: &str, list: &str, namer: Namer) -> Result<Visible, RequestError> {

@@ -1,0 +1,85 @@
+//! Whether a pod asks for cards, or only its image does.
+//!
+//! CUDA's images set `NVIDIA_VISIBLE_DEVICES=all`: believed of every sidecar, that would take all of a node's cards. An image's
+//! configuration, which containerd has, says which values are the image's.
+
+use nvidia_glue::{
+    decision_log::DecisionLog,
+    ledger::{ContainerKey, ContainerName},
+};
+use runtime_config::request::GpuRequest;
+
+use super::{Ask, Prepared, is_fenced};
+use crate::{
+    bundle::WithoutGpu,
+    helper::{HelperClient, HelperError, protocol::ImageVariable},
+    task::chain,
+};
+
+const REMEDY: &str = "to give it one, set EGPU_DEVICES=all (or the annotation egpu.io/devices) in its pod, or \
+                      accept_nvidia_visible_devices_of_images_in_pods = true in the node's configuration";
+
+/// Why the request is taken for its image's; `None`: it is not. Only where nothing but the variable asks is anybody asked.
+pub(super) async fn disbelief(helper: &HelperClient, key: &ContainerKey, request: &GpuRequest) -> Option<String> {
+    if request.visible_devices_alone.is_empty() {
+        return None;
+    }
+    let question = ImageVariable {
+        containerd: key.containerd.clone(),
+        namespace: key.namespace.clone(),
+        container: key.id.clone(),
+        name: "NVIDIA_VISIBLE_DEVICES".to_owned(),
+    };
+    why(&request.visible_devices_alone, helper.image_variable(question).await)
+}
+
+fn why(said: &[String], by_image: Result<Vec<String>, HelperError>) -> Option<String> {
+    match by_image {
+        Ok(by_image) if said.iter().all(|value| by_image.contains(value)) => Some(format!(
+            "it starts without a GPU: NVIDIA_VISIBLE_DEVICES is what its image sets, and nothing else asks for cards; {REMEDY}"
+        )),
+        Ok(_) => None,
+        Err(error) => Some(format!(
+            "it starts without a GPU: NVIDIA_VISIBLE_DEVICES may be what its image sets, and nothing else asks for cards; \
+             {REMEDY} (the image is not known: {})",
+            chain(&error)
+        )),
+    }
+}
+
+/// What is asked of the helper for a container whose request is not believed, once the log and the node's events have it.
+pub(super) fn without_gpu(key: &ContainerKey, ask: Ask, why: String) -> Prepared {
+    let Ask { config, request, privileges, .. } = ask;
+    let name = ContainerName { key, pod: request.pod.as_ref() };
+    DecisionLog::new(&config.log_file, &config.state_dir).ignored(name, &request.asked.join(" "), &why);
+    tracing::warn!(container = %key, "{why}");
+    let fence = is_fenced(key, &config, privileges);
+    let without_gpu = Some(WithoutGpu { pod: request.pod, asked: request.asked, why });
+    Prepared { fence, without_gpu, ..Prepared::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_image_sets_is_not_believed_and_what_differs_is() {
+        let strings = |values: &[&str]| values.iter().map(|value| (*value).to_owned()).collect::<Vec<_>>();
+        for (said, by_image, is_believed) in [
+            (&["all"][..], &["all"][..], false),
+            (&["0"], &["0"], false),
+            (&["all"], &[], true),
+            (&["0"], &["all"], true),
+            (&["GPU-ab"], &["all"], true),
+            // Somebody said more than the image.
+            (&["0", "all"], &["all"], true),
+            (&["0", "all"], &["all", "0"], false),
+        ] {
+            assert_eq!(why(&strings(said), Ok(strings(by_image))).is_none(), is_believed, "{said:?} {by_image:?}");
+        }
+        let unknown = why(&strings(&["all"]), Err(HelperError::WorkerDied { operation: "image" })).unwrap();
+        for part in ["without a GPU", "EGPU_DEVICES=all", "of_images_in_pods = true", "ended without an answer"] {
+            assert!(unknown.contains(part), "{unknown}");
+        }
+    }
+}
