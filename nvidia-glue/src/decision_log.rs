@@ -35,6 +35,8 @@ pub enum Event {
     Reserve,
     /// One card's part could not be set aside.
     Refuse,
+    /// There is no room, and the container waits for some.
+    Wait,
     /// One card's part was given back because another part, or a later step, failed.
     Rollback,
     /// The grant is written down.
@@ -63,6 +65,7 @@ impl Event {
             Self::Invalid => "invalid",
             Self::Reserve => "reserve",
             Self::Refuse => "refuse",
+            Self::Wait => "wait",
             Self::Rollback => "rollback",
             Self::Grant => "grant",
             Self::Destroy => "destroy",
@@ -80,6 +83,7 @@ impl Event {
         match self {
             Self::Ask | Self::Reserve | Self::Destroy | Self::Bind => None,
             Self::Invalid | Self::Refuse => Some(Kind::Refused),
+            Self::Wait => Some(Kind::Waiting),
             Self::Rollback => Some(Kind::RolledBack),
             Self::Grant => Some(Kind::Admitted),
             Self::Release => Some(Kind::Released),

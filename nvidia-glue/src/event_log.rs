@@ -52,6 +52,8 @@ pub enum Kind {
     Admitted,
     /// A request, or a change of a grant or of a card's policy, was refused.
     Refused,
+    /// There is no room for a container, and it waits for some.
+    Waiting,
     /// What was set aside for a container was given back, because a later step of its create failed.
     RolledBack,
     /// A container has ended, and its part of a card is free.
@@ -82,9 +84,10 @@ pub enum Kind {
 
 impl Kind {
     /// All that this version tells.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Admitted,
         Self::Refused,
+        Self::Waiting,
         Self::RolledBack,
         Self::Released,
         Self::Reclaimed,
@@ -105,6 +108,7 @@ impl Kind {
         match self {
             Self::Admitted => "admitted",
             Self::Refused => "refused",
+            Self::Waiting => "waiting",
             Self::RolledBack => "rolled-back",
             Self::Released => "released",
             Self::Reclaimed => "reclaimed",

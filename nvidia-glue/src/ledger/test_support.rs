@@ -6,8 +6,9 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicBool, AtomicI64, Ordering},
     },
+    time::Duration,
 };
 
 use runtime_config::{
@@ -20,13 +21,15 @@ use runtime_config::{
 };
 
 use super::{
-    Admission, AdmitError, ContainerKey, Ledger, Limits, Process, Record,
+    Admission, AdmitError, ContainerKey, Ledger, Limits, Patience, Process, Record,
+    admit::Attempt,
     liveness::{Node, Population},
     store::Store,
 };
 use crate::{
     cards::{Card, Health, Inventory, Source},
     decision_log::DecisionLog,
+    select,
 };
 
 /// The defaults of the configuration.
@@ -305,6 +308,12 @@ pub(crate) struct Bench {
     pub(crate) log: DecisionLog,
 }
 
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// Of an admission that does not wait.
+pub(crate) const NO_PATIENCE: Patience<'static> =
+    Patience { most: Duration::ZERO, any_tenant: false, ended: &NEVER };
+
 /// The shim of every container, unless a test says otherwise.
 pub(crate) const SHIM: i32 = 100;
 
@@ -342,9 +351,34 @@ impl Bench {
                 shim: process(shim),
                 creators: &[],
                 cgroups: &[cgroup(id)],
+                patience: NO_PATIENCE,
             },
             &self.log,
         )
+    }
+
+    /// An admission that goes on step by step, in a test that ends with its process.
+    pub(crate) fn attempt(&self, id: &str, request: &GpuRequest, patience: Patience<'static>) -> Attempt<'_> {
+        let container: &'static ContainerKey = Box::leak(Box::new(key(id)));
+        let cgroups: &'static [PathBuf] = Box::leak(Box::new([cgroup(id)]));
+        let request: &'static GpuRequest = Box::leak(Box::new(request.clone()));
+        let admission = Admission {
+            inventory: &self.inventory,
+            request,
+            limits: &self.limits,
+            container,
+            shim: process(SHIM),
+            creators: &[],
+            cgroups,
+            patience,
+        };
+        let plan = Box::leak(Box::new(select::plan(&self.inventory, request).unwrap()));
+        Attempt::new(&self.ledger, Box::leak(Box::new(admission)), plan, Vec::new())
+    }
+
+    /// Who waits, in the order of coming.
+    pub(crate) fn waiting(&self) -> Vec<String> {
+        self.ledger.waiting().unwrap().into_iter().map(|waiter| waiter.container.id).collect()
     }
 
     /// Where a container's cards are.
@@ -374,11 +408,10 @@ impl Bench {
 }
 
 fn open(directory: &Path, node: &FakeNode) -> Ledger {
-    let patience = std::time::Duration::from_secs(30);
+    let patience = Duration::from_secs(30);
     Ledger {
         store: Store::open(directory, patience).unwrap(),
         node: Box::new(node.clone()),
-        reclaim_patience: std::time::Duration::ZERO,
         told: std::sync::Mutex::default(),
     }
 }
