@@ -29,6 +29,7 @@ mod recovery;
 mod systemd;
 mod task;
 mod uninstall;
+mod waiting;
 
 use integration::Flavour;
 use libtest_mimic::Arguments;
@@ -44,6 +45,7 @@ fn main() -> std::process::ExitCode {
         against_runc::cases(),
         pods::cases(),
         gpu::cases(),
+        waiting::cases(),
         memory::cases(),
         attacks::cases(),
         compute::cases(),

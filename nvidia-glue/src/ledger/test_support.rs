@@ -358,7 +358,7 @@ impl Bench {
     }
 
     /// An admission that goes on step by step, in a test that ends with its process.
-    pub(crate) fn attempt(&self, id: &str, request: &GpuRequest, patience: Patience<'static>) -> Attempt<'_> {
+    pub(super) fn attempt(&self, id: &str, request: &GpuRequest, patience: Patience<'static>) -> Attempt<'_> {
         let container: &'static ContainerKey = Box::leak(Box::new(key(id)));
         let cgroups: &'static [PathBuf] = Box::leak(Box::new([cgroup(id)]));
         let request: &'static GpuRequest = Box::leak(Box::new(request.clone()));

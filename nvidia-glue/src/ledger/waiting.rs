@@ -227,6 +227,10 @@ impl Ledger {
     /// # Errors
     /// When it cannot be written down.
     pub fn set_leaving(&self, container: &ContainerKey) -> Result<(), StoreError> {
+        // Mostly it is said more than once.
+        if self.store.find_record(container)?.is_none_or(|record| record.leaving) {
+            return Ok(());
+        }
         let locked = self.store.lock()?;
         let mut index = self.open_index(&locked)?;
         match self.store.find_record(container)? {

@@ -240,7 +240,7 @@ fn the_earliest_that_fits_goes_first() {
 fn a_newcomer_takes_only_what_the_first_does_not_wait_for() {
     let share = |memory: u64, compute| request(devices(&[0]), part(memory << 10, compute));
     let fair = |request| with_policy(CardPolicy::Fair, request);
-    // Those who leave, who waits, a newcomer that may go ahead, one that may not.
+    // Who leaves, who waits, a newcomer that may go ahead, one that may not.
     let cases: [(&str, GpuRequest, GpuRequest, GpuRequest, GpuRequest); 6] = [
         ("memory", gib(20), gib(30), gib(2), gib(3)),
         ("time", share(1, cap(60)), share(1, cap(80)), share(1, cap(20)), share(1, cap(21))),
@@ -267,10 +267,10 @@ fn a_newcomer_takes_only_what_the_first_does_not_wait_for() {
         leave(&bench, "a");
         let mut attempt = bench.attempt("first", &waiter, LEAVING);
         waits(&bench, &mut attempt);
-        bench.admit("newcomer", &fits).unwrap_or_else(|error| panic!("{what}: {error}"));
         let error = bench.admit("other", &does_not).expect_err(what);
         assert!(matches!(&error, AdmitError::Kept { waiter, .. } if waiter.id == "first"), "{what}: {error}");
         assert!(!error.for_pod().contains("first"), "{what}: {}", error.for_pod());
+        bench.admit("newcomer", &fits).unwrap_or_else(|error| panic!("{what}: {error}"));
         end(&bench, "a");
         go_on(&bench, &mut attempt).unwrap().unwrap_or_else(|| panic!("{what}: it waits still"));
     }
