@@ -123,7 +123,10 @@ impl Ledger {
             let container = Box::new(admission.container.clone());
             return Err(AdmitError::AlreadyAdmitted { container, shim_pid: earlier.shim.pid });
         }
-        self.follow_configuration(locked, &mut index, admission.limits, steps).map_err(failed)?;
+        // Who waits may be of an older configuration than those who came meanwhile.
+        if waits_as.is_none() {
+            self.follow_configuration(locked, &mut index, admission.limits, steps).map_err(failed)?;
+        }
         let ahead = self.ahead(locked, admission, waits_as).map_err(failed)?;
         let wish = Wish { admission, plan, ahead: &ahead };
         let grants = self.reserve(locked, &mut index, &wish, steps, log)?;

@@ -46,7 +46,6 @@ const TIMETABLES: &str = "timetable";
 const TIMETABLE_TMP: &str = "timetable.tmp";
 const SETTINGS: &str = "settings.json";
 const SETTINGS_TMP: &str = "settings.tmp";
-pub(super) const WAITING_TMP: &str = "waiting.tmp";
 /// Readable part of a record's name; the rest of the name is what tells records apart.
 const READABLE: usize = 80;
 
@@ -352,7 +351,7 @@ impl Locked<'_> {
                 self.remove_record(&name)?;
             }
         }
-        for temporary in ["record.tmp", TIMETABLE_TMP, SETTINGS_TMP, WAITING_TMP] {
+        for temporary in ["record.tmp", TIMETABLE_TMP, SETTINGS_TMP] {
             self.store.remove(&self.store.state_dir.join(temporary))?;
         }
         self.store.remove(&self.store.index_dir().join("index.tmp"))

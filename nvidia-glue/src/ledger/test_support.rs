@@ -314,6 +314,9 @@ static NEVER: AtomicBool = AtomicBool::new(false);
 pub(crate) const NO_PATIENCE: Patience<'static> =
     Patience { most: Duration::ZERO, any_tenant: false, ended: &NEVER };
 
+/// Of one that waits for those that leave.
+pub(crate) const FOR_LEAVING: Patience<'static> = Patience { most: Duration::from_secs(10), ..NO_PATIENCE };
+
 /// The shim of every container, unless a test says otherwise.
 pub(crate) const SHIM: i32 = 100;
 
@@ -357,8 +360,19 @@ impl Bench {
         )
     }
 
-    /// An admission that goes on step by step, in a test that ends with its process.
+    /// An admission that goes on step by step.
     pub(super) fn attempt(&self, id: &str, request: &GpuRequest, patience: Patience<'static>) -> Attempt<'_> {
+        self.attempt_for(id, request, patience, SHIM)
+    }
+
+    pub(super) fn attempt_for(
+        &self,
+        id: &str,
+        request: &GpuRequest,
+        patience: Patience<'static>,
+        shim: i32,
+    ) -> Attempt<'_> {
+        // Tests are few, and end with their process.
         let container: &'static ContainerKey = Box::leak(Box::new(key(id)));
         let cgroups: &'static [PathBuf] = Box::leak(Box::new([cgroup(id)]));
         let request: &'static GpuRequest = Box::leak(Box::new(request.clone()));
@@ -367,7 +381,7 @@ impl Bench {
             request,
             limits: &self.limits,
             container,
-            shim: process(SHIM),
+            shim: process(shim),
             creators: &[],
             cgroups,
             patience,

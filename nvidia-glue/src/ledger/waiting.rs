@@ -24,7 +24,7 @@ use super::{
     Admission, AdmitError, AdmitErrorKind, CardGrant, ContainerKey, GrantState, Ledger, Process, Record, StoreError,
     index::Index,
     reserve::forecast,
-    store::{Locked, RECORD_VERSION, Store, WAITING_TMP, failed, stamp},
+    store::{Locked, RECORD_VERSION, Store, failed, stamp},
 };
 use crate::select::{self, Plan};
 
@@ -158,7 +158,8 @@ impl<'a> Wait<'a> {
             let path = store.waiting_dir().join(store.record_name(admission.container));
             let place = Place { store, path, order: last };
             let bytes = serde_json::to_vec_pretty(&waiter).map_err(|error| failed("write", &place.path)(error.into()))?;
-            locked.replace(&place.path, &store.state_dir().join(WAITING_TMP), &bytes)?;
+            // Where the next one removes what is not understood.
+            locked.replace(&place.path, &store.waiting_dir().join("new.tmp"), &bytes)?;
             self.place = Some(place);
         }
         self.stamps = self.ledger.stamps();
