@@ -2,7 +2,14 @@
 
 use std::{fs, process::Command, thread};
 
-use integration::{ContainerBuilder, Node, Setup, cri::PodContainerConfig, egpu::EgpuConfig, eventually, rootfs::IMAGE};
+use containerd_shim_protos::{
+    Client, TaskClient,
+    api::{DeleteRequest, KillRequest},
+    ttrpc::context,
+};
+use integration::{
+    ContainerBuilder, Node, Setup, cri::PodContainerConfig, egpu::EgpuConfig, eventually, rootfs::IMAGE,
+};
 use nix::sys::signal::Signal;
 
 use crate::{
@@ -16,6 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("waiting::who_stays_is_waited_for_where_that_is_set", who_stays_is_waited_for_where_that_is_set),
         Case::egpu("waiting::nobody_waits_where_that_is_set", nobody_waits_where_that_is_set),
         Case::egpu("waiting::the_earliest_goes_first", the_earliest_goes_first).on(for_anybody),
+        Case::egpu("waiting::kill_and_delete_end_a_wait", kill_and_delete_end_a_wait).on(for_anybody),
         Case::egpu("waiting::a_killed_containerd_ends_a_wait", a_killed_containerd_ends_a_wait).on(for_anybody),
         Case::egpu("waiting::a_killed_shim_ends_a_wait", a_killed_shim_ends_a_wait).on(for_anybody),
         Case::egpu("waiting::a_client_that_goes_ends_a_wait", a_client_that_goes_ends_a_wait).on(images_for_anybody),
@@ -110,6 +118,30 @@ fn the_earliest_goes_first(node: &Node) {
         third.join().unwrap().end();
     });
     assert!(node.granted().is_empty() && node.waiting().is_empty());
+}
+
+/// As containerd asks the shim; its own clients hear of no task as long as there is none.
+fn kill_and_delete_end_a_wait(node: &Node) {
+    let first = large(node, "first").start().unwrap();
+    for id in ["killed", "deleted"] {
+        thread::scope(|scope| {
+            let create = scope.spawn(|| large(node, id).create().map(drop));
+            until_it_waits(node, id);
+            let address = fs::read_to_string(node.bundle(id).join("address")).unwrap();
+            let shim = TaskClient::new(Client::connect(&address).unwrap());
+            let context = || context::with_duration(integration::wait::DEADLINE);
+            let (id, signal) = (id.to_owned(), Signal::SIGTERM as u32);
+            let answer = match id.as_str() {
+                "killed" => shim.kill(context(), &KillRequest { id, signal, ..KillRequest::default() }).map(drop),
+                _ => shim.delete(context(), &DeleteRequest { id, ..DeleteRequest::default() }).map(drop),
+            };
+            answer.expect_err("there is no container");
+            let refusal = create.join().unwrap().expect_err("nobody wants it any more");
+            assert!(refusal.message().contains("until it was killed or deleted"), "{refusal}");
+        });
+    }
+    assert_eq!((node.granted(), node.waiting()), (vec!["first".to_owned()], Vec::new()));
+    first.end();
 }
 
 fn a_killed_containerd_ends_a_wait(node: &Node) {

@@ -198,12 +198,7 @@ pub(super) struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    pub(super) fn new(
-        ledger: &'a Ledger,
-        admission: &'a Admission<'a>,
-        plan: &'a Plan,
-        lines: Vec<Line>,
-    ) -> Self {
+    pub(super) fn new(ledger: &'a Ledger, admission: &'a Admission<'a>, plan: &'a Plan, lines: Vec<Line>) -> Self {
         Self { ledger, admission, plan, lines, wait: Wait::new(ledger, admission.patience) }
     }
 

@@ -41,11 +41,7 @@ impl Ledger {
         self.reclaim_all(&locked, log)
     }
 
-    pub(super) fn reclaim_all(
-        &self,
-        locked: &Locked<'_>,
-        log: &DecisionLog,
-    ) -> Result<Vec<ContainerKey>, StoreError> {
+    pub(super) fn reclaim_all(&self, locked: &Locked<'_>, log: &DecisionLog) -> Result<Vec<ContainerKey>, StoreError> {
         let mut index = self.open_index(locked)?;
         let mut freed = Vec::new();
         for record in self.store.records()? {

@@ -311,8 +311,7 @@ pub(crate) struct Bench {
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// Of an admission that does not wait.
-pub(crate) const NO_PATIENCE: Patience<'static> =
-    Patience { most: Duration::ZERO, any_tenant: false, ended: &NEVER };
+pub(crate) const NO_PATIENCE: Patience<'static> = Patience { most: Duration::ZERO, any_tenant: false, ended: &NEVER };
 
 /// Of one that waits for those that leave.
 pub(crate) const FOR_LEAVING: Patience<'static> = Patience { most: Duration::from_secs(10), ..NO_PATIENCE };

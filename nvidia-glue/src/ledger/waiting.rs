@@ -157,7 +157,8 @@ impl<'a> Wait<'a> {
             };
             let path = store.waiting_dir().join(store.record_name(admission.container));
             let place = Place { store, path, order: last };
-            let bytes = serde_json::to_vec_pretty(&waiter).map_err(|error| failed("write", &place.path)(error.into()))?;
+            let bytes =
+                serde_json::to_vec_pretty(&waiter).map_err(|error| failed("write", &place.path)(error.into()))?;
             // Where the next one removes what is not understood.
             locked.replace(&place.path, &store.waiting_dir().join("new.tmp"), &bytes)?;
             self.place = Some(place);
@@ -235,9 +236,7 @@ impl Ledger {
         let locked = self.store.lock()?;
         let mut index = self.open_index(&locked)?;
         match self.store.find_record(container)? {
-            Some(record) if !record.leaving => {
-                self.replace(&locked, &mut index, &Record { leaving: true, ..record })
-            }
+            Some(record) if !record.leaving => self.replace(&locked, &mut index, &Record { leaving: true, ..record }),
             _ => Ok(()),
         }
     }

@@ -8,9 +8,9 @@ use std::{
 use jiff::SignedDuration;
 
 use super::{
-    AdmissionWait, Config, ConfigError, DefaultShare, Driver, DriverKind, HamiDefaults, HardCapsUnavailable, MAX_PERIOD_US,
-    MIN_PERIOD_US, MemoryScaling, SimulatedCards, SimulatedEdges, SimulatedLink, Throttle, UnknownDriver, WholeCards,
-    document::Document, wire,
+    AdmissionWait, Config, ConfigError, DefaultShare, Driver, DriverKind, HamiDefaults, HardCapsUnavailable,
+    MAX_PERIOD_US, MIN_PERIOD_US, MemoryScaling, SimulatedCards, SimulatedEdges, SimulatedLink, Throttle,
+    UnknownDriver, WholeCards, document::Document, wire,
 };
 use crate::{
     request::{CardPolicy, ComputeShare, DriverCapabilities, MemoryLimit},

@@ -280,7 +280,10 @@ mod tests {
         node.waiters = vec![test_support::waiter("late")];
         let containers = list(&node, &Usage::nothing_runs());
         let text = table(&containers);
-        assert!(text.lines().last().is_some_and(|line| line.starts_with("default") && line.contains("late  ")), "{text}");
+        assert!(
+            text.lines().last().is_some_and(|line| line.starts_with("default") && line.contains("late  ")),
+            "{text}"
+        );
         assert!(text.lines().last().is_some_and(|line| line.contains("waiting")), "{text}");
         let value = serde_json::to_value(&containers).unwrap();
         let waiting = serde_json::json!({ "since": "2026-01-02T03:04:05Z", "asked": ["EGPU_MEMORY=1GiB"] });

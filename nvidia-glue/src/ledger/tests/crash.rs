@@ -4,7 +4,9 @@ use runtime_config::request::{CardPolicy, CardRequest, ComputeShare, GpuRequest,
 
 use crate::ledger::{
     CardSetting, Change, Ledger, ReleaseReason,
-    test_support::{Bench, FOR_LEAVING, SHIM, cap, cgroup, devices, key, mib, part, process, request, weight, with_policy},
+    test_support::{
+        Bench, FOR_LEAVING, SHIM, cap, cgroup, devices, key, mib, part, process, request, weight, with_policy,
+    },
 };
 
 fn share(cards: &[u32]) -> GpuRequest {
@@ -143,11 +145,13 @@ fn a_kill_at_any_step_of_a_wait_leaves_no_waiter() {
         bench.ledger.store.faults.off();
         let there = bench.ledger.record(&key("new")).unwrap().is_some();
         assert!(there || !done);
-        if !there {
-            bench.node.stop(SHIM + 1);
+        if there {
+            check_consistent(bench);
         }
-        check_consistent(bench);
+        bench.node.stop(SHIM + 1);
         assert_eq!(bench.waiting(), Vec::<String>::new());
+        bench.ledger.reclaim(&bench.log).unwrap();
+        check_consistent(bench);
     });
     assert!(steps > 30, "the seam saw {steps} steps only");
 }

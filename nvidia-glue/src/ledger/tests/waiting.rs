@@ -13,7 +13,10 @@ use crate::{
     ledger::{
         AdmitError, AdmitErrorKind, Change, Patience, Record, ReleaseReason,
         admit::Attempt,
-        test_support::{Bench, FOR_LEAVING, NO_PATIENCE, SHIM, cap, cgroup, devices, key, mib, part, process, request, weight, with_policy},
+        test_support::{
+            Bench, FOR_LEAVING, NO_PATIENCE, SHIM, cap, cgroup, devices, key, mib, part, process, request, weight,
+            with_policy,
+        },
     },
 };
 
@@ -334,9 +337,16 @@ struct Wish {
 #[derive(Debug, Clone)]
 enum Step {
     /// Tries, for the first time or once more. `(it waits, for anybody)`
-    Try { id: usize, patience: Option<bool> },
-    Leave { id: usize },
-    End { id: usize },
+    Try {
+        id: usize,
+        patience: Option<bool>,
+    },
+    Leave {
+        id: usize,
+    },
+    End {
+        id: usize,
+    },
 }
 
 const CONTAINERS: usize = 7;
@@ -376,7 +386,8 @@ enum Outcome {
 
 impl Model<'_> {
     fn fit(&self, ids: &[usize]) -> bool {
-        let used = |card| ids.iter().filter(move |id| self.wishes[**id].cards.contains(&card)).map(|id| self.wishes[*id].gib);
+        let used =
+            |card| ids.iter().filter(move |id| self.wishes[**id].cards.contains(&card)).map(|id| self.wishes[*id].gib);
         [0, 1].into_iter().all(|card| used(card).sum::<u64>() <= 32)
     }
 
