@@ -214,7 +214,7 @@ fn a_pod_takes_the_place_of_another(node: &Node) {
             (node.granted().is_empty() || texts.any(|text| text.contains("\"leaving\": true"))).then_some(())
         });
         let second = new.start("second", &config).expect("room was waited for");
-        assert_eq!(node.granted(), [second.id.clone()]);
+        assert_eq!(node.granted(), std::slice::from_ref(&second.id));
         stop.join().unwrap();
     });
     old.remove();
