@@ -208,6 +208,20 @@ fn who_has_waited_for_its_time_keeps_nobody_out() {
 }
 
 #[test]
+fn who_was_admitted_waits_no_more() {
+    let bench = Bench::new(1);
+    bench.admit("a", &gib(24)).unwrap();
+    leave(&bench, "a");
+    let mut attempt = bench.attempt("b", &gib(12), FOR_LEAVING);
+    waits(&bench, &mut attempt);
+    end(&bench, "a");
+    go_on(&bench, &mut attempt).unwrap().expect("a grant");
+    // As if its place could not be removed.
+    std::mem::forget(attempt);
+    bench.admit("c", &gib(16)).unwrap();
+}
+
+#[test]
 fn a_waiting_file_that_is_not_understood_is_nobodys() {
     let bench = full();
     std::fs::write(bench.directory.path().join("waiting/x.json"), "{").unwrap();
