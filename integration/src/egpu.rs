@@ -128,15 +128,26 @@ impl Node {
         entries.iter().find(|entry| entry["id"] == id).cloned().map(Grant)
     }
 
-    /// Ids in `egpu ps`, sorted.
+    /// Ids of those in `egpu ps` that hold something, sorted.
     #[track_caller]
     pub fn granted(&self) -> Vec<String> {
-        let listing = self.egpu_json(&["ps"]);
-        let entries = listing.as_array().expect("egpu ps prints an array");
-        let mut ids: Vec<String> =
-            entries.iter().map(|entry| entry["id"].as_str().expect("an id").to_owned()).collect();
+        let mut ids = self.listed(false);
         ids.sort();
         ids
+    }
+
+    /// Ids of those in `egpu ps` that wait for room, in its order.
+    #[track_caller]
+    pub fn waiting(&self) -> Vec<String> {
+        self.listed(true)
+    }
+
+    #[track_caller]
+    fn listed(&self, waits: bool) -> Vec<String> {
+        let listing = self.egpu_json(&["ps"]);
+        let entries = listing.as_array().expect("egpu ps prints an array");
+        let listed = entries.iter().filter(|entry| entry.get("waiting").is_some() == waits);
+        listed.map(|entry| entry["id"].as_str().expect("an id").to_owned()).collect()
     }
 }
 

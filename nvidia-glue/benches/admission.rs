@@ -11,13 +11,14 @@
 use std::{
     path::PathBuf,
     process::ExitCode,
+    sync::atomic::AtomicBool,
     time::{Duration, Instant},
 };
 
 use nvidia_glue::{
     cards::{self, Inventory},
     decision_log::DecisionLog,
-    ledger::{Admission, ContainerKey, Ledger, Limits, Process, ReleaseReason},
+    ledger::{Admission, ContainerKey, Ledger, Limits, Patience, Process, ReleaseReason},
 };
 use runtime_config::{
     config::Config,
@@ -100,6 +101,7 @@ impl Node {
             shim: Process::current().unwrap(),
             creators: &[],
             cgroups: &[self.cgroups.join(id)],
+            patience: Patience { most: Duration::ZERO, any_tenant: false, ended: &AtomicBool::new(false) },
         };
         self.ledger.admit(&admission, &self.log).unwrap();
     }

@@ -38,6 +38,8 @@ pub enum Event {
     Reserve,
     /// One card's part could not be set aside.
     Refuse,
+    /// There is no room, and the container waits for some.
+    Wait,
     /// One card's part was given back because another part, or a later step, failed.
     Rollback,
     /// The grant is written down.
@@ -67,6 +69,7 @@ impl Event {
             Self::Ignore => "ignore",
             Self::Reserve => "reserve",
             Self::Refuse => "refuse",
+            Self::Wait => "wait",
             Self::Rollback => "rollback",
             Self::Grant => "grant",
             Self::Destroy => "destroy",
@@ -85,6 +88,7 @@ impl Event {
             Self::Ask | Self::Reserve | Self::Destroy | Self::Bind => None,
             Self::Invalid | Self::Refuse => Some(Kind::Refused),
             Self::Ignore => Some(Kind::Ignored),
+            Self::Wait => Some(Kind::Waiting),
             Self::Rollback => Some(Kind::RolledBack),
             Self::Grant => Some(Kind::Admitted),
             Self::Release => Some(Kind::Released),

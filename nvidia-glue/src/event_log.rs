@@ -55,6 +55,8 @@ pub enum Kind {
     Refused,
     /// A container seemed to ask for a GPU, was not believed, and started without one.
     Ignored,
+    /// There is no room for a container, and it waits for some.
+    Waiting,
     /// What was set aside for a container was given back, because a later step of its create failed.
     RolledBack,
     /// A container has ended, and its part of a card is free.
@@ -85,10 +87,11 @@ pub enum Kind {
 
 impl Kind {
     /// All that this version tells.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Admitted,
         Self::Refused,
         Self::Ignored,
+        Self::Waiting,
         Self::RolledBack,
         Self::Released,
         Self::Reclaimed,
@@ -110,6 +113,7 @@ impl Kind {
             Self::Admitted => "admitted",
             Self::Refused => "refused",
             Self::Ignored => "ignored",
+            Self::Waiting => "waiting",
             Self::RolledBack => "rolled-back",
             Self::Released => "released",
             Self::Reclaimed => "reclaimed",

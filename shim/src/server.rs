@@ -110,6 +110,7 @@ pub async fn serve(prepared: Prepared, identity: Identity, socket: PathBuf, zygo
         _ = terminate.recv() => tracing::info!("SIGTERM"),
         _ = interrupt.recv() => tracing::info!("SIGINT"),
     }
+    context.end_waits();
     // First, so that nobody connects any more; containerd starts another shim if it needs one.
     match registry.lock() {
         Ok(locked) => locked.retire(&socket),

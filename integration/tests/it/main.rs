@@ -30,6 +30,7 @@ mod recovery;
 mod systemd;
 mod task;
 mod uninstall;
+mod waiting;
 
 use integration::Flavour;
 use libtest_mimic::Arguments;
@@ -46,6 +47,7 @@ fn main() -> std::process::ExitCode {
         pods::cases(),
         images::cases(),
         gpu::cases(),
+        waiting::cases(),
         memory::cases(),
         attacks::cases(),
         compute::cases(),

@@ -243,6 +243,7 @@ pub(super) fn record(share: Share) -> Record {
         order: 0,
         priority: None,
         present: false,
+        leaving: false,
         request: GpuRequest {
             dialect: Dialect::Nvidia,
             cards: CardRequest::All,

@@ -3,19 +3,19 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    thread,
-    time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
 use runtime_config::{Bytes, request::GpuRequest};
 
 use super::{
-    AdmitError, AdmitErrorKind, BindError, CardGrant, ContainerKey, ContainerName, GrantState, Ledger, Limits, Process,
-    Record, StoreError,
+    AdmitError, AdmitErrorKind, BindError, CardGrant, ContainerKey, ContainerName, GrantState, Ledger, Limits,
+    Patience, Process, Record, StoreError,
     index::Index,
     liveness::{Population, is_plain_path},
-    store::{Locked, RECORD_VERSION},
+    reserve::Wish,
+    store::Locked,
+    waiting::{Wait, imagined},
 };
 use crate::{
     cards::Inventory,
@@ -46,6 +46,8 @@ pub struct Admission<'a> {
     /// The cgroup directories in which it is going to be created: one on v2, one a hierarchy on v1. They must be its own:
     /// what is found in them after the shim's death is killed.
     pub cgroups: &'a [PathBuf],
+    /// How long it waits where there is no room.
+    pub patience: Patience<'a>,
 }
 
 impl<'a> From<&'a Admission<'a>> for ContainerName<'a> {
@@ -56,7 +58,7 @@ impl<'a> From<&'a Admission<'a>> for ContainerName<'a> {
 
 impl Ledger {
     /// Reserves what the request asks for and writes it down as a pending grant. The container may be created after
-    /// that, and not before.
+    /// that, and not before. Blocks for as long as there is no room and [`Admission::patience`] lasts.
     ///
     /// # Errors
     /// [`AdmitError`]; the ledger is then as it was.
@@ -96,41 +98,16 @@ impl Ledger {
         &self,
         admission: &Admission<'_>,
         plan: &Plan,
-        mut lines: Vec<Line>,
+        lines: Vec<Line>,
         log: &DecisionLog,
     ) -> Result<Record, AdmitError> {
-        let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
-        let deadline = Instant::now() + self.reclaim_patience;
+        let mut attempt = Attempt::new(self, admission, plan, lines);
         loop {
-            let locked = match self.store.lock() {
-                Ok(locked) => locked,
-                Err(error) => return Err(refused(failed(error), admission, lines, log)),
-            };
-            // Only the attempt that counts is logged.
-            let mut steps = Vec::new();
-            let error = match self.attempt(&locked, admission, plan, &mut steps, log) {
-                Ok(record) => {
-                    lines.append(&mut steps);
-                    lines.push(grant_line(&record));
-                    log.write(&lines);
-                    return Ok(record);
-                }
-                Err(error) => error,
-            };
-            if error.kind() == AdmitErrorKind::Exhausted {
-                match self.reclaim_all(&locked, log) {
-                    Ok(reclaimed) if !reclaimed.freed.is_empty() => continue,
-                    Ok(reclaimed) if reclaimed.dying > 0 && Instant::now() < deadline => {
-                        drop(locked);
-                        thread::sleep(Duration::from_millis(10));
-                        continue;
-                    }
-                    Ok(_) => {}
-                    Err(error) => return Err(refused(failed(error), admission, lines, log)),
-                }
+            match attempt.go_on(log) {
+                Ok(Some(record)) => return Ok(record),
+                Ok(None) => attempt.wait.pause(),
+                Err(error) => return Err(attempt.refused(error, log)),
             }
-            lines.append(&mut steps);
-            return Err(refused(error, admission, lines, log));
         }
     }
 
@@ -140,6 +117,7 @@ impl Ledger {
         locked: &Locked<'_>,
         admission: &Admission<'_>,
         plan: &Plan,
+        waits_as: Option<u64>,
         steps: &mut Vec<Line>,
         log: &DecisionLog,
     ) -> Result<Record, AdmitError> {
@@ -151,8 +129,13 @@ impl Ledger {
             let container = Box::new(admission.container.clone());
             return Err(AdmitError::AlreadyAdmitted { container, shim_pid: earlier.shim.pid });
         }
-        self.follow_configuration(locked, &mut index, admission.limits, steps).map_err(failed)?;
-        let grants = self.reserve(locked, &mut index, admission, plan, steps, log)?;
+        // Who waits may be of an older configuration than those who came meanwhile.
+        if waits_as.is_none() {
+            self.follow_configuration(locked, &mut index, admission.limits, steps).map_err(failed)?;
+        }
+        let ahead = self.ahead(locked, admission, waits_as).map_err(failed)?;
+        let wish = Wish { admission, plan, ahead: &ahead };
+        let grants = self.reserve(locked, &mut index, &wish, steps, log)?;
         let record = new_record(admission, grants, &index, locked).map_err(failed)?;
         let written = index.begin_change(locked).and_then(|()| locked.write_record(&record));
         if let Err(error) = written {
@@ -210,6 +193,85 @@ impl Ledger {
     }
 }
 
+/// An admission under way: the first try, and those after each wait.
+pub(super) struct Attempt<'a> {
+    ledger: &'a Ledger,
+    admission: &'a Admission<'a>,
+    plan: &'a Plan,
+    /// What is not logged yet.
+    lines: Vec<Line>,
+    pub(super) wait: Wait<'a>,
+}
+
+impl<'a> Attempt<'a> {
+    pub(super) fn new(ledger: &'a Ledger, admission: &'a Admission<'a>, plan: &'a Plan, lines: Vec<Line>) -> Self {
+        Self { ledger, admission, plan, lines, wait: Wait::new(ledger, admission.patience) }
+    }
+
+    /// The grant; `None`: there is no room, and the container waits.
+    pub(super) fn go_on(&mut self, log: &DecisionLog) -> Result<Option<Record>, AdmitError> {
+        let (ledger, admission) = (self.ledger, self.admission);
+        let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
+        if self.wait.is_ended() {
+            let container = Box::new(admission.container.clone());
+            return Err(AdmitError::WaitEnded { container, waited: self.wait.waited() });
+        }
+        let locked = ledger.store.lock().map_err(failed)?;
+        loop {
+            // Only the attempt that counts is logged.
+            let mut steps = Vec::new();
+            let error = match ledger.attempt(&locked, admission, self.plan, self.wait.order(), &mut steps, log) {
+                Ok(record) => {
+                    self.lines.append(&mut steps);
+                    self.lines.push(self.grant_line(&record));
+                    log.write(&self.lines);
+                    return Ok(Some(record));
+                }
+                Err(error) => error,
+            };
+            if error.kind() == AdmitErrorKind::Exhausted {
+                if !ledger.reclaim_all(&locked, log).map_err(failed)?.is_empty() {
+                    continue;
+                }
+                if self.wait.is_of_use(&locked, admission, self.plan).map_err(failed)? {
+                    if self.wait.begin(&locked, admission).map_err(failed)? {
+                        self.lines.push(Line::new(Event::Wait, admission).field("why", chain(&error)));
+                        log.write(&std::mem::take(&mut self.lines));
+                    }
+                    return Ok(None);
+                }
+            }
+            if self.wait.order().is_none() {
+                self.lines.append(&mut steps);
+            }
+            return Err(error);
+        }
+    }
+
+    /// Logs the refusal; it says how long was waited.
+    pub(super) fn refused(self, error: AdmitError, log: &DecisionLog) -> AdmitError {
+        let (admission, mut lines) = (self.admission, self.lines);
+        let error = match error {
+            error if self.wait.order().is_none() || matches!(error, AdmitError::WaitEnded { .. }) => error,
+            error => AdmitError::Waited { waited: self.wait.waited(), source: Box::new(error) },
+        };
+        if !matches!(error, AdmitError::Card { .. }) {
+            lines.push(Line::new(Event::Refuse, admission).field("why", chain(&error)));
+        }
+        lines.push(Line::destroyed(admission));
+        log.write(&lines);
+        error
+    }
+
+    fn grant_line(&self, record: &Record) -> Line {
+        let line = grant_line(record);
+        match self.wait.order() {
+            Some(_) => line.field("waited", format_args!("{}ms", self.wait.waited().as_millis())),
+            None => line,
+        }
+    }
+}
+
 fn new_record(
     admission: &Admission<'_>,
     cards: Vec<CardGrant>,
@@ -221,24 +283,13 @@ fn new_record(
     let grant_id =
         grant_id.map_err(|source| StoreError::Io { action: "read", path: path.to_owned(), source })?.trim().to_owned();
     Ok(Record {
-        version: RECORD_VERSION,
-        boot_id: locked.store().boot_id().to_owned(),
         grant_id,
-        container: admission.container.clone(),
-        state: GrantState::Pending,
-        pid_namespace: locked.store().pid_namespace(),
-        shim: admission.shim,
         creators: admission.creators.to_vec(),
-        init: None,
-        mediator: None,
         cgroups: strings(admission.cgroups),
         order: index.next_order(),
-        priority: None,
-        present: false,
-        request: admission.request.clone(),
         exclusive: !cards.is_empty() && cards.iter().all(|card| card.exclusive),
-        cards,
         admitted_at: Timestamp::now().to_string(),
+        ..imagined(locked, admission, cards)
     })
 }
 
@@ -258,15 +309,6 @@ fn check_cgroups(cgroups: &[PathBuf]) -> Result<(), (PathBuf, &'static str)> {
 
 fn strings(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
-}
-
-fn refused(error: AdmitError, admission: &Admission<'_>, mut lines: Vec<Line>, log: &DecisionLog) -> AdmitError {
-    if !matches!(error, AdmitError::Card { .. }) {
-        lines.push(Line::new(Event::Refuse, admission).field("why", chain(&error)));
-    }
-    lines.push(Line::destroyed(admission));
-    log.write(&lines);
-    error
 }
 
 fn ask_line(admission: &Admission<'_>) -> Line {

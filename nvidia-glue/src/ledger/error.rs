@@ -1,6 +1,6 @@
 //! Why the ledger refuses.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use super::{CardRoom, ContainerKey, account::Refusal, store::StoreError};
 use crate::{decision_log::chain, select::SelectError};
@@ -52,6 +52,36 @@ pub enum AdmitError {
         container: Box<ContainerKey>,
         /// The refusal.
         source: Box<Refusal>,
+    },
+    /// There is room, and somebody else waits for it.
+    #[error(
+        "container {container} would take room that container {waiter} has waited for longer, and which it gets when those have ended \
+         that are leaving; wait until then"
+    )]
+    Kept {
+        /// Who asked.
+        container: Box<ContainerKey>,
+        /// For whom the room is kept.
+        waiter: String,
+    },
+    /// Room was waited for, in vain.
+    #[error("room was waited for, {} long", seconds(*waited))]
+    Waited {
+        /// How long.
+        waited: Duration,
+        /// Why there is none.
+        source: Box<AdmitError>,
+    },
+    /// Somebody has ended the wait for room.
+    #[error(
+        "container {container} waited for room, {} long, until it was killed or deleted, or nobody was there any more who had asked for it",
+        seconds(*waited)
+    )]
+    WaitEnded {
+        /// Who waited.
+        container: Box<ContainerKey>,
+        /// How long.
+        waited: Duration,
     },
     /// The same container is in the ledger.
     #[error("container {container} of {} has a grant already (shim {shim_pid}); delete it first", container.containerd)]
@@ -122,6 +152,10 @@ fn no_room(count: usize, container: &ContainerKey, asked: &str) -> String {
     format!("{nowhere} room for container {container}, which asked for {asked} on each card: ")
 }
 
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
 /// Cards of a node are often alike, and so is what is wrong with them.
 fn by_reason(tried: &[TriedCard], say: impl Fn(&TriedCard) -> String) -> String {
     let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
@@ -149,6 +183,8 @@ pub enum AdmitErrorKind {
     Exhausted,
     /// The container has a grant.
     AlreadyExists,
+    /// Nobody wants it any more.
+    Cancelled,
     /// The node is at fault.
     Internal,
 }
@@ -158,7 +194,11 @@ impl AdmitError {
     pub fn kind(&self) -> AdmitErrorKind {
         match self {
             Self::Invalid { .. } | Self::Cgroup { .. } => AdmitErrorKind::Invalid,
-            Self::Card { .. } | Self::NoRoom { .. } | Self::PinnedMemory { .. } => AdmitErrorKind::Exhausted,
+            Self::Card { .. } | Self::NoRoom { .. } | Self::PinnedMemory { .. } | Self::Kept { .. } => {
+                AdmitErrorKind::Exhausted
+            }
+            Self::Waited { source, .. } => source.kind(),
+            Self::WaitEnded { .. } => AdmitErrorKind::Cancelled,
             Self::AlreadyAdmitted { .. } => AdmitErrorKind::AlreadyExists,
             Self::Store { .. } => AdmitErrorKind::Internal,
         }
@@ -173,10 +213,16 @@ impl AdmitError {
             Self::NoRoom { container, count, asked, tried } => {
                 format!("{}{}", no_room(*count, container, asked), by_reason(tried, TriedCard::for_pod))
             }
+            Self::Kept { container, .. } => {
+                format!("container {container} would take room that another container has waited for longer")
+            }
+            Self::Waited { source, .. } => format!("{self}: {}", source.for_pod()),
             Self::AlreadyAdmitted { container, .. } => format!("container {container} has a grant already"),
             // The cause may name another container's record.
             Self::Store { .. } => format!("{self}; the node's log says why"),
-            Self::Invalid { .. } | Self::Cgroup { .. } | Self::PinnedMemory { .. } => chain(self),
+            Self::Invalid { .. } | Self::Cgroup { .. } | Self::PinnedMemory { .. } | Self::WaitEnded { .. } => {
+                chain(self)
+            }
         }
     }
 }

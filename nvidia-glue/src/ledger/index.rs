@@ -95,24 +95,36 @@ impl Index {
     pub(super) fn rebuild(locked: &Locked<'_>) -> Result<Self, StoreError> {
         locked.remove_index(SUMMARY)?;
         locked.remove_leftovers()?;
-        let mut index = Self {
-            summary: Summary {
-                version: INDEX_VERSION,
-                boot_id: locked.store().boot_id().to_owned(),
-                stamp: (0, 0),
-                next_order: 0,
-                timetables: None,
-                cards: BTreeMap::new(),
-            },
-            holdings: BTreeMap::new(),
-            changed: BTreeSet::new(),
-        };
-        for record in locked.store().records()? {
-            index.summary.next_order = index.summary.next_order.max(record.order + 1);
-            index.add_holdings(&record);
-        }
+        let mut index = Self::of(locked, &locked.store().records()?);
         index.save(locked);
         Ok(index)
+    }
+
+    /// The index of these records, in memory alone.
+    pub(super) fn of<'r>(locked: &Locked<'_>, records: impl IntoIterator<Item = &'r Record>) -> Self {
+        let summary = Summary {
+            version: INDEX_VERSION,
+            boot_id: locked.store().boot_id().to_owned(),
+            stamp: (0, 0),
+            next_order: 0,
+            timetables: None,
+            cards: BTreeMap::new(),
+        };
+        let mut index = Self { summary, holdings: BTreeMap::new(), changed: BTreeSet::new() };
+        for record in records {
+            index.summary.next_order = index.summary.next_order.max(record.order + 1);
+            index.add_holdings(record);
+        }
+        index.sum_up();
+        index
+    }
+
+    /// Takes a record in as the next one, in memory alone.
+    pub(super) fn imagine(&mut self, record: Record) {
+        let record = Record { order: self.summary.next_order, ..record };
+        self.summary.next_order += 1;
+        self.add_holdings(&record);
+        self.sum_up();
     }
 
     /// Order of the next record.
@@ -229,6 +241,13 @@ impl Index {
     /// Brings the sums up to date, and the written index if that is possible: where it is not (a full disk), it stays
     /// absent, and whoever comes next makes it anew.
     pub(super) fn save(&mut self, locked: &Locked<'_>) {
+        self.sum_up();
+        if let Err(error) = self.write(locked) {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the ledger's index is not written down");
+        }
+    }
+
+    fn sum_up(&mut self) {
         for uuid in &self.changed {
             let holdings = self.holdings.get(uuid).map_or(&[][..], Vec::as_slice);
             if holdings.is_empty() {
@@ -236,9 +255,6 @@ impl Index {
             } else {
                 self.summary.cards.insert(uuid.clone(), sums_of(holdings));
             }
-        }
-        if let Err(error) = self.write(locked) {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the ledger's index is not written down");
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! - [`Ledger::admit`] reserves what a container asked for and writes its record, before the container is created. The
 //!   record is *pending* and names the cgroups in which the container is going to be.
+//!   Where there is no room, it may wait for some: see [`Patience`].
 //! - [`Ledger::bind`] adds the container's init once it exists.
 //! - [`Ledger::set`] changes a container's limits and priority while it runs, [`Ledger::set_policy`] how a card is shared,
 //!   [`Ledger::set_present`] whether a container counts where those do that have the driver open.
@@ -45,6 +46,7 @@ pub(crate) mod test_support;
 #[cfg(test)]
 mod tests;
 mod timetable;
+mod waiting;
 
 use std::{collections::HashSet, path::Path, sync::Mutex, time::Duration};
 
@@ -65,18 +67,16 @@ pub use state::CardState;
 use store::Store;
 pub use store::{StoreError, timetable_dir, timetable_name};
 pub use timetable::TimetableError;
+pub use waiting::{Patience, Waiter};
 
 /// How long the lock is waited for. An admission holds it for about a millisecond.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
-/// How long an admission that finds no room waits for the end of containers whose shim is gone and which were killed.
-const RECLAIM_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The ledger in one state directory. All processes that open the same directory see the same ledger.
 #[derive(Debug)]
 pub struct Ledger {
     store: Store,
     node: Box<dyn Node>,
-    reclaim_patience: Duration,
     /// The grants of which it has been told that they cannot be taken back yet, and why: an admission looks again and again.
     told: Mutex<HashSet<(String, &'static str)>>,
 }
@@ -88,7 +88,7 @@ impl Ledger {
     /// When the directories cannot be made, or the boot id cannot be read.
     pub fn open(state_dir: &Path) -> Result<Self, StoreError> {
         let store = Store::open(state_dir, LOCK_PATIENCE)?;
-        Ok(Self { store, node: Box::new(Linux), reclaim_patience: RECLAIM_PATIENCE, told: Mutex::default() })
+        Ok(Self { store, node: Box::new(Linux), told: Mutex::default() })
     }
 
     /// Every grant, in ledger order. Takes no lock: each record is whole, and the list may be a moment old.

@@ -28,13 +28,6 @@ impl Fate {
     }
 }
 
-/// What a look at all grants came to.
-#[derive(Debug, Default)]
-pub(super) struct Reclaimed {
-    pub(super) freed: Vec<ContainerKey>,
-    pub(super) dying: usize,
-}
-
 impl Ledger {
     /// Looks at every grant, and takes back those whose shim and container are gone. Kills containers whose shim is gone;
     /// a second call takes their grants back once they have ended.
@@ -45,20 +38,18 @@ impl Ledger {
     /// When the records cannot be read or removed.
     pub fn reclaim(&self, log: &DecisionLog) -> Result<Vec<ContainerKey>, StoreError> {
         let locked = self.store.lock()?;
-        Ok(self.reclaim_all(&locked, log)?.freed)
+        self.reclaim_all(&locked, log)
     }
 
-    pub(super) fn reclaim_all(&self, locked: &Locked<'_>, log: &DecisionLog) -> Result<Reclaimed, StoreError> {
+    pub(super) fn reclaim_all(&self, locked: &Locked<'_>, log: &DecisionLog) -> Result<Vec<ContainerKey>, StoreError> {
         let mut index = self.open_index(locked)?;
-        let mut reclaimed = Reclaimed::default();
+        let mut freed = Vec::new();
         for record in self.store.records()? {
-            match self.reclaim_one(locked, &mut index, &record, log)? {
-                Fate::Kept => {}
-                Fate::Dying => reclaimed.dying += 1,
-                Fate::Freed => reclaimed.freed.push(record.container),
+            if self.reclaim_one(locked, &mut index, &record, log)?.is_freed() {
+                freed.push(record.container);
             }
         }
-        Ok(reclaimed)
+        Ok(freed)
     }
 
     /// The same for those who are on certain cards. Returns how many grants were taken back.

@@ -97,6 +97,9 @@ pub struct Record {
     /// Processes of the container have the driver open, as far as its shim has told.
     #[serde(default)]
     pub present: bool,
+    /// Its init was asked to end.
+    #[serde(default)]
+    pub leaving: bool,
     /// What was asked.
     pub request: GpuRequest,
     /// What was granted, card by card in the container's order.

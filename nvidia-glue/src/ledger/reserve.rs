@@ -9,6 +9,7 @@ use super::{
     members::{Newcomer, check_layout},
     settings::Settings,
     store::{Locked, StoreError},
+    waiting::Ahead,
 };
 use runtime_config::request::{Isolation, Share};
 
@@ -23,44 +24,80 @@ const MAX_LAYOUTS_TRIED: usize = 64;
 /// Containers that a message names at most.
 const MAX_NAMED: usize = 8;
 
+/// What is to be reserved, and beside whom.
+pub(super) struct Wish<'a> {
+    pub(super) admission: &'a Admission<'a>,
+    pub(super) plan: &'a Plan,
+    /// None of these may lose by it.
+    pub(super) ahead: &'a Ahead,
+}
+
 impl Ledger {
     /// Chooses and reserves. `steps` tells what was done; after a failure it also tells how that was undone.
     pub(super) fn reserve(
         &self,
         locked: &Locked<'_>,
         index: &mut Index,
-        admission: &Admission<'_>,
-        plan: &Plan,
+        wish: &Wish<'_>,
         steps: &mut Vec<Line>,
         log: &DecisionLog,
     ) -> Result<Vec<CardGrant>, AdmitError> {
+        let admission = wish.admission;
         let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
         let settings = locked.settings().with(admission.limits);
         loop {
-            let mut chosen = match &plan.cards {
-                PlannedCards::Named(named) => named.clone(),
-                PlannedCards::Choose(choices) => choose(locked, index, admission, &settings, choices)?,
-            };
-            chosen.extend(plan.whole.iter().cloned());
+            let chosen = chosen(locked, index, wish, &settings)?;
             // Whoever takes the lock cleans up where it is about to build.
             let cards = chosen.iter().filter_map(|planned| admission.inventory.cards.get(planned.card));
             let uuids: Vec<String> = cards.map(|card| card.uuid.clone()).collect();
             if self.reclaim_cards(locked, index, &uuids, log).map_err(failed)? == 0 {
-                return reserve_chosen(locked, index, admission, &settings, &chosen, steps);
+                return reserve_chosen(locked, index, wish, &settings, &chosen, steps);
             }
         }
     }
+}
+
+/// What the request would be granted beside what is in `index`.
+///
+/// # Errors
+/// Why it would not be.
+pub(super) fn forecast(
+    locked: &Locked<'_>,
+    index: &mut Index,
+    admission: &Admission<'_>,
+    plan: &Plan,
+) -> Result<Vec<CardGrant>, AdmitError> {
+    let settings = locked.settings().with(admission.limits);
+    let wish = Wish { admission, plan, ahead: &Ahead::default() };
+    let chosen = chosen(locked, index, &wish, &settings)?;
+    reserve_chosen(locked, index, &wish, &settings, &chosen, &mut Vec::new())
+}
+
+/// The cards of the request, in the container's order.
+fn chosen(
+    locked: &Locked<'_>,
+    index: &mut Index,
+    wish: &Wish<'_>,
+    settings: &Settings,
+) -> Result<Vec<Planned>, AdmitError> {
+    let mut chosen = match &wish.plan.cards {
+        PlannedCards::Named(named) => named.clone(),
+        PlannedCards::Choose(choices) => choose(locked, index, wish, settings, choices)?,
+    };
+    chosen.extend(wish.plan.whole.iter().cloned());
+    Ok(chosen)
 }
 
 /// Reserves card by card, in the container's order.
 fn reserve_chosen(
     locked: &Locked<'_>,
     index: &mut Index,
-    admission: &Admission<'_>,
+    wish: &Wish<'_>,
     settings: &Settings,
     chosen: &[Planned],
     steps: &mut Vec<Line>,
 ) -> Result<Vec<CardGrant>, AdmitError> {
+    let admission = wish.admission;
     let mut grants: Vec<CardGrant> = Vec::with_capacity(chosen.len());
     for planned in chosen {
         let Some(card) = admission.inventory.cards.get(planned.card) else { continue };
@@ -96,6 +133,10 @@ fn reserve_chosen(
             return Err(error);
         }
     }
+    if let Some(waiter) = wish.ahead.loser(locked, admission, &grants).map_err(failed)? {
+        roll_back(&grants, admission.into(), steps);
+        return Err(kept(admission, waiter));
+    }
     Ok(grants)
 }
 
@@ -113,10 +154,11 @@ fn pinned_memory<'a>(index: &Index, admission: &Admission<'a>) -> PinnedMemory<'
 fn choose(
     locked: &Locked<'_>,
     index: &mut Index,
-    admission: &Admission<'_>,
+    wish: &Wish<'_>,
     settings: &Settings,
     choices: &[Vec<Planned>],
 ) -> Result<Vec<Planned>, AdmitError> {
+    let admission = wish.admission;
     let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
     let cards = &admission.inventory.cards;
     let fits = |index: &Index, planned: &Planned| {
@@ -140,6 +182,7 @@ fn choose(
         })
         .collect();
     let sets = ranked(admission.inventory, &described, choices.len(), admission.request.placement);
+    let mut loser = None;
     for set in sets.into_iter().take(MAX_LAYOUTS_TRIED) {
         let pairs = choices.iter().zip(&set);
         let planned: Option<Vec<Planned>> =
@@ -150,11 +193,22 @@ fn choose(
             Some(planned.ask.grant(card, &index.sums(&card.uuid), &settings.limits(admission.limits, &card.uuid)))
         });
         let grants: Vec<_> = grants.collect();
-        if check_layout(locked, index, newcomer(index, admission, &grants), settings).map_err(failed)?.is_ok() {
-            return Ok(planned);
+        if check_layout(locked, index, newcomer(index, admission, &grants), settings).map_err(failed)?.is_err() {
+            continue;
+        }
+        match wish.ahead.loser(locked, admission, &grants).map_err(failed)? {
+            None => return Ok(planned),
+            Some(waiter) => loser = loser.or(Some(waiter)),
         }
     }
+    if let Some(waiter) = loser {
+        return Err(kept(admission, waiter));
+    }
     Err(no_room(locked, index, admission, settings, choices).map_err(failed)?)
+}
+
+fn kept(admission: &Admission<'_>, waiter: ContainerName<'_>) -> AdmitError {
+    AdmitError::Kept { container: Box::new(admission.container.clone()), waiter: waiter.to_string() }
 }
 
 fn newcomer<'a>(index: &Index, admission: &Admission<'_>, grants: &'a [CardGrant]) -> Newcomer<'a> {

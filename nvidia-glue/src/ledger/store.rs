@@ -4,6 +4,7 @@
 //! STATE_DIR/ledger.lock       flock; whoever changes anything below holds it
 //! STATE_DIR/ledger/NAME.json  the records: the truth
 //! STATE_DIR/index/            sums of the records, card by card: derived, and rebuilt when `summary.json` is not there
+//! STATE_DIR/waiting/NAME.json who waits for room, see [`super::waiting`]
 //! STATE_DIR/settings.json     what is set for the cards
 //! STATE_DIR/timetable/        who runs when, card by card: derived, and made anew when it is not the one that the index was
 //!                             written with; a card that nobody shares has none
@@ -156,6 +157,7 @@ impl Store {
             (store.records_dir(), 0o700),
             (store.index_dir(), 0o700),
             (timetable_dir(state_dir), 0o700),
+            (store.waiting_dir(), 0o700),
         ];
         for (directory, mode) in directories {
             let made = DirBuilder::new().recursive(true).mode(mode).create(&directory);
@@ -179,6 +181,11 @@ impl Store {
 
     pub(super) fn records_dir(&self) -> PathBuf {
         self.state_dir.join("ledger")
+    }
+
+    /// Where those are written down who wait for room.
+    pub(super) fn waiting_dir(&self) -> PathBuf {
+        self.state_dir.join("waiting")
     }
 
     fn index_dir(&self) -> PathBuf {
@@ -213,7 +220,7 @@ impl Store {
         format!("{readable}.{}{}", &key[..32], self.boot_suffix)
     }
 
-    fn is_of_this_boot(&self, name: &str) -> bool {
+    pub(super) fn is_of_this_boot(&self, name: &str) -> bool {
         name.ends_with(&self.boot_suffix)
     }
 
@@ -301,6 +308,13 @@ impl Store {
         Settings::default()
     }
 
+    pub(super) fn remove(&self, path: &Path) -> Result<(), StoreError> {
+        match self.step(false).and_then(|()| fs::remove_file(path)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", path)(error)),
+            _ => Ok(()),
+        }
+    }
+
     #[cfg(test)]
     fn step(&self, writes: bool) -> io::Result<()> {
         self.faults.step(writes)
@@ -327,7 +341,7 @@ impl Locked<'_> {
 
     /// Removes a record that may be there.
     pub(super) fn remove_record(&self, name: &str) -> Result<(), StoreError> {
-        self.remove(&self.store.records_dir().join(name))
+        self.store.remove(&self.store.records_dir().join(name))
     }
 
     /// Removes what earlier boots and killed processes left.
@@ -338,9 +352,9 @@ impl Locked<'_> {
             }
         }
         for temporary in ["record.tmp", TIMETABLE_TMP, SETTINGS_TMP] {
-            self.remove(&self.store.state_dir.join(temporary))?;
+            self.store.remove(&self.store.state_dir.join(temporary))?;
         }
-        self.remove(&self.store.index_dir().join("index.tmp"))
+        self.store.remove(&self.store.index_dir().join("index.tmp"))
     }
 
     /// What is set for the cards.
@@ -381,7 +395,7 @@ impl Locked<'_> {
 
     /// Nobody shares a card any more.
     pub(super) fn remove_timetable(&self, uuid: &str) -> Result<(), StoreError> {
-        self.remove(&self.timetable_path(uuid))
+        self.store.remove(&self.timetable_path(uuid))
     }
 
     /// Removes the timetables of all cards but these.
@@ -391,7 +405,7 @@ impl Locked<'_> {
         for entry in fs::read_dir(&directory).map_err(failed("list", &directory))? {
             let entry = entry.map_err(failed("list", &directory))?;
             if entry.file_name().to_str().is_none_or(|name| !names.contains(name)) {
-                self.remove(&entry.path())?;
+                self.store.remove(&entry.path())?;
             }
         }
         Ok(())
@@ -415,21 +429,19 @@ impl Locked<'_> {
 
     /// Removes a file of the index that may be there.
     pub(super) fn remove_index(&self, name: &str) -> Result<(), StoreError> {
-        self.remove(&self.index_path(name))
+        self.store.remove(&self.index_path(name))
     }
 
     /// Changes whenever a record comes, is replaced or goes, whoever does it.
     pub(super) fn records_stamp(&self) -> Result<(i64, i64), StoreError> {
-        let directory = self.store.records_dir();
-        let found = fs::metadata(&directory).map_err(failed("look at", &directory))?;
-        Ok((found.mtime(), found.mtime_nsec()))
+        stamp(&self.store.records_dir())
     }
 
     fn index_path(&self, name: &str) -> PathBuf {
         self.store.index_dir().join(format!("{}.json", readable(name, READABLE)))
     }
 
-    fn replace(&self, path: &Path, temporary: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+    pub(super) fn replace(&self, path: &Path, temporary: &Path, bytes: &[u8]) -> Result<(), StoreError> {
         let result = self.write_and_rename(path, temporary, bytes);
         if result.is_err() && self.store.step(false).is_ok() {
             // What is half-written takes room that is needed.
@@ -448,13 +460,6 @@ impl Locked<'_> {
         write().map_err(failed("write", temporary))?;
         self.store.step(true).and_then(|()| fs::rename(temporary, path)).map_err(failed("write", path))
     }
-
-    fn remove(&self, path: &Path) -> Result<(), StoreError> {
-        match self.store.step(false).and_then(|()| fs::remove_file(path)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", path)(error)),
-            _ => Ok(()),
-        }
-    }
 }
 
 /// The directory with the cards' timetables: whoever watches it sees each change as a rename to [`timetable_name`].
@@ -467,7 +472,13 @@ pub fn timetable_name(uuid: &str) -> String {
     format!("{}.json", readable(uuid, READABLE))
 }
 
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+/// Changes whenever a file of a directory comes, is replaced or goes, to the precision of the kernel's clock.
+pub(super) fn stamp(directory: &Path) -> Result<(i64, i64), StoreError> {
+    let found = fs::metadata(directory).map_err(failed("look at", directory))?;
+    Ok((found.mtime(), found.mtime_nsec()))
+}
+
+pub(super) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.to_owned();
     move |source| StoreError::Io { action, path, source }
 }

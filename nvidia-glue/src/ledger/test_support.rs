@@ -6,8 +6,9 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicBool, AtomicI64, Ordering},
     },
+    time::Duration,
 };
 
 use runtime_config::{
@@ -20,13 +21,15 @@ use runtime_config::{
 };
 
 use super::{
-    Admission, AdmitError, ContainerKey, Ledger, Limits, Process, Record,
+    Admission, AdmitError, ContainerKey, Ledger, Limits, Patience, Process, Record,
+    admit::Attempt,
     liveness::{Node, Population},
     store::Store,
 };
 use crate::{
     cards::{Card, Health, Inventory, Source},
     decision_log::DecisionLog,
+    select,
 };
 
 /// The defaults of the configuration.
@@ -306,6 +309,14 @@ pub(crate) struct Bench {
     pub(crate) log: DecisionLog,
 }
 
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// Of an admission that does not wait.
+pub(crate) const NO_PATIENCE: Patience<'static> = Patience { most: Duration::ZERO, any_tenant: false, ended: &NEVER };
+
+/// Of one that waits for those that leave.
+pub(crate) const FOR_LEAVING: Patience<'static> = Patience { most: Duration::from_secs(10), ..NO_PATIENCE };
+
 /// The shim of every container, unless a test says otherwise.
 pub(crate) const SHIM: i32 = 100;
 
@@ -343,9 +354,45 @@ impl Bench {
                 shim: process(shim),
                 creators: &[],
                 cgroups: &[cgroup(id)],
+                patience: NO_PATIENCE,
             },
             &self.log,
         )
+    }
+
+    /// An admission that goes on step by step.
+    pub(super) fn attempt(&self, id: &str, request: &GpuRequest, patience: Patience<'static>) -> Attempt<'_> {
+        self.attempt_for(id, request, patience, SHIM)
+    }
+
+    pub(super) fn attempt_for(
+        &self,
+        id: &str,
+        request: &GpuRequest,
+        patience: Patience<'static>,
+        shim: i32,
+    ) -> Attempt<'_> {
+        // Tests are few, and end with their process.
+        let container: &'static ContainerKey = Box::leak(Box::new(key(id)));
+        let cgroups: &'static [PathBuf] = Box::leak(Box::new([cgroup(id)]));
+        let request: &'static GpuRequest = Box::leak(Box::new(request.clone()));
+        let admission = Admission {
+            inventory: &self.inventory,
+            request,
+            limits: &self.limits,
+            container,
+            shim: process(shim),
+            creators: &[],
+            cgroups,
+            patience,
+        };
+        let plan = Box::leak(Box::new(select::plan(&self.inventory, request).unwrap()));
+        Attempt::new(&self.ledger, Box::leak(Box::new(admission)), plan, Vec::new())
+    }
+
+    /// Who waits, in the order of coming.
+    pub(crate) fn waiting(&self) -> Vec<String> {
+        self.ledger.waiting().unwrap().into_iter().map(|waiter| waiter.container.id).collect()
     }
 
     /// Where a container's cards are.
@@ -375,11 +422,10 @@ impl Bench {
 }
 
 fn open(directory: &Path, node: &FakeNode) -> Ledger {
-    let patience = std::time::Duration::from_secs(30);
+    let patience = Duration::from_secs(30);
     Ledger {
         store: Store::open(directory, patience).unwrap(),
         node: Box::new(node.clone()),
-        reclaim_patience: std::time::Duration::ZERO,
         told: std::sync::Mutex::default(),
     }
 }

@@ -9,3 +9,4 @@ mod race;
 mod refusals;
 mod timetable;
 mod vendor;
+mod waiting;

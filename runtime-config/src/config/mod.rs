@@ -82,6 +82,8 @@ pub struct Config {
     pub reconcile_period: Duration,
     /// How long a container's OOM script may run; zero: it is not run.
     pub oom_script_timeout: Duration,
+    /// How long a create waits for room.
+    pub admission_wait: AdmissionWait,
     /// Policy of a card on which nobody has set one.
     pub default_policy: CardPolicy,
     /// How often containers have their turns, [`MIN_PERIOD_US`] to [`MAX_PERIOD_US`].
@@ -162,6 +164,30 @@ pub enum WholeCards {
     Direct,
     /// They are mediated like those of a share, of all that the card has.
     Mediated,
+}
+
+/// How long a create waits where there is no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdmissionWait {
+    /// Up to [`AdmissionWait::FOR_LEAVING`], while all that is in the way is leaving.
+    Leaving,
+    /// So long, whoever is in the way. At most [`AdmissionWait::LONGEST`].
+    AnyTenant(Duration),
+}
+
+impl AdmissionWait {
+    /// For those that are leaving.
+    pub const FOR_LEAVING: Duration = Duration::from_secs(10);
+    /// Less than Kubernetes waits for an answer.
+    pub const LONGEST: Duration = Duration::from_secs(100);
+
+    /// The longest wait.
+    pub fn most(self) -> Duration {
+        match self {
+            Self::Leaving => Self::FOR_LEAVING,
+            Self::AnyTenant(most) => most,
+        }
+    }
 }
 
 /// What becomes of a request for a hard cap on a card that cannot take containers off.
@@ -288,6 +314,7 @@ impl Default for Config {
             whole_cards: WholeCards::Direct,
             reconcile_period: Duration::from_secs(1),
             oom_script_timeout: Duration::from_secs(10),
+            admission_wait: AdmissionWait::Leaving,
             default_policy: CardPolicy::Fixed,
             period: Duration::from_millis(100),
             throttle: Throttle::ComputeCopy,

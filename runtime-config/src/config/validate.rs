@@ -8,9 +8,9 @@ use std::{
 use jiff::SignedDuration;
 
 use super::{
-    Config, ConfigError, DefaultShare, Driver, DriverKind, HamiDefaults, HardCapsUnavailable, MAX_PERIOD_US,
-    MIN_PERIOD_US, MemoryScaling, SimulatedCards, SimulatedEdges, SimulatedLink, Throttle, UnknownDriver, WholeCards,
-    document::Document, wire,
+    AdmissionWait, Config, ConfigError, DefaultShare, Driver, DriverKind, HamiDefaults, HardCapsUnavailable,
+    MAX_PERIOD_US, MIN_PERIOD_US, MemoryScaling, SimulatedCards, SimulatedEdges, SimulatedLink, Throttle,
+    UnknownDriver, WholeCards, document::Document, wire,
 };
 use crate::{
     request::{CardPolicy, ComputeShare, DriverCapabilities, MemoryLimit},
@@ -62,6 +62,7 @@ pub(super) fn validate(file: &wire::File, document: &Document<'_>) -> Result<Con
             Duration::ZERO,
             Duration::from_secs(600),
         )?,
+        admission_wait: check.admission_wait(&file.admission_wait)?,
         default_policy: check.policy(&file.default_policy)?,
         period: check.duration(
             "period",
@@ -79,6 +80,10 @@ pub(super) fn validate(file: &wire::File, document: &Document<'_>) -> Result<Con
         pinned_memory: check.memory("pinned_memory", &file.pinned_memory)?,
         hami: check.hami(&file.hami)?,
     })
+}
+
+fn parse_duration(value: &str) -> Option<Duration> {
+    value.parse::<SignedDuration>().ok().and_then(|parsed| Duration::try_from(parsed).ok())
 }
 
 struct Check<'a> {
@@ -153,10 +158,22 @@ impl Check<'_> {
         }
     }
 
+    fn admission_wait(&self, value: &str) -> Result<AdmissionWait, ConfigError> {
+        match value {
+            "leaving" => Ok(AdmissionWait::Leaving),
+            time => match parse_duration(time).filter(|time| *time <= AdmissionWait::LONGEST) {
+                Some(time) => Ok(AdmissionWait::AnyTenant(time)),
+                None => {
+                    let accepted = "\"leaving\", or a time from \"0s\" to \"100s\"".to_owned();
+                    Err(self.error("admission_wait", &format!("{time:?}"), accepted))
+                }
+            },
+        }
+    }
+
     /// `"1s"`, `"500ms"`, `"1m 30s"`.
     fn duration(&self, key: &str, value: &str, least: Duration, most: Duration) -> Result<Duration, ConfigError> {
-        let parsed = value.parse::<SignedDuration>().ok().and_then(|parsed| Duration::try_from(parsed).ok());
-        parsed.filter(|parsed| (least..=most).contains(parsed)).ok_or_else(|| {
+        parse_duration(value).filter(|parsed| (least..=most).contains(parsed)).ok_or_else(|| {
             let shown =
                 |limit: Duration| format!("{:#}", SignedDuration::try_from(limit).unwrap_or(SignedDuration::MAX));
             let accepted = format!("a time from \"{}\" to \"{}\", such as \"500ms\"", shown(least), shown(most));

@@ -54,7 +54,7 @@ enum Command {
         #[command(flatten)]
         output: Output,
     },
-    /// List the containers that hold cards, and what they hold
+    /// List the containers that hold cards, and what they hold, and those that wait for room
     Ps {
         #[command(flatten)]
         output: Output,

@@ -2,7 +2,7 @@
 
 use nvidia_glue::{
     cards::{self, Inventory},
-    ledger::{CardState, Ledger, Limits, Record, StoreError},
+    ledger::{CardState, Ledger, Limits, Record, StoreError, Waiter},
 };
 use runtime_config::{Config, request::CardPolicy};
 
@@ -15,6 +15,8 @@ pub(super) struct Node {
     pub(super) inventory: Inventory,
     /// Every grant, in ledger order.
     pub(super) records: Vec<Record>,
+    /// Who waits for room, in the order of coming.
+    pub(super) waiters: Vec<Waiter>,
     /// The cards in the inventory's order, with what is granted of them.
     pub(super) cards: Vec<CardState>,
     /// Who runs when, and what containers achieve.
@@ -32,12 +34,13 @@ impl Node {
         let failed = failed(&config);
         let ledger = Ledger::open(&config.state_dir).map_err(&failed)?;
         let records = ledger.records().map_err(&failed)?;
+        let waiters = ledger.waiting().map_err(&failed)?;
         let cards = ledger.card_states(&inventory, &Limits::from(&config)).map_err(&failed)?;
         let (schedules, warnings) = Schedules::look(&config.state_dir, &records);
         for warning in warnings {
             super::say(&format!("egpu: {warning}"));
         }
-        Ok(Self { inventory, records, cards, schedules, config })
+        Ok(Self { inventory, records, waiters, cards, schedules, config })
     }
 }
 

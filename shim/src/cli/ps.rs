@@ -1,7 +1,7 @@
-//! `egpu ps`: the containers that hold cards, those with whole cards too.
+//! `egpu ps`: the containers that hold cards, those with whole cards too, and those that wait for room.
 
 use nvidia_glue::{
-    ledger::{CardGrant, Enforcement, GrantState, Record},
+    ledger::{CardGrant, Enforcement, GrantState, Record, Waiter},
     usage::ProcessUsage,
 };
 use runtime_config::{Bytes, Percent, Weight, request::PodContainer};
@@ -36,6 +36,18 @@ pub(super) struct ContainerListing {
     mediator: Option<i32>,
     /// Those of its processes that use a card, where its mediator tells.
     processes: Vec<ProcessListing>,
+    /// It has nothing yet and waits for room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting: Option<WaitListing>,
+}
+
+/// A container's wait for room.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct WaitListing {
+    /// RFC 3339.
+    since: String,
+    /// What it said about GPUs.
+    asked: Vec<String>,
 }
 
 /// One process of a container.
@@ -75,7 +87,25 @@ pub(super) struct GrantListing {
 }
 
 pub(super) fn list(node: &Node, usage: &Usage) -> Vec<ContainerListing> {
-    node.records.iter().map(|record| container(record, usage, &node.schedules)).collect()
+    let waiting = node.waiters.iter().map(waiter);
+    node.records.iter().map(|record| container(record, usage, &node.schedules)).chain(waiting).collect()
+}
+
+fn waiter(waiter: &Waiter) -> ContainerListing {
+    ContainerListing {
+        id: waiter.container.id.clone(),
+        namespace: waiter.container.namespace.clone(),
+        pod: waiter.request.pod.clone(),
+        pid: None,
+        cards: Vec::new(),
+        exclusive: false,
+        monitor: false,
+        throttled_us: 0,
+        denials: 0,
+        mediator: None,
+        processes: Vec::new(),
+        waiting: Some(WaitListing { since: waiter.since.clone(), asked: waiter.request.asked.clone() }),
+    }
 }
 
 fn container(record: &Record, usage: &Usage, schedules: &Schedules) -> ContainerListing {
@@ -103,6 +133,7 @@ fn container(record: &Record, usage: &Usage, schedules: &Schedules) -> Container
         denials: told.map_or(0, |told| told.denials),
         mediator: record.mediator.map(|mediator| mediator.pid),
         processes: told.into_iter().flat_map(|told| &told.processes).map(process).collect(),
+        waiting: None,
     }
 }
 
@@ -133,16 +164,23 @@ fn rounded(percent: f64) -> u8 {
     percent.round().clamp(0.0, 100.0) as u8
 }
 
-/// One line for each card of each container. Pods have a column where there are any.
+/// One line for each card of each container, and for each one that waits. Pods have a column where there are any.
 pub(super) fn table(containers: &[ContainerListing]) -> String {
     const TITLES: [&str; 8] = ["NAMESPACE", "CONTAINER", "PID", "CARD", "MEMORY", "COMPUTE", "POLICY", "POD"];
     let rows: Vec<Vec<String>> = containers
         .iter()
         .flat_map(|container| {
-            container.cards.iter().enumerate().map(move |(position, card)| row(container, position, card))
+            let cards = container.cards.iter().enumerate().map(move |(position, card)| row(container, position, card));
+            cards.chain(container.waiting.as_ref().map(|_| waiting_row(container)))
         })
         .collect();
     output::table_without_empty_last(&TITLES, &rows)
+}
+
+fn waiting_row(container: &ContainerListing) -> Vec<String> {
+    let pod = container.pod.as_ref().map(|pod| printable(&pod.to_string())).unwrap_or_default();
+    let cells = [container.namespace.as_str(), container.id.as_str(), "waiting", "-", "-", "-", "-", &pod];
+    cells.map(str::to_owned).to_vec()
 }
 
 fn row(container: &ContainerListing, position: usize, card: &GrantListing) -> Vec<String> {
@@ -258,6 +296,23 @@ mod tests {
         assert!(lines[0].ends_with("  POLICY  POD"), "{text}");
         assert!(lines[1].ends_with("  fixed   team/train?[2J/main") && lines[2].ends_with("  -"), "{text}");
         assert_eq!((&value[0]["pod"]["namespace"], value[1].get("pod")), (&"team".into(), None));
+    }
+
+    #[test]
+    fn who_waits_is_shown_after_those_who_hold() {
+        let mut node = test_support::node();
+        node.waiters = vec![test_support::waiter("late")];
+        let containers = list(&node, &Usage::nothing_runs());
+        let text = table(&containers);
+        assert!(
+            text.lines().last().is_some_and(|line| line.starts_with("default") && line.contains("late  ")),
+            "{text}"
+        );
+        assert!(text.lines().last().is_some_and(|line| line.contains("waiting")), "{text}");
+        let value = serde_json::to_value(&containers).unwrap();
+        let waiting = serde_json::json!({ "since": "2026-01-02T03:04:05Z", "asked": ["EGPU_MEMORY=1GiB"] });
+        assert_eq!((&value[2]["waiting"], &value[2]["cards"]), (&waiting, &serde_json::json!([])));
+        assert!(value[0].get("waiting").is_none());
     }
 
     #[test]

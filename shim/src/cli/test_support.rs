@@ -6,6 +6,7 @@ use nvidia_glue::{
     cards::{self, Inventory},
     ledger::{
         CardGrant, CardSetting, CardState, ComputeEnforcement, ContainerKey, Enforcement, GrantState, Process, Record,
+        Waiter,
     },
     schedule::{CardStatus, CardTurn, Epoch, Pass, Running, Status, Timetable, Turn, Window},
 };
@@ -73,7 +74,7 @@ pub(super) fn node() -> Node {
         },
         state(&inventory, 2),
     ];
-    Node { config, inventory, records, cards: states.into(), schedules }
+    Node { config, inventory, records, waiters: Vec::new(), cards: states.into(), schedules }
 }
 
 /// The container with the share has it beside somebody else, and used a bit less in the last second.
@@ -129,7 +130,7 @@ fn schedules(record: &Record) -> Schedules {
 pub(super) fn empty_node() -> Node {
     let (config, inventory) = config_and_inventory();
     let cards = (0..3).map(|index| state(&inventory, index)).collect();
-    Node { config, inventory, records: Vec::new(), cards, schedules: Schedules::default() }
+    Node { config, inventory, records: Vec::new(), waiters: Vec::new(), cards, schedules: Schedules::default() }
 }
 
 /// A container's names in Kubernetes.
@@ -185,6 +186,7 @@ fn record(id: &str, asked: &str, pid: Option<i32>, grant: CardGrant) -> Record {
         order: 1,
         priority: None,
         present: false,
+        leaving: false,
         request: request(asked),
         exclusive: grant.exclusive,
         cards: vec![grant],
@@ -198,4 +200,20 @@ fn request(asked: &str) -> GpuRequest {
         Ok(ContainerRequest::Gpu(request)) => *request,
         other => panic!("{other:?}"),
     }
+}
+
+/// A container that waits for room.
+pub(super) fn waiter(id: &str) -> Waiter {
+    let record = record(id, "EGPU_MEMORY=1GiB", None, node().records[0].cards[0].clone());
+    serde_json::from_value(serde_json::json!({
+        "version": 1,
+        "container": record.container,
+        "pid_namespace": record.pid_namespace,
+        "shim": record.shim,
+        "order": 0,
+        "request": record.request,
+        "since": "2026-01-02T03:04:05Z",
+        "until_us": 0,
+    }))
+    .unwrap()
 }

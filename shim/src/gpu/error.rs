@@ -93,6 +93,9 @@ pub enum GpuError {
     /// What a card turned out not to do cannot be noted.
     #[error("the ledger cannot note that the container's share of a card is a weight")]
     WeightsOnly(#[source] Box<StoreError>),
+    /// Who leaves cannot be noted.
+    #[error("the ledger cannot note that the container was asked to end")]
+    Leaving(#[source] Box<StoreError>),
     /// The grant could not be given back.
     #[error("the GPU grant cannot be given back now")]
     Release(#[source] Box<ReleaseError>),
@@ -117,6 +120,7 @@ impl GpuError {
             | Self::Present(_)
             | Self::WindowLosses(_)
             | Self::WeightsOnly(_)
+            | Self::Leaving(_)
             | Self::Release(_) => format!("{self}; the node's log says why"),
             Self::Config(_)
             | Self::Spec { .. }
@@ -141,6 +145,7 @@ impl GpuError {
             Self::Admit(source) => match source.kind() {
                 AdmitErrorKind::Invalid => Code::INVALID_ARGUMENT,
                 AdmitErrorKind::Exhausted => Code::RESOURCE_EXHAUSTED,
+                AdmitErrorKind::Cancelled => Code::CANCELLED,
                 AdmitErrorKind::AlreadyExists => Code::ALREADY_EXISTS,
                 AdmitErrorKind::Internal => Code::INTERNAL,
             },

@@ -8,6 +8,7 @@ mod error;
 mod image;
 mod mediation;
 mod note;
+mod wait;
 
 use std::{
     path::{Path, PathBuf},
@@ -32,6 +33,7 @@ use self::note::GrantNote;
 pub use self::{
     error::GpuError,
     mediation::{ExcessRules, Mediation},
+    wait::{AdmissionWait, EndsWait},
 };
 use crate::{bundle::WithoutGpu, cgroup::Cgroup, helper::HelperClient};
 
@@ -121,7 +123,8 @@ impl Gpu {
     }
 
     /// Reads the request from the bundle's spec and reserves what it asks for. `cgroup` is where the container is going to
-    /// be created: whoever finds the reservation of a dead shim looks there for survivors.
+    /// be created: whoever finds the reservation of a dead shim looks there for survivors. Where there is no room, it waits for
+    /// some, if the configuration says so, until `wait` is ended.
     ///
     /// # Errors
     /// When the request is refused; nothing is reserved then.
@@ -131,6 +134,7 @@ impl Gpu {
         id: &str,
         bundle: &Path,
         cgroup: &Cgroup,
+        wait: &AdmissionWait,
     ) -> Result<Prepared, GpuError> {
         let (key, bundle_path) = (self.key(id), bundle.to_owned());
         let reading = blocking(move || read(configuration()?, &key, &bundle_path)).await?;
@@ -156,6 +160,7 @@ impl Gpu {
             request,
             privileges,
             inventory,
+            wait: wait.clone(),
         };
         blocking(move || grant.admit()).await
     }
@@ -223,6 +228,17 @@ impl Gpu {
     pub async fn set_weights_only(&self, id: &str, bundle: &Path, card: String) -> Result<(), GpuError> {
         self.with_grant(id, bundle, move |ledger, key, log| {
             ledger.set_weights_only(key, &card, log).map_err(|source| GpuError::WeightsOnly(Box::new(source)))
+        })
+        .await
+    }
+
+    /// Notes that the container was asked to end: others may wait for its room.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read or written.
+    pub async fn set_leaving(&self, id: &str, bundle: &Path) -> Result<(), GpuError> {
+        self.with_grant(id, bundle, |ledger, key, _| {
+            ledger.set_leaving(key).map_err(|source| GpuError::Leaving(Box::new(source)))
         })
         .await
     }
@@ -356,6 +372,7 @@ struct Grant {
     request: GpuRequest,
     privileges: Privileges,
     inventory: Inventory,
+    wait: AdmissionWait,
 }
 
 impl Grant {
@@ -376,6 +393,7 @@ impl Grant {
             shim,
             creators: &[helper],
             cgroups: &self.cgroups,
+            patience: self.wait.patience(self.config.admission_wait),
         };
         let record = ledger.admit(&admission, &log).map_err(|source| GpuError::Admit(Box::new(source)))?;
         let injection = self.injection(&record);

@@ -43,7 +43,8 @@ fn prepared_by(settings: &str, environment: &[&str], edit: impl FnOnce(&mut Valu
     let cgroups = vec![directory.path().join("cgroup")];
     let helper_pid = std::process::id().cast_signed();
     let inventory = inventory.unwrap();
-    Grant { key, bundle, cgroups, helper_pid, config, request, privileges, inventory }.admit()
+    Grant { key, bundle, cgroups, helper_pid, config, request, privileges, inventory, wait: AdmissionWait::default() }
+        .admit()
 }
 
 fn administrator(spec: &mut Value) {

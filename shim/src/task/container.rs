@@ -30,6 +30,9 @@ use crate::{cgroup::Cgroup, events::Events, gpu::ExecRules, helper::protocol, re
 /// How long an exit waits for the ledger before it is told.
 const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long a kill waits for the ledger before it is answered.
+const LEAVING_PATIENCE: Duration = Duration::from_secs(1);
+
 /// For a process that was sent SIGKILL to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 /// The same for an init that others may keep from it: how long it is waited for, and how often, before they are killed, and before the
@@ -239,6 +242,15 @@ impl Container {
             process.signal(signal)?;
         }
         self.thaw_killed().await
+    }
+
+    /// Init was asked to end. Whoever waits for room may wait for what this container has.
+    pub(super) async fn note_leaving(&self, context: &Context) {
+        let note = context.gpu.set_leaving(&self.fixed.id, &self.fixed.bundle);
+        if let Ok(Err(error)) = timeout(LEAVING_PATIENCE, note).await {
+            let error = super::error::chain(&error);
+            tracing::warn!(container = self.fixed.id, error, "nobody waits for its end");
+        }
     }
 
     /// Init was sent SIGKILL, and ends the container with it. Others of the container may keep it from that for a while, by freezing it on

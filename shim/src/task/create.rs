@@ -22,7 +22,7 @@ use super::{
 use crate::{
     bundle::{self, Note, SpecView},
     cgroup::{Cgroup, Host},
-    gpu::Prepared,
+    gpu::{AdmissionWait, Prepared},
     helper::{ContainerProcess, protocol},
     io::{Owner, ProcessIo, Stdio},
     options::{ParsedOptions, RuntimeOptions},
@@ -42,17 +42,21 @@ struct Plan {
 }
 
 /// Creates the container of `request` and puts it into the shim's list. A failure leaves nothing behind.
-pub(super) async fn create(context: Arc<Context>, request: CreateTaskRequest) -> Result<i32, TaskError> {
+pub(super) async fn create(
+    context: Arc<Context>,
+    request: CreateTaskRequest,
+    wait: AdmissionWait,
+) -> Result<i32, TaskError> {
     if !request.checkpoint.is_empty() {
         return Err(TaskError::Unsupported { feature: "restoring a container from a checkpoint" });
     }
-    let reservation = Reservation::new(&context, &request.id)?;
+    let reservation = Reservation::new(&context, &request.id, &wait)?;
     let plan = Plan::new(&context, request)?;
     // From here on there is something to clean up, and `delete` must be able to.
     until_forgotten(&context, &plan.id).await?;
     let created = async {
         plan.leave_word(&context, plan.note.clone()).await?;
-        let prepared = plan.prepare(&context).await?;
+        let prepared = plan.prepare(&context, &wait).await?;
         plan.create(&context, prepared).await
     };
     match created.await {
@@ -124,14 +128,15 @@ impl Plan {
 
     /// Reserves what the container asks for. The reservation names the cgroup before anything runs in it: who lives there
     /// later is the container, and is killed when the shim is gone.
-    async fn prepare(&self, context: &Context) -> Result<Prepared, TaskError> {
+    async fn prepare(&self, context: &Context, wait: &AdmissionWait) -> Result<Prepared, TaskError> {
         let path = self.note.cgroups_path().map_err(TaskError::Locate)?;
         let cgroup = Cgroup::intended(&Host::default(), &path).map_err(TaskError::Locate)?;
         let pids = cgroup.pids().map_err(|source| TaskError::Cgroup { action: "look for the cgroup of", source })?;
         if let Some(pid) = pids.first() {
             return Err(TaskError::CgroupInUse { id: self.id.clone(), pid: *pid });
         }
-        context.gpu.prepare(&context.helper, &self.id, &self.bundle, &cgroup).await.map_err(TaskError::Gpu)
+        let prepared = context.gpu.prepare(&context.helper, &self.id, &self.bundle, &cgroup, wait).await;
+        prepared.map_err(TaskError::Gpu)
     }
 
     /// Its driver calls find their mediator from the first on. When the create fails, that has ended before the grant goes.
@@ -286,12 +291,12 @@ struct Reservation {
 }
 
 impl Reservation {
-    fn new(context: &Arc<Context>, id: &str) -> Result<Self, TaskError> {
+    fn new(context: &Arc<Context>, id: &str, wait: &AdmissionWait) -> Result<Self, TaskError> {
         let mut containers = lock(&context.containers);
         if containers.contains_key(id) {
             return Err(TaskError::ContainerExists { id: id.to_owned() });
         }
-        containers.insert(id.to_owned(), Slot::Reserved);
+        containers.insert(id.to_owned(), Slot::Reserved(wait.clone()));
         Ok(Self { context: Arc::clone(context), id: id.to_owned() })
     }
 
@@ -303,7 +308,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         let mut containers = lock(&self.context.containers);
-        if matches!(containers.get(&self.id), Some(Slot::Reserved)) {
+        if matches!(containers.get(&self.id), Some(Slot::Reserved(_))) {
             containers.remove(&self.id);
         }
         drop(containers);

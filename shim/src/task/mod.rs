@@ -30,7 +30,7 @@ pub use self::{
 };
 use crate::{
     events::Events,
-    gpu::Gpu,
+    gpu::{AdmissionWait, Gpu},
     helper::HelperClient,
     reaper::Reaper,
     registry::{Life, Registry},
@@ -66,8 +66,8 @@ pub struct Context {
 /// A container's place in the shim's list.
 #[derive(Debug)]
 enum Slot {
-    /// Its creation is under way.
-    Reserved,
+    /// Its creation is under way, and may wait for room.
+    Reserved(AdmissionWait),
     /// It exists.
     Created(Arc<Container>),
 }
@@ -116,9 +116,25 @@ impl Context {
 
     fn is_disowned(&self) -> bool {
         lock(&self.containers).values().all(|slot| match slot {
-            Slot::Reserved => false,
+            Slot::Reserved(_) => false,
             Slot::Created(container) => container.is_disowned(),
         })
+    }
+
+    /// Ends a creation that waits for room: nobody wants the container any more.
+    fn end_wait(&self, id: &str) {
+        if let Some(Slot::Reserved(wait)) = lock(&self.containers).get(id) {
+            wait.end();
+        }
+    }
+
+    /// The same for all: the shim ends.
+    pub fn end_waits(&self) {
+        for slot in lock(&self.containers).values() {
+            if let Slot::Reserved(wait) = slot {
+                wait.end();
+            }
+        }
     }
 
     /// A container, once its creation has ended: who asks in the middle of one takes "no such container" for its end. A client
@@ -133,7 +149,7 @@ impl Context {
             match lock(&self.containers).get(id) {
                 Some(Slot::Created(container)) => return Ok(Arc::clone(container)),
                 None => return Err(TaskError::NoContainer { id: id.to_owned() }),
-                Some(Slot::Reserved) => {}
+                Some(Slot::Reserved(_)) => {}
             }
             ended.await;
         }

@@ -27,9 +27,11 @@ use super::{
     error::{TaskError, chain},
     process::Process,
 };
-use crate::{bundle::ProcessView, io::Stdio, reaper::Exit, sync::lock, sys};
+use crate::{bundle::ProcessView, gpu::AdmissionWait, io::Stdio, reaper::Exit, sync::lock, sys};
 
 const V2: &str = "containerd.task.v2.Task";
+/// Signals that ask a container's init to end.
+const ENDING: [i32; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGQUIT, libc::SIGKILL];
 /// After so long, containerd has had its answers and events of a start, and the memory that they took is free.
 const STARTED: Duration = Duration::from_millis(200);
 
@@ -103,9 +105,12 @@ fn new_exec(request: ExecProcessRequest) -> Result<Process, TaskError> {
 
 #[async_trait]
 impl Task for TaskService {
-    async fn create(&self, _: &TtrpcContext, request: CreateTaskRequest) -> TtrpcResult<CreateTaskResponse> {
+    async fn create(&self, asked: &TtrpcContext, request: CreateTaskRequest) -> TtrpcResult<CreateTaskResponse> {
         let id = request.id.clone();
-        let pid = self.carry_out("create", &id, create(Arc::clone(&self.0), request)).await?;
+        let wait = AdmissionWait::new(asked.timeout_nano);
+        // Dropped with this call when the connection is lost.
+        let _caller = wait.ends_when_dropped();
+        let pid = self.carry_out("create", &id, create(Arc::clone(&self.0), request, wait)).await?;
         Ok(CreateTaskResponse { pid: wire_pid(pid), ..Default::default() })
     }
 
@@ -177,9 +182,19 @@ impl Task for TaskService {
     }
 
     async fn kill(&self, _: &TtrpcContext, request: KillRequest) -> TtrpcResult<Empty> {
-        let container = self.0.container(&request.id).await?;
+        let ends = request.exec_id.is_empty() && ENDING.contains(&request.signal.cast_signed());
+        if ends {
+            self.0.end_wait(&request.id);
+        }
+        let (container, context) = (self.0.container(&request.id).await?, Arc::clone(&self.0));
         let id = request.id.clone();
-        let work = async move { container.kill(&request.exec_id, request.signal, request.all).await };
+        let work = async move {
+            container.kill(&request.exec_id, request.signal, request.all).await?;
+            if ends {
+                container.note_leaving(&context).await;
+            }
+            Ok(())
+        };
         self.carry_out("kill", &id, work).await?;
         Ok(Empty::new())
     }
@@ -228,6 +243,9 @@ impl Task for TaskService {
     async fn delete(&self, _: &TtrpcContext, request: DeleteRequest) -> TtrpcResult<DeleteResponse> {
         let context = Arc::clone(&self.0);
         let id = request.id.clone();
+        if request.exec_id.is_empty() {
+            self.0.end_wait(&id);
+        }
         let work = async move {
             let container = context.container(&request.id).await?;
             let process = container.process(&request.exec_id)?;

@@ -4,7 +4,9 @@ use runtime_config::request::{CardPolicy, CardRequest, ComputeShare, GpuRequest,
 
 use crate::ledger::{
     CardSetting, Change, Ledger, ReleaseReason,
-    test_support::{Bench, SHIM, cap, cgroup, devices, key, mib, part, process, request, weight, with_policy},
+    test_support::{
+        Bench, FOR_LEAVING, SHIM, cap, cgroup, devices, key, mib, part, process, request, weight, with_policy,
+    },
 };
 
 fn share(cards: &[u32]) -> GpuRequest {
@@ -124,6 +126,44 @@ fn a_failure_at_any_step_of_admission_is_a_clean_refusal_or_a_grant() {
             assert_eq!(bench.ledger.record(&key("new")).unwrap().is_some(), done);
         },
     );
+}
+
+/// One that waits for the room of `old0`, and gets it.
+fn wait_and_be_admitted(bench: &Bench) -> bool {
+    bench.node.start(SHIM + 1);
+    let more = request(devices(&[0]), part(20 << 10, cap(20)));
+    let mut attempt = bench.attempt_for("new", &more, FOR_LEAVING, SHIM + 1);
+    bench.ledger.set_leaving(&key("old0")).is_ok()
+        && matches!(attempt.go_on(&bench.log), Ok(None))
+        && bench.ledger.release(&key("old0"), ReleaseReason::Ended, &bench.log).is_ok()
+        && matches!(attempt.go_on(&bench.log), Ok(Some(_)))
+}
+
+#[test]
+fn a_kill_at_any_step_of_a_wait_leaves_no_waiter() {
+    let steps = at_every_step(dies, wait_and_be_admitted, |bench, done| {
+        bench.ledger.store.faults.off();
+        let there = bench.ledger.record(&key("new")).unwrap().is_some();
+        assert!(there || !done);
+        if there {
+            check_consistent(bench);
+        }
+        bench.node.stop(SHIM + 1);
+        assert_eq!(bench.waiting(), Vec::<String>::new());
+        bench.ledger.reclaim(&bench.log).unwrap();
+        check_consistent(bench);
+    });
+    assert!(steps > 30, "the seam saw {steps} steps only");
+}
+
+#[test]
+fn a_failure_at_any_step_of_a_wait_is_a_clean_refusal_or_a_grant() {
+    at_every_step(fails, wait_and_be_admitted, |bench, done| {
+        // A place that could not be removed is void after its time.
+        bench.node.pass(10_000_001);
+        check_consistent(bench);
+        assert_eq!(bench.ledger.record(&key("new")).unwrap().is_some(), done);
+    });
 }
 
 #[test]

@@ -4,7 +4,7 @@ use runtime_config::request::{CardRequest, ComputeShare, GpuRequest, Share};
 
 use crate::ledger::{
     AdmitErrorKind, BindError, GrantState, Record, ReleaseError, ReleaseReason,
-    test_support::{Bench, SHIM, cgroup, devices, key, part, process, request},
+    test_support::{Bench, NO_PATIENCE, SHIM, cgroup, devices, key, part, process, request},
 };
 
 fn whole() -> GpuRequest {
@@ -111,6 +111,7 @@ fn a_pending_grant_waits_for_all_that_could_still_create() {
         shim: process(200),
         creators: &[process(201)],
         cgroups: &[cgroup("a")],
+        patience: NO_PATIENCE,
     };
     bench.ledger.admit(&admission, &bench.log).unwrap();
     bench.node.survive_kills(true);

@@ -13,7 +13,7 @@ use crate::{
     ledger::{
         Admission, AdmitErrorKind, ContainerKey, Ledger, Limits, Process, ReleaseReason,
         liveness::is_in_cgroup_filesystem,
-        test_support::{devices, key, limits, part, request, v100s},
+        test_support::{NO_PATIENCE, devices, key, limits, part, request, v100s},
     },
 };
 
@@ -34,6 +34,7 @@ fn admit(ledger: &Ledger, container: &ContainerKey, memory_mib: u64) -> Result<(
         shim: Process::current().unwrap(),
         creators: &[],
         cgroups: &[PathBuf::from("/sys/fs/cgroup/pids/egpu-race").join(&container.id)],
+        patience: NO_PATIENCE,
     };
     ledger.admit(&admission, &DecisionLog::disabled()).map(|_| ()).map_err(|error| error.kind())
 }

@@ -55,6 +55,12 @@ fn node(text: &mut Exposition, Snapshot { node, events, .. }: &Snapshot<'_>) {
     let states = [("pending", GrantState::Pending), ("bound", GrantState::Bound)];
     let grants = states.map(|(name, state)| (Labels::new(&[("state", name)]), grants(state).into()));
     text.family(("egpu_grants", Gauge), "Grants in the ledger; pending: the container is being created.", grants);
+    let waiting = node.waiters.len();
+    text.family(
+        ("egpu_containers_waiting", Gauge),
+        "Containers whose create waits for room.",
+        [(Labels::default(), waiting.into())],
+    );
     let overdue = node.records.iter().filter(|record| is_overdue(node, record)).count();
     let help = "Containers whose mediator did not tell of its schedule in time.";
     text.family(("egpu_schedules_overdue", Gauge), help, [(Labels::default(), overdue.into())]);
