@@ -34,56 +34,11 @@ const TABLE: &[Difference] = &[
         covers: |deviation, _| deviation.fact.contains("/cgroup.max.de") && deviation.runc() == "max",
     },
     Difference {
-        what: "propagation of single mounts",
-        shows_on: |_| true,
-        covers: |deviation, spec| {
-            let is_shared = ["shared", "rshared"].iter().any(|word| spec["linux"]["rootfsPropagation"] == *word);
-            // What is mounted in one place then shows in others, too.
-            let is_copy =
-                deviation.fact.starts_with("mount ") && (deviation.runc.is_none() || deviation.egpu.is_none());
-            let has_word =
-                |options: &Value| ["private", "shared", "slave"].iter().any(|word| names_ending(options, word));
-            let on_host =
-                deviation.is("mounts on the host") && mounts(spec, "bind").any(|(_, options)| has_word(options));
-            deviation.of_mount("propagation").is_some() || is_shared && is_copy || on_host
-        },
-    },
-    Difference {
         what: "`rootfsPropagation` `unbindable`",
         shows_on: |_| true,
         covers: |deviation, spec| {
             spec["linux"]["rootfsPropagation"] == "unbindable" && deviation.is("refused") && deviation.egpu.is_none()
         },
-    },
-    Difference {
-        what: "flags of a bind mount's source",
-        shows_on: |_| true,
-        covers: |deviation, spec| {
-            let point = deviation.of_mount("flags").filter(|_| deviation.is_stricter());
-            point.is_some_and(|point| mounts(spec, "bind").any(|(place, _)| is_at(point, place)))
-        },
-    },
-    Difference {
-        what: "`readonlyPaths`",
-        shows_on: |_| true,
-        covers: |deviation, spec| {
-            let point = deviation.of_mount("flags").filter(|_| deviation.is_stricter());
-            point.is_some_and(|point| names(&spec["linux"]["readonlyPaths"], point))
-        },
-    },
-    Difference {
-        what: "`ro` on `/dev`",
-        shows_on: |_| true,
-        covers: |deviation, spec| {
-            let is_read_only = mounts(spec, "tmpfs").any(|(place, options)| place == "/dev" && names(options, "ro"));
-            let is_in_dev = |point| point == "/dev" || names(&spec["linux"]["maskedPaths"], point);
-            is_read_only && deviation.of_mount("flags").is_some_and(is_in_dev) && deviation.without(&["ro", "rw"])
-        },
-    },
-    Difference {
-        what: "`ro`, `sync` and `dirsync` of a file system, not only of its mount",
-        shows_on: |_| true,
-        covers: |deviation, _| deviation.of_mount("superblock").is_some() && deviation.without(&["ro", "rw", "sync"]),
     },
     Difference {
         what: "masked directories",
