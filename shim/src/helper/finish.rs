@@ -116,11 +116,12 @@ impl Unfinished {
 
     fn apply(&self, root: OwnedFd, sources: Sources) -> Result<(), FinishError> {
         let inside = Root::from_fd(root);
-        self.mounts.attach(&inside, sources)?;
+        let attached = self.mounts.attach(&inside, sources)?;
         make_links(&inside, &self.links)?;
         set_modes(&inside, &self.directories)?;
         working_directory::ensure(&inside, &self.working_directory)
-            .map_err(|source| FinishError::WorkingDirectory { path: self.working_directory.clone(), source })
+            .map_err(|source| FinishError::WorkingDirectory { path: self.working_directory.clone(), source })?;
+        Ok(attached.complete()?)
     }
 }
 

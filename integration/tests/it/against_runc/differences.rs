@@ -34,6 +34,15 @@ const TABLE: &[Difference] = &[
         covers: |deviation, _| deviation.fact.contains("/cgroup.max.de") && deviation.runc() == "max",
     },
     Difference {
+        what: "`rootfsPropagation` without an `r`",
+        shows_on: |_| true,
+        covers: |deviation, spec| {
+            let is_short =
+                ["private", "slave", "shared"].iter().any(|word| spec["linux"]["rootfsPropagation"] == *word);
+            is_short && (deviation.of_mount("propagation").is_some() || deviation.is("mounts on the host"))
+        },
+    },
+    Difference {
         what: "`rootfsPropagation` `unbindable`",
         shows_on: |_| true,
         covers: |deviation, spec| {
@@ -44,7 +53,9 @@ const TABLE: &[Difference] = &[
         what: "masked directories",
         shows_on: |_| true,
         covers: |deviation, spec| {
-            let point = deviation.of_mount("superblock").filter(|_| deviation.without(&["size=4k", "nr_inodes=1"]));
+            let room = deviation.of_mount("superblock").filter(|_| deviation.without(&["size=4k", "nr_inodes=1"]));
+            // runc has one file system for all of them, which is shared once one of them lies on a shared mount.
+            let point = room.or(deviation.of_mount("propagation"));
             point.is_some_and(|point| names(&spec["linux"]["maskedPaths"], point))
         },
     },

@@ -50,43 +50,54 @@ const IN_PROC: [&str; 10] = [
 
 impl Mounts {
     /// Attaches all in the namespaces that the calling process has joined. `root` is the container's.
-    pub(crate) fn attach(&self, root: &Root, sources: Sources) -> Result<(), AttachError> {
+    pub(crate) fn attach(&self, root: &Root, sources: Sources) -> Result<Attached<'_>, AttachError> {
         let attacher = Attacher { root, cgroup: &self.cgroup };
-        let failed = |action, destination: &Path| {
-            let destination = destination.to_owned();
-            move |source| AttachError { action, destination, source }
-        };
-        attacher.prepare(self).map_err(failed("prepare", Path::new("/")))?;
-        let mut sources = sources.0.into_iter();
-        let mut read_only_later = Vec::new();
-        for planned in &self.planned {
-            let failed = |action| failed(action, &planned.destination);
-            let point =
-                attacher.mount_point(planned, sources.as_slice().first()).map_err(failed("find a place for"))?;
-            let mount = match &planned.kind {
-                Kind::Bind { .. } => sources.next().ok_or(io::ErrorKind::NotFound.into()).and_then(|tree| {
-                    set_flags(&tree, &planned.options)?;
-                    Ok(tree)
-                }),
-                Kind::FileSystem { kind, source } => attacher.file_system(planned, kind, source, &point),
-            };
-            let mount = mount.map_err(failed("make"))?;
-            move_to(&mount, &point.file).map_err(failed("attach"))?;
-            set_propagation(&mount, &planned.options.propagation).map_err(failed("set the propagation of"))?;
-            if let Some(change) = planned.options.of_tree() {
-                set_mount_attributes(mount.as_fd(), true, change).map_err(failed("set the options of"))?;
-            }
-            if is_tmpfs(&planned.kind) && planned.options.is_read_only() {
-                read_only_later.push((mount, &planned.destination));
-            }
+        attacher.set_root_propagation(self.root).map_err(failed("set the propagation of", Path::new("/")))?;
+        let mut attached = Vec::new();
+        for made in &self.made {
+            let mount = attacher.complete(made).map_err(failed("set the options of", &made.destination))?;
+            attached.push((mount, made));
         }
-        // Not before other mounts have found their places in it.
-        for (mount, destination) in read_only_later {
-            let change = MountAttributes { set: libc::MOUNT_ATTR_RDONLY, ..Default::default() };
-            set_mount_attributes(mount.as_fd(), false, change).map_err(failed("make read-only", destination))?;
+        if self.dev_is_dummy {
+            attacher.unmount(DEV).map_err(failed("undo", Path::new(DEV)))?;
+        }
+        let mut sources = sources.0.into_iter();
+        for planned in &self.planned {
+            let tree = if planned.is_bind() { sources.next() } else { None };
+            attached.push((attacher.attach(planned, tree)?, planned));
+        }
+        Ok(Attached { mounts: self, attached })
+    }
+}
+
+/// Mounts in which other things may still be made.
+pub(crate) struct Attached<'a> {
+    mounts: &'a Mounts,
+    attached: Vec<(OwnedFd, &'a Planned)>,
+}
+
+impl Attached<'_> {
+    /// Gives them what must come last.
+    pub(crate) fn complete(self) -> Result<(), AttachError> {
+        // As runc: to private ones, too, which then share with copies of themselves alone.
+        let spread = self.mounts.root.filter(|root| root.spreads());
+        let read_only = MountAttributes { set: libc::MOUNT_ATTR_RDONLY, ..Default::default() };
+        for (mount, Planned { destination, kind, options }) in &self.attached {
+            let changed = spread.map_or(Ok(()), |root| set_mount_attributes(mount.as_fd(), true, root.attributes()));
+            changed.map_err(failed("set the propagation of", destination))?;
+            let is_later = self.mounts.has_console && destination == Path::new(DEV);
+            if is_tmpfs(kind) && options.is_read_only() && !is_later {
+                let changed = set_mount_attributes(mount.as_fd(), false, read_only);
+                changed.map_err(failed("make read-only", destination))?;
+            }
         }
         Ok(())
     }
+}
+
+fn failed(action: &'static str, destination: &Path) -> impl Fn(io::Error) -> AttachError {
+    let destination = destination.to_owned();
+    move |source| AttachError { action, destination: destination.clone(), source }
 }
 
 fn is_tmpfs(kind: &Kind) -> bool {
@@ -126,29 +137,50 @@ struct Attacher<'a> {
 }
 
 impl Attacher<'_> {
-    /// The root's propagation, and what libcontainer has left out of its own mounts.
-    fn prepare(&self, mounts: &Mounts) -> io::Result<()> {
-        // libcontainer makes it receive what the host mounts, whatever the spec says.
-        if mounts.root.is_none_or(|root| root.kind != libc::MS_SLAVE) {
-            let change = MountAttributes { propagation: libc::MS_PRIVATE, ..Default::default() };
-            set_mount_attributes(self.root.as_fd(), false, change)?;
+    /// libcontainer makes the root receive what the host mounts, whatever the spec says.
+    fn set_root_propagation(&self, asked: Option<Propagation>) -> io::Result<()> {
+        if asked.is_some_and(|root| root.kind == libc::MS_SLAVE) {
+            return Ok(());
         }
-        for Planned { destination, options, kind } in &mounts.made {
-            let mount = OwnedFd::from(self.root.resolve(destination).map_err(plain)?);
-            set_propagation(&mount, &options.propagation)?;
-            // Others become read-only once all is made in them.
-            if !is_tmpfs(kind) && options.of_file_system().next().is_some() {
-                let context = fspick(&mount, "", FsPickFlags::FSPICK_EMPTY_PATH | FsPickFlags::FSPICK_CLOEXEC)?;
-                options.of_file_system().try_for_each(|flag| fsconfig_set_flag(&context, flag))?;
-                fsconfig_reconfigure(&context)?;
-            }
+        let change = MountAttributes { propagation: libc::MS_PRIVATE, ..Default::default() };
+        set_mount_attributes(self.root.as_fd(), false, change)
+    }
+
+    /// What libcontainer has left out of a mount of its own.
+    fn complete(&self, made: &Planned) -> io::Result<OwnedFd> {
+        let Planned { destination, options, kind } = made;
+        let mount = OwnedFd::from(self.root.resolve(destination).map_err(plain)?);
+        set_propagation(&mount, &options.propagation)?;
+        if !is_tmpfs(kind) && options.of_file_system().next().is_some() {
+            let context = fspick(&mount, "", FsPickFlags::FSPICK_EMPTY_PATH | FsPickFlags::FSPICK_CLOEXEC)?;
+            options.of_file_system().try_for_each(|flag| fsconfig_set_flag(&context, flag))?;
+            fsconfig_reconfigure(&context)?;
         }
-        if mounts.dev_is_dummy {
-            let dev = self.root.resolve(DEV).map_err(plain)?;
-            let path = format!("/proc/self/fd/{}", dev.as_fd().as_raw_fd());
-            umount2(path.as_str(), MntFlags::MNT_DETACH)?;
+        Ok(mount)
+    }
+
+    fn unmount(&self, place: &str) -> io::Result<()> {
+        let mount = self.root.resolve(place).map_err(plain)?;
+        let path = format!("/proc/self/fd/{}", mount.as_fd().as_raw_fd());
+        Ok(umount2(path.as_str(), MntFlags::MNT_DETACH)?)
+    }
+
+    /// `tree` is a bind mount's source.
+    fn attach(&self, planned: &Planned, tree: Option<OwnedFd>) -> Result<OwnedFd, AttachError> {
+        let failed = |action| failed(action, &planned.destination);
+        let point = self.mount_point(planned, tree.as_ref()).map_err(failed("find a place for"))?;
+        let mount = match (&planned.kind, tree) {
+            (Kind::FileSystem { kind, source }, _) => self.file_system(planned, kind, source, &point),
+            (Kind::Bind { .. }, Some(tree)) => set_flags(&tree, &planned.options).map(|()| tree),
+            (Kind::Bind { .. }, None) => Err(io::ErrorKind::NotFound.into()),
+        };
+        let mount = mount.map_err(failed("make"))?;
+        move_to(&mount, &point.file).map_err(failed("attach"))?;
+        set_propagation(&mount, &planned.options.propagation).map_err(failed("set the propagation of"))?;
+        if let Some(change) = planned.options.of_tree() {
+            set_mount_attributes(mount.as_fd(), true, change).map_err(failed("set the options of"))?;
         }
-        Ok(())
+        Ok(mount)
     }
 
     /// Where it belongs, made if missing: a file for a file, else a directory.

@@ -19,7 +19,7 @@ mod source;
 
 use std::path::{Path, PathBuf};
 
-use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Mount, Spec};
+use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Mount, Process, Spec};
 use serde_json::Value;
 
 pub(crate) use self::attach::AttachError;
@@ -91,6 +91,8 @@ pub(crate) struct Mounts {
     made: Vec<Planned>,
     /// What libcontainer mounts at `/dev` is only to keep its devices out of what belongs there.
     dev_is_dummy: bool,
+    /// init makes `/dev/console`.
+    has_console: bool,
     /// What stands for a v2 hierarchy that cannot be mounted.
     cgroup: PathBuf,
 }
@@ -131,7 +133,8 @@ impl Mounts {
         let dev_is_dummy = at_dev.is_some() && !made.iter().any(|plan| plan.destination == Path::new(DEV));
         of_libcontainer.extend(dev_is_dummy.then(dummy_dev));
         spec.set_mounts(Some(of_libcontainer));
-        Ok(Self { planned, root, made, dev_is_dummy, cgroup })
+        let has_console = spec.process().as_ref().and_then(Process::terminal).unwrap_or_default();
+        Ok(Self { planned, root, made, dev_is_dummy, has_console, cgroup })
     }
 
     /// What is left to do once init waits for its start.
@@ -142,7 +145,7 @@ impl Mounts {
         let mut read_only = paths(linux.and_then(|linux| linux.readonly_paths().as_ref()));
         read_only.retain(|path| !masked.contains(path) && !self.is_bare(Path::new(path)));
         let dev = self.made.iter().any(|plan| plan.destination == Path::new(DEV) && plan.options.is_read_only());
-        Seal { propagation: self.root, read_only, dev: dev.then_some(masked) }
+        Seal { read_only, dev: dev && self.has_console }
     }
 
     /// True of a path in a file system that is mounted without setuid programs, devices and programs.

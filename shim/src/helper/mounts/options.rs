@@ -114,6 +114,11 @@ impl Propagation {
         of_one.or_else(|| Some(Self { kind: kind(word.strip_prefix('r')?)?, recursive: true }))
     }
 
+    /// True if it makes mounts of their own what other mounts are: libcontainer does that to the root alone.
+    pub(super) fn spreads(self) -> bool {
+        self.recursive && [libc::MS_SHARED, libc::MS_UNBINDABLE].contains(&self.kind)
+    }
+
     pub(super) fn attributes(self) -> MountAttributes {
         MountAttributes { propagation: self.kind, ..Default::default() }
     }

@@ -10,19 +10,16 @@ use nix_of_libcontainer::unistd::Pid;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx};
 
 use super::DEV;
-use super::options::Propagation;
 use crate::helper::hook_namespaces::run_in_namespaces;
 use crate::sys::{MountAttributes, set_mount_attributes};
 
 /// Attributes that a mount has or lacks; no data of anybody's is changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seal {
-    /// Of the root and, if it is recursive, of all below: libcontainer sets the root's alone.
-    pub(super) propagation: Option<Propagation>,
     /// `readonlyPaths`, which libcontainer robs of setuid programs, devices and programs, too.
     pub(super) read_only: Vec<String>,
-    /// Masked paths, whose files are masked with the `/dev/null` of a `/dev` that is to be read-only; `None`: it is not.
-    pub(super) dev: Option<Vec<String>>,
+    /// `/dev` is to be read-only, in which init makes its console first.
+    pub(super) dev: bool,
 }
 
 /// What a container's mounts lack still.
@@ -36,12 +33,7 @@ struct SealError {
 
 impl Seal {
     fn is_empty(&self) -> bool {
-        !self.spreads() && self.read_only.is_empty() && self.dev.is_none()
-    }
-
-    fn spreads(&self) -> bool {
-        self.propagation
-            .is_some_and(|root| root.recursive && [libc::MS_SHARED, libc::MS_UNBINDABLE].contains(&root.kind))
+        self.read_only.is_empty() && !self.dev
     }
 
     /// Does it for `init`, which is in its root. The error is its text.
@@ -62,25 +54,15 @@ impl Seal {
             rustix::process::fchdir(&root)
                 .and_then(|()| rustix::process::chroot("."))
                 .map_err(|e| failed("/")(e.into()))?;
-            if let Some(propagation) = self.propagation.filter(|_| self.spreads()) {
-                let done = set_mount_attributes(root.as_fd(), true, propagation.attributes());
-                done.map_err(failed("/"))?;
-            }
             self.read_only.iter().try_for_each(|path| table.give_back(path).map_err(failed(path)))?;
             self.make_dev_read_only().map_err(failed(DEV))
         })
     }
 
     fn make_dev_read_only(&self) -> io::Result<()> {
-        let Some(masked) = &self.dev else { return Ok(()) };
-        let read_only = MountAttributes { set: libc::MOUNT_ATTR_RDONLY, ..Default::default() };
-        for path in std::iter::once(DEV).chain(masked.iter().map(String::as_str)) {
-            match mount_at(path)? {
-                Some(mount) => set_mount_attributes(mount.as_fd(), false, read_only)?,
-                None => {}
-            }
-        }
-        Ok(())
+        let Some(dev) = mount_at(DEV)?.filter(|_| self.dev) else { return Ok(()) };
+        let change = MountAttributes { set: libc::MOUNT_ATTR_RDONLY, ..Default::default() };
+        set_mount_attributes(dev.as_fd(), false, change)
     }
 }
 
