@@ -13,7 +13,7 @@ use pathrs::flags::OpenFlags;
 use pathrs::{InodeType, Root};
 
 use super::hook_namespaces::run_prepared;
-use super::mounts::{AttachError, Mounts, PlanError, Propagation, Seal, SourceError, Sources};
+use super::mounts::{AttachError, Mounts, PlanError, Propagation, SourceError, Sources};
 use super::working_directory;
 use crate::cgroup::Cgroup;
 
@@ -34,7 +34,6 @@ pub(crate) struct Unfinished {
     /// Directories of devices, which libcontainer lets everybody write.
     directories: Vec<PathBuf>,
     working_directory: PathBuf,
-    seal: Seal,
 }
 
 /// Why something could not be done.
@@ -93,7 +92,6 @@ impl Unfinished {
             links,
             directories,
             working_directory: spec.process().as_ref().map(|process| process.cwd().clone()).unwrap_or_default(),
-            seal: mounts.seal(spec),
             mounts,
         })
     }
@@ -111,7 +109,7 @@ impl Unfinished {
 
     /// Does what would be in the way before: `init` waits for its start.
     pub(crate) fn seal(&self, init: Pid) -> Result<(), String> {
-        self.seal.apply(init)
+        self.mounts.seal(init)
     }
 
     fn apply(&self, root: OwnedFd, sources: Sources) -> Result<(), FinishError> {

@@ -50,6 +50,14 @@ const TABLE: &[Difference] = &[
         },
     },
     Difference {
+        what: "`readonlyPaths` in procfs",
+        shows_on: |_| true,
+        covers: |deviation, spec| {
+            let point = deviation.of_mount("flags").filter(|_| deviation.without(&["nosuid", "nodev", "noexec"]));
+            point.is_some_and(|point| point.starts_with("/proc/") && names(&spec["linux"]["readonlyPaths"], point))
+        },
+    },
+    Difference {
         what: "masked directories",
         shows_on: |_| true,
         covers: |deviation, spec| {
@@ -155,12 +163,6 @@ impl Deviation {
         let (point, fact) = self.fact.strip_prefix("mount ")?.rsplit_once(' ')?;
         let both = self.runc.is_some() && self.egpu.is_some();
         (both && fact == what).then(|| point.split(" again").next().unwrap_or(point))
-    }
-
-    /// True if egpu's flags allow nothing that runc's do not.
-    fn is_stricter(&self) -> bool {
-        let has = |flags: &str, flag: &&str| flags.split(',').any(|one| one == *flag);
-        ["ro", "nosuid", "nodev", "noexec"].iter().all(|flag| has(self.egpu(), flag) || !has(self.runc(), flag))
     }
 
     /// True if the two lists of options are the same but for these.

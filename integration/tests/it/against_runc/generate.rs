@@ -233,7 +233,9 @@ fn linux(random: &mut Random, host: &Host<'_>, base: Value) -> Value {
         random.maybe(5, &mut linux, "timeOffsets", |_| json!({ "monotonic": { "secs": 172_800, "nanosecs": 5 } }));
     }
     random.maybe(6, &mut linux, "rootfsPropagation", |random| {
-        json!(random.one(&["private", "rprivate", "slave", "rslave", "shared", "rshared", "unbindable"]))
+        // The last one shows only where a bind mount's source is in the host's root.
+        let words = ["private", "rprivate", "slave", "rslave", "shared", "rshared", "unbindable", "unbindable"];
+        json!(random.one(&words))
     });
     let paths = [
         "/proc/kcore",

@@ -12,8 +12,8 @@ use pathrs::error::ErrorKind;
 use pathrs::flags::OpenFlags;
 use pathrs::{Handle, Root};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, FsPickFlags, MoveMountFlags, fsconfig_create, fsconfig_reconfigure, fsconfig_set_flag,
-    fsconfig_set_string, fsmount, fsopen, fspick, move_mount,
+    FsMountFlags, FsOpenFlags, FsPickFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_reconfigure,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, fspick, move_mount, open_tree,
 };
 
 use super::options::{Options, Propagation};
@@ -50,7 +50,7 @@ const IN_PROC: [&str; 10] = [
 
 impl Mounts {
     /// Attaches all in the namespaces that the calling process has joined. `root` is the container's.
-    pub(crate) fn attach(&self, root: &Root, sources: Sources) -> Result<Attached<'_>, AttachError> {
+    pub(crate) fn attach<'a>(&'a self, root: &'a Root, sources: Sources) -> Result<Attached<'a>, AttachError> {
         let attacher = Attacher { root, cgroup: &self.cgroup };
         attacher.set_root_propagation(self.root).map_err(failed("set the propagation of", Path::new("/")))?;
         let mut attached = Vec::new();
@@ -66,12 +66,13 @@ impl Mounts {
             let tree = if planned.is_bind() { sources.next() } else { None };
             attached.push((attacher.attach(planned, tree)?, planned));
         }
-        Ok(Attached { mounts: self, attached })
+        Ok(Attached { root, mounts: self, attached })
     }
 }
 
 /// Mounts in which other things may still be made.
 pub(crate) struct Attached<'a> {
+    root: &'a Root,
     mounts: &'a Mounts,
     attached: Vec<(OwnedFd, &'a Planned)>,
 }
@@ -79,20 +80,41 @@ pub(crate) struct Attached<'a> {
 impl Attached<'_> {
     /// Gives them what must come last.
     pub(crate) fn complete(self) -> Result<(), AttachError> {
-        // As runc: to private ones, too, which then share with copies of themselves alone.
-        let spread = self.mounts.root.filter(|root| root.spreads());
-        let read_only = MountAttributes { set: libc::MOUNT_ATTR_RDONLY, ..Default::default() };
-        for (mount, Planned { destination, kind, options }) in &self.attached {
-            let changed = spread.map_or(Ok(()), |root| set_mount_attributes(mount.as_fd(), true, root.attributes()));
-            changed.map_err(failed("set the propagation of", destination))?;
-            let is_later = self.mounts.has_console && destination == Path::new(DEV);
-            if is_tmpfs(kind) && options.is_read_only() && !is_later {
-                let changed = set_mount_attributes(mount.as_fd(), false, read_only);
-                changed.map_err(failed("make read-only", destination))?;
+        for (mount, planned) in &self.attached {
+            self.spread(mount).map_err(failed("set the propagation of", &planned.destination))?;
+            let is_later = self.mounts.has_console && planned.is_dev();
+            if is_tmpfs(&planned.kind) && planned.options.is_read_only() && !is_later {
+                make_read_only(mount).map_err(failed("make read-only", &planned.destination))?;
             }
+        }
+        for path in &self.mounts.read_only_paths {
+            self.bind_read_only(path).map_err(failed("make read-only", Path::new(path)))?;
         }
         Ok(())
     }
+
+    /// As runc: to private ones, too, which then share with copies of themselves alone.
+    fn spread(&self, mount: &OwnedFd) -> io::Result<()> {
+        let propagation = self.mounts.root.filter(|root| root.spreads());
+        propagation.map_or(Ok(()), |root| set_mount_attributes(mount.as_fd(), true, root.attributes()))
+    }
+
+    fn bind_read_only(&self, path: &str) -> io::Result<()> {
+        let place = match self.root.resolve(path).map_err(plain) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            place => place?,
+        };
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let mount = open_tree(&place, "", flags | OpenTreeFlags::AT_RECURSIVE | OpenTreeFlags::AT_EMPTY_PATH)?;
+        make_read_only(&mount)?;
+        move_to(&mount, &place)?;
+        self.spread(&mount)
+    }
+}
+
+fn make_read_only(mount: &OwnedFd) -> io::Result<()> {
+    let change = MountAttributes { set: libc::MOUNT_ATTR_RDONLY, ..Default::default() };
+    set_mount_attributes(mount.as_fd(), false, change)
 }
 
 fn failed(action: &'static str, destination: &Path) -> impl Fn(io::Error) -> AttachError {

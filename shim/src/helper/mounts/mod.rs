@@ -9,7 +9,7 @@
 //! worker, host's namespaces ── Mounts::plan: what is asked for, refused before anything is made
 //! joined init's mounts, host's user ── Sources::open: bind sources, their ids mapped
 //! joined init's namespaces ── Mounts::attach, in the spec's order
-//! init waits for its start ── seal: what must be writable until then
+//! init waits for its start ── Mounts::seal: a read-only /dev, which must be writable until then
 //! ```
 
 mod attach;
@@ -25,7 +25,6 @@ use serde_json::Value;
 pub(crate) use self::attach::AttachError;
 use self::options::Options;
 pub(crate) use self::options::Propagation;
-pub(crate) use self::seal::Seal;
 pub(crate) use self::source::{SourceError, Sources};
 use crate::cgroup::Cgroup;
 
@@ -79,6 +78,10 @@ impl Planned {
     fn is_bind(&self) -> bool {
         matches!(self.kind, Kind::Bind { .. })
     }
+
+    fn is_dev(&self) -> bool {
+        self.destination == Path::new(DEV)
+    }
 }
 
 /// All mounts of a container but those that libcontainer makes.
@@ -91,6 +94,9 @@ pub(crate) struct Mounts {
     made: Vec<Planned>,
     /// What libcontainer mounts at `/dev` is only to keep its devices out of what belongs there.
     dev_is_dummy: bool,
+    /// `linux.readonlyPaths`, but those in procfs, which libcontainer may write settings to first. It would keep programs in
+    /// the others from being executed.
+    read_only_paths: Vec<String>,
     /// init makes `/dev/console`.
     has_console: bool,
     /// What stands for a v2 hierarchy that cannot be mounted.
@@ -130,34 +136,29 @@ impl Mounts {
                 false => planned.push(plan),
             }
         }
-        let dev_is_dummy = at_dev.is_some() && !made.iter().any(|plan| plan.destination == Path::new(DEV));
+        let dev_is_dummy = at_dev.is_some() && !made.iter().any(Planned::is_dev);
         of_libcontainer.extend(dev_is_dummy.then(dummy_dev));
         spec.set_mounts(Some(of_libcontainer));
         let has_console = spec.process().as_ref().and_then(Process::terminal).unwrap_or_default();
-        Ok(Self { planned, root, made, dev_is_dummy, has_console, cgroup })
-    }
-
-    /// What is left to do once init waits for its start.
-    pub(crate) fn seal(&self, spec: &Spec) -> Seal {
-        let linux = spec.linux().as_ref();
-        let paths = |list: Option<&Vec<String>>| list.cloned().unwrap_or_default();
-        let masked = paths(linux.and_then(|linux| linux.masked_paths().as_ref()));
-        let mut read_only = paths(linux.and_then(|linux| linux.readonly_paths().as_ref()));
-        read_only.retain(|path| !masked.contains(path) && !self.is_bare(Path::new(path)));
-        let dev = self.made.iter().any(|plan| plan.destination == Path::new(DEV) && plan.options.is_read_only());
-        Seal { read_only, dev: dev && self.has_console }
-    }
-
-    /// True of a path in a file system that is mounted without setuid programs, devices and programs.
-    fn is_bare(&self, path: &Path) -> bool {
-        let mount = self.made.iter().chain(&self.planned).rfind(|planned| path.starts_with(&planned.destination));
-        mount.is_some_and(|planned| !planned.is_bind() && planned.options.is_bare())
+        let read_only_paths = take_read_only_paths(spec, &made);
+        Ok(Self { planned, root, made, dev_is_dummy, read_only_paths, has_console, cgroup })
     }
 }
 
 /// `linux.rootfsPropagation`, as the spec has it.
 pub(crate) fn root_propagation(spec: &Value) -> Option<Propagation> {
     spec.pointer("/linux/rootfsPropagation").and_then(Value::as_str).and_then(Propagation::named)
+}
+
+fn take_read_only_paths(spec: &mut Spec, made: &[Planned]) -> Vec<String> {
+    let Some(mut linux) = spec.linux().clone() else { return Vec::new() };
+    let is_in_proc =
+        |path: &String| made.iter().any(|plan| !plan.is_dev() && Path::new(path).starts_with(&plan.destination));
+    let paths = linux.readonly_paths().clone().unwrap_or_default();
+    let (of_libcontainer, own) = paths.into_iter().partition(is_in_proc);
+    linux.set_readonly_paths(Some(of_libcontainer));
+    spec.set_linux(Some(linux));
+    own
 }
 
 /// The source of a bind mount at `/dev`, the host's own often, would get the container's devices.

@@ -199,12 +199,6 @@ impl Options {
         self.flags & libc::MS_RDONLY != 0
     }
 
-    /// Neither setuid programs nor devices nor programs at all.
-    pub(super) fn is_bare(&self) -> bool {
-        let all = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-        self.flags & all == all
-    }
-
     /// The flags of the file system itself.
     pub(super) fn of_file_system(&self) -> impl Iterator<Item = &'static str> {
         let flags = self.flags;
