@@ -37,8 +37,8 @@ const TABLE: &[Difference] = &[
         what: "`rootfsPropagation` without an `r`",
         shows_on: |_| true,
         covers: |deviation, spec| {
-            let is_short =
-                ["private", "slave", "shared"].iter().any(|word| spec["linux"]["rootfsPropagation"] == *word);
+            const WORDS: [&str; 4] = ["private", "slave", "shared", "unbindable"];
+            let is_short = WORDS.iter().any(|word| spec["linux"]["rootfsPropagation"] == *word);
             is_short && (deviation.of_mount("propagation").is_some() || deviation.is("mounts on the host"))
         },
     },

@@ -237,6 +237,7 @@ fn linux(random: &mut Random, host: &Host<'_>, base: Value) -> Value {
         let words = ["private", "rprivate", "slave", "rslave", "shared", "rshared", "unbindable", "unbindable"];
         json!(random.one(&words))
     });
+    // None in one of the read-only paths below: where mounts are shared, runc's table has it twice.
     let paths = [
         "/proc/kcore",
         "/proc/keys",
@@ -245,7 +246,7 @@ fn linux(random: &mut Random, host: &Host<'_>, base: Value) -> Value {
         "/proc/scsi",
         "/sys/firmware",
         "/sys/block",
-        "/etc/group",
+        "/bin/rm-client",
         "/var",
         "/no/such/path",
     ];
