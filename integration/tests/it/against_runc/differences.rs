@@ -1,6 +1,6 @@
 //! Differences from runc that containers of the usual spec can see. ARCHITECTURE.md says by the same names what each runtime does.
 
-use std::{fmt, path::Path, process::Command};
+use std::{fmt, process::Command};
 
 use serde_json::Value;
 
@@ -115,23 +115,6 @@ fn children_ignore_signal_33() -> bool {
     let status = String::from_utf8_lossy(&status);
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     ignored.is_some_and(|ignored| u64::from_str_radix(ignored.trim(), 16).unwrap_or(0) & 1 << 32 != 0)
-}
-
-/// The spec's mounts of a kind: where, and with which options.
-fn mounts<'spec>(spec: &'spec Value, kind: &'static str) -> impl Iterator<Item = (&'spec str, &'spec Value)> {
-    let all = spec["mounts"].as_array().into_iter().flatten().filter(move |mount| mount["type"] == kind);
-    all.filter_map(|mount| Some((mount["destination"].as_str()?, &mount["options"])))
-}
-
-/// True if a mount point is a mount's destination, or below it, by way of the image's links.
-fn is_at(point: &str, destination: &str) -> bool {
-    let linked = ["/link/", "/out/"].iter().find_map(|link| destination.strip_prefix(link));
-    let place = linked.map_or(destination.to_owned(), |rest| format!("/mnt/{rest}"));
-    Path::new(point).starts_with(place)
-}
-
-fn names_ending(list: &Value, end: &str) -> bool {
-    list.as_array().is_some_and(|list| list.iter().filter_map(Value::as_str).any(|one| one.ends_with(end)))
 }
 
 fn names(list: &Value, name: &str) -> bool {

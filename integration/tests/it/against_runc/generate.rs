@@ -154,7 +154,14 @@ fn bind(random: &mut Random, host: &Host<'_>, number: u64) -> Value {
         true => of_image.to_owned(),
         false => format!("{}{number}", random.one(&places)),
     };
-    mount(&place, "bind", &source, &options)
+    let mut mount = mount(&place, "bind", &source, &options);
+    if random.in_ten(1) {
+        mount["options"].as_array_mut().expect("options").extend(random.one(&[None, Some(json!("ridmap"))]));
+        mount["uidMappings"] = json!([{ "containerID": 0, "hostID": 1000, "size": 10 }]);
+        mount["gidMappings"] =
+            json!([{ "containerID": 0, "hostID": 0, "size": 1 }, { "containerID": 1, "hostID": 5, "size": 5 }]);
+    }
+    mount
 }
 
 const CAPABILITIES: [&str; 12] = [

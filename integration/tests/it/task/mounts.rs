@@ -275,7 +275,8 @@ fn ids_are_mapped(node: &Node) {
 fn ids_that_cannot_be_mapped_are_refused(node: &Node) {
     let refused = |mount: Value| {
         let created = node.container("a").edit(move |spec: &mut Value| push(spec, mount)).create();
-        created.err().expect("a refusal").message().to_owned()
+        let Err(refusal) = created else { panic!("it was created") };
+        refusal.message().to_owned()
     };
     let proc = refused(json!({
         "destination": "/tmp/mapped", "type": "bind", "source": "/proc", "options": ["bind"],

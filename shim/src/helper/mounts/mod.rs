@@ -197,3 +197,72 @@ fn plan(mount: &Mount, bundle: &Path, has_users: bool) -> Result<Planned, PlanEr
 fn mappings(given: &Option<Vec<LinuxIdMapping>>) -> Option<Vec<LinuxIdMapping>> {
     given.clone().filter(|mappings| !mappings.is_empty())
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cgroup::{CgroupsPath, Host};
+
+    /// Where the mounts go: libcontainer's, and its own.
+    fn planned(mounts: &Value) -> Result<(Vec<String>, Mounts), PlanError> {
+        let host = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(host.path().join("proc/self")).unwrap();
+        std::fs::write(
+            host.path().join("proc/self/mountinfo"),
+            "29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+        )
+        .unwrap();
+        let path = CgroupsPath::new(Some(Path::new("/c1")), "c1", false).unwrap();
+        let cgroup = Cgroup::intended(&Host::under(host.path()), &path).unwrap();
+        let paths = ["/proc/sys", "/usr"];
+        let linux = json!({ "readonlyPaths": paths, "rootfsPropagation": "rslave" });
+        let mut spec = json!({ "ociVersion": "1.1.0", "mounts": mounts, "linux": linux });
+        let root = root_propagation(&spec);
+        assert_eq!(root, Propagation::named("rslave"));
+        spec["linux"]["rootfsPropagation"] = json!("slave");
+        let mut spec: Spec = serde_json::from_value(spec).unwrap();
+        let mounts = Mounts::plan(&mut spec, root, Path::new("/bundle"), &cgroup)?;
+        let of_libcontainer = spec.mounts().iter().flatten().map(|mount| mount.destination().display().to_string());
+        let read_only = spec.linux().as_ref().unwrap().readonly_paths().clone().unwrap();
+        assert_eq!(read_only.len() + mounts.read_only_paths.len(), paths.len());
+        Ok((of_libcontainer.collect(), mounts))
+    }
+
+    #[test]
+    fn libcontainer_makes_devices_and_procfs_only() {
+        let mount = |place: &str, kind: &str| json!({ "destination": place, "type": kind, "source": kind });
+        let usual =
+            json!([mount("/proc", "proc"), mount("/dev", "tmpfs"), mount("/dev/shm", "tmpfs"), mount("/b", "bind")]);
+        let (of_libcontainer, mounts) = planned(&usual).unwrap();
+        assert_eq!(of_libcontainer, ["/proc", "/dev"]);
+        assert_eq!(mounts.read_only_paths, ["/usr"]);
+        assert!(!mounts.dev_is_dummy && mounts.planned.len() == 2);
+        let source = Path::new("/bundle/bind").to_owned();
+        assert_eq!(mounts.planned[1].kind, Kind::Bind { source, ids: None });
+        // The host's own directory gets no devices: they go where nobody sees them.
+        let (of_libcontainer, mounts) = planned(&json!([mount("/dev", "tmpfs"), mount("/dev", "bind")])).unwrap();
+        assert_eq!(of_libcontainer, ["/dev"]);
+        assert!(mounts.dev_is_dummy && mounts.planned.len() == 2);
+        let (of_libcontainer, mounts) = planned(&json!([mount("/proc", "bind")])).unwrap();
+        assert!(of_libcontainer.is_empty() && !mounts.dev_is_dummy && mounts.read_only_paths.len() == 2);
+    }
+
+    #[test]
+    fn what_cannot_be_mounted_is_refused_by_its_place() {
+        let map = json!([{ "containerID": 0, "hostID": 1, "size": 1 }]);
+        for (mount, wanted) in [
+            (json!({ "options": ["rbind", "size=1m"], "source": "/s" }), "cannot have the option \"size=1m\""),
+            (json!({ "options": ["rbind"] }), "has no source"),
+            (json!({ "options": ["bind", "ridmap"], "source": "/s" }), "needs both"),
+            (json!({ "options": ["bind"], "source": "/s", "uidMappings": map }), "needs both"),
+            (json!({ "type": "tmpfs", "uidMappings": map, "gidMappings": map }), "only those can be id-mapped"),
+        ] {
+            let mut mount = mount;
+            mount["destination"] = json!("/at/it");
+            let refused = planned(&json!([mount])).unwrap_err().to_string();
+            assert!(refused.contains("/at/it") && refused.contains(wanted), "{mount}: {refused}");
+        }
+    }
+}
