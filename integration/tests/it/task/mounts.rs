@@ -24,6 +24,10 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::plain("mounts::read_only_file_systems_have_mounts_in_them", read_only_file_systems_have_mounts_in_them),
         Case::plain("mounts::read_only_devices_and_a_terminal", read_only_devices_and_a_terminal),
         Case::plain("mounts::read_only_paths_execute", read_only_paths_execute),
+        Case::plain(
+            "mounts::a_link_of_the_images_leads_nowhere_in_procfs",
+            a_link_of_the_images_leads_nowhere_in_procfs,
+        ),
         Case::egpu("mounts::ids_are_mapped", ids_are_mapped).needing(tmpfs_maps_ids),
         Case::egpu("mounts::ids_that_cannot_be_mapped_are_refused", ids_that_cannot_be_mapped_are_refused),
         Case::plain(
@@ -224,6 +228,21 @@ fn read_only_paths_execute(node: &Node) {
     let edit = |spec: &mut Value| spec["linux"]["readonlyPaths"].as_array_mut().unwrap().push(json!("/bin"));
     let (code, output) = node.container("a").script("touch /bin/x 2>/dev/null || ls /bin/sh").edit(edit).run().unwrap();
     assert_eq!((code, output.stdout()), (0, "/bin/sh\n".to_owned()), "{}", output.stderr());
+}
+
+fn a_link_of_the_images_leads_nowhere_in_procfs(node: &Node) {
+    let image = node.directory().join("linked");
+    integration::rootfs::populate(&image);
+    std::os::unix::fs::symlink("/proc/sys", image.join("data")).unwrap();
+    let volume = node.directory().join("volume");
+    std::fs::create_dir_all(&volume).unwrap();
+    for mount in
+        [bind("/data", &volume, &["bind"]), json!({ "destination": "/data", "type": "tmpfs", "source": "tmpfs" })]
+    {
+        let created = node.container("a").rootfs(&image).edit(move |spec: &mut Value| push(spec, mount)).create();
+        let Err(refusal) = created else { panic!("it was created") };
+        assert!(refusal.message().contains("proc"), "{refusal}");
+    }
 }
 
 fn tmpfs_maps_ids() -> Skip {

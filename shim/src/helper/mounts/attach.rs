@@ -34,7 +34,7 @@ pub(crate) struct AttachError {
 /// File systems with one instance for all, whose flags the kernel takes from whoever mounted them last.
 const SHARED: [&str; 3] = ["debugfs", "tracefs", "pstore"];
 
-/// Files of procfs that lxcfs stands in for; nothing else may be mounted below `/proc`.
+/// Files of procfs that lxcfs stands in for.
 const IN_PROC: [&str; 10] = [
     "cpuinfo",
     "diskstats",
@@ -237,7 +237,7 @@ impl Attacher<'_> {
         self.root.resolve(place).map_err(plain)
     }
 
-    /// As runc: neither the root itself nor, but for a few files, anything in `/proc`, wherever the image's links have led.
+    /// As runc: neither the root itself nor, but for a few places, anything in `/proc`, wherever the image's links have led.
     fn check_place(&self, point: &OwnedFd, planned: &Planned, source: Option<&OwnedFd>) -> io::Result<()> {
         let path = |fd: &dyn AsRawFd| fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         let (root, point) = (path(&self.root.as_fd())?, path(point)?);
@@ -250,7 +250,9 @@ impl Attacher<'_> {
             (Kind::Bind { .. }, Some(tree)) => fstatfs(tree)?.filesystem_type() == PROC_SUPER_MAGIC,
             _ => false,
         };
-        match IN_PROC.iter().any(|file| in_proc == Path::new(file)) || (in_proc == Path::new("") && is_proc) {
+        // The injection's copy of what NVIDIA's driver says belongs to the driver's directory.
+        let is_allowed = in_proc.starts_with("driver") || IN_PROC.iter().any(|file| in_proc == Path::new(file));
+        match is_allowed || (in_proc == Path::new("") && is_proc) {
             true => Ok(()),
             false => Err(io::Error::other("only procfs can be mounted at /proc, and nothing else below it")),
         }
