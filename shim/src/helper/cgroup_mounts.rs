@@ -1,9 +1,9 @@
 //! The mount of type `cgroup`, on cgroup v1.
 //!
 //! libcontainer 0.7.0 leaves every hierarchy writable, whatever the spec says (`setup_emulated_subsystem`, `setup_namespaced_subsystem`),
-//! and asks for the container's cgroup by a pid that another namespace may have given. So it never sees such a mount: it is told
-//! what runc makes of it, a tmpfs and a bind mount of the container's own directory in each hierarchy. libcontainer gives a bind
-//! mount its flags before it attaches it, so the container's cgroups are at no time writable in its namespace.
+//! and asks for the container's cgroup by a pid that another namespace may have given. So such a mount becomes
+//! what runc makes of it, a tmpfs and a bind mount of the container's own directory in each hierarchy. A bind mount gets its flags
+//! before it is attached (`mounts`), so the container's cgroups are at no time writable in its namespace.
 
 use std::path::Path;
 

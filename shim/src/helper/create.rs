@@ -27,6 +27,7 @@ use super::fence::{self, Filter};
 use super::finish::Unfinished;
 use super::intermediate::{self, Place};
 use super::launch::{Launch, LaunchError, Launched};
+use super::mounts::{self, PlanError};
 use super::proc_driver;
 use super::process::{self, AttributeError};
 use super::program::Program;
@@ -36,7 +37,6 @@ use super::rules::{self, HostFacts, ProcessNotes, Refused};
 use super::state::{Settings, StateDir, StateError, write_atomically};
 use super::stdio::{Stdio, StdioError};
 use super::worker::chain;
-use super::working_directory;
 use crate::cgroup::{AnnotationError, Cgroup, CgroupError, CgroupsPath, Host, LocateError, annotated_properties};
 
 /// Why a container could not be created. Everything that was done has been undone.
@@ -60,6 +60,9 @@ pub(crate) enum CreateError {
     /// Asks for what this runtime does otherwise.
     #[error(transparent)]
     Refused(#[from] Refused),
+    /// Asks for a mount that cannot be.
+    #[error(transparent)]
+    Mounts(#[from] PlanError),
     /// Contradicts itself, or the host.
     #[error("the OCI spec cannot be run")]
     Invalid(#[source] LibcontainerError),
@@ -72,13 +75,6 @@ pub(crate) enum CreateError {
     /// The directory that the spec calls root.
     #[error("the root file system {} cannot be used", path.display())]
     Root {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-    /// The process's working directory.
-    #[error("cannot make the working directory {} in the root file system", path.display())]
-    WorkingDirectory {
         path: PathBuf,
         #[source]
         source: std::io::Error,
@@ -143,6 +139,7 @@ impl CreateError {
         match self {
             Self::Spec { .. }
             | Self::Refused(_)
+            | Self::Mounts(_)
             | Self::Invalid(_)
             | Self::Missing(_)
             | Self::Annotation(_)
@@ -227,6 +224,7 @@ fn run(
     reply: &OwnedFd,
 ) -> Result<Created, CreateError> {
     let host = HostFacts::read();
+    let propagation = mounts::root_propagation(&json);
     let mut warnings = rules::spec(&mut json, host)?;
     // What is injected brings a copy of its own.
     if create.fence && create.injection.is_none() {
@@ -236,7 +234,6 @@ fn run(
     let path = create.bundle.join("config.json");
     let spec: Spec = serde_json::from_value(json).map_err(|source| CreateError::Spec { path, source })?;
     let (mut spec, hooks) = prepare_spec(create, spec)?;
-    make_working_directory(&spec)?;
 
     let mut container = Container::new(&create.id, ContainerStatus::Creating, None, &create.bundle, state.path())
         .map_err(CreateError::Keep)?;
@@ -250,8 +247,9 @@ fn run(
     };
     state.save(&settings)?;
     let (path, cgroup) = require_empty_cgroup(create, &spec)?;
-    let unfinished = Unfinished::new(cgroup_mounts::expand(&mut spec, &cgroup, &path), &spec);
-    if !unfinished.is_empty() && spec.hooks().is_none() {
+    let links = cgroup_mounts::expand(&mut spec, &cgroup, &path);
+    let unfinished = Unfinished::take(&mut spec, links, propagation, &create.bundle, &cgroup)?;
+    if spec.hooks().is_none() {
         // init then waits once its mounts are there.
         spec.set_hooks(Some(Hooks::default()));
     }
@@ -306,14 +304,6 @@ fn prepare_spec(create: &Create, mut spec: Spec) -> Result<(Spec, Option<Hooks>)
         spec.set_hooks(Some(own));
     }
     Ok((spec, hooks))
-}
-
-/// runc makes a missing working directory; libcontainer fails.
-fn make_working_directory(spec: &Spec) -> Result<(), CreateError> {
-    let (Some(root), Some(process)) = (spec.root(), spec.process()) else { return Ok(()) };
-    let mounts = spec.mounts().as_deref().unwrap_or_default();
-    working_directory::ensure(root.path(), process.cwd(), mounts)
-        .map_err(|source| CreateError::WorkingDirectory { path: process.cwd().clone(), source })
 }
 
 /// Refuses a cgroup with somebody in it: they would share this container's limits, and its end.
@@ -403,7 +393,8 @@ fn launch(
     let filter = Filter::new(create.fence, intake).map_err(LaunchError::Filter)?;
     let private = stdio.private();
     let filter = filter.as_ref();
-    let init = Launch { args: &args, filter, private, place, birthplaces, reply, hooks, unfinished }.run()?;
+    let init = Launch { args: &args, filter, private, place, birthplaces, reply, hooks, unfinished: Some(unfinished) }
+        .run()?;
     stdio.finish(owner, notes.console_size)?;
     Ok(init)
 }

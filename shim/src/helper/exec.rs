@@ -23,7 +23,6 @@ use oci_spec::runtime::{
 use serde_json::Value;
 
 use super::fence::{self, Filter};
-use super::finish::Unfinished;
 use super::intermediate::Place;
 use super::launch::{Launch, LaunchError, Launched};
 use super::process::{self, AttributeError};
@@ -298,7 +297,6 @@ fn launch(
     let filter = Filter::new(exec.fence, intake).map_err(LaunchError::Filter)?;
     let private = stdio.private();
     let (place, birthplaces) = (Place::Own(&exec.cgroup), birthplaces(&exec.cgroup, target.init)?);
-    let unfinished = Unfinished::default();
     let process = Launch {
         args: &args,
         filter: filter.as_ref(),
@@ -307,7 +305,7 @@ fn launch(
         birthplaces,
         reply,
         hooks: None,
-        unfinished: &unfinished,
+        unfinished: None,
     }
     .run()?;
     stdio.finish(owner, notes.console_size)?;

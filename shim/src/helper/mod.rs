@@ -26,6 +26,7 @@ mod intermediate;
 mod inventory;
 pub mod keeper;
 mod launch;
+mod mounts;
 mod proc_driver;
 mod process;
 mod program;

@@ -1,6 +1,6 @@
 //! Differences from runc that containers of the usual spec can see. ARCHITECTURE.md says by the same names what each runtime does.
 
-use std::{fmt, path::Path, process::Command};
+use std::{fmt, process::Command};
 
 use serde_json::Value;
 
@@ -34,18 +34,12 @@ const TABLE: &[Difference] = &[
         covers: |deviation, _| deviation.fact.contains("/cgroup.max.de") && deviation.runc() == "max",
     },
     Difference {
-        what: "propagation of single mounts",
+        what: "`rootfsPropagation` without an `r`",
         shows_on: |_| true,
         covers: |deviation, spec| {
-            let is_shared = ["shared", "rshared"].iter().any(|word| spec["linux"]["rootfsPropagation"] == *word);
-            // What is mounted in one place then shows in others, too.
-            let is_copy =
-                deviation.fact.starts_with("mount ") && (deviation.runc.is_none() || deviation.egpu.is_none());
-            let has_word =
-                |options: &Value| ["private", "shared", "slave"].iter().any(|word| names_ending(options, word));
-            let on_host =
-                deviation.is("mounts on the host") && mounts(spec, "bind").any(|(_, options)| has_word(options));
-            deviation.of_mount("propagation").is_some() || is_shared && is_copy || on_host
+            const WORDS: [&str; 4] = ["private", "slave", "shared", "unbindable"];
+            let is_short = WORDS.iter().any(|word| spec["linux"]["rootfsPropagation"] == *word);
+            is_short && (deviation.of_mount("propagation").is_some() || deviation.is("mounts on the host"))
         },
     },
     Difference {
@@ -56,40 +50,20 @@ const TABLE: &[Difference] = &[
         },
     },
     Difference {
-        what: "flags of a bind mount's source",
+        what: "`readonlyPaths` in procfs",
         shows_on: |_| true,
         covers: |deviation, spec| {
-            let point = deviation.of_mount("flags").filter(|_| deviation.is_stricter());
-            point.is_some_and(|point| mounts(spec, "bind").any(|(place, _)| is_at(point, place)))
+            let point = deviation.of_mount("flags").filter(|_| deviation.without(&["nosuid", "nodev", "noexec"]));
+            point.is_some_and(|point| point.starts_with("/proc/") && names(&spec["linux"]["readonlyPaths"], point))
         },
-    },
-    Difference {
-        what: "`readonlyPaths`",
-        shows_on: |_| true,
-        covers: |deviation, spec| {
-            let point = deviation.of_mount("flags").filter(|_| deviation.is_stricter());
-            point.is_some_and(|point| names(&spec["linux"]["readonlyPaths"], point))
-        },
-    },
-    Difference {
-        what: "`ro` on `/dev`",
-        shows_on: |_| true,
-        covers: |deviation, spec| {
-            let is_read_only = mounts(spec, "tmpfs").any(|(place, options)| place == "/dev" && names(options, "ro"));
-            let is_in_dev = |point| point == "/dev" || names(&spec["linux"]["maskedPaths"], point);
-            is_read_only && deviation.of_mount("flags").is_some_and(is_in_dev) && deviation.without(&["ro", "rw"])
-        },
-    },
-    Difference {
-        what: "`ro`, `sync` and `dirsync` of a file system, not only of its mount",
-        shows_on: |_| true,
-        covers: |deviation, _| deviation.of_mount("superblock").is_some() && deviation.without(&["ro", "rw", "sync"]),
     },
     Difference {
         what: "masked directories",
         shows_on: |_| true,
         covers: |deviation, spec| {
-            let point = deviation.of_mount("superblock").filter(|_| deviation.without(&["size=4k", "nr_inodes=1"]));
+            let room = deviation.of_mount("superblock").filter(|_| deviation.without(&["size=4k", "nr_inodes=1"]));
+            // runc has one file system for all of them, which is shared once one of them lies on a shared mount.
+            let point = room.or(deviation.of_mount("propagation"));
             point.is_some_and(|point| names(&spec["linux"]["maskedPaths"], point))
         },
     },
@@ -138,23 +112,6 @@ fn children_ignore_signal_33() -> bool {
     ignored.is_some_and(|ignored| u64::from_str_radix(ignored.trim(), 16).unwrap_or(0) & 1 << 32 != 0)
 }
 
-/// The spec's mounts of a kind: where, and with which options.
-fn mounts<'spec>(spec: &'spec Value, kind: &'static str) -> impl Iterator<Item = (&'spec str, &'spec Value)> {
-    let all = spec["mounts"].as_array().into_iter().flatten().filter(move |mount| mount["type"] == kind);
-    all.filter_map(|mount| Some((mount["destination"].as_str()?, &mount["options"])))
-}
-
-/// True if a mount point is a mount's destination, or below it, by way of the image's links.
-fn is_at(point: &str, destination: &str) -> bool {
-    let linked = ["/link/", "/out/"].iter().find_map(|link| destination.strip_prefix(link));
-    let place = linked.map_or(destination.to_owned(), |rest| format!("/mnt/{rest}"));
-    Path::new(point).starts_with(place)
-}
-
-fn names_ending(list: &Value, end: &str) -> bool {
-    list.as_array().is_some_and(|list| list.iter().filter_map(Value::as_str).any(|one| one.ends_with(end)))
-}
-
 fn names(list: &Value, name: &str) -> bool {
     list.as_array().is_some_and(|list| list.iter().any(|one| one == name))
 }
@@ -184,12 +141,6 @@ impl Deviation {
         let (point, fact) = self.fact.strip_prefix("mount ")?.rsplit_once(' ')?;
         let both = self.runc.is_some() && self.egpu.is_some();
         (both && fact == what).then(|| point.split(" again").next().unwrap_or(point))
-    }
-
-    /// True if egpu's flags allow nothing that runc's do not.
-    fn is_stricter(&self) -> bool {
-        let has = |flags: &str, flag: &&str| flags.split(',').any(|one| one == *flag);
-        ["ro", "nosuid", "nodev", "noexec"].iter().all(|flag| has(self.egpu(), flag) || !has(self.runc(), flag))
     }
 
     /// True if the two lists of options are the same but for these.

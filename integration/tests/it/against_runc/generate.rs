@@ -72,7 +72,7 @@ fn mounts(random: &mut Random, host: &Host<'_>) -> Value {
     let sys = random.one(&["ro", "rw"]);
     let dev = random.one(&["strictatime", "noexec", "ro"]);
     let mut mounts = vec![
-        mount("/proc", "proc", "proc", random.one(&[&USUAL[..], &[]])),
+        mount("/proc", "proc", "proc", random.one(&[&USUAL[..], &[], &["ro", "sync"]])),
         mount("/dev", "tmpfs", "tmpfs", &["nosuid", dev, "mode=755", "size=65536k"]),
         mount(
             "/dev/pts",
@@ -81,9 +81,14 @@ fn mounts(random: &mut Random, host: &Host<'_>) -> Value {
             &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
         ),
         mount("/dev/shm", "tmpfs", "shm", &["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"]),
-        mount("/dev/mqueue", "mqueue", "mqueue", &USUAL),
+        mount("/dev/mqueue", "mqueue", "mqueue", random.one(&[&USUAL[..], &["ro", "rslave"]])),
         mount("/sys", "sysfs", "sysfs", &[&USUAL[..], &[sys]].concat()),
     ];
+    if random.in_ten(2) {
+        let word = random.one(&PROPAGATION[..6]);
+        let some = random.one(&[0, 1, 5]);
+        mounts[some]["options"].as_array_mut().expect("options").push(json!(word));
+    }
     if random.in_ten(7) {
         let options = random.one(&[&["nosuid", "noexec", "nodev", "relatime", "ro"][..], &["ro"], &["rw"], &[]]);
         mounts.push(mount("/sys/fs/cgroup", "cgroup", "cgroup", options));
@@ -96,7 +101,7 @@ fn mounts(random: &mut Random, host: &Host<'_>) -> Value {
 }
 
 /// Of one file system, in either sense; the last word counts.
-const FLAGS: [&[&str]; 7] = [
+const FLAGS: [&[&str]; 9] = [
     &["ro", "rw"],
     &["nosuid", "suid"],
     &["nodev", "dev"],
@@ -104,7 +109,12 @@ const FLAGS: [&[&str]; 7] = [
     &["noatime", "relatime", "strictatime"],
     &["nodiratime"],
     &["sync"],
+    &["dirsync"],
+    &["lazytime"],
 ];
+
+const PROPAGATION: [&str; 8] =
+    ["private", "rprivate", "slave", "rslave", "shared", "rshared", "unbindable", "runbindable"];
 
 fn flags(random: &mut Random) -> Vec<&'static str> {
     let kinds = random.some(&FLAGS);
@@ -121,25 +131,37 @@ fn tmpfs(random: &mut Random, number: u64) -> Value {
 
 fn bind(random: &mut Random, host: &Host<'_>, number: u64) -> Value {
     let directory = random.in_ten(8);
-    let (source, places) = match directory {
+    let (source, places, of_image) = match directory {
         true => {
-            (random.one(&host.directories()), ["/mnt/bind", "/mnt/some/where/deep", "/link/bind", "/out/bind", "/home"])
+            (random.one(&host.directories()), ["/mnt/bind", "/mnt/some/where/deep", "/link/bind", "/out/bind"], "/home")
         }
-        false => (host.file(), ["/mnt/file", "/etc/passwd", "/link/file", "/out/file", "/mnt/some/file"]),
+        false => (host.file(), ["/mnt/file", "/link/file", "/out/file", "/mnt/some/file"], "/etc/passwd"),
     };
     let mut options = vec![random.one(&["bind", "rbind", "rbind"])];
     options.extend(flags(random));
     if random.in_ten(6) {
-        let word =
-            random.one(&["private", "rprivate", "slave", "rslave", "shared", "rshared", "unbindable", "runbindable"]);
-        options.push(word);
+        options.push(random.one(&PROPAGATION));
+    }
+    // The second one changes what the first has made.
+    if random.in_ten(1) {
+        options.push(random.one(&PROPAGATION));
     }
     if random.in_ten(1) {
         options.push("rro");
     }
-    let place = random.one(&places);
-    let place = if place.starts_with("/mnt") { format!("{place}{number}") } else { place.to_owned() };
-    mount(&place, "bind", &source, &options)
+    // On a shared volume a second mount would be one on the volume itself, too, which runc then takes for a later source.
+    let place = match number == 0 && random.in_ten(2) {
+        true => of_image.to_owned(),
+        false => format!("{}{number}", random.one(&places)),
+    };
+    let mut mount = mount(&place, "bind", &source, &options);
+    if random.in_ten(1) {
+        mount["options"].as_array_mut().expect("options").extend(random.one(&[None, Some(json!("ridmap"))]));
+        mount["uidMappings"] = json!([{ "containerID": 0, "hostID": 1000, "size": 10 }]);
+        mount["gidMappings"] =
+            json!([{ "containerID": 0, "hostID": 0, "size": 1 }, { "containerID": 1, "hostID": 5, "size": 5 }]);
+    }
+    mount
 }
 
 const CAPABILITIES: [&str; 12] = [
@@ -218,8 +240,11 @@ fn linux(random: &mut Random, host: &Host<'_>, base: Value) -> Value {
         random.maybe(5, &mut linux, "timeOffsets", |_| json!({ "monotonic": { "secs": 172_800, "nanosecs": 5 } }));
     }
     random.maybe(6, &mut linux, "rootfsPropagation", |random| {
-        json!(random.one(&["private", "rprivate", "slave", "rslave", "shared", "rshared", "unbindable"]))
+        // The last one shows only where a bind mount's source is in the host's root.
+        let words = ["private", "rprivate", "slave", "rslave", "shared", "rshared", "unbindable", "unbindable"];
+        json!(random.one(&words))
     });
+    // None in one of the read-only paths below: where mounts are shared, runc's table has it twice.
     let paths = [
         "/proc/kcore",
         "/proc/keys",
@@ -228,7 +253,7 @@ fn linux(random: &mut Random, host: &Host<'_>, base: Value) -> Value {
         "/proc/scsi",
         "/sys/firmware",
         "/sys/block",
-        "/etc/group",
+        "/bin/rm-client",
         "/var",
         "/no/such/path",
     ];

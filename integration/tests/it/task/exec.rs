@@ -123,7 +123,7 @@ fn is_in_the_containers_user_namespace(node: &Node) {
     container.end();
 }
 
-fn open_to_all(node: &Node) {
+pub(super) fn open_to_all(node: &Node) {
     use std::os::unix::fs::PermissionsExt;
     let open = std::fs::Permissions::from_mode(0o711);
     let mut directories = vec![node.directory().to_owned(), node.rootfs().to_owned()];

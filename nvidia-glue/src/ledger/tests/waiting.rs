@@ -282,7 +282,10 @@ fn a_newcomer_takes_only_what_the_first_does_not_wait_for() {
         let mut attempt = bench.attempt("first", &waiter, FOR_LEAVING);
         waits(&bench, &mut attempt);
         let error = bench.admit("other", &does_not).expect_err(what);
-        assert!(matches!(&error, AdmitError::Kept { waiter, .. } if *waiter == key("first").to_string()), "{what}: {error}");
+        assert!(
+            matches!(&error, AdmitError::Kept { waiter, .. } if *waiter == key("first").to_string()),
+            "{what}: {error}"
+        );
         assert!(!error.for_pod().contains("first"), "{what}: {}", error.for_pod());
         bench.admit("newcomer", &fits).unwrap_or_else(|error| panic!("{what}: {error}"));
         end(&bench, "a");
