@@ -47,9 +47,12 @@ fn privileges() {
             json!([{"type": "user", "path": "/proc/1/ns/user"}]),
             |found| !found.user_namespace && !found.maps_host_root,
         ),
-        ("ids of its own", "/linux", json!({"namespaces": [{"type": "user"}], "uidMappings": [{"hostID": 5}]}), |found| {
-            found.user_namespace && !found.maps_host_root
-        }),
+        (
+            "ids of its own",
+            "/linux",
+            json!({"namespaces": [{"type": "user"}], "uidMappings": [{"hostID": 5}]}),
+            |found| found.user_namespace && !found.maps_host_root,
+        ),
         (
             "the host's ids",
             "/linux",

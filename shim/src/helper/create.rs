@@ -20,10 +20,12 @@ use oci_spec::runtime::{Hooks, Spec};
 use serde_json::Value;
 
 use super::cgroup_mounts;
+use super::delegation;
 use super::delete;
 use super::device_filter::{self, DeviceFilterError};
 use super::fence::{self, Filter};
 use super::finish::Unfinished;
+use super::id_maps::{IdMaps, IdMapsError};
 use super::intermediate::{self, Place};
 use super::launch::{Launch, LaunchError, Launched};
 use super::proc_driver;
@@ -114,6 +116,9 @@ pub(crate) enum CreateError {
     /// The grant's files, nodes and settings.
     #[error("cannot put the granted GPUs into the container")]
     Inject(#[source] InjectError),
+    /// Its ids.
+    #[error(transparent)]
+    IdMaps(#[from] IdMapsError),
     /// The process's attributes.
     #[error(transparent)]
     Attribute(#[from] AttributeError),
@@ -140,7 +145,7 @@ impl CreateError {
             Self::Spec { .. } | Self::Refused(_) | Self::Invalid(_) | Self::Missing(_) | Self::UserNamespace(_) => {
                 FailureKind::Invalid
             }
-            Self::State(StateError::Id(_)) => FailureKind::Invalid,
+            Self::State(StateError::Id(_)) | Self::IdMaps(IdMapsError::Mismatch { .. }) => FailureKind::Invalid,
             Self::State(StateError::Exists(_)) | Self::CgroupInUse { .. } => FailureKind::FailedPrecondition,
             _ => FailureKind::Internal,
         }
@@ -229,7 +234,8 @@ fn run(
     let path = create.bundle.join("config.json");
     let spec: Spec = serde_json::from_value(json).map_err(|source| CreateError::Spec { path, source })?;
     let (mut spec, hooks) = prepare_spec(create, spec)?;
-    make_working_directory(&spec)?;
+    let maps = IdMaps::of(&spec)?;
+    make_working_directory(&spec, maps.as_ref())?;
 
     let mut container = Container::new(&create.id, ContainerStatus::Creating, None, &create.bundle, state.path())
         .map_err(CreateError::Keep)?;
@@ -256,6 +262,7 @@ fn run(
     let init = launch(
         create,
         spec.clone(),
+        maps.as_ref(),
         (hooks.as_ref(), &unfinished),
         &kept.cgroup_path,
         (&path, &cgroup),
@@ -301,10 +308,12 @@ fn prepare_spec(create: &Create, mut spec: Spec) -> Result<(Spec, Option<Hooks>)
 }
 
 /// runc makes a missing working directory; libcontainer fails.
-fn make_working_directory(spec: &Spec) -> Result<(), CreateError> {
+fn make_working_directory(spec: &Spec, maps: Option<&IdMaps>) -> Result<(), CreateError> {
     let (Some(root), Some(process)) = (spec.root(), spec.process()) else { return Ok(()) };
     let mounts = spec.mounts().as_deref().unwrap_or_default();
-    working_directory::ensure(root.path(), process.cwd(), mounts)
+    // Whoever makes it is root of the container.
+    let owner = maps.map_or(Some((0, 0)), |maps| Some((maps.host_user(0)?, maps.host_group(0)?))).unwrap_or((0, 0));
+    working_directory::ensure(root.path(), process.cwd(), mounts, owner)
         .map_err(|source| CreateError::WorkingDirectory { path: process.cwd().clone(), source })
 }
 
@@ -325,11 +334,13 @@ fn make_place<'a>(
     path: &CgroupsPath,
     config: &CgroupConfig,
     spec: &Spec,
+    maps: Option<&IdMaps>,
 ) -> Result<(Place<'a>, Vec<OwnedFd>), CreateError> {
     let manager = |config| create_cgroup_manager(config).map_err(|e| CreateError::Limits(chain(&e)));
     if let Some(scope) = path.scope() {
         let config = CgroupConfig { cgroup_path: path.below_root(), systemd_cgroup: false, ..config.clone() };
-        return Ok((Place::Systemd { scope, cgroup, manager: manager(config)? }, vec![]));
+        let owner = delegation::owner(spec, maps);
+        return Ok((Place::Systemd { scope, cgroup, manager: manager(config)?, owner }, vec![]));
     }
     cgroup.make()?;
     let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
@@ -346,6 +357,7 @@ fn make_place<'a>(
 fn launch(
     create: &Create,
     spec: Spec,
+    maps: Option<&IdMaps>,
     (hooks, unfinished): (Option<&Hooks>, &Unfinished),
     cgroup_path: &Path,
     (path, cgroup): (&CgroupsPath, &Cgroup),
@@ -361,9 +373,9 @@ fn launch(
         systemd_cgroup: create.systemd_cgroup,
         container_name: create.id.clone(),
     };
-    let (place, birthplaces) = make_place(cgroup, path, &cgroup_config, &spec)?;
+    let (place, birthplaces) = make_place(cgroup, path, &cgroup_config, &spec, maps)?;
     let process = spec.process().as_ref().ok_or(CreateError::Missing("process"))?;
-    let owner = process::stream_owner(&spec, process, create.io_owner);
+    let owner = process::stream_owner(maps, process, create.io_owner);
     stdio.give_to(owner)?;
     process::inherit(&create.id, &spec, process.oom_score_adj().to_owned(), !create.no_new_keyring)?;
     let outcome = state.make_outcome()?;
