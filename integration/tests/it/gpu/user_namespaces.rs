@@ -1,0 +1,52 @@
+//! Quotas and the fence, in a user namespace of the container's own.
+
+use integration::{ContainerBuilder, Node, hostile::PROGRAM, user_namespace::HOST_ROOT};
+use serde_json::{Value, json};
+
+use crate::{
+    case::Case,
+    memory::{assert_full, fill},
+};
+
+pub(crate) fn cases() -> Vec<Case> {
+    let cases = vec![
+        Case::egpu("gpu::a_quota_in_a_user_namespace", quota),
+        Case::egpu("gpu::a_whole_card_in_a_user_namespace", whole_card),
+    ];
+    cases.into_iter().map(|case| case.also_needing(integration::hostile::available)).collect()
+}
+
+/// With all capabilities, which are nothing on the host.
+fn administrator(spec: &mut Value) {
+    for set in ["bounding", "effective", "permitted"] {
+        let held = spec["process"]["capabilities"][set].as_array_mut().unwrap();
+        held.extend(["CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_SYS_RAWIO", "CAP_SYS_MODULE", "CAP_NET_ADMIN"].map(Value::from));
+    }
+}
+
+fn granted<'node>(node: &'node Node, id: &str) -> ContainerBuilder<'node> {
+    node.container(id).user_namespace().env("EGPU_DEVICES", "0").env("EGPU_MEMORY", "512MiB")
+}
+
+/// The mediator sees its callers, whoever they are in there, and their execs.
+fn quota(node: &Node) {
+    let container = granted(node, "a").edit(administrator).start().unwrap();
+    let owner = format!("stat -c %a /dev/nvidia0 && stat -c %u /proc/self && awk '{{ exit $2 != {HOST_ROOT} }}' /proc/self/uid_map");
+    assert_eq!(container.read(&owner), "666\n0");
+    let (bytes, status) = fill(&container);
+    assert_eq!(status, integration::hostile::OUT_OF_MEMORY);
+    assert_full(bytes, 512);
+    let as_user = container.exec("e", &[PROGRAM, "fill", "16"]).edit(|process| {
+        process["user"] = json!({ "uid": 1000, "gid": 1000 });
+    });
+    let (_, output) = as_user.run().unwrap();
+    assert_full(output.value("got").cast_unsigned(), 512);
+    container.end();
+}
+
+fn whole_card(node: &Node) {
+    let container = node.container("a").user_namespace().env("NVIDIA_VISIBLE_DEVICES", "1").start().unwrap();
+    let listed = container.read("cd /dev; for node in nvidia*; do test -c $node && echo $node; done");
+    assert!(listed.contains("nvidia1\n") && listed.contains("nvidiactl"), "{listed}");
+    container.end();
+}
