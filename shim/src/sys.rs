@@ -1,13 +1,15 @@
 //! The shim's only unsafe code: small safe wrappers around calls for which no library has one.
 #![allow(unsafe_code)]
 
+mod mount;
 mod process;
 mod ptrace;
 mod seccomp;
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+pub use mount::{MountAttributes, map_mount_ids, set_mount_attributes};
 #[cfg(test)]
 pub(crate) use process::tell_of_input;
 pub use process::{
@@ -160,13 +162,9 @@ pub fn read_only_view(directory: &std::ffi::CStr) -> io::Result<OwnedFd> {
         Ok(fd) if fd >= 0 => unsafe { OwnedFd::from_raw_fd(fd) },
         _ => return Err(io::Error::last_os_error()),
     };
-    let attributes = libc::mount_attr { attr_set: libc::MOUNT_ATTR_RDONLY, attr_clr: 0, propagation: 0, userns_fd: 0 };
-    // SAFETY: the kernel reads an empty C string and one structure of the size that is given; both live through the call.
-    let answer = unsafe {
-        let (fd, size) = (view.as_raw_fd(), std::mem::size_of_val(&attributes));
-        libc::syscall(libc::SYS_mount_setattr, fd, c"".as_ptr(), libc::AT_EMPTY_PATH, &raw const attributes, size)
-    };
-    if answer == 0 { Ok(view) } else { Err(io::Error::last_os_error()) }
+    let attributes = MountAttributes { set: libc::MOUNT_ATTR_RDONLY, ..Default::default() };
+    set_mount_attributes(view.as_fd(), false, attributes)?;
+    Ok(view)
 }
 
 /// The process's name in `ps` and `/proc/PID/comm` (at most 15 bytes).

@@ -28,6 +28,7 @@ use super::finish::Unfinished;
 use super::id_maps::{IdMaps, IdMapsError};
 use super::intermediate::{self, Place};
 use super::launch::{Launch, LaunchError, Launched};
+use super::mounts::{self, PlanError};
 use super::proc_driver;
 use super::process::{self, AttributeError};
 use super::program::Program;
@@ -37,7 +38,6 @@ use super::rules::{self, HostFacts, ProcessNotes, Refused};
 use super::state::{Settings, StateDir, StateError, write_atomically};
 use super::stdio::{Stdio, StdioError};
 use super::worker::chain;
-use super::working_directory;
 use crate::cgroup::{Cgroup, CgroupError, CgroupsPath, Host, LocateError};
 
 /// Why a container could not be created. Everything that was done has been undone.
@@ -61,6 +61,9 @@ pub(crate) enum CreateError {
     /// Asks for what this runtime does otherwise.
     #[error(transparent)]
     Refused(#[from] Refused),
+    /// Asks for a mount that cannot be.
+    #[error(transparent)]
+    Mounts(#[from] PlanError),
     /// Contradicts itself, or the host.
     #[error("the OCI spec cannot be run")]
     Invalid(#[source] LibcontainerError),
@@ -73,13 +76,6 @@ pub(crate) enum CreateError {
     /// The directory that the spec calls root.
     #[error("the root file system {} cannot be used", path.display())]
     Root {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-    /// The process's working directory.
-    #[error("cannot make the working directory {} in the root file system", path.display())]
-    WorkingDirectory {
         path: PathBuf,
         #[source]
         source: std::io::Error,
@@ -142,9 +138,12 @@ pub(crate) enum CreateError {
 impl CreateError {
     pub(crate) fn kind(&self) -> FailureKind {
         match self {
-            Self::Spec { .. } | Self::Refused(_) | Self::Invalid(_) | Self::Missing(_) | Self::UserNamespace(_) => {
-                FailureKind::Invalid
-            }
+            Self::Spec { .. }
+            | Self::Refused(_)
+            | Self::Mounts(_)
+            | Self::Invalid(_)
+            | Self::Missing(_)
+            | Self::UserNamespace(_) => FailureKind::Invalid,
             Self::State(StateError::Id(_)) | Self::IdMaps(IdMapsError::Mismatch { .. }) => FailureKind::Invalid,
             Self::State(StateError::Exists(_)) | Self::CgroupInUse { .. } => FailureKind::FailedPrecondition,
             _ => FailureKind::Internal,
@@ -225,6 +224,7 @@ fn run(
     reply: &OwnedFd,
 ) -> Result<Created, CreateError> {
     let host = HostFacts::read();
+    let propagation = mounts::root_propagation(&json);
     rules::spec(&mut json, create.systemd_cgroup, host)?;
     // What is injected brings a copy of its own.
     if create.fence && create.injection.is_none() {
@@ -235,7 +235,7 @@ fn run(
     let spec: Spec = serde_json::from_value(json).map_err(|source| CreateError::Spec { path, source })?;
     let (mut spec, hooks) = prepare_spec(create, spec)?;
     let maps = IdMaps::of(&spec)?;
-    make_working_directory(&spec, maps.as_ref())?;
+    let cgroup_owner = delegation::owner(&spec, maps.as_ref());
 
     let mut container = Container::new(&create.id, ContainerStatus::Creating, None, &create.bundle, state.path())
         .map_err(CreateError::Keep)?;
@@ -249,8 +249,9 @@ fn run(
     };
     state.save(&settings)?;
     let (path, cgroup) = require_empty_cgroup(create, &spec)?;
-    let unfinished = Unfinished::new(cgroup_mounts::expand(&mut spec, &cgroup, &path), &spec);
-    if !unfinished.is_empty() && spec.hooks().is_none() {
+    let links = cgroup_mounts::expand(&mut spec, &cgroup, &path);
+    let unfinished = Unfinished::take(&mut spec, links, propagation, &create.bundle, &cgroup)?;
+    if spec.hooks().is_none() {
         // init then waits once its mounts are there.
         spec.set_hooks(Some(Hooks::default()));
     }
@@ -262,7 +263,7 @@ fn run(
     let init = launch(
         create,
         spec.clone(),
-        maps.as_ref(),
+        (maps.as_ref(), cgroup_owner),
         (hooks.as_ref(), &unfinished),
         &kept.cgroup_path,
         (&path, &cgroup),
@@ -307,16 +308,6 @@ fn prepare_spec(create: &Create, mut spec: Spec) -> Result<(Spec, Option<Hooks>)
     Ok((spec, hooks))
 }
 
-/// runc makes a missing working directory; libcontainer fails.
-fn make_working_directory(spec: &Spec, maps: Option<&IdMaps>) -> Result<(), CreateError> {
-    let (Some(root), Some(process)) = (spec.root(), spec.process()) else { return Ok(()) };
-    let mounts = spec.mounts().as_deref().unwrap_or_default();
-    // Whoever makes it is root of the container.
-    let owner = maps.map_or(Some((0, 0)), |maps| Some((maps.host_user(0)?, maps.host_group(0)?))).unwrap_or((0, 0));
-    working_directory::ensure(root.path(), process.cwd(), mounts, owner)
-        .map_err(|source| CreateError::WorkingDirectory { path: process.cwd().clone(), source })
-}
-
 /// Refuses a cgroup with somebody in it: they would share this container's limits, and its end.
 fn require_empty_cgroup(create: &Create, spec: &Spec) -> Result<(CgroupsPath, Cgroup), CreateError> {
     let path = spec.linux().as_ref().and_then(|linux| linux.cgroups_path().as_deref());
@@ -334,12 +325,11 @@ fn make_place<'a>(
     path: &CgroupsPath,
     config: &CgroupConfig,
     spec: &Spec,
-    maps: Option<&IdMaps>,
+    owner: Option<u32>,
 ) -> Result<(Place<'a>, Vec<OwnedFd>), CreateError> {
     let manager = |config| create_cgroup_manager(config).map_err(|e| CreateError::Limits(chain(&e)));
     if let Some(scope) = path.scope() {
         let config = CgroupConfig { cgroup_path: path.below_root(), systemd_cgroup: false, ..config.clone() };
-        let owner = delegation::owner(spec, maps);
         return Ok((Place::Systemd { scope, cgroup, manager: manager(config)?, owner }, vec![]));
     }
     cgroup.make()?;
@@ -357,7 +347,7 @@ fn make_place<'a>(
 fn launch(
     create: &Create,
     spec: Spec,
-    maps: Option<&IdMaps>,
+    (maps, cgroup_owner): (Option<&IdMaps>, Option<u32>),
     (hooks, unfinished): (Option<&Hooks>, &Unfinished),
     cgroup_path: &Path,
     (path, cgroup): (&CgroupsPath, &Cgroup),
@@ -373,7 +363,7 @@ fn launch(
         systemd_cgroup: create.systemd_cgroup,
         container_name: create.id.clone(),
     };
-    let (place, birthplaces) = make_place(cgroup, path, &cgroup_config, &spec, maps)?;
+    let (place, birthplaces) = make_place(cgroup, path, &cgroup_config, &spec, cgroup_owner)?;
     let process = spec.process().as_ref().ok_or(CreateError::Missing("process"))?;
     let owner = process::stream_owner(maps, process, create.io_owner);
     stdio.give_to(owner)?;
@@ -403,7 +393,8 @@ fn launch(
     let filter = Filter::new(create.fence, intake).map_err(LaunchError::Filter)?;
     let private = stdio.private();
     let filter = filter.as_ref();
-    let init = Launch { args: &args, filter, private, place, birthplaces, reply, hooks, unfinished }.run()?;
+    let init = Launch { args: &args, filter, private, place, birthplaces, reply, hooks, unfinished: Some(unfinished) }
+        .run()?;
     stdio.finish(owner, notes.console_size)?;
     Ok(init)
 }

@@ -23,7 +23,6 @@ use oci_spec::runtime::{
 use serde_json::Value;
 
 use super::fence::{self, Filter};
-use super::finish::Unfinished;
 use super::id_maps::{IdMaps, IdMapsError};
 use super::intermediate::Place;
 use super::launch::{Launch, LaunchError, Launched};
@@ -302,7 +301,6 @@ fn launch(
     let filter = Filter::new(exec.fence, intake).map_err(LaunchError::Filter)?;
     let private = stdio.private();
     let (place, birthplaces) = (Place::Own(&exec.cgroup), birthplaces(&exec.cgroup, target.init)?);
-    let unfinished = Unfinished::default();
     let process = Launch {
         args: &args,
         filter: filter.as_ref(),
@@ -311,7 +309,7 @@ fn launch(
         birthplaces,
         reply,
         hooks: None,
-        unfinished: &unfinished,
+        unfinished: None,
     }
     .run()?;
     stdio.finish(owner, notes.console_size)?;

@@ -2,17 +2,20 @@
 //! in the container's namespaces, while the container's root is not yet `/`.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use libcontainer::process::args::ContainerArgs;
 use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{Mount, Spec};
 use pathrs::error::{Error, ErrorKind};
 use pathrs::flags::OpenFlags;
 use pathrs::{InodeType, Root};
 
-use super::hook_namespaces::run_in_namespaces;
+use super::hook_namespaces::run_prepared;
+use super::mounts::{AttachError, Mounts, PlanError, Propagation, Seal, SourceError, Sources};
+use super::working_directory;
+use crate::cgroup::Cgroup;
 
 /// A symbolic link of the container's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,12 +25,16 @@ pub(crate) struct Link {
 }
 
 /// The work that is left.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Unfinished {
+    root: PathBuf,
+    mounts: Mounts,
     /// Controllers that share a hierarchy of cgroup v1.
     links: Vec<Link>,
     /// Directories of devices, which libcontainer lets everybody write.
     directories: Vec<PathBuf>,
+    working_directory: PathBuf,
+    seal: Seal,
 }
 
 /// Why something could not be done.
@@ -38,8 +45,14 @@ pub(crate) enum FinishError {
     Root {
         root: PathBuf,
         #[source]
-        source: Error,
+        source: io::Error,
     },
+    /// What is to be mounted.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// A mount.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
     /// A link.
     #[error("cannot link {} to {} in the container", link.path.display(), link.target.display())]
     Link {
@@ -54,60 +67,107 @@ pub(crate) enum FinishError {
         #[source]
         source: io::Error,
     },
+    /// The process's working directory.
+    #[error("cannot make the working directory {} in the container", path.display())]
+    WorkingDirectory {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
 }
 
 impl Unfinished {
-    /// With the directories that are made for `spec`'s devices in a `/dev` of the container's own. What lies in other mounts may be the
-    /// host's, or the image's.
-    pub(crate) fn new(links: Vec<Link>, spec: &Spec) -> Self {
-        let device_root = Path::new("/dev");
-        let mounts = spec.mounts().as_deref().unwrap_or_default();
-        let at_root = mounts.iter().rfind(|mount| device_root.starts_with(mount.destination()));
-        let is_own = at_root.is_some_and(|mount| mount.typ().as_deref() == Some("tmpfs"));
-        let below: Vec<&PathBuf> =
-            mounts.iter().map(Mount::destination).filter(|place| *place != device_root).collect();
-        let devices = spec.linux().as_ref().and_then(|linux| linux.devices().as_deref()).filter(|_| is_own);
-        let mut directories: Vec<PathBuf> = devices
-            .unwrap_or_default()
-            .iter()
-            .flat_map(|device| device.path().ancestors().skip(1))
-            .filter(|directory| directory.starts_with(device_root) && *directory != device_root)
-            .filter(|directory| !below.iter().any(|place| directory.starts_with(place)))
-            .map(Path::to_owned)
-            .collect();
-        directories.sort_unstable();
-        directories.dedup();
-        Self { links, directories }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.links.is_empty() && self.directories.is_empty()
+    /// Takes out of `spec` the mounts that libcontainer must not make. `links` are of its cgroups; `propagation`, and more: see
+    /// [`Mounts::plan`].
+    pub(crate) fn take(
+        spec: &mut Spec,
+        links: Vec<Link>,
+        propagation: Option<Propagation>,
+        bundle: &Path,
+        cgroup: &Cgroup,
+    ) -> Result<Self, PlanError> {
+        let directories = directories_of_devices(spec);
+        let mounts = Mounts::plan(spec, propagation, bundle, cgroup)?;
+        Ok(Self {
+            root: spec.root().as_ref().map(|root| root.path().clone()).unwrap_or_default(),
+            links,
+            directories,
+            working_directory: spec.process().as_ref().map(|process| process.cwd().clone()).unwrap_or_default(),
+            seal: mounts.seal(spec),
+            mounts,
+        })
     }
 
     /// Does it for `init`, which waits. The error is its text.
-    pub(crate) fn finish(&self, init: Pid, args: &ContainerArgs) -> Result<(), String> {
-        if self.is_empty() { Ok(()) } else { run_in_namespaces(init, |_| self.apply(&args.rootfs)) }
+    pub(crate) fn finish(&self, init: Pid) -> Result<(), String> {
+        let prepare = || {
+            let flags = nix::fcntl::OFlag::O_PATH | nix::fcntl::OFlag::O_DIRECTORY | nix::fcntl::OFlag::O_CLOEXEC;
+            let root = nix::fcntl::open(&self.root, flags, nix::sys::stat::Mode::empty());
+            let root = root.map_err(|errno| FinishError::Root { root: self.root.clone(), source: errno.into() })?;
+            Ok((root, Sources::open(&self.mounts, init)?))
+        };
+        run_prepared(init, prepare, |(root, sources), _| self.apply(root, sources))
     }
 
-    fn apply(&self, root: &Path) -> Result<(), FinishError> {
-        let inside = Root::open(root).map_err(|source| FinishError::Root { root: root.to_owned(), source })?;
-        for link in &self.links {
-            match inside.create(&link.path, &InodeType::Symlink(link.target.clone())) {
-                Err(source) if source.kind() != ErrorKind::OsError(Some(libc::EEXIST)) => {
-                    return Err(FinishError::Link { link: link.clone(), source });
-                }
-                _ => {}
-            }
-        }
-        for path in &self.directories {
-            let opened = inside.open_subpath(path, OpenFlags::O_DIRECTORY | OpenFlags::O_CLOEXEC);
-            let set = opened
-                .map_err(io::Error::other)
-                .and_then(|directory| directory.set_permissions(std::fs::Permissions::from_mode(0o755)));
-            set.map_err(|source| FinishError::Directory { path: path.clone(), source })?;
-        }
-        Ok(())
+    /// Does what would be in the way before: `init` waits for its start.
+    pub(crate) fn seal(&self, init: Pid) -> Result<(), String> {
+        self.seal.apply(init)
     }
+
+    fn apply(&self, root: OwnedFd, sources: Sources) -> Result<(), FinishError> {
+        let inside = Root::from_fd(root);
+        let attached = self.mounts.attach(&inside, sources)?;
+        make_links(&inside, &self.links)?;
+        set_modes(&inside, &self.directories)?;
+        working_directory::ensure(&inside, &self.working_directory)
+            .map_err(|source| FinishError::WorkingDirectory { path: self.working_directory.clone(), source })?;
+        Ok(attached.complete()?)
+    }
+}
+
+/// The directories that are made for devices in a `/dev` of the container's own. What lies in other mounts may be the host's, or
+/// the image's.
+fn directories_of_devices(spec: &Spec) -> Vec<PathBuf> {
+    let device_root = Path::new("/dev");
+    let mounts = spec.mounts().as_deref().unwrap_or_default();
+    let at_root = mounts.iter().rfind(|mount| device_root.starts_with(mount.destination()));
+    let is_own = at_root.is_some_and(|mount| mount.typ().as_deref() == Some("tmpfs"));
+    let below: Vec<&PathBuf> = mounts.iter().map(Mount::destination).filter(|place| *place != device_root).collect();
+    let devices = spec.linux().as_ref().and_then(|linux| linux.devices().as_deref()).filter(|_| is_own);
+    let mut directories: Vec<PathBuf> = devices
+        .unwrap_or_default()
+        .iter()
+        .flat_map(|device| device.path().ancestors().skip(1))
+        .filter(|directory| directory.starts_with(device_root) && *directory != device_root)
+        .filter(|directory| !below.iter().any(|place| directory.starts_with(place)))
+        .map(Path::to_owned)
+        .collect();
+    directories.sort_unstable();
+    directories.dedup();
+    directories
+}
+
+fn make_links(inside: &Root, links: &[Link]) -> Result<(), FinishError> {
+    for link in links {
+        match inside.create(&link.path, &InodeType::Symlink(link.target.clone())) {
+            Err(source) if source.kind() != ErrorKind::OsError(Some(libc::EEXIST)) => {
+                return Err(FinishError::Link { link: link.clone(), source });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn set_modes(inside: &Root, directories: &[PathBuf]) -> Result<(), FinishError> {
+    for path in directories {
+        let opened = inside.open_subpath(path, OpenFlags::O_DIRECTORY | OpenFlags::O_CLOEXEC);
+        let set = opened
+            .map_err(io::Error::other)
+            .and_then(|directory| directory.set_permissions(std::fs::Permissions::from_mode(0o755)));
+        set.map_err(|source| FinishError::Directory { path: path.clone(), source })?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -124,11 +184,11 @@ mod tests {
         std::fs::create_dir_all(root.path().join("inside/cpu")).unwrap();
         symlink("/inside", root.path().join("cgroup")).unwrap();
         let link = |path: &str| Link { path: path.into(), target: "cpu,cpuacct".into() };
-        let unfinished = |links| Unfinished { links, directories: Vec::new() };
-        unfinished(vec![link("/cgroup/cpu"), link("/cgroup/cpuacct")]).apply(root.path()).unwrap();
+        let inside = Root::open(root.path()).unwrap();
+        make_links(&inside, &[link("/cgroup/cpu"), link("/cgroup/cpuacct")]).unwrap();
         assert!(root.path().join("inside/cpu").is_dir());
         assert_eq!(std::fs::read_link(root.path().join("inside/cpuacct")).unwrap(), Path::new("cpu,cpuacct"));
-        let refused = unfinished(vec![link("/missing/cpu")]).apply(root.path()).unwrap_err().to_string();
+        let refused = make_links(&inside, &[link("/missing/cpu")]).unwrap_err().to_string();
         assert_eq!(refused, "cannot link /missing/cpu to cpu,cpuacct in the container");
     }
 
@@ -141,19 +201,19 @@ mod tests {
                 .unwrap()
         };
         let mounted = spec(json!([{ "destination": "/dev", "type": "tmpfs" }, { "destination": "/dev/shm" }]));
-        let unfinished = Unfinished::new(Vec::new(), &mounted);
-        assert_eq!(unfinished.directories, [Path::new("/dev/a"), Path::new("/dev/a/b")]);
+        let directories = directories_of_devices(&mounted);
+        assert_eq!(directories, [Path::new("/dev/a"), Path::new("/dev/a/b")]);
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("dev/a/b")).unwrap();
         let b = root.path().join("dev/a/b");
         std::fs::set_permissions(&b, std::fs::Permissions::from_mode(0o777)).unwrap();
-        unfinished.apply(root.path()).unwrap();
+        set_modes(&Root::open(root.path()).unwrap(), &directories).unwrap();
         assert_eq!(b.metadata().unwrap().permissions().mode() & 0o7777, 0o755);
         // The image's and the host's stay as they are.
         for mounts in
             [json!([]), json!([{ "destination": "/dev", "type": "tmpfs" }, { "destination": "/dev", "type": "bind" }])]
         {
-            assert!(Unfinished::new(Vec::new(), &spec(mounts)).is_empty());
+            assert!(directories_of_devices(&spec(mounts)).is_empty());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 use nix::sched::{CloneFlags, setns};
@@ -27,12 +27,28 @@ pub(crate) fn run_in_namespaces<E: std::error::Error>(
     pid: Pid,
     body: impl FnOnce(Pid) -> Result<(), E>,
 ) -> Result<(), String> {
+    run_prepared(pid, || Ok(()), |(), seen| body(seen))
+}
+
+/// [`run_in_namespaces`], after `prepare`, which has joined the mount namespace only: as the host's root, it reaches what the
+/// root of a user namespace need not.
+pub(crate) fn run_prepared<P, E: std::error::Error>(
+    pid: Pid,
+    prepare: impl FnOnce() -> Result<P, E>,
+    body: impl FnOnce(P, Pid) -> Result<(), E>,
+) -> Result<(), String> {
     let text = |e: io::Error| e.to_string();
     let (mut reader, mut writer) = io::pipe().map_err(text)?;
     let child = match sys::fork().map_err(text)? {
         Forked::Parent { pid } => pid,
         Forked::Child => {
-            let result = join(pid).map_err(text).and_then(|seen| body(seen).map_err(|e| super::worker::chain(&e)));
+            let chain = |error: E| super::worker::chain(&error);
+            let result = Joining::new(pid).map_err(text).and_then(|joining| {
+                joining.join_mounts().map_err(text)?;
+                let prepared = prepare().map_err(chain)?;
+                joining.join().map_err(text)?;
+                body(prepared, joining.seen).map_err(chain)
+            });
             // An empty answer is success; one that cannot be written is told by the exit code.
             let told = match &result {
                 Ok(()) => Ok(()),
@@ -53,25 +69,45 @@ pub(crate) fn run_in_namespaces<E: std::error::Error>(
     }
 }
 
-fn join(pid: Pid) -> io::Result<Pid> {
-    let seen = inner_pid(pid)?;
-    let mut flags = CloneFlags::empty();
-    for (name, flag) in NAMESPACES {
-        let inode = |process: &str| std::fs::metadata(format!("/proc/{process}/ns/{name}")).map(|file| file.ino());
-        if inode("self")? != inode(&pid.to_string())? {
-            flags |= flag;
+/// A process that is about to join the namespaces of another.
+struct Joining {
+    process: OwnedFd,
+    /// Those that are not its own already.
+    others: CloneFlags,
+    /// The other's pid, as the namespace of the process's children knows it.
+    seen: Pid,
+}
+
+impl Joining {
+    fn new(pid: Pid) -> io::Result<Self> {
+        let inner = inner_pid(pid)?;
+        let mut others = CloneFlags::empty();
+        for (name, flag) in NAMESPACES {
+            let inode = |process: &str| std::fs::metadata(format!("/proc/{process}/ns/{name}")).map(|file| file.ino());
+            if inode("self")? != inode(&pid.to_string())? {
+                others |= flag;
+            }
         }
+        let seen = if others.contains(CloneFlags::CLONE_NEWPID) { inner } else { pid };
+        Ok(Self { process: sys::pidfd_open(pid.as_raw())?, others, seen })
     }
-    if !flags.is_empty() {
-        let process = sys::pidfd_open(pid.as_raw())?;
-        setns(process.as_fd(), flags)?;
+
+    fn join_mounts(&self) -> io::Result<()> {
+        self.enter(self.others & CloneFlags::CLONE_NEWNS)
     }
-    if flags.contains(CloneFlags::CLONE_NEWUSER) {
-        nix::unistd::setgid(0.into())?;
-        nix::unistd::setuid(0.into())?;
+
+    fn join(&self) -> io::Result<()> {
+        self.enter(self.others - CloneFlags::CLONE_NEWNS)?;
+        if self.others.contains(CloneFlags::CLONE_NEWUSER) {
+            nix::unistd::setgid(0.into())?;
+            nix::unistd::setuid(0.into())?;
+        }
+        Ok(())
     }
-    let same_pids = !flags.contains(CloneFlags::CLONE_NEWPID);
-    Ok(if same_pids { pid } else { seen })
+
+    fn enter(&self, namespaces: CloneFlags) -> io::Result<()> {
+        if namespaces.is_empty() { Ok(()) } else { Ok(setns(self.process.as_fd(), namespaces)?) }
+    }
 }
 
 /// The process's pid in its own pid namespace.

@@ -98,11 +98,6 @@ impl IdMaps {
     pub(crate) fn host_user(&self, id: u32) -> Option<u32> {
         to_host(&self.users, id)
     }
-
-    /// The host's number of a group of the namespace.
-    pub(crate) fn host_group(&self, id: u32) -> Option<u32> {
-        to_host(&self.groups, id)
-    }
 }
 
 fn to_host(mappings: &[Mapping], id: u32) -> Option<u32> {
@@ -155,7 +150,7 @@ mod tests {
         ]);
         let maps = IdMaps::of(&spec(json!({ "type": "user" }), mappings)).unwrap().unwrap();
         for (id, host) in [(0, Some(100_000)), (999, Some(100_999)), (1000, Some(5)), (1001, None)] {
-            assert_eq!((maps.host_user(id), maps.host_group(id)), (host, host));
+            assert_eq!(maps.host_user(id), host);
         }
         assert_eq!(IdMaps::of(&spec(json!({ "type": "pid" }), json!([]))).unwrap(), None);
     }

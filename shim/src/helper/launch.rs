@@ -130,8 +130,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) reply: &'a OwnedFd,
     /// The spec's hooks; only those of creation run here.
     pub(crate) hooks: Option<&'a Hooks>,
-    /// The work that is left once the mounts are there; none unless the spec has hooks, if empty ones.
-    pub(crate) unfinished: &'a Unfinished,
+    /// The work that is left once libcontainer's mounts are there. The spec has hooks then, if empty ones.
+    pub(crate) unfinished: Option<&'a Unfinished>,
 }
 
 /// A process that waits for its start.
@@ -251,7 +251,7 @@ impl Launch<'_> {
         let is_init = matches!(self.args.container_type, ContainerType::InitContainer);
         if is_init && self.args.spec.hooks().is_some() {
             from_init.wait_for_hook_request()?;
-            self.unfinished.finish(pid, self.args).map_err(LaunchError::Finish)?;
+            self.unfinished.map_or(Ok(()), |work| work.finish(pid)).map_err(LaunchError::Finish)?;
             self.run_hooks(pid)?;
             to_init.hook_done()?;
         }
@@ -263,7 +263,7 @@ impl Launch<'_> {
         }
         to_init.close()?;
         from_init.wait_for_init_ready()?;
-        Ok(())
+        self.unfinished.map_or(Ok(()), |work| work.seal(pid)).map_err(LaunchError::Finish)
     }
 
     fn run_hooks(&self, pid: Pid) -> Result<(), LaunchError> {

@@ -26,6 +26,7 @@ mod intermediate;
 mod inventory;
 pub mod keeper;
 mod launch;
+mod mounts;
 mod namespaces;
 mod proc_driver;
 mod process;

@@ -85,7 +85,6 @@ pub(crate) fn spec(spec: &mut Value, systemd_cgroup: bool, host: HostFacts) -> R
     if !version.starts_with("1.") {
         return Err(Refused(format!("ociVersion is {version:?}; only 1.x is supported")));
     }
-    mounts(spec)?;
     hooks(spec)?;
     let linux = spec.get_mut("linux").and_then(Value::as_object_mut);
     let linux = linux.ok_or_else(|| Refused("the spec has no linux section; this is a Linux runtime".into()))?;
@@ -236,23 +235,6 @@ fn home(process: &mut Map<String, Value>) -> bool {
     }
 }
 
-fn mounts(spec: &Value) -> Result<(), Refused> {
-    for mount in spec.get("mounts").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default() {
-        let mapped = ["uidMappings", "gidMappings"]
-            .iter()
-            .any(|name| mount.get(name).and_then(Value::as_array).is_some_and(|mappings| !mappings.is_empty()));
-        let options = mount.get("options").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        if mapped || options.iter().any(|option| option == "idmap" || option == "ridmap") {
-            let destination = mount.get("destination").and_then(Value::as_str).unwrap_or_default();
-            return Err(Refused(format!(
-                "the mount at {destination:?} is id-mapped, which this runtime does not support; mount it without, or run \
-                 the container without a user namespace"
-            )));
-        }
-    }
-    Ok(())
-}
-
 fn hooks(spec: &Value) -> Result<(), Refused> {
     let Some(hooks) = spec.get("hooks").and_then(Value::as_object) else { return Ok(()) };
     for (kind, list) in hooks {
@@ -389,8 +371,6 @@ mod tests {
             (with("/linux/personality", json!({"domain": "LINUX", "flags": ["X"]})), "personality"),
             (with("/linux/rootfsPropagation", json!("everywhere")), "everywhere"),
             (with("/linux/resources", json!({"unified": {"a": "b"}})), "unified"),
-            (with("/mounts", json!([{"destination": "/d", "uidMappings": [{}]}])), "/d"),
-            (with("/mounts", json!([{"destination": "/d", "options": ["ridmap"]}])), "/d"),
             (with("/hooks", json!({"poststart": [{"path": "/x", "timeout": 0}]})), "timeout"),
         ] {
             let refused = spec(&mut bad, false, HOST).unwrap_err().to_string();

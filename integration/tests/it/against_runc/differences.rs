@@ -34,18 +34,12 @@ const TABLE: &[Difference] = &[
         covers: |deviation, _| deviation.fact.contains("/cgroup.max.de") && deviation.runc() == "max",
     },
     Difference {
-        what: "propagation of single mounts",
+        what: "`rootfsPropagation` without an `r`",
         shows_on: |_| true,
         covers: |deviation, spec| {
-            let is_shared = ["shared", "rshared"].iter().any(|word| spec["linux"]["rootfsPropagation"] == *word);
-            // What is mounted in one place then shows in others, too.
-            let is_copy =
-                deviation.fact.starts_with("mount ") && (deviation.runc.is_none() || deviation.egpu.is_none());
-            let has_word =
-                |options: &Value| ["private", "shared", "slave"].iter().any(|word| names_ending(options, word));
-            let on_host =
-                deviation.is("mounts on the host") && mounts(spec, "bind").any(|(_, options)| has_word(options));
-            deviation.of_mount("propagation").is_some() || is_shared && is_copy || on_host
+            let is_short =
+                ["private", "slave", "shared"].iter().any(|word| spec["linux"]["rootfsPropagation"] == *word);
+            is_short && (deviation.of_mount("propagation").is_some() || deviation.is("mounts on the host"))
         },
     },
     Difference {
@@ -56,40 +50,12 @@ const TABLE: &[Difference] = &[
         },
     },
     Difference {
-        what: "flags of a bind mount's source",
-        shows_on: |_| true,
-        covers: |deviation, spec| {
-            let point = deviation.of_mount("flags").filter(|_| deviation.is_stricter());
-            point.is_some_and(|point| mounts(spec, "bind").any(|(place, _)| is_at(point, place)))
-        },
-    },
-    Difference {
-        what: "`readonlyPaths`",
-        shows_on: |_| true,
-        covers: |deviation, spec| {
-            let point = deviation.of_mount("flags").filter(|_| deviation.is_stricter());
-            point.is_some_and(|point| names(&spec["linux"]["readonlyPaths"], point))
-        },
-    },
-    Difference {
-        what: "`ro` on `/dev`",
-        shows_on: |_| true,
-        covers: |deviation, spec| {
-            let is_read_only = mounts(spec, "tmpfs").any(|(place, options)| place == "/dev" && names(options, "ro"));
-            let is_in_dev = |point| point == "/dev" || names(&spec["linux"]["maskedPaths"], point);
-            is_read_only && deviation.of_mount("flags").is_some_and(is_in_dev) && deviation.without(&["ro", "rw"])
-        },
-    },
-    Difference {
-        what: "`ro`, `sync` and `dirsync` of a file system, not only of its mount",
-        shows_on: |_| true,
-        covers: |deviation, _| deviation.of_mount("superblock").is_some() && deviation.without(&["ro", "rw", "sync"]),
-    },
-    Difference {
         what: "masked directories",
         shows_on: |_| true,
         covers: |deviation, spec| {
-            let point = deviation.of_mount("superblock").filter(|_| deviation.without(&["size=4k", "nr_inodes=1"]));
+            let room = deviation.of_mount("superblock").filter(|_| deviation.without(&["size=4k", "nr_inodes=1"]));
+            // runc has one file system for all of them, which is shared once one of them lies on a shared mount.
+            let point = room.or(deviation.of_mount("propagation"));
             point.is_some_and(|point| names(&spec["linux"]["maskedPaths"], point))
         },
     },

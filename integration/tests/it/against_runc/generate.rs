@@ -72,7 +72,7 @@ fn mounts(random: &mut Random, host: &Host<'_>) -> Value {
     let sys = random.one(&["ro", "rw"]);
     let dev = random.one(&["strictatime", "noexec", "ro"]);
     let mut mounts = vec![
-        mount("/proc", "proc", "proc", random.one(&[&USUAL[..], &[]])),
+        mount("/proc", "proc", "proc", random.one(&[&USUAL[..], &[], &["ro", "sync"]])),
         mount("/dev", "tmpfs", "tmpfs", &["nosuid", dev, "mode=755", "size=65536k"]),
         mount(
             "/dev/pts",
@@ -81,9 +81,14 @@ fn mounts(random: &mut Random, host: &Host<'_>) -> Value {
             &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
         ),
         mount("/dev/shm", "tmpfs", "shm", &["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"]),
-        mount("/dev/mqueue", "mqueue", "mqueue", &USUAL),
+        mount("/dev/mqueue", "mqueue", "mqueue", random.one(&[&USUAL[..], &["ro", "rslave"]])),
         mount("/sys", "sysfs", "sysfs", &[&USUAL[..], &[sys]].concat()),
     ];
+    if random.in_ten(2) {
+        let word = random.one(&PROPAGATION[..6]);
+        let some = random.one(&[0, 1, 5]);
+        mounts[some]["options"].as_array_mut().expect("options").push(json!(word));
+    }
     if random.in_ten(7) {
         let options = random.one(&[&["nosuid", "noexec", "nodev", "relatime", "ro"][..], &["ro"], &["rw"], &[]]);
         mounts.push(mount("/sys/fs/cgroup", "cgroup", "cgroup", options));
@@ -96,7 +101,7 @@ fn mounts(random: &mut Random, host: &Host<'_>) -> Value {
 }
 
 /// Of one file system, in either sense; the last word counts.
-const FLAGS: [&[&str]; 7] = [
+const FLAGS: [&[&str]; 9] = [
     &["ro", "rw"],
     &["nosuid", "suid"],
     &["nodev", "dev"],
@@ -104,7 +109,12 @@ const FLAGS: [&[&str]; 7] = [
     &["noatime", "relatime", "strictatime"],
     &["nodiratime"],
     &["sync"],
+    &["dirsync"],
+    &["lazytime"],
 ];
+
+const PROPAGATION: [&str; 8] =
+    ["private", "rprivate", "slave", "rslave", "shared", "rshared", "unbindable", "runbindable"];
 
 fn flags(random: &mut Random) -> Vec<&'static str> {
     let kinds = random.some(&FLAGS);
@@ -121,24 +131,29 @@ fn tmpfs(random: &mut Random, number: u64) -> Value {
 
 fn bind(random: &mut Random, host: &Host<'_>, number: u64) -> Value {
     let directory = random.in_ten(8);
-    let (source, places) = match directory {
+    let (source, places, of_image) = match directory {
         true => {
-            (random.one(&host.directories()), ["/mnt/bind", "/mnt/some/where/deep", "/link/bind", "/out/bind", "/home"])
+            (random.one(&host.directories()), ["/mnt/bind", "/mnt/some/where/deep", "/link/bind", "/out/bind"], "/home")
         }
-        false => (host.file(), ["/mnt/file", "/etc/passwd", "/link/file", "/out/file", "/mnt/some/file"]),
+        false => (host.file(), ["/mnt/file", "/link/file", "/out/file", "/mnt/some/file"], "/etc/passwd"),
     };
     let mut options = vec![random.one(&["bind", "rbind", "rbind"])];
     options.extend(flags(random));
     if random.in_ten(6) {
-        let word =
-            random.one(&["private", "rprivate", "slave", "rslave", "shared", "rshared", "unbindable", "runbindable"]);
-        options.push(word);
+        options.push(random.one(&PROPAGATION));
+    }
+    // The second one changes what the first has made.
+    if random.in_ten(1) {
+        options.push(random.one(&PROPAGATION));
     }
     if random.in_ten(1) {
         options.push("rro");
     }
-    let place = random.one(&places);
-    let place = if place.starts_with("/mnt") { format!("{place}{number}") } else { place.to_owned() };
+    // On a shared volume a second mount would be one on the volume itself, too, which runc then takes for a later source.
+    let place = match number == 0 && random.in_ten(2) {
+        true => of_image.to_owned(),
+        false => format!("{}{number}", random.one(&places)),
+    };
     mount(&place, "bind", &source, &options)
 }
 

@@ -1,0 +1,293 @@
+//! Mounts being attached below a container's root, which is not yet its `/`.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MntFlags, umount2};
+use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
+use pathrs::error::ErrorKind;
+use pathrs::flags::OpenFlags;
+use pathrs::{Handle, Root};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, FsPickFlags, MoveMountFlags, fsconfig_create, fsconfig_reconfigure, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen, fspick, move_mount,
+};
+
+use super::options::{Options, Propagation};
+use super::source::{self, Sources};
+use super::{DEV, Kind, Mounts, Planned};
+use crate::sys::{MountAttributes, set_mount_attributes};
+
+/// A mount that could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} the mount at {}", destination.display())]
+pub(crate) struct AttachError {
+    action: &'static str,
+    destination: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+/// File systems with one instance for all, whose flags the kernel takes from whoever mounted them last.
+const SHARED: [&str; 3] = ["debugfs", "tracefs", "pstore"];
+
+/// Files of procfs that lxcfs stands in for; nothing else may be mounted below `/proc`.
+const IN_PROC: [&str; 10] = [
+    "cpuinfo",
+    "diskstats",
+    "meminfo",
+    "stat",
+    "swaps",
+    "uptime",
+    "loadavg",
+    "slabinfo",
+    "sys/kernel/ns_last_pid",
+    "sys/crypto/fips_enabled",
+];
+
+impl Mounts {
+    /// Attaches all in the namespaces that the calling process has joined. `root` is the container's.
+    pub(crate) fn attach(&self, root: &Root, sources: Sources) -> Result<Attached<'_>, AttachError> {
+        let attacher = Attacher { root, cgroup: &self.cgroup };
+        attacher.set_root_propagation(self.root).map_err(failed("set the propagation of", Path::new("/")))?;
+        let mut attached = Vec::new();
+        for made in &self.made {
+            let mount = attacher.complete(made).map_err(failed("set the options of", &made.destination))?;
+            attached.push((mount, made));
+        }
+        if self.dev_is_dummy {
+            attacher.unmount(DEV).map_err(failed("undo", Path::new(DEV)))?;
+        }
+        let mut sources = sources.0.into_iter();
+        for planned in &self.planned {
+            let tree = if planned.is_bind() { sources.next() } else { None };
+            attached.push((attacher.attach(planned, tree)?, planned));
+        }
+        Ok(Attached { mounts: self, attached })
+    }
+}
+
+/// Mounts in which other things may still be made.
+pub(crate) struct Attached<'a> {
+    mounts: &'a Mounts,
+    attached: Vec<(OwnedFd, &'a Planned)>,
+}
+
+impl Attached<'_> {
+    /// Gives them what must come last.
+    pub(crate) fn complete(self) -> Result<(), AttachError> {
+        // As runc: to private ones, too, which then share with copies of themselves alone.
+        let spread = self.mounts.root.filter(|root| root.spreads());
+        let read_only = MountAttributes { set: libc::MOUNT_ATTR_RDONLY, ..Default::default() };
+        for (mount, Planned { destination, kind, options }) in &self.attached {
+            let changed = spread.map_or(Ok(()), |root| set_mount_attributes(mount.as_fd(), true, root.attributes()));
+            changed.map_err(failed("set the propagation of", destination))?;
+            let is_later = self.mounts.has_console && destination == Path::new(DEV);
+            if is_tmpfs(kind) && options.is_read_only() && !is_later {
+                let changed = set_mount_attributes(mount.as_fd(), false, read_only);
+                changed.map_err(failed("make read-only", destination))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn failed(action: &'static str, destination: &Path) -> impl Fn(io::Error) -> AttachError {
+    let destination = destination.to_owned();
+    move |source| AttachError { action, destination: destination.clone(), source }
+}
+
+fn is_tmpfs(kind: &Kind) -> bool {
+    matches!(kind, Kind::FileSystem { kind, .. } if kind == "tmpfs")
+}
+
+fn move_to(mount: &OwnedFd, point: impl AsFd) -> io::Result<()> {
+    let both = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(mount, "", point, "", both)?)
+}
+
+/// Flags that the container's user namespace may not take away stay, unless that is asked for by name.
+fn set_flags(tree: &OwnedFd, options: &Options) -> io::Result<()> {
+    let Some(exactly) = options.exactly() else { return Ok(()) };
+    match set_mount_attributes(tree.as_fd(), false, exactly) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            set_mount_attributes(tree.as_fd(), false, options.besides())
+        }
+        result => result,
+    }
+}
+
+fn set_propagation(mount: &OwnedFd, changes: &[Propagation]) -> io::Result<()> {
+    changes.iter().try_for_each(|one| set_mount_attributes(mount.as_fd(), one.recursive, one.attributes()))
+}
+
+/// A place for a mount.
+struct Point {
+    file: OwnedFd,
+    /// Made for it.
+    is_new: bool,
+}
+
+struct Attacher<'a> {
+    root: &'a Root,
+    cgroup: &'a Path,
+}
+
+impl Attacher<'_> {
+    /// libcontainer makes the root receive what the host mounts, whatever the spec says.
+    fn set_root_propagation(&self, asked: Option<Propagation>) -> io::Result<()> {
+        if asked.is_some_and(|root| root.kind == libc::MS_SLAVE) {
+            return Ok(());
+        }
+        let change = MountAttributes { propagation: libc::MS_PRIVATE, ..Default::default() };
+        set_mount_attributes(self.root.as_fd(), false, change)
+    }
+
+    /// What libcontainer has left out of a mount of its own.
+    fn complete(&self, made: &Planned) -> io::Result<OwnedFd> {
+        let Planned { destination, options, kind } = made;
+        let mount = OwnedFd::from(self.root.resolve(destination).map_err(plain)?);
+        set_propagation(&mount, &options.propagation)?;
+        if !is_tmpfs(kind) && options.of_file_system().next().is_some() {
+            let context = fspick(&mount, "", FsPickFlags::FSPICK_EMPTY_PATH | FsPickFlags::FSPICK_CLOEXEC)?;
+            options.of_file_system().try_for_each(|flag| fsconfig_set_flag(&context, flag))?;
+            fsconfig_reconfigure(&context)?;
+        }
+        Ok(mount)
+    }
+
+    fn unmount(&self, place: &str) -> io::Result<()> {
+        let mount = self.root.resolve(place).map_err(plain)?;
+        let path = format!("/proc/self/fd/{}", mount.as_fd().as_raw_fd());
+        Ok(umount2(path.as_str(), MntFlags::MNT_DETACH)?)
+    }
+
+    /// `tree` is a bind mount's source.
+    fn attach(&self, planned: &Planned, tree: Option<OwnedFd>) -> Result<OwnedFd, AttachError> {
+        let failed = |action| failed(action, &planned.destination);
+        let point = self.mount_point(planned, tree.as_ref()).map_err(failed("find a place for"))?;
+        let mount = match (&planned.kind, tree) {
+            (Kind::FileSystem { kind, source }, _) => self.file_system(planned, kind, source, &point),
+            (Kind::Bind { .. }, Some(tree)) => set_flags(&tree, &planned.options).map(|()| tree),
+            (Kind::Bind { .. }, None) => Err(io::ErrorKind::NotFound.into()),
+        };
+        let mount = mount.map_err(failed("make"))?;
+        move_to(&mount, &point.file).map_err(failed("attach"))?;
+        set_propagation(&mount, &planned.options.propagation).map_err(failed("set the propagation of"))?;
+        if let Some(change) = planned.options.of_tree() {
+            set_mount_attributes(mount.as_fd(), true, change).map_err(failed("set the options of"))?;
+        }
+        Ok(mount)
+    }
+
+    /// Where it belongs, made if missing: a file for a file, else a directory.
+    fn mount_point(&self, planned: &Planned, tree: Option<&OwnedFd>) -> io::Result<Point> {
+        let place = &planned.destination;
+        let source = tree.filter(|_| planned.is_bind());
+        let is_file = match source {
+            Some(tree) => !is_directory(tree)?,
+            None => false,
+        };
+        // A link would be the image's, and could lead anywhere in it.
+        let is_special = matches!(&planned.kind, Kind::FileSystem { kind, .. } if kind == "sysfs");
+        let there = if is_special { self.root.resolve_nofollow(place) } else { self.root.resolve(place) };
+        let is_new = there.is_err();
+        let point = match there {
+            Ok(point) if is_special && !is_directory(&point)? => return Err(io::ErrorKind::NotADirectory.into()),
+            Ok(point) => point,
+            Err(error) if error.kind() != ErrorKind::OsError(Some(libc::ENOENT)) => return Err(plain(error)),
+            Err(_) if is_file => self.make_file(place)?,
+            Err(_) => self.root.mkdir_all(place, &Permissions::from_mode(0o755)).map_err(plain)?,
+        };
+        let point = OwnedFd::from(point);
+        self.check_place(&point, planned, source)?;
+        Ok(Point { file: point, is_new })
+    }
+
+    fn make_file(&self, place: &Path) -> io::Result<Handle> {
+        let parent = place.parent().ok_or(io::ErrorKind::InvalidInput)?;
+        self.root.mkdir_all(parent, &Permissions::from_mode(0o755)).map_err(plain)?;
+        let flags = OpenFlags::O_EXCL | OpenFlags::O_CREAT | OpenFlags::O_NOFOLLOW | OpenFlags::O_CLOEXEC;
+        self.root.create_file(place, flags, &Permissions::from_mode(0o644)).map_err(plain)?;
+        self.root.resolve(place).map_err(plain)
+    }
+
+    /// As runc: neither the root itself nor, but for a few files, anything in `/proc`, wherever the image's links have led.
+    fn check_place(&self, point: &OwnedFd, planned: &Planned, source: Option<&OwnedFd>) -> io::Result<()> {
+        let path = |fd: &dyn AsRawFd| fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        let (root, point) = (path(&self.root.as_fd())?, path(point)?);
+        let inside = point.strip_prefix(&root).map_err(|_| io::Error::other("it is outside of the container"))?;
+        if inside == Path::new("") {
+            return Err(io::Error::other("nothing can be mounted over the container's root"));
+        }
+        let Ok(in_proc) = inside.strip_prefix("proc") else { return Ok(()) };
+        let is_proc = match (&planned.kind, source) {
+            (Kind::Bind { .. }, Some(tree)) => fstatfs(tree)?.filesystem_type() == PROC_SUPER_MAGIC,
+            _ => false,
+        };
+        match IN_PROC.iter().any(|file| in_proc == Path::new(file)) || (in_proc == Path::new("") && is_proc) {
+            true => Ok(()),
+            false => Err(io::Error::other("only procfs can be mounted at /proc, and nothing else below it")),
+        }
+    }
+
+    /// A new mount, or one of what there is of a cgroup hierarchy that this user namespace cannot mount.
+    fn file_system(&self, planned: &Planned, kind: &str, source: &str, point: &Point) -> io::Result<OwnedFd> {
+        if kind != "cgroup" {
+            return new_file_system(planned, kind, source, point);
+        }
+        match new_file_system(planned, "cgroup2", source, point) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EBUSY)) => {
+                let tree = source::open(self.cgroup, false)?;
+                set_flags(&tree, &planned.options)?;
+                Ok(tree)
+            }
+            made => made,
+        }
+    }
+}
+
+fn new_file_system(planned: &Planned, kind: &str, source: &str, point: &Point) -> io::Result<OwnedFd> {
+    let (options, context) = (&planned.options, fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?);
+    if !source.is_empty() {
+        fsconfig_set_string(&context, "source", source)?;
+    }
+    let is_tmpfs = kind == "tmpfs";
+    if is_tmpfs && !point.is_new {
+        // As the directory that it hides, unless the options say otherwise.
+        let mode = rustix::fs::fstat(&point.file)?.st_mode & 0o7777;
+        fsconfig_set_string(&context, "mode", format!("{mode:o}"))?;
+    }
+    for option in &options.data {
+        match option.split_once('=') {
+            Some((key, value)) => fsconfig_set_string(&context, key, value)?,
+            None => fsconfig_set_flag(&context, option.as_str())?,
+        }
+    }
+    let delayed = |flag: &&str| is_tmpfs && *flag == "ro";
+    // An instance that is there already keeps its flags: the kernel gives them to new ones only.
+    for flag in options.of_file_system().filter(|flag| !delayed(flag) && !SHARED.contains(&kind)) {
+        fsconfig_set_flag(&context, flag)?;
+    }
+    fsconfig_create(&context)?;
+    let mut attributes = options.of_mount();
+    if is_tmpfs {
+        attributes.remove(rustix::mount::MountAttrFlags::MOUNT_ATTR_RDONLY);
+    }
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+fn is_directory(file: impl AsFd) -> io::Result<bool> {
+    Ok(rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode).is_dir())
+}
+
+/// With the kernel's error number, where there is one.
+fn plain(error: pathrs::error::Error) -> io::Error {
+    match error.kind() {
+        ErrorKind::OsError(Some(number)) => io::Error::from_raw_os_error(number),
+        _ => io::Error::other(error),
+    }
+}
