@@ -23,6 +23,7 @@ use super::cgroup_mounts;
 use super::delegation;
 use super::delete;
 use super::device_filter::{self, DeviceFilterError};
+use super::devices::{DeviceError, Devices};
 use super::fence::{self, Filter};
 use super::finish::Unfinished;
 use super::id_maps::{IdMaps, IdMapsError};
@@ -61,6 +62,9 @@ pub(crate) enum CreateError {
     /// Asks for what this runtime does otherwise.
     #[error(transparent)]
     Refused(#[from] Refused),
+    /// A device of a container with a user namespace.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// Asks for a mount that cannot be.
     #[error(transparent)]
     Mounts(#[from] PlanError),
@@ -250,7 +254,8 @@ fn run(
     state.save(&settings)?;
     let (path, cgroup) = require_empty_cgroup(create, &spec)?;
     let links = cgroup_mounts::expand(&mut spec, &cgroup, &path);
-    let unfinished = Unfinished::take(&mut spec, links, propagation, &create.bundle, &cgroup)?;
+    let devices = Devices::take(&mut spec, state.path())?;
+    let unfinished = Unfinished::take(&mut spec, links, devices, propagation, &create.bundle, &cgroup)?;
     if spec.hooks().is_none() {
         // init then waits once its mounts are there.
         spec.set_hooks(Some(Hooks::default()));

@@ -16,6 +16,7 @@ mod delegation;
 pub mod delete;
 mod details;
 mod device_filter;
+mod devices;
 mod exec;
 mod fence;
 mod finish;

@@ -20,7 +20,9 @@ pub(crate) fn cases() -> Vec<Case> {
 fn administrator(spec: &mut Value) {
     for set in ["bounding", "effective", "permitted"] {
         let held = spec["process"]["capabilities"][set].as_array_mut().unwrap();
-        held.extend(["CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_SYS_RAWIO", "CAP_SYS_MODULE", "CAP_NET_ADMIN"].map(Value::from));
+        held.extend(
+            ["CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_SYS_RAWIO", "CAP_SYS_MODULE", "CAP_NET_ADMIN"].map(Value::from),
+        );
     }
 }
 
@@ -31,7 +33,9 @@ fn granted<'node>(node: &'node Node, id: &str) -> ContainerBuilder<'node> {
 /// The mediator sees its callers, whoever they are in there, and their execs.
 fn quota(node: &Node) {
     let container = granted(node, "a").edit(administrator).start().unwrap();
-    let owner = format!("stat -c %a /dev/nvidia0 && stat -c %u /proc/self && awk '{{ exit $2 != {HOST_ROOT} }}' /proc/self/uid_map");
+    let owner = format!(
+        "stat -c %a /dev/nvidia0 && stat -c %u /proc/$$ && awk '{{ exit $2 != {HOST_ROOT} }}' /proc/self/uid_map"
+    );
     assert_eq!(container.read(&owner), "666\n0");
     let (bytes, status) = fill(&container);
     assert_eq!(status, integration::hostile::OUT_OF_MEMORY);
@@ -46,7 +50,7 @@ fn quota(node: &Node) {
 
 fn whole_card(node: &Node) {
     let container = node.container("a").user_namespace().env("NVIDIA_VISIBLE_DEVICES", "1").start().unwrap();
-    let listed = container.read("cd /dev; for node in nvidia*; do test -c $node && echo $node; done");
+    let listed = container.read("cd /dev; for node in nvidia*; do test -c $node && echo $node; done; true");
     assert!(listed.contains("nvidia1\n") && listed.contains("nvidiactl"), "{listed}");
     container.end();
 }
