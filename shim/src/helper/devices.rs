@@ -4,14 +4,13 @@
 //! the few that every host has. Any other need not be there (who uses cards only through containers has no `/dev/nvidia0`): it is
 //! made with the spec's numbers, by the host's root, on a file system that nobody sees, and mounted in its place.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use oci_spec::runtime::{LinuxDevice, LinuxDeviceType, Spec};
 use pathrs::error::ErrorKind;
@@ -19,6 +18,7 @@ use pathrs::{InodeType, Root};
 use rustix::fs::CWD;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
+use super::private_mounts;
 use super::process::has_user_namespace;
 
 /// Devices that every container has, and the one that is a link.
@@ -83,32 +83,20 @@ fn attach(root: &Root, path: &Path, node: &OwnedFd) -> io::Result<()> {
     Ok(move_mount(node.as_fd(), "", target.as_fd(), "", unnamed)?)
 }
 
-/// Makes the nodes in a mount namespace of the worker's own, of which nothing is left but them.
+/// Makes the nodes where nobody sees them.
 fn make(devices: &[LinuxDevice], place: &Path) -> Result<Vec<(PathBuf, OwnedFd)>, DeviceError> {
-    let failed =
-        |action| move |source: nix::Error| DeviceError { action, path: place.to_owned(), source: source.into() };
-    let host = File::open("/proc/self/ns/mnt").and_then(|host| Ok((host, std::env::current_dir()?)));
-    let (host, directory) = host.map_err(|source| DeviceError { action: "make", path: place.to_owned(), source })?;
-    unshare(CloneFlags::CLONE_NEWNS).map_err(failed("make"))?;
-    let made = make_there(devices, place);
-    setns(host, CloneFlags::CLONE_NEWNS).map_err(failed("return to the host's mounts from"))?;
-    nix::unistd::chdir(&directory).map_err(failed("return to the host's mounts from"))?;
-    made
-}
-
-fn make_there(devices: &[LinuxDevice], place: &Path) -> Result<Vec<(PathBuf, OwnedFd)>, DeviceError> {
-    let nothing = None::<&str>;
-    let hidden = mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).and_then(|()| {
+    let failed = |path: &Path, source| DeviceError { action: "make", path: path.to_owned(), source };
+    let made = private_mounts::with(|| {
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
-        mount(Some("egpu"), place, Some("tmpfs"), flags, Some("mode=755"))
+        let mounted = mount(Some("egpu"), place, Some("tmpfs"), flags, Some("mode=755"));
+        mounted.map_err(|errno| failed(place, errno.into()))?;
+        let node = |(index, device): (usize, &LinuxDevice)| {
+            let node = make_node(device, &place.join(index.to_string()));
+            node.map(|node| (device.path().clone(), node)).map_err(|source| failed(device.path(), source))
+        };
+        devices.iter().enumerate().map(node).collect()
     });
-    hidden.map_err(|errno| DeviceError { action: "make", path: place.to_owned(), source: errno.into() })?;
-    let node = |(index, device): (usize, &LinuxDevice)| {
-        let failed = |source| DeviceError { action: "make", path: device.path().clone(), source };
-        let node = make_node(device, &place.join(index.to_string())).map_err(failed)?;
-        Ok((device.path().clone(), node))
-    };
-    devices.iter().enumerate().map(node).collect()
+    made.unwrap_or_else(|source| Err(failed(place, source)))
 }
 
 /// Its owner is the host's, as that of a node of the host's is.

@@ -26,7 +26,7 @@ pub(crate) use self::attach::AttachError;
 use self::options::Options;
 pub(crate) use self::options::Propagation;
 pub(crate) use self::seal::Seal;
-pub(crate) use self::source::{SourceError, Sources};
+pub(crate) use self::source::{SourceError, Sources, user_namespace_of};
 use crate::cgroup::Cgroup;
 
 /// Where the devices are.
