@@ -91,6 +91,9 @@ impl Node {
         let config = directory.path().join("containerd.toml");
         fs::write(&config, setup.containerd.text(directory.path(), &runtime))
             .expect("write containerd's configuration");
+        if setup.containerd.cri {
+            crate::cri::write_network_plugin(directory.path());
+        }
         let path = format!("{}:{}:/usr/sbin:/usr/bin:/sbin:/bin", shim_directory().display(), flavour.bin.display());
         let daemon = Daemon::start(DaemonCommand {
             program: flavour.bin.join("containerd"),

@@ -101,7 +101,7 @@ fn features(unified: bool) -> Value {
             "apparmor": { "enabled": true },
             "selinux": { "enabled": false },
             "intelRdt": { "enabled": true },
-            "mountExtensions": { "idmap": { "enabled": false } },
+            "mountExtensions": { "idmap": { "enabled": true } },
         },
     })
 }
@@ -156,6 +156,6 @@ mod tests {
         for unified in [false, true] {
             assert_eq!(features(unified)["linux"]["cgroup"]["systemd"], unified);
         }
-        assert_eq!(features(true)["linux"]["mountExtensions"]["idmap"]["enabled"], false);
+        assert_eq!(features(true)["linux"]["mountExtensions"]["idmap"]["enabled"], true);
     }
 }
