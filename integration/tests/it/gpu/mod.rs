@@ -6,7 +6,7 @@ mod refusals;
 mod running;
 mod sharing;
 mod spec;
-mod user_namespaces;
+pub(crate) mod user_namespaces;
 mod vendor;
 
 use integration::{ContainerBuilder, Node};
