@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    fn spec(namespace: Value, mappings: Value) -> Spec {
+    fn spec(namespace: &Value, mappings: &Value) -> Spec {
         let linux = json!({ "namespaces": [namespace], "uidMappings": mappings, "gidMappings": mappings });
         serde_json::from_value(json!({ "ociVersion": "1.1.0", "linux": linux })).unwrap()
     }
@@ -148,11 +148,11 @@ mod tests {
         let mappings = json!([
             { "containerID": 1000, "hostID": 5, "size": 1 }, { "containerID": 0, "hostID": 100_000, "size": 1000 }
         ]);
-        let maps = IdMaps::of(&spec(json!({ "type": "user" }), mappings)).unwrap().unwrap();
+        let maps = IdMaps::of(&spec(&json!({ "type": "user" }), &mappings)).unwrap().unwrap();
         for (id, host) in [(0, Some(100_000)), (999, Some(100_999)), (1000, Some(5)), (1001, None)] {
             assert_eq!(maps.host_user(id), host);
         }
-        assert_eq!(IdMaps::of(&spec(json!({ "type": "pid" }), json!([]))).unwrap(), None);
+        assert_eq!(IdMaps::of(&spec(&json!({ "type": "pid" }), &json!([]))).unwrap(), None);
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(crate) fn check(linux: &mut Map<String, Value>) -> Result<(), Refused> {
     let Some(namespaces) = linux.get_mut("namespaces").and_then(Value::as_array_mut) else { return Ok(()) };
     let mut kinds: Vec<&Value> = namespaces.iter().filter_map(|namespace| namespace.get("type")).collect();
     kinds.sort_unstable_by_key(|kind| kind.to_string());
-    if let Some([kind, _]) = kinds.array_windows().find(|[one, other]| one == other) {
+    if let Some([kind, ..]) = kinds.windows(2).find(|pair| pair.first() == pair.last()) {
         return Err(Refused(format!("linux.namespaces has two of type {kind}; leave one")));
     }
     namespaces.retain(|namespace| {
