@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -105,6 +106,13 @@ impl<'node> ContainerBuilder<'node> {
         self.edit(move |spec| spec["linux"]["cgroupsPath"] = json!(path))
     }
 
+    /// With runtime options that say who owns the streams (`IoUid`, `IoGid`), as `ctr run --uidmap` sends them.
+    #[must_use]
+    pub fn io_owner(mut self, id: u32) -> Self {
+        self.options = Some(Options { io_uid: id, io_gid: id, ..Options::default() });
+        self
+    }
+
     /// The program and its arguments; `sleep infinity` unless said.
     #[must_use]
     pub fn args(mut self, arguments: &[&str]) -> Self {
@@ -174,6 +182,11 @@ impl<'node> ContainerBuilder<'node> {
         self.edit(move |spec| {
             spec["hooks"][kind] = json!([{ "path": "/bin/sh", "args": ["sh", "-c", script] }]);
         })
+    }
+
+    /// The node that it is on.
+    pub(crate) const fn node(&self) -> &'node Node {
+        self.node
     }
 
     /// Another root file system than the node's own, read only by an overlay.
@@ -266,6 +279,8 @@ fn overlay(node: &Node, name: &str, lower: Option<PathBuf>) -> Mount {
         std::fs::create_dir_all(directory).expect("create an overlay's directory");
     }
     let lower = lower.unwrap_or_else(|| node.rootfs().to_owned());
+    let owner = std::fs::metadata(&lower).expect("look at the root file system");
+    std::os::unix::fs::chown(&upper, Some(owner.uid()), Some(owner.gid())).expect("give the root to its owner");
     Mount {
         r#type: "overlay".to_owned(),
         source: "overlay".to_owned(),

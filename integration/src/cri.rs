@@ -1,21 +1,22 @@
 //! Pods as a kubelet makes them, through containerd's CRI plugin.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, fs, os::unix::fs::PermissionsExt, path::Path};
 
 use k8s_cri::v1::{
-    ContainerConfig, ContainerMetadata, ContainerStats, ContainerStatsRequest, ContainerStatus, ContainerStatusRequest,
-    CreateContainerRequest, ExecSyncRequest, ExecSyncResponse, ImageSpec, ImageStatusRequest, KeyValue,
-    LinuxContainerConfig, LinuxContainerResources, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount,
-    NamespaceMode, NamespaceOption, PodSandboxConfig, PodSandboxMetadata, RemoveContainerRequest,
-    RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest, StopContainerRequest, StopPodSandboxRequest,
-    UpdateContainerResourcesRequest, image_service_client::ImageServiceClient,
-    runtime_service_client::RuntimeServiceClient,
+    Capability, ContainerConfig, ContainerMetadata, ContainerStats, ContainerStatsRequest, ContainerStatus,
+    ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest, ExecSyncResponse, IdMapping, ImageSpec,
+    ImageStatusRequest, KeyValue, LinuxContainerConfig, LinuxContainerResources, LinuxContainerSecurityContext,
+    LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount, NamespaceMode, NamespaceOption, PodSandboxConfig,
+    PodSandboxMetadata, RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest,
+    StopContainerRequest, StopPodSandboxRequest, UpdateContainerResourcesRequest, UserNamespace,
+    image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
 };
 use tonic::{Request, Status, transport::Channel};
 
 use crate::{
     node::Node,
     rootfs::{CUDA_IMAGE, IMAGE, PAUSE_IMAGE},
+    user_namespace::HOST_ROOT,
     wait::{DEADLINE, eventually},
 };
 
@@ -51,17 +52,24 @@ impl Node {
 
     /// Runs a pod's sandbox: host network, its own cgroup, annotations as given.
     pub fn pod(&self, name: &str, annotations: &[(&str, &str)]) -> Result<Pod<'_>, Status> {
-        self.pod_with(name, annotations, NamespaceMode::Container, &format!("/{}", self.cgroup_parent()))
+        self.pod_with(name, annotations, NamespaceMode::Container, &format!("/{}", self.cgroup_parent()), None)
+    }
+
+    /// A pod with a user namespace (`hostUsers: false`), and a network that a stand-in for a plugin says there is.
+    pub fn pod_with_users(&self, name: &str, annotations: &[(&str, &str)]) -> Result<Pod<'_>, Status> {
+        self.open_to_all();
+        let parent = format!("/{}", self.cgroup_parent());
+        self.pod_with(name, annotations, NamespaceMode::Container, &parent, Some(users()))
     }
 
     /// The same, of which the containers see each other's processes (`shareProcessNamespace`).
     pub fn pod_sharing_processes(&self, name: &str) -> Result<Pod<'_>, Status> {
-        self.pod_with(name, &[], NamespaceMode::Pod, &format!("/{}", self.cgroup_parent()))
+        self.pod_with(name, &[], NamespaceMode::Pod, &format!("/{}", self.cgroup_parent()), None)
     }
 
     /// A pod in a slice of systemd's, as from a kubelet with the systemd driver.
     pub fn pod_in_slice(&self, name: &str, slice: &str) -> Result<Pod<'_>, Status> {
-        self.pod_with(name, &[], NamespaceMode::Container, &format!("/{slice}"))
+        self.pod_with(name, &[], NamespaceMode::Container, &format!("/{slice}"), None)
     }
 
     fn pod_with(
@@ -70,7 +78,15 @@ impl Node {
         annotations: &[(&str, &str)],
         pid: NamespaceMode,
         cgroup_parent: &str,
+        users: Option<UserNamespace>,
     ) -> Result<Pod<'_>, Status> {
+        let network = if users.is_some() { NamespaceMode::Pod } else { NamespaceMode::Node };
+        let namespaces = NamespaceOption {
+            network: network.into(),
+            pid: pid.into(),
+            userns_options: users,
+            ..NamespaceOption::default()
+        };
         let config = PodSandboxConfig {
             metadata: Some(PodSandboxMetadata {
                 name: name.to_owned(),
@@ -83,11 +99,7 @@ impl Node {
             linux: Some(LinuxPodSandboxConfig {
                 cgroup_parent: cgroup_parent.to_owned(),
                 security_context: Some(LinuxSandboxSecurityContext {
-                    namespace_options: Some(NamespaceOption {
-                        network: NamespaceMode::Node.into(),
-                        pid: pid.into(),
-                        ..NamespaceOption::default()
-                    }),
+                    namespace_options: Some(namespaces.clone()),
                     ..LinuxSandboxSecurityContext::default()
                 }),
                 ..LinuxPodSandboxConfig::default()
@@ -98,8 +110,36 @@ impl Node {
         let request = RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: HANDLER.to_owned() };
         let id = cri!(self, run_pod_sandbox, request)?.pod_sandbox_id;
         self.track(&id);
-        Ok(Pod { node: self, id, config, removed: false })
+        Ok(Pod { node: self, id, config, namespaces, removed: false })
     }
+}
+
+/// As a kubelet asks for them.
+fn users() -> UserNamespace {
+    let mapping = IdMapping { host_id: HOST_ROOT, container_id: 0, length: 65536 };
+    UserNamespace { mode: NamespaceMode::Pod.into(), uids: vec![mapping], gids: vec![mapping] }
+}
+
+/// Puts a network plugin where containerd looks for them, which makes nothing and says that it has: a pod with a user namespace
+/// cannot share the host's network.
+pub(crate) fn write_network_plugin(directory: &Path) {
+    const PLUGIN: &str = r#"#!/bin/sh
+case $CNI_COMMAND in
+VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["0.3.1","0.4.0","1.0.0"]}' ;;
+ADD) echo '{"cniVersion":"1.0.0","interfaces":[{"name":"'$CNI_IFNAME'","sandbox":"'$CNI_NETNS'"}],"ips":[{"address":"10.9.8.7/24","interface":0}]}' ;;
+esac
+"#;
+    let [programs, networks] = ["cni/bin", "cni/net.d"].map(|part| directory.join(part));
+    for folder in [&programs, &networks] {
+        fs::create_dir_all(folder).expect("create the network plugins' directory");
+    }
+    for name in ["loopback", "egpu-test"] {
+        let program = programs.join(name);
+        fs::write(&program, PLUGIN).expect("write a network plugin");
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("make a network plugin executable");
+    }
+    let network = r#"{"cniVersion":"1.0.0","name":"egpu-test","plugins":[{"type":"egpu-test"}]}"#;
+    fs::write(networks.join("10-egpu-test.conflist"), network).expect("write the network");
 }
 
 fn to_map(pairs: &[(&str, &str)]) -> HashMap<String, String> {
@@ -113,6 +153,7 @@ pub struct Pod<'node> {
     /// Id of the sandbox container.
     pub id: String,
     config: PodSandboxConfig,
+    namespaces: NamespaceOption,
     removed: bool,
 }
 
@@ -131,6 +172,10 @@ pub struct PodContainerConfig<'a> {
     pub memory: i64,
     /// With the test programs at [`PROGRAM`](crate::hostile::PROGRAM).
     pub armed: bool,
+    /// Every capability.
+    pub all_capabilities: bool,
+    /// A directory of the host's at `/volume`, its owners mapped if the pod has a user namespace.
+    pub volume: Option<&'a Path>,
 }
 
 impl Pod<'_> {
@@ -150,6 +195,14 @@ impl Pod<'_> {
             readonly: true,
             ..Mount::default()
         };
+        let users = self.namespaces.userns_options.clone().unwrap_or_default();
+        let volume = config.volume.map(|path| Mount {
+            container_path: "/volume".to_owned(),
+            host_path: path.display().to_string(),
+            uid_mappings: users.uids,
+            gid_mappings: users.gids,
+            ..Mount::default()
+        });
         let request = CreateContainerRequest {
             pod_sandbox_id: self.id.clone(),
             config: Some(ContainerConfig {
@@ -157,7 +210,7 @@ impl Pod<'_> {
                 image: Some(ImageSpec { image: config.image.unwrap_or(IMAGE).to_owned(), ..ImageSpec::default() }),
                 command: config.command.iter().map(|&word| word.to_owned()).collect(),
                 envs: envs.collect(),
-                mounts: config.armed.then(programs).into_iter().collect(),
+                mounts: config.armed.then(programs).into_iter().chain(volume).collect(),
                 annotations: to_map(config.annotations),
                 log_path: format!("{name}.log"),
                 linux: Some(LinuxContainerConfig {
@@ -165,7 +218,13 @@ impl Pod<'_> {
                         memory_limit_in_bytes: config.memory,
                         ..LinuxContainerResources::default()
                     }),
-                    ..LinuxContainerConfig::default()
+                    security_context: Some(LinuxContainerSecurityContext {
+                        namespace_options: Some(self.namespaces.clone()),
+                        capabilities: config
+                            .all_capabilities
+                            .then(|| Capability { add_capabilities: vec!["ALL".to_owned()], ..Capability::default() }),
+                        ..LinuxContainerSecurityContext::default()
+                    }),
                 }),
                 ..ContainerConfig::default()
             }),

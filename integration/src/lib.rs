@@ -26,6 +26,7 @@ pub mod rootfs;
 mod shared;
 pub mod spec;
 pub mod stdio;
+pub mod user_namespace;
 pub mod wait;
 
 pub use container::{Container, ContainerBuilder, Exec};

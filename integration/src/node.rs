@@ -91,6 +91,9 @@ impl Node {
         let config = directory.path().join("containerd.toml");
         fs::write(&config, setup.containerd.text(directory.path(), &runtime))
             .expect("write containerd's configuration");
+        if setup.containerd.cri {
+            crate::cri::write_network_plugin(directory.path());
+        }
         let path = format!("{}:{}:/usr/sbin:/usr/bin:/sbin:/bin", shim_directory().display(), flavour.bin.display());
         let daemon = Daemon::start(DaemonCommand {
             program: flavour.bin.join("containerd"),
@@ -167,6 +170,16 @@ impl Node {
                 directory
             })
             .path()
+    }
+
+    /// Lets every user of the host pass to the bundles and the root file system: the directories of a test are root's alone, and
+    /// the root of a user namespace is somebody else.
+    pub fn open_to_all(&self) {
+        use std::os::unix::fs::PermissionsExt;
+        let states = ["", "state", "state/io.containerd.runtime.v2.task"].map(|part| self.directory().join(part));
+        for directory in states.into_iter().chain([self.rootfs().to_owned()]) {
+            fs::set_permissions(directory, fs::Permissions::from_mode(0o711)).expect("open a directory to all");
+        }
     }
 
     /// A container to be, named `id`.

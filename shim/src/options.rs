@@ -1,7 +1,9 @@
-//! The runtime options of a container, whichever of containerd's two messages carries them.
+//! The runtime options of a container, whichever of containerd's messages carries them.
 //!
 //! Which one arrives depends on the name under which the runtime is configured: `containerd.runc.v1.Options` for
-//! `io.containerd.runc.v2`, else `runtimeoptions.v1.Options`, whose body is TOML. So the message is told by its type.
+//! `io.containerd.runc.v2`, else `runtimeoptions.v1.Options`, whose body is TOML. Clients of containerd 1.x send
+//! `containerd.linux.runc.CreateOptions` to a runtime of another name, as `ctr run --uidmap` does. So the message is told by
+//! its type.
 
 use std::path::PathBuf;
 
@@ -37,10 +39,10 @@ pub struct ParsedOptions {
 /// Why the options were refused.
 #[derive(Debug, thiserror::Error)]
 pub enum OptionsError {
-    /// Neither of the two messages.
+    /// None of the messages.
     #[error(
-        "runtime options of type {type_url:?} are not understood; accepted are containerd.runc.v1.Options and \
-         runtimeoptions.v1.Options"
+        "runtime options of type {type_url:?} are not understood; accepted are containerd.runc.v1.Options, \
+         runtimeoptions.v1.Options and containerd.linux.runc.CreateOptions"
     )]
     UnknownType {
         /// As in the request.
@@ -81,6 +83,7 @@ pub enum OptionsError {
 
 const RUNC: &str = "containerd.runc.v1.Options";
 const GENERIC: &str = "runtimeoptions.v1.Options";
+const LINUX: &str = "containerd.linux.runc.CreateOptions";
 
 impl ParsedOptions {
     /// Reads the options of a request; an absent or untyped message means the defaults.
@@ -99,6 +102,9 @@ impl ParsedOptions {
                     .map_err(|source| OptionsError::Decode { type_name: GENERIC, source })?;
                 Self::from_toml(&generic.toml()?)
             }
+            Some(LINUX) => linux_options(&any.value)
+                .map(|options| Self { options, warnings: vec![] })
+                .map_err(|source| OptionsError::Decode { type_name: LINUX, source }),
             _ => Err(OptionsError::UnknownType { type_url: any.type_url.clone() }),
         }
     }
@@ -227,9 +233,35 @@ impl GenericOptions {
     }
 }
 
-/// Field number shifted by three, wire type 2 (length-delimited) in the low bits.
+/// Reads `containerd.linux.runc.CreateOptions` (containerd 1.x, runtime/linux/runctypes/runc.proto), for which no crate has
+/// a type. Fields: 1 `no_pivot_root`, 8 `no_new_keyring`, 9 `shim_cgroup`, 10 `io_uid`, 11 `io_gid`; the others are for
+/// checkpoints.
+fn linux_options(bytes: &[u8]) -> protobuf::Result<RuntimeOptions> {
+    let mut options = RuntimeOptions::default();
+    let (mut uid, mut gid) = (0, 0);
+    let mut input = CodedInputStream::from_bytes(bytes);
+    while let Some(tag) = input.read_raw_tag_or_eof()? {
+        match tag {
+            TAG_NO_PIVOT_ROOT => options.no_pivot_root = input.read_bool()?,
+            TAG_NO_NEW_KEYRING => options.no_new_keyring = input.read_bool()?,
+            TAG_SHIM_CGROUP => options.shim_cgroup = non_empty(&input.read_string()?),
+            TAG_IO_UID => uid = input.read_uint32()?,
+            TAG_IO_GID => gid = input.read_uint32()?,
+            other => input.skip_field(wire_type(other)?)?,
+        }
+    }
+    options.io_owner = io_owner(uid, gid);
+    Ok(options)
+}
+
+/// Field number shifted by three, wire type in the low bits: 0 (a number) or 2 (length-delimited).
 const TAG_CONFIG_PATH: u32 = 2 << 3 | 2;
 const TAG_CONFIG_BODY: u32 = 3 << 3 | 2;
+const TAG_NO_PIVOT_ROOT: u32 = 1 << 3;
+const TAG_NO_NEW_KEYRING: u32 = 8 << 3;
+const TAG_SHIM_CGROUP: u32 = 9 << 3 | 2;
+const TAG_IO_UID: u32 = 10 << 3;
+const TAG_IO_GID: u32 = 11 << 3;
 
 fn wire_type(tag: u32) -> protobuf::Result<protobuf::rt::WireType> {
     protobuf::rt::WireType::new(tag & 7).ok_or_else(|| std::io::Error::from(std::io::ErrorKind::InvalidData).into())
@@ -304,6 +336,22 @@ mod tests {
     }
 
     #[test]
+    fn options_of_clients_of_containerd_1() {
+        // io_uid 100000; then everything, among the fields for checkpoints.
+        let decode = |value: &[u8]| {
+            let any = Any { type_url: LINUX.into(), value: value.to_vec(), ..Default::default() };
+            ParsedOptions::from_any(Some(&any)).map(|parsed| parsed.options)
+        };
+        let mapped = RuntimeOptions { io_owner: Some((100_000, 0)), ..RuntimeOptions::default() };
+        assert_eq!(decode(&[0x50, 0xa0, 0x8d, 0x06]).unwrap(), mapped);
+        let all = b"\x08\x01\x10\x01\x32\x03net\x40\x01\x4a\x06/shims\x50\xe8\x07\x58\x00\x6a\x01/";
+        let expected = RuntimeOptions { root: None, systemd_cgroup: false, ..everything() };
+        assert_eq!(decode(all).unwrap(), expected);
+        assert_eq!(decode(&[]).unwrap(), RuntimeOptions::default());
+        assert!(matches!(decode(&[0x50]), Err(OptionsError::Decode { .. })));
+    }
+
+    #[test]
     fn unknown_keys_are_told() {
         let parsed = ParsedOptions::from_any(Some(&generic(GENERIC, "", "Speed = 3\nBinaryName = \"runc\""))).unwrap();
         assert_eq!(parsed.options, RuntimeOptions::default());
@@ -342,8 +390,8 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_bytes_panic(value: Vec<u8>, runc: bool) {
-            let any = Any { type_url: if runc { RUNC } else { GENERIC }.into(), value, ..Default::default() };
+        fn no_bytes_panic(value: Vec<u8>, kind in 0..3_usize) {
+            let any = Any { type_url: [RUNC, GENERIC, LINUX][kind].into(), value, ..Default::default() };
             // config_path may name any file of this machine; reading it is what is asked for.
             let _ = ParsedOptions::from_any(Some(&any));
         }

@@ -9,6 +9,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::plain("ctr::run", run),
         Case::plain("ctr::detached", detached),
         Case::plain("ctr::runtime_by_path", runtime_by_path),
+        Case::plain("ctr::run_in_a_user_namespace", run_in_a_user_namespace),
+        Case::plain("ctr::run_with_mapped_labels", run_with_mapped_labels).on_containerd(&["2"]),
         Case::egpu("ctr::run_with_a_request", run_with_a_request),
     ];
     cases.into_iter().map(|case| case.on(Setup::images)).collect()
@@ -58,6 +60,28 @@ fn runtime_by_path(node: &Node) {
     node.track("p");
     let path = path.display().to_string();
     assert_eq!(node.ctr_ok(&["run", "--rm", "--runtime", &path, IMAGE, "p", "echo", "by path"]), "by path\n");
+}
+
+/// What containerd 1.6 sends with the mappings are options of another type than the rest of them.
+fn run_in_a_user_namespace(node: &Node) {
+    node.open_to_all();
+    node.track("u");
+    let mappings = ["--uidmap", "0:100000:65536", "--gidmap", "0:100000:65536"];
+    let script = "id -u; awk '{print $2}' /proc/self/uid_map; echo written >/file; cat /file; : >/dev/null";
+    let program = [IMAGE, "u", "sh", "-ec", script];
+    let run = ["run", "--rm", "--runtime", node.runtime()];
+    assert_eq!(node.ctr_ok(&[&run[..], &mappings, &program].concat()), "0\n100000\nwritten\n");
+}
+
+/// The snapshotter has the owners mapped, not copied.
+fn run_with_mapped_labels(node: &Node) {
+    node.open_to_all();
+    node.track("m");
+    let mappings = ["--remap-labels", "--uidmap", "0:100000:65536", "--gidmap", "0:100000:65536"];
+    let script = "stat -c %u:%g / /bin/busybox; echo written >/file; cat /file";
+    let program = [IMAGE, "m", "sh", "-ec", script];
+    let run = ["run", "--rm", "--runtime", node.runtime()];
+    assert_eq!(node.ctr_ok(&[&run[..], &mappings, &program].concat()), "0:0\n0:0\nwritten\n");
 }
 
 fn run_with_a_request(node: &Node) {

@@ -1,6 +1,6 @@
 //! Pods through CRI, with the runtime handler `egpu`.
 
-use integration::{Node, Setup, cri::PodContainerConfig, eventually};
+use integration::{Node, Setup, containerd::DaemonConfig, cri::PodContainerConfig, eventually};
 use k8s_cri::v1::{ContainerState, LinuxContainerResources};
 
 use crate::{attacks::rm_client, case::Case};
@@ -22,7 +22,19 @@ pub(crate) fn cases() -> Vec<Case> {
             .only_simulated("sizes are those of the simulated cards"),
         Case::egpu("pods::doctor_reads_what_the_running_containerd_reads", doctor_reads_the_daemons_file),
     ];
-    cases.into_iter().map(|case| case.on(Setup::cri)).collect()
+    let in_user_namespaces = [
+        Case::egpu("pods::a_user_namespace", a_user_namespace),
+        Case::egpu("pods::a_user_namespace_of_administrators", a_user_namespace_of_administrators),
+    ];
+    // Only there CRI asks a runtime of runc's type, whatever its program, what it can do.
+    let in_user_namespaces = in_user_namespaces.map(|case| case.on(drop_in).on_containerd(&["2"]));
+    cases.into_iter().map(|case| case.on(Setup::cri)).chain(in_user_namespaces).collect()
+}
+
+fn drop_in() -> Setup {
+    let cri = Setup::cri();
+    let containerd = DaemonConfig { example: Some("drop-in-2.x.toml"), ..cri.containerd };
+    Setup { containerd, ..cri }
 }
 
 const SLEEP: &[&str] = &["sleep", "infinity"];
@@ -251,4 +263,44 @@ fn doctor_reads_the_daemons_file(node: &Node) {
     // The other form is recommended where there is one.
     let lacks = checks.iter().any(|check| check["detail"].as_str().unwrap().contains("user namespaces"));
     assert_eq!(lacks, node.flavour().version != "1.6", "{checks:?}");
+}
+
+/// `hostUsers: false`: users of its own, files of a volume with the host's owners, and a quota.
+fn a_user_namespace(node: &Node) {
+    use std::os::unix::fs::MetadataExt;
+
+    let volume = node.directory().join("volume");
+    std::fs::create_dir(&volume).unwrap();
+    std::fs::write(volume.join("of-root"), "x").unwrap();
+    // As a kubelet's directories are.
+    std::fs::set_permissions(&volume, std::os::unix::fs::PermissionsExt::from_mode(0o750)).unwrap();
+    let pod = node.pod_with_users("p", &[("egpu.io/memory", "1GiB")]).unwrap();
+    let config = PodContainerConfig { volume: Some(&volume), ..sleeping() };
+    let containers = [pod.start("a", &config).unwrap(), pod.start("b", &config).unwrap()];
+    let script = "id -u; awk '{print $2}' /proc/self/uid_map; stat -c %u /volume/of-root /bin/busybox; echo y >/volume/made; \
+                  readlink /proc/self/ns/user; rm-client memory 2>/dev/null | head -n 1";
+    let seen = containers.each_ref().map(|container| {
+        let answer = container.exec(&["sh", "-c", script]);
+        assert_eq!((answer.exit_code, answer.stderr.as_slice()), (0, &b""[..]));
+        String::from_utf8(answer.stdout).unwrap()
+    });
+    assert!(seen[0].starts_with("0\n100000\n0\n0\nuser:["), "{seen:?}");
+    assert_eq!(seen[0], seen[1], "all of a pod are in one");
+    assert_eq!(volume.join("made").metadata().unwrap().uid(), 0);
+    assert_eq!(node.grant(&containers[0].id).expect("a grant").memory_mib(), [1024]);
+    containers[0].stop(0).unwrap();
+    pod.remove();
+}
+
+/// Rights in there are none on the host: there is a fence, and there can be a quota.
+fn a_user_namespace_of_administrators(node: &Node) {
+    let pod = node.pod_with_users("p", &[]).unwrap();
+    let all = PodContainerConfig { all_capabilities: true, ..sleeping() };
+    let plain = pod.start("plain", &all).unwrap();
+    let answer =
+        plain.exec(&["sh", "-c", "grep Seccomp: /proc/1/status; mount -t tmpfs x /mnt || mount -t tmpfs x /tmp"]);
+    assert_eq!((answer.exit_code, answer.stdout.as_slice()), (0, &b"Seccomp:\t2\n"[..]));
+    let granted = pod.start("granted", &PodContainerConfig { annotations: memory_annotation("1GiB"), ..all }).unwrap();
+    assert_eq!(node.grant(&granted.id).expect("a grant").memory_mib(), [1024]);
+    pod.remove();
 }

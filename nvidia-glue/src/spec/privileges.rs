@@ -10,13 +10,15 @@ use super::{NVIDIA_MAJOR, integer, items, strings};
 pub(super) fn read(spec: &Value) -> Privileges {
     let bounding = bounding_set(spec);
     let holds = |name: &str| bounding.as_ref().is_none_or(|set| set.iter().any(|held| held == name));
+    let user_namespace = own_namespace(spec, "user");
     Privileges {
         cap_sys_admin: holds("SYS_ADMIN"),
         cap_sys_module: holds("SYS_MODULE"),
         cap_sys_rawio: holds("SYS_RAWIO"),
-        user_namespace: has_own_namespace(spec, "user"),
+        user_namespace: user_namespace.is_some(),
+        maps_host_root: user_namespace.is_some_and(|namespace| maps_host_root(spec, namespace)),
         wildcard_device_rule: has_wildcard_device_rule(spec),
-        host_pid_namespace: !has_own_namespace(spec, "pid"),
+        host_pid_namespace: own_namespace(spec, "pid").is_none(),
     }
 }
 
@@ -30,18 +32,38 @@ fn bounding_set(spec: &Value) -> Option<Vec<String>> {
     Some(strings(Some(set)).into_iter().map(bare).collect())
 }
 
-/// Whether the container gets a namespace that is not this process's own. One that is joined by its path and cannot be
-/// looked at counts as the host's.
-fn has_own_namespace(spec: &Value, kind: &str) -> bool {
-    let inode = |path: &str| std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
-    items(spec.pointer("/linux/namespaces")).iter().any(|namespace| {
-        let path = namespace.get("path").and_then(Value::as_str).unwrap_or_default();
-        let is_own = || {
+/// The namespace that the container gets, where that is not this process's own. One that is joined by its path and cannot
+/// be looked at counts as the host's.
+fn own_namespace<'spec>(spec: &'spec Value, kind: &str) -> Option<&'spec Value> {
+    items(spec.pointer("/linux/namespaces")).iter().find(|namespace| {
+        let is_own = |path: &str| {
             let joined = inode(path);
             joined.is_some() && joined != inode(&format!("/proc/self/ns/{kind}"))
         };
-        namespace.get("type").and_then(Value::as_str) == Some(kind) && (path.is_empty() || is_own())
+        namespace.get("type").and_then(Value::as_str) == Some(kind) && path_of(namespace).is_none_or(is_own)
     })
+}
+
+fn path_of(namespace: &Value) -> Option<&str> {
+    namespace.get("path").and_then(Value::as_str).filter(|path| !path.is_empty())
+}
+
+fn inode(path: &str) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+/// Whether the host's uid 0 is somebody in this user namespace. Of one that is joined, the spec's mappings are not what
+/// counts; the kernel tells its own of a process only, so it is not believed to be without root where it is joined by a
+/// path that names none.
+fn maps_host_root(spec: &Value, namespace: &Value) -> bool {
+    let Some(path) = path_of(namespace) else {
+        let mappings = items(spec.pointer("/linux/uidMappings"));
+        return mappings.iter().any(|mapping| mapping.get("hostID").and_then(integer) == Some(0));
+    };
+    let process = path.strip_suffix("/ns/user").filter(|process| process.starts_with("/proc/"));
+    let map = process.and_then(|process| std::fs::read_to_string(format!("{process}/uid_map")).ok());
+    // `inside outside length`; a process that is gone has none.
+    map.is_none_or(|map| map.is_empty() || map.lines().any(|line| line.split_whitespace().nth(1) == Some("0")))
 }
 
 /// Whether, after all rules in their order, reading or writing is allowed on every character device, or on every card.

@@ -44,8 +44,20 @@ fn privileges() {
         (
             "host's user namespace by path",
             "/linux/namespaces",
-            json!([{"type": "user", "path": "/proc/self/ns/user"}]),
-            |found| !found.user_namespace,
+            json!([{"type": "user", "path": "/proc/1/ns/user"}]),
+            |found| !found.user_namespace && !found.maps_host_root,
+        ),
+        (
+            "ids of its own",
+            "/linux",
+            json!({"namespaces": [{"type": "user"}], "uidMappings": [{"hostID": 5}]}),
+            |found| found.user_namespace && !found.maps_host_root,
+        ),
+        (
+            "the host's ids",
+            "/linux",
+            json!({"namespaces": [{"type": "user"}], "uidMappings": [{"hostID": 5}, {"containerID": 9, "hostID": 0}]}),
+            |found| found.user_namespace && found.maps_host_root,
         ),
         ("no pid namespace", "/linux/namespaces", json!([{"type": "mount"}]), |found| found.host_pid_namespace),
         (
@@ -96,6 +108,33 @@ fn privileges() {
         *spec.pointer_mut(pointer).unwrap() = value;
         let found = read(&spec).source.privileges;
         assert!(holds(&found), "{name}: {found:?}");
+    }
+}
+
+/// Its own mappings count, and not those that the spec lists.
+#[test]
+fn a_user_namespace_that_is_joined() {
+    for (map, has_root) in [("0 100000 9", false), ("7 0 1", true)] {
+        let mut child = std::process::Command::new("unshare").args(["--user", "sleep", "60"]).spawn().unwrap();
+        let joins = json!([{"type": "user", "path": format!("/proc/{}/ns/user", child.id())}]);
+        let mappings = json!([{"containerID": 0, "hostID": if has_root { 7 } else { 0 }, "size": 1}]);
+        let mut spec = ordinary();
+        spec["linux"] = json!({"namespaces": joins, "uidMappings": mappings});
+        let joined = || read(&spec).source.privileges;
+        let entered = (0..500).find(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            joined().user_namespace
+        });
+        let mapped = entered.map(|_| std::fs::write(format!("/proc/{}/uid_map", child.id()), map));
+        let found = joined();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if !matches!(mapped, Some(Ok(()))) {
+            eprintln!("skipped: a_user_namespace_that_is_joined: it cannot be made: {mapped:?}");
+            continue;
+        }
+        assert_eq!(found.maps_host_root, has_root, "{map}");
+        assert!(!joined().user_namespace, "nobody can be asked any more");
     }
 }
 

@@ -70,7 +70,8 @@ pub fn parse(source: &Source, config: &Config) -> Result<ContainerRequest, Reque
         }
         return Ok(ContainerRequest::None { warnings });
     };
-    let accepted = config.accept_nvidia_visible_devices_envvar_when_unprivileged || source.privileges.cap_sys_admin;
+    let is_privileged = source.privileges.administers_host();
+    let accepted = config.accept_nvidia_visible_devices_envvar_when_unprivileged || is_privileged;
     if cards.by_environment && !accepted {
         let key = "accept_nvidia_visible_devices_envvar_when_unprivileged";
         warnings.push(format!("variables that ask for cards are ignored: {key} is off in the configuration"));

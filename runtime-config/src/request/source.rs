@@ -60,6 +60,9 @@ pub struct Privileges {
     pub cap_sys_rawio: bool,
     /// The container has a user namespace of its own: the driver does not honour its capabilities.
     pub user_namespace: bool,
+    /// The host's uid 0 is somebody in that user namespace. Its files are then the container's to write, once its
+    /// capabilities there have taken away the mounts that hide them or make them read-only.
+    pub maps_host_root: bool,
     /// A device rule allows every character device (`privileged: true`).
     pub wildcard_device_rule: bool,
     /// The container sees the host's processes.
@@ -67,12 +70,20 @@ pub struct Privileges {
 }
 
 impl Privileges {
+    /// Whether the container is privileged on the host: capabilities count in the initial user namespace only.
+    pub const fn administers_host(self) -> bool {
+        self.cap_sys_admin && !self.user_namespace
+    }
+
     /// What lets the container get around a quota, in words. Capabilities count in the initial user namespace only: the
-    /// driver asks for them there.
+    /// driver asks for them there. But who is the host's root needs none for `/proc/driver/nvidia/*/registry`, only that no
+    /// mount hides them.
     pub fn against_a_quota(self) -> Vec<&'static str> {
         let in_initial_namespace = !self.user_namespace;
+        let as_host_root = self.user_namespace && self.maps_host_root;
         let ways = [
-            (self.cap_sys_admin && in_initial_namespace, "CAP_SYS_ADMIN"),
+            (self.administers_host(), "CAP_SYS_ADMIN"),
+            (self.cap_sys_admin && as_host_root, "CAP_SYS_ADMIN in a user namespace that maps the host's uid 0"),
             (self.cap_sys_module && in_initial_namespace, "CAP_SYS_MODULE"),
             (self.cap_sys_rawio && in_initial_namespace, "CAP_SYS_RAWIO"),
             (self.wildcard_device_rule, "a device rule for every device"),

@@ -155,6 +155,12 @@ fn a_quota_for_a_container_that_can_get_around_it_is_refused_saying_why() {
         let expected =
             if still { "refused: AMP_VGPU_ENABLE=1 asks for a quota" } else { "0 mem 1GiB-10MiB time free kill" };
         check_source(&container, &Config::default(), expected);
+        // Nor to its files, unless it is the host's root there.
+        container.privileges.maps_host_root = true;
+        let still = still || container.privileges.cap_sys_admin;
+        let expected =
+            if still { "refused: AMP_VGPU_ENABLE=1 asks for a quota" } else { "0 mem 1GiB-10MiB time free kill" };
+        check_source(&container, &Config::default(), expected);
         // Whole cards have no quota that could be got around.
         container.env = vec!["NVIDIA_VISIBLE_DEVICES=0".to_owned()];
         check_source(&container, &Config::default(), "0 exclusive");

@@ -265,6 +265,8 @@ fn variables_count_where_the_node_accepts_them() {
     let mut privileged = source(&["NVIDIA_VISIBLE_DEVICES=all"]);
     privileged.privileges.cap_sys_admin = true;
     check_source(&privileged, &unprivileged, "all exclusive");
+    privileged.privileges.user_namespace = true;
+    check_source(&privileged, &unprivileged, "nothing");
 
     let no_env = config("accept_env = false");
     check(
@@ -388,6 +390,9 @@ fn extras() {
     );
     management.privileges.cap_sys_admin = true;
     assert!(request(&management, &Config::default()).extras.mig_config);
+    management.privileges.user_namespace = true;
+    check_source(&management, &Config::default(), "refused: NVIDIA_MIG_CONFIG_DEVICES=all is");
+    management.privileges.user_namespace = false;
     management.env = vec!["NVIDIA_VISIBLE_DEVICES=0:0".into(), "NVIDIA_MIG_MONITOR_DEVICES=all".into()];
     check_source(&management, &Config::default(), "refused: NVIDIA_MIG_MONITOR_DEVICES=all is");
     check(

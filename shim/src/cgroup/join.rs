@@ -82,6 +82,22 @@ impl Cgroup {
         Ok(())
     }
 
+    /// Gives a user what whoever a cgroup of v2 is delegated to needs to have: the directory, and the files that the kernel names.
+    pub(crate) fn delegate_to(&self, uid: u32) -> Result<(), CgroupError> {
+        // Before Linux 4.15 (cgroups(7)).
+        const FILES: &str = "cgroup.procs\ncgroup.subtree_control\ncgroup.threads\n";
+        let Layout::V2 { directory, .. } = &self.layout else { return Ok(()) };
+        let named = fs::read_to_string("/sys/kernel/cgroup/delegate").unwrap_or_else(|_| FILES.to_owned());
+        for path in std::iter::once(directory.clone()).chain(named.lines().map(|file| directory.join(file))) {
+            match std::os::unix::fs::chown(&path, Some(uid), None) {
+                // Of a controller that it does not have.
+                Err(source) if files::is_gone(&source) => {}
+                given => given.map_err(|source| CgroupError::Write { path, value: format!("owner {uid}"), source })?,
+            }
+        }
+        Ok(())
+    }
+
     /// Takes swap on v2 from a container that may have as much memory and swap as memory: libcgroups takes the 0 that is left
     /// for nothing to set. The spec's `unified` goes before.
     pub(crate) fn forbid_swap(&self, resources: &LinuxResources) -> Result<(), CgroupError> {
@@ -262,6 +278,22 @@ mod tests {
         testing::v1(&[(&["pids"], Path::new("/nowhere"))]).bound_nesting(None).unwrap();
         let old = testing::directory(&[]);
         testing::v2(old.path()).bound_nesting(None).unwrap();
+    }
+
+    #[test]
+    fn who_a_cgroup_is_delegated_to_owns_what_is_needed_for_that() {
+        use std::os::unix::fs::MetadataExt;
+
+        let files = ["cgroup.procs", "cgroup.subtree_control", "cgroup.max.depth"];
+        let cgroup = testing::directory(&files.map(|file| (file, "")));
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: who_a_cgroup_is_delegated_to_owns_what_is_needed_for_that: needs root");
+            return;
+        }
+        testing::v2(cgroup.path()).delegate_to(100_000).unwrap();
+        let owner = |path: &Path| fs::metadata(path).unwrap().uid();
+        assert_eq!(owner(cgroup.path()), 100_000);
+        assert_eq!(files.map(|file| owner(&cgroup.path().join(file))), [100_000, 100_000, 0]);
     }
 
     #[test]

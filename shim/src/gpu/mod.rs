@@ -69,6 +69,9 @@ pub struct ExecRules {
     shares_card: bool,
     /// It has a quota that holds: privileges that no quota survives are refused.
     refuses_privileges: bool,
+    /// Where its capabilities count.
+    user_namespace: bool,
+    maps_host_root: bool,
 }
 
 impl ExecRules {
@@ -80,13 +83,16 @@ impl ExecRules {
         let mut process = process.clone();
         // Without capabilities of its own it has the container's, which were looked at when it was created.
         if self.refuses_privileges && process.get("capabilities").is_some_and(Value::is_object) {
-            let privileges = spec::read(&serde_json::json!({ "process": process })).source.privileges;
-            let held = [
-                (privileges.cap_sys_admin, "CAP_SYS_ADMIN"),
-                (privileges.cap_sys_module, "CAP_SYS_MODULE"),
-                (privileges.cap_sys_rawio, "CAP_SYS_RAWIO"),
-            ];
-            if let Some((_, privilege)) = held.into_iter().find(|(held, _)| *held) {
+            let capabilities = spec::read(&serde_json::json!({ "process": process })).source.privileges;
+            let privileges = Privileges {
+                user_namespace: self.user_namespace,
+                maps_host_root: self.maps_host_root,
+                // The container's, which were looked at as well.
+                wildcard_device_rule: false,
+                host_pid_namespace: false,
+                ..capabilities
+            };
+            if let Some(privilege) = privileges.against_a_quota().first() {
                 return Err(GpuError::PrivilegedExec { privilege });
             }
         }
@@ -355,7 +361,7 @@ fn read(config: Config, key: &ContainerKey, bundle: &Path) -> Result<Reading, Gp
 
 /// Whether a container that was granted no card gets the static filter.
 fn is_fenced(container: &ContainerKey, config: &Config, privileges: Privileges) -> bool {
-    let exempt = privileges.cap_sys_admin && !privileges.user_namespace;
+    let exempt = privileges.administers_host();
     if config.fence_other_containers && exempt {
         tracing::info!(%container, "has CAP_SYS_ADMIN and is not fenced off from the driver");
     }
@@ -405,10 +411,11 @@ impl Grant {
                     let rights = rights.join(" and ");
                     tracing::info!(container = %self.key, rights, "looks at its cards unmediated: with these rights nothing holds it");
                 }
-                let holds = !self.privileges.user_namespace && !self.config.allow_privileged_quota;
                 let exec_rules = ExecRules {
                     shares_card: matches!(record.request.share, Share::Part { .. }),
-                    refuses_privileges: mediation.is_some() && holds,
+                    refuses_privileges: mediation.is_some() && !self.config.allow_privileged_quota,
+                    user_namespace: self.privileges.user_namespace,
+                    maps_host_root: self.privileges.maps_host_root,
                 };
                 // Without a card, and with the driver's files: a card's descriptor that another container lends must be of no use.
                 let fence = record.cards.is_empty() && is_fenced(&self.key, &self.config, self.privileges);

@@ -135,11 +135,16 @@ fn an_exec_may_have_no_more_than_the_container() {
 fn an_exec_beside_a_quota_may_not_get_around_it() {
     let process =
         |capability: &str| json!({ "args": ["sh"], "capabilities": { "bounding": ["CAP_KILL", capability] } });
-    let rules = ExecRules { shares_card: true, refuses_privileges: true };
+    let rules = ExecRules { shares_card: true, refuses_privileges: true, ..ExecRules::default() };
     for capability in ["CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO"] {
         let error = rules.apply(&process(capability)).unwrap_err();
         assert_eq!(error.code(), ttrpc::Code::PERMISSION_DENIED);
         assert!(error.to_string().contains(capability), "{error}");
+        // In a user namespace, unless that has the host's root in it.
+        let mut in_namespace = ExecRules { user_namespace: true, ..rules };
+        assert!(in_namespace.apply(&process(capability)).is_ok(), "{capability}");
+        in_namespace.maps_host_root = true;
+        assert_eq!(in_namespace.apply(&process(capability)).is_err(), capability == "CAP_SYS_ADMIN", "{capability}");
         // Advice only, or no quota: as runc would run it.
         assert_eq!(ExecRules::default().apply(&process(capability)).unwrap(), process(capability));
     }

@@ -21,10 +21,13 @@ use oci_spec::runtime::{Hooks, Spec};
 use serde_json::Value;
 
 use super::cgroup_mounts;
+use super::delegation;
 use super::delete;
 use super::device_filter::{self, DeviceFilterError};
+use super::devices::{DeviceError, Devices};
 use super::fence::{self, Filter};
 use super::finish::Unfinished;
+use super::id_maps::{IdMaps, IdMapsError};
 use super::intermediate::{self, Place};
 use super::launch::{Launch, LaunchError, Launched};
 use super::mounts::{self, PlanError};
@@ -60,6 +63,9 @@ pub(crate) enum CreateError {
     /// Asks for what this runtime does otherwise.
     #[error(transparent)]
     Refused(#[from] Refused),
+    /// A device of a container with a user namespace.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// Asks for a mount that cannot be.
     #[error(transparent)]
     Mounts(#[from] PlanError),
@@ -114,6 +120,9 @@ pub(crate) enum CreateError {
     /// The grant's files, nodes and settings.
     #[error("cannot put the granted GPUs into the container")]
     Inject(#[source] InjectError),
+    /// Its ids.
+    #[error(transparent)]
+    IdMaps(#[from] IdMapsError),
     /// The process's attributes.
     #[error(transparent)]
     Attribute(#[from] AttributeError),
@@ -144,7 +153,7 @@ impl CreateError {
             | Self::Missing(_)
             | Self::Annotation(_)
             | Self::UserNamespace(_) => FailureKind::Invalid,
-            Self::State(StateError::Id(_)) => FailureKind::Invalid,
+            Self::State(StateError::Id(_)) | Self::IdMaps(IdMapsError::Mismatch { .. }) => FailureKind::Invalid,
             Self::State(StateError::Exists(_)) | Self::CgroupInUse { .. } => FailureKind::FailedPrecondition,
             _ => FailureKind::Internal,
         }
@@ -234,6 +243,8 @@ fn run(
     let path = create.bundle.join("config.json");
     let spec: Spec = serde_json::from_value(json).map_err(|source| CreateError::Spec { path, source })?;
     let (mut spec, hooks) = prepare_spec(create, spec)?;
+    let maps = IdMaps::of(&spec)?;
+    let cgroup_owner = delegation::owner(&spec, maps.as_ref());
 
     let mut container = Container::new(&create.id, ContainerStatus::Creating, None, &create.bundle, state.path())
         .map_err(CreateError::Keep)?;
@@ -248,7 +259,8 @@ fn run(
     state.save(&settings)?;
     let (path, cgroup) = require_empty_cgroup(create, &spec)?;
     let links = cgroup_mounts::expand(&mut spec, &cgroup, &path);
-    let unfinished = Unfinished::take(&mut spec, links, propagation, &create.bundle, &cgroup)?;
+    let devices = Devices::take(&mut spec, state.path())?;
+    let unfinished = Unfinished::take(&mut spec, links, devices, propagation, &create.bundle, &cgroup)?;
     if spec.hooks().is_none() {
         // init then waits once its mounts are there.
         spec.set_hooks(Some(Hooks::default()));
@@ -261,6 +273,7 @@ fn run(
     let init = launch(
         create,
         spec.clone(),
+        (maps.as_ref(), cgroup_owner),
         (hooks.as_ref(), &unfinished),
         &kept.cgroup_path,
         (&path, &cgroup),
@@ -323,6 +336,7 @@ fn make_place<'a>(
     path: &CgroupsPath,
     config: &CgroupConfig,
     spec: &Spec,
+    owner: Option<u32>,
 ) -> Result<(Place<'a>, Vec<OwnedFd>), CreateError> {
     let manager = |config| create_cgroup_manager(config).map_err(|e| CreateError::Limits(chain(&e)));
     if let Some(scope) = path.scope() {
@@ -331,7 +345,7 @@ fn make_place<'a>(
         if cgroup.is_v1() {
             properties.extend(device_filter::unit_properties(spec)?);
         }
-        return Ok((Place::Systemd { scope, properties, cgroup, manager: manager(config)? }, vec![]));
+        return Ok((Place::Systemd { scope, properties, cgroup, manager: manager(config)?, owner }, vec![]));
     }
     cgroup.make()?;
     let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
@@ -348,6 +362,7 @@ fn make_place<'a>(
 fn launch(
     create: &Create,
     spec: Spec,
+    (maps, cgroup_owner): (Option<&IdMaps>, Option<u32>),
     (hooks, unfinished): (Option<&Hooks>, &Unfinished),
     cgroup_path: &Path,
     (path, cgroup): (&CgroupsPath, &Cgroup),
@@ -363,9 +378,9 @@ fn launch(
         systemd_cgroup: create.systemd_cgroup,
         container_name: create.id.clone(),
     };
-    let (place, birthplaces) = make_place(cgroup, path, &cgroup_config, &spec)?;
+    let (place, birthplaces) = make_place(cgroup, path, &cgroup_config, &spec, cgroup_owner)?;
     let process = spec.process().as_ref().ok_or(CreateError::Missing("process"))?;
-    let owner = process::stream_owner(&spec, process, create.io_owner);
+    let owner = process::stream_owner(maps, process, create.io_owner);
     stdio.give_to(owner)?;
     process::inherit(&create.id, &spec, process.oom_score_adj().to_owned(), !create.no_new_keyring)?;
     let outcome = state.make_outcome()?;

@@ -23,6 +23,7 @@ use oci_spec::runtime::{
 use serde_json::Value;
 
 use super::fence::{self, Filter};
+use super::id_maps::{IdMaps, IdMapsError};
 use super::intermediate::Place;
 use super::launch::{Launch, LaunchError, Launched};
 use super::process::{self, AttributeError};
@@ -80,6 +81,9 @@ pub(crate) enum ExecError {
     /// The spec that the process is run with.
     #[error("cannot describe the process to libcontainer: {0}")]
     Describe(String),
+    /// The container's user namespace.
+    #[error(transparent)]
+    IdMaps(#[from] IdMapsError),
     /// The process's attributes.
     #[error(transparent)]
     Attribute(#[from] AttributeError),
@@ -263,7 +267,7 @@ fn launch(
     reply: &OwnedFd,
 ) -> Result<(Launched, File), ExecError> {
     let process = spec.process().as_ref().ok_or_else(|| ExecError::Describe("there is no process".to_owned()))?;
-    let owner = process::stream_owner(&target.spec, process, exec.io_owner);
+    let owner = process::stream_owner(IdMaps::of(&spec)?.as_ref(), process, exec.io_owner);
     stdio.give_to(owner)?;
     let init_score = target.spec.process().as_ref().and_then(|init| init.oom_score_adj().to_owned());
     let score = process.oom_score_adj().to_owned().or(init_score);

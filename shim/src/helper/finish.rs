@@ -12,6 +12,7 @@ use pathrs::error::{Error, ErrorKind};
 use pathrs::flags::OpenFlags;
 use pathrs::{InodeType, Root};
 
+use super::devices::{DeviceError, Devices};
 use super::hook_namespaces::run_prepared;
 use super::mounts::{AttachError, Mounts, PlanError, Propagation, SourceError, Sources};
 use super::working_directory;
@@ -34,6 +35,7 @@ pub(crate) struct Unfinished {
     /// Directories of devices, which libcontainer lets everybody write.
     directories: Vec<PathBuf>,
     working_directory: PathBuf,
+    devices: Devices,
 }
 
 /// Why something could not be done.
@@ -49,6 +51,9 @@ pub(crate) enum FinishError {
     /// What is to be mounted.
     #[error(transparent)]
     Source(#[from] SourceError),
+    /// A device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// A mount.
     #[error(transparent)]
     Attach(#[from] AttachError),
@@ -81,6 +86,7 @@ impl Unfinished {
     pub(crate) fn take(
         spec: &mut Spec,
         links: Vec<Link>,
+        devices: Devices,
         propagation: Option<Propagation>,
         bundle: &Path,
         cgroup: &Cgroup,
@@ -92,6 +98,7 @@ impl Unfinished {
             links,
             directories,
             working_directory: spec.process().as_ref().map(|process| process.cwd().clone()).unwrap_or_default(),
+            devices,
             mounts,
         })
     }
@@ -117,6 +124,7 @@ impl Unfinished {
         let attached = self.mounts.attach(&inside, sources)?;
         make_links(&inside, &self.links)?;
         set_modes(&inside, &self.directories)?;
+        self.devices.attach(&inside)?;
         working_directory::ensure(&inside, &self.working_directory)
             .map_err(|source| FinishError::WorkingDirectory { path: self.working_directory.clone(), source })?;
         Ok(attached.complete()?)

@@ -18,6 +18,8 @@ use libcontainer::syscall::SyscallError;
 use nix_of_libcontainer::unistd::{Gid, Pid, Uid};
 use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType, LinuxResources, Process};
 
+use super::namespaces;
+use super::rlimits;
 use super::worker::chain;
 use crate::cgroup::{Cgroup, CgroupError, Property, Scope, ScopeError};
 use crate::sys::{self, Forked};
@@ -26,8 +28,14 @@ use crate::sys::{self, Forked};
 pub(crate) enum Place<'a> {
     /// By itself, on v1; it is born there on v2, a hybrid host's included.
     Own(&'a Cgroup),
-    /// In a scope that systemd makes around it; the limits come after.
-    Systemd { scope: Scope, properties: Vec<Property>, cgroup: &'a Cgroup, manager: AnyCgroupManager },
+    /// In a scope that systemd makes around it; the limits come after. It is given to `owner`.
+    Systemd {
+        scope: Scope,
+        properties: Vec<Property>,
+        cgroup: &'a Cgroup,
+        manager: AnyCgroupManager,
+        owner: Option<u32>,
+    },
 }
 
 /// Why there is no init.
@@ -42,8 +50,11 @@ pub(crate) enum IntermediateError {
     /// A namespace.
     #[error("cannot enter a namespace")]
     Namespace(#[from] NamespaceError),
-    /// The user, or a limit.
-    #[error("cannot set the process's user or limits")]
+    /// Another container's namespace.
+    #[error("cannot join a namespace")]
+    Join(#[source] std::io::Error),
+    /// The user.
+    #[error("cannot become root of the container's user namespace")]
     Attribute(#[from] SyscallError),
     /// `execCPUAffinity`.
     #[error("cannot set execCPUAffinity")]
@@ -54,6 +65,9 @@ pub(crate) enum IntermediateError {
     /// systemd.
     #[error(transparent)]
     Scope(#[from] ScopeError),
+    /// `process.rlimits`.
+    #[error("cannot set the process's resource limits (process.rlimits)")]
+    ResourceLimits(#[source] std::io::Error),
     /// Its limits.
     #[error("cannot set the container's limits: {0}")]
     Limits(String),
@@ -78,21 +92,23 @@ pub(crate) fn run(args: &ContainerArgs, place: &Place<'_>, ends: &mut Ends<'_>) 
     let spec = &args.spec;
     let linux = spec.linux().as_ref().ok_or(IntermediateError::Missing("linux section"))?;
     let process = spec.process().as_ref().ok_or(IntermediateError::Missing("process"))?;
-    let namespaces = Namespaces::try_from(linux.namespaces().as_ref())?;
-
     // Before the user namespace, in which the cgroup's files belong to nobody, and before the cgroup namespace, whose root
     // is the cgroup at that time.
     set_affinity(args, process, |affinity| affinity.initial().clone())?;
     join(place, linux.resources().as_ref(), args)?;
     set_affinity(args, process, |affinity| affinity.cpu_affinity_final().clone())?;
 
+    if args.user_ns_config.is_none() {
+        rlimits::set(None, spec).map_err(IntermediateError::ResourceLimits)?;
+    }
+    let left = namespaces::join_outer(args).map_err(IntermediateError::Join)?;
+    let args = left.as_ref().unwrap_or(args);
+    let linux = args.spec.linux().as_ref().ok_or(IntermediateError::Missing("linux section"))?;
+    let namespaces = Namespaces::try_from(linux.namespaces().as_ref())?;
     if let Some(namespace) = namespaces.get(LinuxNamespaceType::User)? {
         enter_user_namespace(&namespaces, namespace, ends)?;
         // As root of the new one: what follows needs its capabilities.
         args.syscall.create_syscall().set_id(Uid::from_raw(0), Gid::from_raw(0))?;
-    }
-    for limit in process.rlimits().iter().flatten() {
-        args.syscall.create_syscall().set_rlimit(limit)?;
     }
     if let Some(namespace) = namespaces.get(LinuxNamespaceType::Time)? {
         namespaces.unshare_or_setns(namespace)?;
@@ -129,7 +145,7 @@ fn set_affinity(
 fn join(place: &Place<'_>, resources: Option<&LinuxResources>, args: &ContainerArgs) -> Result<(), IntermediateError> {
     match place {
         Place::Own(cgroup) => Ok(cgroup.enter()?),
-        Place::Systemd { scope, properties, cgroup, manager } => {
+        Place::Systemd { scope, properties, cgroup, manager, owner } => {
             let id = args.container.as_ref().map_or("", |container| container.id());
             // The systemd driver is asked for inits alone: an exec is born in the scope.
             scope.start(id, std::process::id(), cgroup, resources, properties)?;
@@ -138,7 +154,8 @@ fn join(place: &Place<'_>, resources: Option<&LinuxResources>, args: &ContainerA
                 limit(manager, resources).map_err(|e| IntermediateError::Limits(chain(&e)))?;
                 cgroup.deny_console(resources.devices().as_deref().unwrap_or_default())?;
             }
-            Ok(cgroup.bound_nesting(unified(resources))?)
+            cgroup.bound_nesting(unified(resources))?;
+            Ok(owner.map_or(Ok(()), |uid| cgroup.delegate_to(uid))?)
         }
     }
 }

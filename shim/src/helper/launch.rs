@@ -30,6 +30,7 @@ use super::frame;
 use super::hook_namespaces::run_in_namespaces;
 use super::intermediate::{self, Ends, Place};
 use super::protocol::Reply;
+use super::rlimits;
 use super::seccomp_listener::{self, ListenerError};
 use crate::cgroup::takes_no_process;
 use crate::sys::{self, Forked};
@@ -65,6 +66,9 @@ pub(crate) enum LaunchError {
     /// The rest of the root file system.
     #[error("cannot finish the container's root file system: {0}")]
     Finish(String),
+    /// `process.rlimits`.
+    #[error("cannot set the process's resource limits (process.rlimits)")]
+    Limits(#[source] std::io::Error),
     /// A network device could not be moved.
     #[error("cannot move network device {name:?} into the container")]
     NetworkDevice {
@@ -166,6 +170,7 @@ impl Launch<'_> {
             from_intermediate.wait_for_mapping_request()?;
             config.write_uid_mapping(intermediate).map_err(LaunchError::Mapping)?;
             config.write_gid_mapping(intermediate).map_err(LaunchError::Mapping)?;
+            rlimits::set(Some(intermediate), &self.args.spec).map_err(LaunchError::Limits)?;
             to_intermediate.mapping_written()?;
         }
         let linux = self.args.spec.linux().as_ref();

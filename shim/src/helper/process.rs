@@ -3,8 +3,9 @@
 use std::ffi::CString;
 use std::io;
 
-use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Process, Spec};
+use oci_spec::runtime::{LinuxNamespaceType, Process, Spec};
 
+use super::id_maps::IdMaps;
 use super::stdio::Owner;
 use crate::sys;
 
@@ -83,37 +84,11 @@ pub(crate) fn has_user_namespace(spec: &Spec) -> bool {
     namespaces.iter().any(|namespace| namespace.typ() == LinuxNamespaceType::User)
 }
 
-/// Who owns the process's pipes and terminal, in the host's ids.
-pub(crate) fn stream_owner(spec: &Spec, process: &Process, wanted: Option<(u32, u32)>) -> Owner {
-    if let Some((uid, gid)) = wanted {
-        return Owner { uid, gid: Some(gid) };
-    }
+/// Who owns the process's pipes and terminal, in the host's ids: its user, as under runc, whoever the runtime options name. Their
+/// group stays.
+pub(crate) fn stream_owner(maps: Option<&IdMaps>, process: &Process, wanted: Option<(u32, u32)>) -> Owner {
     let uid = process.user().uid();
-    let mappings = spec.linux().as_ref().and_then(|linux| linux.uid_mappings().as_deref()).unwrap_or_default();
-    let uid = if has_user_namespace(spec) { host_id(mappings, uid) } else { uid };
-    Owner { uid, gid: None }
-}
-
-fn host_id(mappings: &[LinuxIdMapping], id: u32) -> u32 {
-    let mapped = mappings.iter().find_map(|mapping| {
-        let offset = id.checked_sub(mapping.container_id())?;
-        (offset < mapping.size()).then(|| mapping.host_id().checked_add(offset)).flatten()
-    });
-    mapped.unwrap_or(id)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_are_mapped_to_the_hosts() {
-        let mappings: Vec<LinuxIdMapping> = serde_json::from_value(serde_json::json!([
-            {"containerID": 0, "hostID": 100_000, "size": 1000}, {"containerID": 1000, "hostID": 5, "size": 1}
-        ]))
-        .unwrap();
-        for (id, host) in [(0, 100_000), (999, 100_999), (1000, 5), (1001, 1001)] {
-            assert_eq!(host_id(&mappings, id), host);
-        }
-    }
+    // Nobody can become a user that is not mapped; init says so.
+    let uid = maps.map_or(Some(uid), |maps| maps.host_user(uid)).unwrap_or(uid);
+    Owner { uid, gid: wanted.map(|(_, gid)| gid) }
 }

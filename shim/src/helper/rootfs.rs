@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 
+use super::mapped_rootfs::Mapped;
 use super::protocol::RootfsMount;
 
 /// Why mounting or unmounting failed.
@@ -33,7 +34,7 @@ pub enum MountError {
         target: PathBuf,
         /// How.
         #[source]
-        source: Box<containerd_shim::error::Error>,
+        source: io::Error,
     },
     /// The table of mounts.
     #[error("cannot read /proc/self/mountinfo")]
@@ -62,14 +63,21 @@ pub(crate) fn mount_all(mounts: &[RootfsMount], target: &Path) -> Result<(), Mou
     for mount in mounts {
         let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         let (kind, source) = (some(&mount.kind), some(&mount.source));
+        let make = |options: &[String]| {
+            let made = containerd_shim::mount::mount_rootfs(kind.as_deref(), source.as_deref(), options, target);
+            made.map_err(io::Error::other)
+        };
+        let done = Mapped::of(mount).and_then(|mapped| match mapped {
+            Some(mapped) => mapped.mount(&mount.kind, target, || make(&mapped.options)),
+            None => make(&mount.options),
+        });
         // A lowerdir beyond a page makes this change the directory, hence the way back: workers have none to lose.
-        let done = containerd_shim::mount::mount_rootfs(kind.as_deref(), source.as_deref(), &mount.options, target);
         nix::unistd::chdir("/").map_err(|e| at(e.into()))?;
         done.map_err(|e| MountError::Mount {
             kind: mount.kind.clone(),
             source_path: mount.source.clone(),
             target: target.to_owned(),
-            source: Box::new(e),
+            source: e,
         })?;
     }
     Ok(())

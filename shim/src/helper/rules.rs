@@ -7,13 +7,14 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use super::namespaces;
 use super::stdio::ConsoleSize;
 use crate::capabilities::CAPABILITIES;
 
 /// A spec or process that cannot be run as it asks to be.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
-pub(crate) struct Refused(String);
+pub(crate) struct Refused(pub(super) String);
 
 /// What the host can do, as far as the rules depend on it.
 #[derive(Debug, Clone, Copy)]
@@ -88,6 +89,7 @@ pub(crate) fn spec(spec: &mut Value, host: HostFacts) -> Result<Vec<String>, Ref
     let linux = spec.get_mut("linux").and_then(Value::as_object_mut);
     let linux = linux.ok_or_else(|| Refused("the spec has no linux section; this is a Linux runtime".into()))?;
     linux.retain(|_, value| !value.is_null());
+    namespaces::check(linux)?;
     rootfs_propagation(linux)?;
     seccomp_flags(linux);
     label("linux.mountLabel", "mountLabel", linux, host)?;

@@ -26,7 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// `got` is the quota and no more, and the last status is the driver's out-of-memory.
 #[track_caller]
-fn assert_held(output: &str) {
+pub(super) fn assert_held(output: &str) {
     assert_eq!(value(output, "status"), OUT_OF_MEMORY, "{output}");
     let got = value(output, "got").cast_unsigned();
     assert!(got <= QUOTA * MIB && got + 48 * MIB >= QUOTA * MIB, "{got}");

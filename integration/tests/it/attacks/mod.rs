@@ -15,6 +15,7 @@ mod hidden;
 mod pods;
 mod races;
 mod stalls;
+mod users;
 
 use integration::{
     Container, ContainerBuilder, Node,
@@ -41,6 +42,7 @@ pub(crate) fn cases() -> Vec<Case> {
         pods::cases(),
         races::cases(),
         stalls::cases(),
+        users::cases(),
     ];
     let armed = all.into_iter().flatten().map(|case| case.also_needing(integration::hostile::available));
     armed.chain(clients::cases()).map(Case::on_real_cards_too).collect()

@@ -6,6 +6,7 @@ mod refusals;
 mod running;
 mod sharing;
 mod spec;
+pub(crate) mod user_namespaces;
 mod vendor;
 
 use integration::{ContainerBuilder, Node};
@@ -21,6 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
         running::cases(),
         sharing::cases(),
         spec::cases(),
+        user_namespaces::cases(),
         vendor::cases(),
     ]
     .into_iter()

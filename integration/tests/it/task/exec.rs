@@ -109,7 +109,7 @@ fn is_in_the_containers_user_namespace(node: &Node) {
         }
     };
     // /tmp/egpu-it-... is 0700 of root: the mapped root must be able to enter the bundle's root file system.
-    open_to_all(node);
+    node.open_to_all();
     let container = node.container("a").edit(map).start().unwrap();
     let init = std::fs::read_link(format!("/proc/{}/ns/user", container.pid())).unwrap();
     let own = std::fs::read_link("/proc/self/ns/user").unwrap();
@@ -121,16 +121,6 @@ fn is_in_the_containers_user_namespace(node: &Node) {
     exec.wait().unwrap();
     exec.delete().unwrap();
     container.end();
-}
-
-pub(super) fn open_to_all(node: &Node) {
-    use std::os::unix::fs::PermissionsExt;
-    let open = std::fs::Permissions::from_mode(0o711);
-    let mut directories = vec![node.directory().to_owned(), node.rootfs().to_owned()];
-    directories.extend(["state", "state/io.containerd.runtime.v2.task"].map(|part| node.directory().join(part)));
-    for directory in directories {
-        let _ = std::fs::set_permissions(directory, open.clone());
-    }
 }
 
 fn is_in_the_containers_cgroups(node: &Node) {

@@ -7,6 +7,7 @@ mod io;
 mod lifecycle;
 mod mounts;
 mod resources;
+mod user_namespaces;
 
 use crate::case::Case;
 
@@ -19,6 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         mounts::cases(),
         cgroups::cases(),
         resources::cases(),
+        user_namespaces::cases(),
         failures::cases(),
     ]
     .into_iter()

@@ -7,7 +7,6 @@ use integration::{ContainerBuilder, Node};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::{Value, json};
 
-use super::exec::open_to_all;
 use crate::case::{Case, Skip};
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -253,7 +252,7 @@ fn tmpfs_maps_ids() -> Skip {
 
 /// By a mapping of the mount's own, the container's, and one that reaches a mount below, too.
 fn ids_are_mapped(node: &Node) {
-    open_to_all(node);
+    node.open_to_all();
     let volume = node.directory().join("mapped");
     std::fs::create_dir_all(&volume).unwrap();
     for (directory, owner) in [(volume.clone(), 0), (volume.join("below"), 7)] {
@@ -318,7 +317,7 @@ fn in_user_namespace(spec: &mut Value) {
 }
 
 fn user_namespaces_get_what_their_root_cannot_reach(node: &Node) {
-    open_to_all(node);
+    node.open_to_all();
     let closed = node.directory().join("closed");
     std::fs::create_dir_all(closed.join("volume")).unwrap();
     std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();

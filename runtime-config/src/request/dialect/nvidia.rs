@@ -292,8 +292,9 @@ fn mig_management(name: &str, source: &Source, env: &Statements<'_>, names_mig: 
     if statement.value.trim() != "all" {
         return Err(RequestError::invalid(statement, "all"));
     }
-    if !source.privileges.cap_sys_admin {
-        return Err(RequestError::invalid(statement, "left out for a container without CAP_SYS_ADMIN"));
+    if !source.privileges.administers_host() {
+        let expected = "left out for a container without CAP_SYS_ADMIN in the host's user namespace";
+        return Err(RequestError::invalid(statement, expected));
     }
     if names_mig {
         return Err(RequestError::invalid(statement, "left out where single MIG devices are asked for"));

@@ -25,7 +25,7 @@ use serde_json::Value;
 pub(crate) use self::attach::AttachError;
 use self::options::Options;
 pub(crate) use self::options::Propagation;
-pub(crate) use self::source::{SourceError, Sources};
+pub(crate) use self::source::{SourceError, Sources, user_namespace_of};
 use crate::cgroup::Cgroup;
 
 /// Where the devices are.

@@ -83,12 +83,12 @@ pub(super) fn open(path: &Path, recursive: bool) -> io::Result<OwnedFd> {
 fn user_namespace(ids: &Ids, init: Pid) -> io::Result<File> {
     match ids {
         Ids::OfContainer => File::open(format!("/proc/{init}/ns/user")),
-        Ids::Own(uids, gids) => new_user_namespace(uids, gids),
+        Ids::Own(uids, gids) => user_namespace_of(uids, gids),
     }
 }
 
 /// A user namespace without a process: nothing but its maps.
-fn new_user_namespace(uids: &[LinuxIdMapping], gids: &[LinuxIdMapping]) -> io::Result<File> {
+pub(crate) fn user_namespace_of(uids: &[LinuxIdMapping], gids: &[LinuxIdMapping]) -> io::Result<File> {
     let (mut made, mut made_writer) = io::pipe()?;
     let (mut ended, ended_writer) = io::pipe()?;
     let child = match sys::fork()? {

@@ -1,0 +1,101 @@
+//! A spec's namespaces: what libcontainer would take otherwise than runc, and those that are joined before the user namespace.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::rc::Rc;
+
+use libcontainer::process::args::ContainerArgs;
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, setns};
+use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType};
+use serde_json::{Map, Value};
+
+use super::rules::Refused;
+
+/// Refuses two of a kind, of which libcontainer takes the last, and takes out a user namespace that is the host's own: whoever
+/// is in it cannot join it.
+pub(crate) fn check(linux: &mut Map<String, Value>) -> Result<(), Refused> {
+    let Some(namespaces) = linux.get_mut("namespaces").and_then(Value::as_array_mut) else { return Ok(()) };
+    let mut kinds: Vec<&Value> = namespaces.iter().filter_map(|namespace| namespace.get("type")).collect();
+    kinds.sort_unstable_by_key(|kind| kind.to_string());
+    if let Some([kind, ..]) = kinds.windows(2).find(|pair| pair.first() == pair.last()) {
+        return Err(Refused(format!("linux.namespaces has two of type {kind}; leave one")));
+    }
+    namespaces.retain(|namespace| {
+        let path = namespace.get("path").and_then(Value::as_str).unwrap_or_default();
+        namespace.get("type").and_then(Value::as_str) != Some("user") || path.is_empty() || !is_own(path)
+    });
+    Ok(())
+}
+
+/// Whether it is the user namespace of this process.
+fn is_own(path: &str) -> bool {
+    let inode = |path: &str| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    inode(path).is_some_and(|found| Some(found) == inode("/proc/self/ns/user"))
+}
+
+/// Joins, before a user namespace, the namespaces that are not its own, which its root may not join; as runc, it lets those
+/// wait that only that root may. Returns what is left to do. What makes or joins mounts and cgroups stays with libcontainer.
+pub(crate) fn join_outer(args: &ContainerArgs) -> Result<Option<ContainerArgs>, std::io::Error> {
+    let linux = args.spec.linux().as_ref();
+    let namespaces = linux.and_then(|linux| linux.namespaces().as_deref()).unwrap_or_default();
+    if namespaces.iter().all(|namespace| namespace.typ() != LinuxNamespaceType::User) {
+        return Ok(None);
+    }
+    let mut left = Vec::new();
+    for namespace in namespaces {
+        if !join(namespace)? {
+            left.push(namespace.clone());
+        }
+    }
+    let mut spec = (*args.spec).clone();
+    if let Some(linux) = spec.linux_mut() {
+        linux.set_namespaces(Some(left));
+    }
+    Ok(Some(ContainerArgs { spec: Rc::new(spec), ..args.clone() }))
+}
+
+/// False: it is not joined now.
+fn join(namespace: &LinuxNamespace) -> Result<bool, std::io::Error> {
+    let flag = match namespace.typ() {
+        LinuxNamespaceType::Network => CloneFlags::CLONE_NEWNET,
+        LinuxNamespaceType::Ipc => CloneFlags::CLONE_NEWIPC,
+        LinuxNamespaceType::Uts => CloneFlags::CLONE_NEWUTS,
+        LinuxNamespaceType::Pid => CloneFlags::CLONE_NEWPID,
+        LinuxNamespaceType::User
+        | LinuxNamespaceType::Time
+        | LinuxNamespaceType::Cgroup
+        | LinuxNamespaceType::Mount => return Ok(false),
+    };
+    let Some(path) = namespace.path() else { return Ok(false) };
+    match setns(File::open(path)?, flag) {
+        Ok(()) => Ok(true),
+        Err(Errno::EPERM) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn one_of_each_kind_and_no_user_namespace_that_is_the_hosts() {
+        let checked = |namespaces: Value| {
+            let mut linux = json!({ "namespaces": namespaces });
+            check(linux.as_object_mut().unwrap()).map(|()| linux["namespaces"].clone())
+        };
+        let both = json!([{ "type": "pid" }, { "type": "user", "path": "" }]);
+        assert_eq!(checked(both.clone()).unwrap(), both);
+        let host =
+            json!([{ "type": "user", "path": "/proc/self/ns/user" }, { "type": "pid", "path": "/proc/self/ns/pid" }]);
+        assert_eq!(checked(host.clone()).unwrap(), json!([host[1]]));
+        let gone = json!([{ "type": "user", "path": "/nonexistent" }]);
+        assert_eq!(checked(gone.clone()).unwrap(), gone);
+        let twice =
+            checked(json!([{ "type": "user" }, { "type": "pid" }, { "type": "user", "path": "/x" }])).unwrap_err();
+        assert_eq!(twice.to_string(), "linux.namespaces has two of type \"user\"; leave one");
+    }
+}
