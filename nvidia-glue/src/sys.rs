@@ -63,6 +63,16 @@ pub(crate) fn has_pidfd_getfd() -> bool {
     got == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EBADF)
 }
 
+/// Whether the kernel has `mount_setattr(2)` (5.12).
+///
+/// Asks with no attributes at all, which is refused before anything is looked at.
+pub(crate) fn has_mount_setattr() -> bool {
+    // SAFETY: a size of 0 ends the call with EINVAL before a pointer is read.
+    let answer =
+        unsafe { libc::syscall(libc::SYS_mount_setattr, -1, std::ptr::null::<u8>(), 0, std::ptr::null::<u8>(), 0) };
+    answer == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
+}
+
 /// Whether the kernel knows these flags of `seccomp(SECCOMP_SET_MODE_FILTER)`.
 ///
 /// With no program given, the call looks at the flags, then fails for want of the program (`EFAULT`): the way that

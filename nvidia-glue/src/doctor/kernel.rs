@@ -7,6 +7,7 @@ use crate::cards::Roots;
 
 const NOTIFICATION: &str = "seccomp notification";
 const DESCRIPTORS: &str = "pidfd_getfd";
+const MOUNTS: &str = "mount_setattr";
 const KILLABLE: &str = "killable notifications";
 const CGROUPS: &str = "cgroups";
 const RANDOMIZATION: &str = "address randomization";
@@ -26,6 +27,7 @@ pub(super) fn checks(roots: &Roots, findings: &Findings) -> Vec<Check> {
     let mut checks = vec![
         notification(roots),
         offered(DESCRIPTORS, findings.pidfd_getfd, kernel, "5.6"),
+        offered(MOUNTS, findings.mount_setattr, kernel, "5.12"),
         killable(findings.wait_killable, kernel),
         cgroups(roots),
         cards::kernel_log(roots),
@@ -53,7 +55,7 @@ fn notification(roots: &Roots) -> Check {
     Check::failure(
         NOTIFICATION,
         "the kernel does not offer it (/proc/sys/kernel/seccomp/actions_avail has no user_notif)",
-        "use Linux 5.10 or later, built with CONFIG_SECCOMP_FILTER",
+        "use Linux 5.12 or later, built with CONFIG_SECCOMP_FILTER",
     )
 }
 

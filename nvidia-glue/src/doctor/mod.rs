@@ -67,6 +67,8 @@ pub struct Findings {
     pub persistence: Vec<(String, bool)>,
     /// The kernel has `pidfd_getfd(2)`.
     pub pidfd_getfd: bool,
+    /// The kernel has `mount_setattr(2)`.
+    pub mount_setattr: bool,
     /// The kernel has `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV`.
     pub wait_killable: bool,
 }
@@ -79,6 +81,7 @@ pub fn examine(config: &Config) -> Vec<Check> {
         // Where the driver cannot be asked, the inventory's error says so.
         persistence: if simulated { Vec::new() } else { node_cards::persistence(config).unwrap_or_default() },
         pidfd_getfd: sys::has_pidfd_getfd(),
+        mount_setattr: sys::has_mount_setattr(),
         wait_killable: sys::has_seccomp_flags(kernel::LISTENER_WITH_WAIT_KILLABLE),
     };
     checks(&Roots::host(), config, &findings)

@@ -54,6 +54,7 @@ fn findings() -> Findings {
         inventory: Ok(inventory),
         persistence: vec![("GPU-1".into(), true)],
         pidfd_getfd: true,
+        mount_setattr: true,
         wait_killable: true,
     }
 }
@@ -201,8 +202,9 @@ fn the_kernel() {
     expect(&node, &findings(), "seccomp notification", Level::Ok, "offered");
     node.proc("sys/kernel/seccomp/actions_avail", "kill_thread trap errno trace log allow\n");
     expect(&node, &findings(), "seccomp notification", Level::Failure, "no user_notif");
-    let old = Findings { pidfd_getfd: false, wait_killable: false, ..findings() };
+    let old = Findings { pidfd_getfd: false, mount_setattr: false, wait_killable: false, ..findings() };
     expect(&node, &old, "pidfd_getfd", Level::Failure, "Linux 6.12.1 does not offer it");
+    expect(&node, &old, "mount_setattr", Level::Failure, "Linux 5.12");
     expect(&node, &old, "killable notifications", Level::Warning, "5.19");
     let all = |node: &FakeNode| checks(&node.roots, &config(node), &findings());
     node.proc("sys/kernel/randomize_va_space", "2\n");
