@@ -275,7 +275,8 @@ def outcome(node, name, pod):
             lines.append(f"{status['name']}: {state['waiting']}")
         if pod["spec"].get("restartPolicy") == "Never":
             lines += [f"{status['name']}: {line}" for line in node.log(pod, status["name"])]
-    return [re.sub(r"[0-9a-f]{64}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID", line).replace(node.work, "WORK") for line in lines]
+    ids = r"[0-9a-f]{64}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<= 0 )\s*[0-9]{6,}(?= +65536)"
+    return [re.sub(ids, "ID", line).replace(node.work, "WORK") for line in lines]
 
 
 def mount_below(node):
@@ -329,6 +330,9 @@ def compare(handler, reference, outcomes):
     return differ
 
 
+# CRI asks runtimes of runc's type alone for features; so this pod is not even tried under egpu's own type.
+NEEDS_FEATURES = ["user-namespace"]
+
 # What the pods of pods/gpu must come to: lines of their outcome.
 GPU_PODS = {
     "share": ["gpu: Completed 0", "sidecar: Completed 0", "sidecar: 0"],
@@ -339,7 +343,7 @@ GPU_PODS = {
 
 
 def run_gpu_pods(node):
-    names = ["share", "quota-kill", "leaves"] + (["user-namespace"] if node.handler == "drop-in" else [])
+    names = ["share", "quota-kill", "leaves"] + (NEEDS_FEATURES if node.handler == "drop-in" else [])
     for name in names:
         node.apply(f"{HERE}/pods/gpu/{name}.yaml")
     until("the pods with GPUs", lambda: all(name in (pods := node.pods()) and has_settled(pods[name]) for name in names))
@@ -366,7 +370,8 @@ def main(arguments, names):
     try:
         for handler in ("runc", "egpu", "drop-in"):
             with Node(top, handler, arguments) as node:
-                outcomes = run_pods(node, names)
+                tried = [name for name in names if handler != "egpu" or name not in NEEDS_FEATURES]
+                outcomes = run_pods(node, tried)
                 if handler == "runc":
                     reference = outcomes
                     continue

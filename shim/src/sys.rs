@@ -405,10 +405,19 @@ pub mod bpf {
     }
 }
 
-/// Whether writing to a pipe or socket that nobody reads is an error only (`true`), or ends the process with SIGPIPE, which
-/// is what programs expect to start with.
-pub fn ignore_broken_pipes(ignore: bool) {
-    let action = if ignore { libc::SIG_IGN } else { libc::SIG_DFL };
-    // SAFETY: neither action installs a handler.
-    unsafe { libc::signal(libc::SIGPIPE, action) };
+/// Makes writing to a pipe or socket that nobody reads an error only.
+pub fn ignore_broken_pipes() {
+    // SAFETY: the action installs no handler.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
+
+/// Gives signals that are ignored here the actions that programs expect to start with: SIGPIPE, and glibc's own two, which some versions
+/// of it ignore in the children that they spawn and let nobody set.
+pub fn restore_ignored_signals() {
+    /// The kernel's `struct sigaction` of no flags and no handler: `SIG_DFL` is 0.
+    const DEFAULT: [u64; 4] = [0; 4];
+    for signal in [libc::SIGPIPE, 32, 33] {
+        // SAFETY: the kernel reads a struct that is no larger than this one, with a set of 8 bytes; no handler is installed.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, DEFAULT.as_ptr(), std::ptr::null::<u8>(), 8) };
+    }
 }

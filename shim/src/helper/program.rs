@@ -85,7 +85,7 @@ impl Program {
         let args = args.iter().map(|arg| CString::new(arg.as_str())).collect::<Result<Vec<_>, _>>()?;
         let env = self.environment(process).into_iter().map(CString::new).collect::<Result<Vec<_>, _>>()?;
         self.tell(&[ABOUT_TO_EXECUTE]);
-        sys::ignore_broken_pipes(false);
+        sys::restore_ignored_signals();
         match execve(&program, &args, &env) {
             Ok(never) => match never {},
             Err(errno) => Err(ProgramError::Execute { path, errno }),

@@ -35,7 +35,7 @@ fn serve(shim: i32, operation: OwnedFd, fds: Vec<OwnedFd>, reply: &OwnedFd) -> R
     sys::die_with_parent(shim).map_err(internal)?;
     sys::reset_signals().map_err(internal)?;
     // A hook may end without reading its state. What a container executes starts with the default again.
-    sys::ignore_broken_pipes(true);
+    sys::ignore_broken_pipes();
     let pid = nix::unistd::getpid().as_raw();
     let own = sys::pidfd_open(pid).map_err(internal)?;
     frame::send_value(reply, &Hello { pid }, &[own.as_fd()])?;

@@ -1,6 +1,6 @@
 //! Differences from runc that containers of the usual spec can see. ARCHITECTURE.md says by the same names what each runtime does.
 
-use std::{fmt, process::Command};
+use std::fmt;
 
 use serde_json::Value;
 
@@ -94,23 +94,7 @@ const TABLE: &[Difference] = &[
             spec["process"]["capabilities"].is_null() && follows
         },
     },
-    Difference {
-        what: "signal 33, glibc's own",
-        shows_on: |_| children_ignore_signal_33(),
-        covers: |deviation, _| {
-            let ignored = |text| u64::from_str_radix(text, 16).unwrap_or(0);
-            deviation.is("status SigIgn") && ignored(deviation.egpu()) == ignored(deviation.runc()) | 1 << 32
-        },
-    },
 ];
-
-/// True if children that are spawned here ignore signal 33, as those of some versions of glibc do; so containerd does, and what it starts.
-fn children_ignore_signal_33() -> bool {
-    let status = Command::new("cat").arg("/proc/self/status").output().expect("cat").stdout;
-    let status = String::from_utf8_lossy(&status);
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    ignored.is_some_and(|ignored| u64::from_str_radix(ignored.trim(), 16).unwrap_or(0) & 1 << 32 != 0)
-}
 
 fn names(list: &Value, name: &str) -> bool {
     list.as_array().is_some_and(|list| list.iter().any(|one| one == name))
