@@ -5,7 +5,6 @@
 
 use std::{
     io::{self, Read, Write},
-    path::Path,
     str::FromStr,
 };
 
@@ -54,9 +53,8 @@ pub fn print_info() -> Result<(), InfoError> {
 }
 
 fn info(options: Option<Any>) -> RuntimeInfo {
-    let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     let features =
-        Any { type_url: FEATURES_URL.to_owned(), value: features(unified).to_string().into(), ..Default::default() };
+        Any { type_url: FEATURES_URL.to_owned(), value: features().to_string().into(), ..Default::default() };
     RuntimeInfo {
         name: NAME.to_owned(),
         version: MessageField::some(version()),
@@ -75,8 +73,8 @@ fn version() -> RuntimeVersion {
     }
 }
 
-/// OCI runtime-spec, features.md. `unified`: the host has cgroup v2 alone.
-fn features(unified: bool) -> Value {
+/// OCI runtime-spec, features.md.
+fn features() -> Value {
     json!({
         "ociVersionMin": "1.0.0",
         "ociVersionMax": oci_spec::runtime::VERSION,
@@ -85,8 +83,7 @@ fn features(unified: bool) -> Value {
         "linux": {
             "namespaces": ["cgroup", "ipc", "mount", "network", "pid", "time", "user", "uts"],
             "capabilities": CAPABILITIES,
-            // The systemd driver works on v2 only.
-            "cgroup": { "v1": true, "v2": true, "systemd": unified, "systemdUser": false, "rdma": false },
+            "cgroup": { "v1": true, "v2": true, "systemd": true, "systemdUser": false, "rdma": false },
             "seccomp": {
                 "enabled": true,
                 "actions": [
@@ -152,10 +149,8 @@ mod tests {
     }
 
     #[test]
-    fn systemd_is_offered_where_it_works() {
-        for unified in [false, true] {
-            assert_eq!(features(unified)["linux"]["cgroup"]["systemd"], unified);
-        }
-        assert_eq!(features(true)["linux"]["mountExtensions"]["idmap"]["enabled"], true);
+    fn what_pods_are_asked_for_is_announced() {
+        assert_eq!(features()["linux"]["cgroup"]["systemd"], true);
+        assert_eq!(features()["linux"]["mountExtensions"]["idmap"]["enabled"], true);
     }
 }

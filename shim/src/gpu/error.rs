@@ -52,6 +52,12 @@ pub enum GpuError {
         /// Which.
         privilege: &'static str,
     },
+    /// containerd does not tell what the container's image sets.
+    #[error(
+        "cannot find out whether NVIDIA_VISIBLE_DEVICES is the pod's or only its image's; set EGPU_DEVICES (or the annotation egpu.io/devices) in \
+         the pod, or accept_nvidia_visible_devices_of_images_in_pods = true in the node's configuration"
+    )]
+    Image(#[source] Box<HelperError>),
     /// The driver could not be asked for its cards.
     #[error("cannot find out which cards this node has")]
     Inventory(#[source] Box<HelperError>),
@@ -127,6 +133,7 @@ impl GpuError {
             | Self::Request { .. }
             | Self::SeccompListener
             | Self::PrivilegedExec { .. }
+            | Self::Image(_)
             | Self::Inventory(_)
             | Self::Process { .. }
             | Self::Note { .. }

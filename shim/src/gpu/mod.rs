@@ -149,7 +149,7 @@ impl Gpu {
             Reading::Gpu(ask) => *ask,
         };
         let key = self.key(id);
-        if let Some(why) = image::disbelief(helper, &key, &ask.request).await {
+        if let Some(why) = image::disbelief(helper, &key, &ask.request).await? {
             return blocking(move || Ok(image::without_gpu(&key, ask, why))).await;
         }
         let Ask { config, request, privileges, inventory } = ask;

@@ -309,6 +309,7 @@ fn prepare_spec(create: &Create, mut spec: Spec) -> Result<(Spec, Option<Hooks>)
     }
     spec.canonicalize_rootfs(&create.bundle)
         .map_err(|e| CreateError::Root { path: create.bundle.clone(), source: std::io::Error::other(e) })?;
+    mounts::clean_destinations(&mut spec);
     let hooks = spec.hooks().clone();
     if let Some(hooks) = &hooks {
         // Some, also when empty: init then asks for the hooks that run here.

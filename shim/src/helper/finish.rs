@@ -121,9 +121,10 @@ impl Unfinished {
 
     fn apply(&self, root: OwnedFd, sources: Sources) -> Result<(), FinishError> {
         let inside = Root::from_fd(root);
+        // Before anything of others is mounted there.
+        set_modes(&inside, &self.directories)?;
         let attached = self.mounts.attach(&inside, sources)?;
         make_links(&inside, &self.links)?;
-        set_modes(&inside, &self.directories)?;
         self.devices.attach(&inside)?;
         working_directory::ensure(&inside, &self.working_directory)
             .map_err(|source| FinishError::WorkingDirectory { path: self.working_directory.clone(), source })?;

@@ -1,13 +1,14 @@
-//! `/proc/driver/nvidia` in containers that are fenced off from the driver: nothing.
+//! `/proc/driver` in containers that are fenced off from NVIDIA's driver: nothing.
 //!
-//! Its `registry` files take the driver's settings from any uid 0, without asking for a capability (kernel-open/nvidia/nv-procfs.c). Containers with
-//! GPUs get a read-only copy, which the injection brings; who has none needs none of it.
+//! The `registry` files in its directory `nvidia` take the driver's settings from any uid 0, without asking for a capability (kernel-open/nvidia/nv-procfs.c). Containers with
+//! GPUs get a read-only copy, which the injection brings; who has none needs none of it. The directory above is masked, which
+//! is always there: the driver may be loaded later, or again.
 
 use serde_json::{Value, json};
 
-const PROC_DRIVER: &str = "/proc/driver/nvidia";
+const PROC_DRIVER: &str = "/proc/driver";
 
-/// Adds it to the paths that are masked. One that does not exist is passed over. A mount namespace that is not the container's own stays as it is.
+/// Adds it to the paths that are masked. A mount namespace that is not the container's own stays as it is.
 pub(crate) fn hide(spec: &mut Value) {
     let Some(linux) = spec.get_mut("linux").and_then(Value::as_object_mut) else { return };
     let is_own = |namespace: &Value| {

@@ -6,12 +6,15 @@ use std::path::Path;
 
 use pathrs::Root;
 
+use super::mounts;
+
 /// Makes `cwd` in the container's root, whose mounts are there, as runc does and libcontainer does not.
 pub(crate) fn ensure(root: &Root, cwd: &Path) -> io::Result<()> {
     if root.resolve(cwd).is_ok() {
         return Ok(());
     }
-    root.mkdir_all(cwd, &std::fs::Permissions::from_mode(0o755)).map(drop).map_err(io::Error::other)
+    let place = mounts::target(root, cwd)?;
+    root.mkdir_all(place, &std::fs::Permissions::from_mode(0o755)).map(drop).map_err(io::Error::other)
 }
 
 #[cfg(test)]
@@ -27,8 +30,9 @@ mod tests {
         ensure(&inside, Path::new("/a/b")).unwrap();
         assert!(root.path().join("a/b").is_dir());
         ensure(&inside, Path::new("/a/b")).unwrap();
-        // The link is absolute, so inside the root it points nowhere.
-        let _ = ensure(&inside, Path::new("/link/x"));
+        // The link is absolute, so it leads to what is made inside the root.
+        ensure(&inside, Path::new("/link/x")).unwrap();
         assert!(!outside.path().join("x").exists());
+        assert!(root.path().join(outside.path().strip_prefix("/").unwrap()).join("x").is_dir());
     }
 }

@@ -307,6 +307,10 @@ impl Container {
                 tracing::warn!(container = id, %script, error = chain(&error), "the OOM script did not come to its end");
             }
         }
+        // It may have ended by itself meanwhile.
+        if sys::pidfd_send_signal(pidfd.as_fd(), 0).is_err() {
+            return;
+        }
         mediated.kills.fetch_add(1, Ordering::Relaxed);
         // Before the kill: whoever asks after the container's end finds the reason.
         context.events.publish_once(&TaskOOM { container_id: id.to_owned(), ..Default::default() });

@@ -68,9 +68,9 @@ const TABLE: &[Difference] = &[
         },
     },
     Difference {
-        what: "`/proc/driver/nvidia` in a container without a GPU",
-        shows_on: |host| host.has_driver(),
-        covers: |deviation, _| deviation.fact.starts_with("mount /proc/driver/nvidia ") && deviation.runc.is_none(),
+        what: "`/proc/driver` in a container without a GPU",
+        shows_on: |_| true,
+        covers: |deviation, _| deviation.fact.starts_with("mount /proc/driver ") && deviation.runc.is_none(),
     },
     Difference {
         what: "`cpu.shares` beside a `cpu.idle` of 1 on v2",

@@ -81,8 +81,14 @@ fn status(facts: &mut Facts, line: &str) {
         "FDSize",
         "SigQ",
     ];
+    /// glibc's own two signals, 32 and 33: ignored or not as whoever started runc had them.
+    const OF_GLIBC: u64 = 0b11 << 31;
     let Some((name, value)) = line.split_once(':') else { return };
-    if !CHANCE.contains(&name) && !name.starts_with("Vm") && !name.starts_with("Rss") {
+    if name == "SigIgn"
+        && let Ok(ignored) = u64::from_str_radix(value.trim(), 16)
+    {
+        facts.insert("status SigIgn".to_owned(), format!("{:016x}", ignored & !OF_GLIBC));
+    } else if !CHANCE.contains(&name) && !name.starts_with("Vm") && !name.starts_with("Rss") {
         facts.insert(format!("status {name}"), value.split_whitespace().collect::<Vec<_>>().join(" "));
     }
 }

@@ -96,11 +96,6 @@ impl<'node> Host<'node> {
         Path::new(CONTROLLERS).exists()
     }
 
-    /// True if NVIDIA's driver is loaded.
-    pub(super) fn has_driver(&self) -> bool {
-        Path::new("/proc/driver/nvidia").exists()
-    }
-
     /// True if v2 has the controller, or v1 where that is there.
     pub(super) fn has_controller(&self, name: &str) -> bool {
         fs::read_to_string(CONTROLLERS).is_ok_and(|all| all.split_whitespace().any(|one| one == name))

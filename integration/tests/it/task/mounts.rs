@@ -27,6 +27,8 @@ pub(crate) fn cases() -> Vec<Case> {
             "mounts::a_link_of_the_images_leads_nowhere_in_procfs",
             a_link_of_the_images_leads_nowhere_in_procfs,
         ),
+        Case::egpu("mounts::a_link_of_the_images_at_dev_leads_nowhere_on_the_host", a_link_at_dev),
+        Case::plain("mounts::links_of_the_images_to_what_is_missing", links_to_what_is_missing),
         Case::egpu("mounts::ids_are_mapped", ids_are_mapped).needing(tmpfs_maps_ids),
         Case::egpu("mounts::ids_that_cannot_be_mapped_are_refused", ids_that_cannot_be_mapped_are_refused),
         Case::plain(
@@ -242,6 +244,43 @@ fn a_link_of_the_images_leads_nowhere_in_procfs(node: &Node) {
         let Err(refusal) = created else { panic!("it was created") };
         assert!(refusal.message().contains("proc"), "{refusal}");
     }
+}
+
+/// libcontainer makes its links at that path with the host's `/`.
+fn a_link_at_dev(node: &Node) {
+    let victim = node.directory().join("victim");
+    std::fs::create_dir_all(&victim).unwrap();
+    file(&victim, "ptmx");
+    let image = node.directory().join("linked-dev");
+    integration::rootfs::populate(&image);
+    std::fs::create_dir_all(image.join(victim.strip_prefix("/").unwrap())).unwrap();
+    let _ = std::fs::remove_dir_all(image.join("dev"));
+    std::os::unix::fs::symlink(&victim, image.join("dev")).unwrap();
+    let Err(refusal) = node.container("a").rootfs(&image).create() else { panic!("it was created") };
+    assert!(refusal.message().contains("/dev in the root file system is no directory"), "{refusal}");
+    let left: Vec<_> = std::fs::read_dir(&victim).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["ptmx"]);
+    assert!(victim.join("ptmx").symlink_metadata().unwrap().is_file());
+}
+
+/// As `/etc/resolv.conf` is one in images made of whole systems.
+fn links_to_what_is_missing(node: &Node) {
+    let image = node.directory().join("dangling");
+    integration::rootfs::populate(&image);
+    std::fs::create_dir_all(image.join("etc")).unwrap();
+    let link = |to: &str, at: &str| std::os::unix::fs::symlink(to, image.join(at)).unwrap();
+    link("../gone/resolve/stub.conf", "etc/resolv.conf");
+    link("/gone/run", "run-link");
+    let volume = node.directory().join("content");
+    std::fs::create_dir_all(&volume).unwrap();
+    let source = file(&volume, "file");
+    std::fs::write(&source, "content").unwrap();
+    let mounts =
+        [bind("/etc/resolv.conf", &source, &["bind"]), bind("/run-link/../run-link/secrets/", &volume, &["bind"])];
+    let edit = move |spec: &mut Value| mounts.into_iter().for_each(|mount| push(spec, mount));
+    let script = "cat /gone/resolve/stub.conf /gone/run/secrets/file";
+    let (status, output) = node.container("a").rootfs(&image).script(script).edit(edit).run().unwrap();
+    assert_eq!((status, output.stdout().as_str()), (0, "contentcontent"), "{}", output.stderr());
 }
 
 fn tmpfs_maps_ids() -> Skip {

@@ -18,7 +18,7 @@ use rustix::mount::{
 
 use super::options::{Options, Propagation};
 use super::source::{self, Sources};
-use super::{DEV, Kind, Mounts, Planned};
+use super::{DEV, Kind, Mounts, Planned, place};
 use crate::sys::{MountAttributes, set_mount_attributes};
 
 /// A mount that could not be made.
@@ -221,15 +221,17 @@ impl Attacher<'_> {
             Ok(point) if is_special && !is_directory(&point)? => return Err(io::ErrorKind::NotADirectory.into()),
             Ok(point) => point,
             Err(error) if error.kind() != ErrorKind::OsError(Some(libc::ENOENT)) => return Err(plain(error)),
-            Err(_) if is_file => self.make_file(place)?,
-            Err(_) => self.root.mkdir_all(place, &Permissions::from_mode(0o755)).map_err(plain)?,
+            Err(_) => self.make_place(&place::target(self.root, place)?, is_file)?,
         };
         let point = OwnedFd::from(point);
         self.check_place(&point, planned, source)?;
         Ok(Point { file: point, is_new })
     }
 
-    fn make_file(&self, place: &Path) -> io::Result<Handle> {
+    fn make_place(&self, place: &Path, is_file: bool) -> io::Result<Handle> {
+        if !is_file {
+            return self.root.mkdir_all(place, &Permissions::from_mode(0o755)).map_err(plain);
+        }
         let parent = place.parent().ok_or(io::ErrorKind::InvalidInput)?;
         self.root.mkdir_all(parent, &Permissions::from_mode(0o755)).map_err(plain)?;
         let flags = OpenFlags::O_EXCL | OpenFlags::O_CREAT | OpenFlags::O_NOFOLLOW | OpenFlags::O_CLOEXEC;

@@ -14,6 +14,7 @@
 
 mod attach;
 mod options;
+mod place;
 mod seal;
 mod source;
 
@@ -25,6 +26,7 @@ use serde_json::Value;
 pub(crate) use self::attach::AttachError;
 use self::options::Options;
 pub(crate) use self::options::Propagation;
+pub(crate) use self::place::target;
 pub(crate) use self::source::{SourceError, Sources, user_namespace_of};
 use crate::cgroup::Cgroup;
 
@@ -46,6 +48,9 @@ pub(crate) enum PlanError {
         destination.display()
     )]
     NoMapping { destination: PathBuf },
+    /// libcontainer would make links where it leads on the host.
+    #[error("/dev in the root file system is no directory: make it one, or leave it out of the image")]
+    Dev,
     /// Nothing to mount.
     #[error("the mount at {} has no source", destination.display())]
     NoSource { destination: PathBuf },
@@ -112,6 +117,10 @@ impl Mounts {
         bundle: &Path,
         cgroup: &Cgroup,
     ) -> Result<Self, PlanError> {
+        let dev = spec.root().as_ref().map(|root| root.path().join("dev"));
+        if dev.and_then(|dev| dev.symlink_metadata().ok()).is_some_and(|found| !found.is_dir()) {
+            return Err(PlanError::Dev);
+        }
         let has = |kind| {
             let namespaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_deref());
             namespaces.unwrap_or_default().iter().any(|namespace| namespace.typ() == kind)
@@ -159,6 +168,16 @@ fn take_read_only_paths(spec: &mut Spec, made: &[Planned]) -> Vec<String> {
     linux.set_readonly_paths(Some(of_libcontainer));
     spec.set_linux(Some(linux));
     own
+}
+
+/// Cleans the mounts' destinations, as runc does, for all who compare them.
+pub(crate) fn clean_destinations(spec: &mut Spec) {
+    let Some(mut mounts) = spec.mounts().clone() else { return };
+    for mount in &mut mounts {
+        let destination = place::clean(mount.destination());
+        mount.set_destination(destination);
+    }
+    spec.set_mounts(Some(mounts));
 }
 
 /// The source of a bind mount at `/dev`, the host's own often, would get the container's devices.
