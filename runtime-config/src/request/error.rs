@@ -132,6 +132,15 @@ impl fmt::Display for Said {
     }
 }
 
+/// Control characters, and those that are invisible or change the direction of text: a line must not lie about its order.
+pub fn is_control_or_format(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202f}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+        )
+}
+
 /// Text that came from a container: control characters are escaped and what is too long is cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown(String);
@@ -144,14 +153,10 @@ impl Shown {
                 shown.push_str("...");
                 break;
             }
-            match character {
-                // Invisible and direction-changing characters too: a log line must not lie about its order.
-                c if c.is_control()
-                    || matches!(c, '\u{2028}'..='\u{202f}' | '\u{2066}'..='\u{2069}' | '\u{200b}'..='\u{200f}') =>
-                {
-                    shown.extend(c.escape_default());
-                }
-                c => shown.push(c),
+            if is_control_or_format(character) {
+                shown.extend(character.escape_default());
+            } else {
+                shown.push(character);
             }
         }
         Self(shown)

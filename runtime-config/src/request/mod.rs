@@ -22,7 +22,7 @@ use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
 
 pub use capabilities::UnknownCapability;
-pub use error::{RequestError, Said, Shown};
+pub use error::{RequestError, Said, Shown, is_control_or_format};
 pub use memory::{MemoryLimit, ParseMemoryLimitError};
 pub use parse::{asked, parse};
 pub use per_card::{CardCountError, PerCard};

@@ -40,19 +40,36 @@ impl Names<'_> {
     }
 }
 
-/// Those of `all` that the name fits.
-fn fitting<'a, T: Copy>(all: &[T], names: impl Fn(T) -> Names<'a>, wanted: &str) -> Vec<T> {
-    let such = |fits: &dyn Fn(Names<'a>) -> bool| -> Vec<T> {
-        all.iter().copied().filter(|item| fits(names(*item))).collect()
-    };
-    let exact = such(&|names| names.id == wanted);
-    if !exact.is_empty() {
-        return exact;
+/// The parts of containerd's names that are compared. Where one fits, those before it do not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Match {
+    /// An id's beginning, or a pod.
+    Prefix,
+    /// NAMESPACE/ID, which is not meant as the beginning of longer ids, but may be NAMESPACE/POD.
+    Whole,
+    /// An id alone.
+    Exact,
+}
+
+impl Match {
+    /// The closest that there is among all names.
+    fn closest<'a>(mut names: impl Iterator<Item = Names<'a>> + Clone, wanted: &str) -> Self {
+        if names.clone().any(|names| names.id == wanted) {
+            Self::Exact
+        } else if names.any(|names| names.is_whole(wanted)) {
+            Self::Whole
+        } else {
+            Self::Prefix
+        }
     }
-    // NAMESPACE/ID is not meant as the beginning of longer ids, but it may be NAMESPACE/POD.
-    let has_whole = !such(&|names| names.is_whole(wanted)).is_empty();
-    let is_containerds = |names: Names<'_>| if has_whole { names.is_whole(wanted) } else { names.begins_with(wanted) };
-    such(&|names| names.is_in_pod(wanted) || is_containerds(names))
+
+    fn fits(self, names: Names<'_>, wanted: &str) -> bool {
+        match self {
+            Self::Exact => names.id == wanted,
+            Self::Whole => names.is_whole(wanted) || names.is_in_pod(wanted),
+            Self::Prefix => names.begins_with(wanted) || names.is_in_pod(wanted),
+        }
+    }
 }
 
 /// The one of `all` that is called `wanted`, in this namespace of containerd's or of Kubernetes'.
@@ -64,13 +81,13 @@ where
         let ContainerName { key, pod } = container.into();
         key.namespace == namespace || pod.is_some_and(|pod| pod.namespace == namespace)
     };
-    let all: Vec<&T> =
-        all.iter().filter(|container| namespace.is_none_or(|namespace| is_in(container, namespace))).collect();
+    let all = all.iter().filter(|container| namespace.is_none_or(|namespace| is_in(container, namespace)));
     let names = |container: &'a T| {
         let ContainerName { key, pod } = container.into();
         Names { namespace: &key.namespace, id: &key.id, pod }
     };
-    match *fitting(&all, names, wanted) {
+    let closest = Match::closest(all.clone().map(names), wanted);
+    match *all.filter(|container| closest.fits(names(container), wanted)).collect::<Vec<_>>() {
         [] => Err(CliError::NoSuchContainer { wanted: wanted.to_owned() }),
         [container] => Ok(container),
         ref several => Err(CliError::Ambiguous {
@@ -90,30 +107,29 @@ where
 #[derive(Debug)]
 pub(super) struct EventsOf<'a> {
     wanted: &'a str,
+    /// The closest match among the events so far: a container that was found by its id is not another one later, whose id is longer.
+    closest: Match,
     /// The containers of the events so far, by containerd's NAMESPACE/ID.
     containers: BTreeMap<String, Option<PodContainer>>,
 }
 
 impl<'a> EventsOf<'a> {
     pub(super) fn new(wanted: &'a str) -> Self {
-        Self { wanted, containers: BTreeMap::new() }
+        Self { wanted, closest: Match::Prefix, containers: BTreeMap::new() }
     }
 
-    /// Keeps those of `events` that are about it. Fails once there were events of several that the name fits.
+    /// Keeps those of `events` that are about it. They must be all that there are, so that the name is not guessed. Fails once
+    /// there were events of several that the name fits.
     pub(super) fn choose<T>(&mut self, events: Vec<T>, entry: impl Fn(&T) -> &Entry) -> Result<Vec<T>, CliError> {
-        let named: Vec<(usize, Names<'_>)> = events
-            .iter()
-            .enumerate()
-            .filter_map(|(position, event)| {
-                let Entry { namespace, container, pod, .. } = entry(event);
-                Some((
-                    position,
-                    Names { namespace: namespace.as_deref()?, id: container.as_deref()?, pod: pod.as_ref() },
-                ))
-            })
-            .collect();
+        let names = |event| {
+            let Entry { namespace, container, pod, .. } = entry(event);
+            Some(Names { namespace: namespace.as_deref()?, id: container.as_deref()?, pod: pod.as_ref() })
+        };
+        self.closest = self.closest.max(Match::closest(events.iter().filter_map(names), self.wanted));
+        let fits = |names: &Names<'_>| self.closest.fits(*names, self.wanted);
         let mut chosen = BTreeSet::new();
-        for (position, names) in fitting(&named, |(_, names)| names, self.wanted) {
+        for (position, event) in events.iter().enumerate() {
+            let Some(names) = names(event).filter(fits) else { continue };
             chosen.insert(position);
             let pod = self.containers.entry(format!("{}/{}", names.namespace, names.id)).or_default();
             // Not every event of a container need name its pod: an earlier version of egpu may have told it.
@@ -237,5 +253,13 @@ mod tests {
         assert_eq!(followed.choose(entries(&["k8s.io/aa=one/web/main"]), |entry| entry).unwrap().len(), 1);
         assert_eq!(followed.choose(entries(&["k8s.io/ab=one/web/main"]), |entry| entry).unwrap().len(), 1);
         assert!(followed.choose(entries(&["k8s.io/bb=two/web/main"]), |entry| entry).is_err(), "it fits another, too");
+
+        for wanted in ["web", "default/web"] {
+            let mut followed = EventsOf::new(wanted);
+            let mut count = |texts: &[&str]| followed.choose(entries(texts), |entry| entry).unwrap().len();
+            assert_eq!(count(&["default/web-2", "default/web"]), 1, "{wanted}");
+            assert_eq!(count(&["default/web-2"]), 0, "{wanted}: its id was found, so nothing longer is meant");
+            assert_eq!(count(&["default/web"]), 1, "{wanted}");
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! `egpu inspect`: one container's whole record.
 
-use std::fmt::Write;
+use std::{fmt::Write, slice};
 
 use nvidia_glue::{
-    ledger::{CardGrant, ComputeEnforcement, Enforcement, GrantState, Record},
+    ledger::{CardGrant, ComputeEnforcement, ContainerName, Enforcement, GrantState, Record},
     schedule::{CardStatus, CardTurn, Pass, Running, Status, Turn, Window},
     usage::Usage,
 };
@@ -11,42 +11,105 @@ use runtime_config::request::{ComputeShare, Priority};
 use serde::Serialize;
 
 use super::{
+    Exit, Output, container_name,
+    error::CliError,
+    node,
     output::printable,
     schedules::{self, Schedules},
+    usage, without_gpu,
 };
+
+/// Arguments of `egpu inspect`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// The container: its id or enough of its beginning, NAMESPACE/ID, POD, NAMESPACE/POD or NAMESPACE/POD/CONTAINER
+    id: String,
+    /// containerd's namespace or the pod's, where several have a container of that name
+    #[arg(long, short)]
+    namespace: Option<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
+    let config = super::load()?;
+    let (granted, without_gpu) = (node::records(&config)?, without_gpu::list(&config.state_dir));
+    let record = match find(&granted, &without_gpu, &arguments.id, arguments.namespace.as_deref())? {
+        Container::Granted(record) => record,
+        Container::WithoutGpu(told) => return super::show(arguments.output, told, || without_gpu::text(told)),
+    };
+    let usage = usage::mediated(&config.state_dir, record).unwrap_or_else(|error| {
+        super::say(&format!("egpu: {}", super::chain(&error)));
+        None
+    });
+    let (schedules, warnings) = Schedules::look(&config.state_dir, slice::from_ref(record));
+    for warning in warnings {
+        super::say(&format!("egpu: {warning}"));
+    }
+    let inspected = Inspected::new(record, usage, &schedules);
+    super::show(arguments.output, &inspected, || text(&inspected))
+}
+
+/// A container that can be inspected.
+#[derive(Debug, Clone, Copy)]
+enum Container<'a> {
+    Granted(&'a Record),
+    WithoutGpu(&'a without_gpu::Container),
+}
+
+impl<'a> From<&'a Container<'_>> for ContainerName<'a> {
+    fn from(container: &'a Container<'_>) -> Self {
+        match *container {
+            Container::Granted(record) => record.into(),
+            Container::WithoutGpu(told) => told.into(),
+        }
+    }
+}
+
+/// Looks a name up among both together: one that fits a container of each is not guessed.
+fn find<'a>(
+    granted: &'a [Record],
+    without_gpu: &'a [without_gpu::Container],
+    wanted: &str,
+    namespace: Option<&str>,
+) -> Result<Container<'a>, CliError> {
+    let without_gpu = without_gpu.iter().map(Container::WithoutGpu);
+    let all: Vec<Container<'a>> = granted.iter().map(Container::Granted).chain(without_gpu).collect();
+    container_name::find(&all, wanted, namespace).copied()
+}
 
 /// A container's record, and what its mediator tells.
 #[derive(Debug, Serialize)]
-pub(super) struct Inspected<'a> {
+struct Inspected<'a> {
     #[serde(flatten)]
-    pub(super) record: &'a Record,
+    record: &'a Record,
     /// Null where it has no mediator.
-    pub(super) usage: Option<Usage>,
+    usage: Option<Usage>,
     /// When it runs; null where it shares no card.
-    pub(super) turn: Option<&'a Turn>,
+    turn: Option<&'a Turn>,
     /// What holds instead, soon; null where nothing changes.
-    pub(super) next_turn: Option<NextTurn<'a>>,
+    next_turn: Option<NextTurn<'a>>,
     /// What its mediator tells of its time; null where it has none.
-    pub(super) schedule: Option<&'a Status>,
+    schedule: Option<&'a Status>,
 }
 
 /// A turn that does not hold yet.
 #[derive(Debug, Serialize)]
-pub(super) struct NextTurn<'a> {
+struct NextTurn<'a> {
     in_us: u64,
     #[serde(flatten)]
     turn: &'a Turn,
 }
 
 impl<'a> Inspected<'a> {
-    pub(super) fn new(record: &'a Record, usage: Option<Usage>, schedules: &'a Schedules) -> Self {
+    fn new(record: &'a Record, usage: Option<Usage>, schedules: &'a Schedules) -> Self {
         let next_turn = schedules.next_turn(record).map(|(in_us, turn)| NextTurn { in_us, turn });
         Self { record, usage, turn: schedules.turn(record), next_turn, schedule: schedules.status(record) }
     }
 }
 
 /// The same for people.
-pub(super) fn text(inspected: &Inspected<'_>) -> String {
+fn text(inspected: &Inspected<'_>) -> String {
     let Inspected { record, usage, turn, next_turn, schedule } = inspected;
     let request = &record.request;
     let mut lines: Vec<(&str, String)> = vec![
@@ -196,11 +259,29 @@ fn card(grant: &CardGrant) -> String {
 
 #[cfg(test)]
 mod tests {
-    use nvidia_glue::usage::CardUsage;
-    use runtime_config::Bytes;
+    use nvidia_glue::{ledger::ContainerKey, usage::CardUsage};
+    use runtime_config::{Bytes, request::PodContainer};
 
     use super::*;
     use crate::cli::test_support;
+
+    #[test]
+    fn a_name_is_looked_up_among_all_containers() {
+        let mut granted = test_support::node().records.remove(0);
+        granted.container.id = "aab1".to_owned();
+        granted.request.pod = Some(test_support::pod());
+        let without_gpu = ["aa", "bb"].map(|id| without_gpu::Container {
+            container: ContainerKey { id: id.to_owned(), ..granted.container.clone() },
+            pod: Some(PodContainer { container: id.to_owned(), ..test_support::pod() }),
+            asked: Vec::new(),
+            without_gpu: String::new(),
+        });
+        let find = |wanted: &str| find(slice::from_ref(&granted), &without_gpu, wanted, None);
+        assert!(matches!(find("aa"), Ok(Container::WithoutGpu(_))), "a whole id goes before a beginning");
+        assert!(matches!(find("aab"), Ok(Container::Granted(_))));
+        assert!(matches!(find("bb"), Ok(Container::WithoutGpu(_))));
+        assert!(matches!(find("train-0"), Err(CliError::Ambiguous { .. })), "one has a GPU and two have none");
+    }
 
     #[test]
     fn keys_of_the_schedule_are_there_for_programs() {

@@ -37,7 +37,6 @@ pub use output::Format;
 
 use error::CliError;
 use node::Node;
-use schedules::Schedules;
 
 /// Shares of NVIDIA cards for containers, on this node.
 #[derive(Debug, Parser)]
@@ -62,15 +61,7 @@ enum Command {
     /// Show who has how much of each card's time and memory, again and again
     Top(top::Arguments),
     /// Show everything that is recorded about one container's grant
-    Inspect {
-        /// The container: its id or enough of its beginning, NAMESPACE/ID, POD, NAMESPACE/POD or NAMESPACE/POD/CONTAINER
-        id: String,
-        /// containerd's namespace or the pod's, where several have a container of that name
-        #[arg(long, short)]
-        namespace: Option<String>,
-        #[command(flatten)]
-        output: Output,
-    },
+    Inspect(inspect::Arguments),
     /// Change a container's limits while it runs
     Set(set::Arguments),
     /// Show or change how cards are shared
@@ -156,28 +147,7 @@ fn execute(command: Command) -> Result<Exit, CliError> {
         Command::Policy(arguments) => policy::run(&arguments),
         Command::Events(arguments) => events::run(&arguments),
         Command::Metrics(arguments) => metrics::run(&arguments),
-        Command::Inspect { id, namespace, output } => {
-            let config = load()?;
-            let records = node::records(&config)?;
-            let record = match container_name::find(&records, &id, namespace.as_deref()) {
-                Err(CliError::NoSuchContainer { .. }) => {
-                    let without_gpu = without_gpu::list(&config.state_dir);
-                    let told = container_name::find(&without_gpu, &id, namespace.as_deref())?;
-                    return show(output, told, || without_gpu::text(told));
-                }
-                found => found?,
-            };
-            let usage = usage::mediated(&config.state_dir, record).unwrap_or_else(|error| {
-                say(&format!("egpu: {}", chain(&error)));
-                None
-            });
-            let (schedules, warnings) = Schedules::look(&config.state_dir, std::slice::from_ref(record));
-            for warning in warnings {
-                say(&format!("egpu: {warning}"));
-            }
-            let inspected = inspect::Inspected::new(record, usage, &schedules);
-            show(output, &inspected, || inspect::text(&inspected))
-        }
+        Command::Inspect(arguments) => inspect::run(&arguments),
         Command::Config { command: ConfigCommand::Default } => {
             output::print(runtime_config::config::DEFAULT_TOML)?;
             Ok(Exit::Success)

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use clap::ValueEnum;
+use runtime_config::request::is_control_or_format;
 use serde::Serialize;
 
 use super::error::CliError;
@@ -33,9 +34,9 @@ pub(super) fn json_line<T: Serialize>(value: &T) -> Result<String, CliError> {
     Ok(format!("{}\n", serde_json::to_string(value)?))
 }
 
-/// Without what would move the terminal's cursor, whoever wrote it.
+/// Text without what would move the terminal's cursor, hide or turn round what stands beside it, whoever wrote it.
 pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
+    text.chars().map(|character| if is_control_or_format(character) { '?' } else { character }).collect()
 }
 
 /// A [`table`] whose last column is left out where nothing is in it.
@@ -64,6 +65,15 @@ pub(super) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_shown_moves_hides_or_turns_round_what_is_beside_it() {
+        for hostile in ['\n', '\u{1b}', '\u{9b}', '\u{61c}', '\u{200b}', '\u{200f}', '\u{202a}', '\u{202e}', '\u{2066}']
+        {
+            assert_eq!(printable(&format!("a{hostile}b")), "a?b", "{hostile:?}");
+        }
+        assert_eq!(printable("a-ä 字"), "a-ä 字");
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {

@@ -6,6 +6,7 @@ use nvidia_glue::ledger::{ContainerKey, ContainerName};
 use runtime_config::request::PodContainer;
 use serde::Serialize;
 
+use super::output::printable;
 use crate::{
     bundle::{Note, WithoutGpu},
     registry::Registry,
@@ -14,10 +15,10 @@ use crate::{
 /// What there is to tell of it. It holds no grant.
 #[derive(Debug, Serialize)]
 pub(super) struct Container {
-    container: ContainerKey,
-    pod: Option<PodContainer>,
-    asked: Vec<String>,
-    without_gpu: String,
+    pub(super) container: ContainerKey,
+    pub(super) pod: Option<PodContainer>,
+    pub(super) asked: Vec<String>,
+    pub(super) without_gpu: String,
 }
 
 /// All of this node.
@@ -44,7 +45,7 @@ pub(super) fn text(told: &Container) -> String {
     lines.extend(pod.iter().map(|pod| ("pod", pod.to_string())));
     lines.extend(asked.iter().map(|asked| ("asked", asked.clone())));
     lines.push(("no GPU", without_gpu.clone()));
-    lines.iter().map(|(name, value)| format!("{name:<10}  {value}\n")).collect()
+    lines.iter().map(|(name, value)| format!("{name:<10}  {}\n", printable(value))).collect()
 }
 
 #[cfg(test)]
@@ -82,6 +83,9 @@ mod tests {
             "container   k8s.io/side\ncontainerd  /c.sock\npod         default/web/side\n\
              asked       NVIDIA_VISIBLE_DEVICES=all\nno GPU      why\n"
         );
-        assert_eq!(serde_json::to_value(told).unwrap()["without_gpu"], "why");
+        let mut hostile = all.into_iter().next().unwrap();
+        hostile.asked = vec!["NVIDIA_REQUIRE_\u{202e}=a\n\u{1b}[2J".to_owned()];
+        assert!(text(&hostile).contains("\nasked       NVIDIA_REQUIRE_?=a??[2J\n"), "{}", text(&hostile));
+        assert_eq!(serde_json::to_value(hostile).unwrap()["without_gpu"], "why");
     }
 }

@@ -63,11 +63,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
     let mut container = arguments.container.as_deref().map(EventsOf::new);
     let mut read = || -> Result<Vec<Line>, CliError> {
         let lines = files.read().map_err(failed)?;
-        let mut lines: Vec<Line> = lines.iter().filter_map(|line| Line::new(line)).collect();
-        lines.retain(|line| arguments.wants(&line.entry));
-        if let Some(container) = &mut container {
-            lines = container.choose(lines, |line| &line.entry)?;
-        }
+        let lines = lines.iter().filter_map(|line| Line::new(line)).collect();
+        let mut lines = arguments.choose(lines, container.as_mut())?;
         // Those of several processes may stand in the file in another order.
         lines.sort_by(|one, other| one.entry.time.cmp(&other.entry.time));
         Ok(lines)
@@ -141,6 +138,16 @@ fn table(lines: &[Line]) -> String {
 }
 
 impl Arguments {
+    fn choose(&self, lines: Vec<Line>, container: Option<&mut EventsOf<'_>>) -> Result<Vec<Line>, CliError> {
+        // First: a container without such an event may be the one that is meant.
+        let mut lines = match container {
+            Some(container) => container.choose(lines, |line| &line.entry)?,
+            None => lines,
+        };
+        lines.retain(|line| self.wants(&line.entry));
+        Ok(lines)
+    }
+
     fn wants(&self, entry: &Entry) -> bool {
         // What does not say when it was may have been since.
         let is_since =
@@ -188,6 +195,29 @@ mod tests {
         assert_eq!(chosen("--kind melted --kind refused"), "refused melted");
         assert_eq!(chosen("--since 2026-01-31T12:00:01Z"), "denied melted");
         assert_eq!(chosen("--since 10m"), "");
+    }
+
+    #[test]
+    fn a_container_is_looked_up_among_all_events() {
+        let web = DENIED.replace("denied", "admitted");
+        let web_2 = DENIED.replace(r#""web""#, r#""web-2""#);
+        let of_pod = |namespace: &str, text: &str| {
+            let pod = format!(r#""pod":{{"namespace":"{namespace}","pod":"train-0","container":"main"}},"card_index""#);
+            text.replace("abcdef", namespace).replace(r#""card_index""#, &pod)
+        };
+        let later = of_pod("two", REFUSED).replace("12:00:00", "13:00:00");
+        let lines = [web, web_2, of_pod("one", REFUSED), later];
+        let count = |words: &str| {
+            let arguments = arguments(words);
+            let mut container = arguments.container.as_deref().map(EventsOf::new);
+            let lines = lines.iter().map(|text| line(text)).collect();
+            arguments.choose(lines, container.as_mut()).map(|chosen| chosen.len())
+        };
+        assert_eq!(count("--container web --kind denied").unwrap(), 0, "not those of web-2");
+        assert_eq!(count("--container web-2 --kind denied").unwrap(), 1);
+        let since = "--since 2026-01-31T12:30:00Z";
+        assert!(matches!(count(&format!("--container train-0 {since}")), Err(CliError::Ambiguous { .. })));
+        assert_eq!(count(&format!("--container two/train-0 {since}")).unwrap(), 1);
     }
 
     #[test]
