@@ -15,7 +15,7 @@ use super::{
     liveness::{Population, is_plain_path},
     reserve::Wish,
     store::Locked,
-    waiting::{Wait, imagined},
+    waiting::{MAX_WAITERS, Wait, imagined},
 };
 use crate::{
     cards::Inventory,
@@ -129,10 +129,6 @@ impl Ledger {
             let container = Box::new(admission.container.clone());
             return Err(AdmitError::AlreadyAdmitted { container, shim_pid: earlier.shim.pid });
         }
-        // Who waits may be of an older configuration than those who came meanwhile.
-        if waits_as.is_none() {
-            self.follow_configuration(locked, &mut index, admission.limits, steps).map_err(failed)?;
-        }
         let ahead = self.ahead(locked, admission, waits_as).map_err(failed)?;
         let wish = Wish { admission, plan, ahead: &ahead };
         let grants = self.reserve(locked, &mut index, &wish, steps, log)?;
@@ -217,6 +213,8 @@ impl<'a> Attempt<'a> {
             return Err(AdmitError::WaitEnded { container, waited: self.wait.waited() });
         }
         let locked = ledger.store.lock().map_err(failed)?;
+        let limits = self.limits(&locked).map_err(failed)?;
+        let admission = &Admission { limits: &limits, ..*admission };
         loop {
             // Only the attempt that counts is logged.
             let mut steps = Vec::new();
@@ -234,6 +232,9 @@ impl<'a> Attempt<'a> {
                     continue;
                 }
                 if self.wait.is_of_use(&locked, admission, self.plan).map_err(failed)? {
+                    if self.wait.is_crowded_out(&locked).map_err(failed)? {
+                        return Err(AdmitError::Crowded { most: MAX_WAITERS, source: Box::new(error) });
+                    }
                     if self.wait.begin(&locked, admission).map_err(failed)? {
                         self.lines.push(Line::new(Event::Wait, admission).field("why", chain(&error)));
                         log.write(&std::mem::take(&mut self.lines));
@@ -246,6 +247,20 @@ impl<'a> Attempt<'a> {
             }
             return Err(error);
         }
+    }
+
+    /// The node's rules for this try. Who waits may be of an older configuration than those who came meanwhile, and the timetable is
+    /// made by theirs.
+    fn limits(&mut self, locked: &Locked<'_>) -> Result<Limits, StoreError> {
+        let (own, settings) = (self.admission.limits, locked.settings());
+        if self.wait.order().is_some() {
+            return Ok(Limits { max_inst: settings.max_inst, period_us: settings.period_us, ..*own });
+        }
+        if settings.with(own) != settings {
+            let mut index = self.ledger.open_index(locked)?;
+            self.ledger.follow_configuration(locked, &mut index, own, &mut self.lines)?;
+        }
+        Ok(*own)
     }
 
     /// Logs the refusal; it says how long was waited.

@@ -72,6 +72,14 @@ pub enum AdmitError {
         /// Why there is none.
         source: Box<AdmitError>,
     },
+    /// As many wait for room as may.
+    #[error("{most} containers of this node wait for room already, as many as may; try again when fewer do")]
+    Crowded {
+        /// How many may.
+        most: usize,
+        /// Why there is no room.
+        source: Box<AdmitError>,
+    },
     /// Somebody has ended the wait for room.
     #[error(
         "container {container} waited for room, {} long, until it was killed or deleted, or nobody was there any more who had asked for it",
@@ -197,7 +205,7 @@ impl AdmitError {
             Self::Card { .. } | Self::NoRoom { .. } | Self::PinnedMemory { .. } | Self::Kept { .. } => {
                 AdmitErrorKind::Exhausted
             }
-            Self::Waited { source, .. } => source.kind(),
+            Self::Waited { source, .. } | Self::Crowded { source, .. } => source.kind(),
             Self::WaitEnded { .. } => AdmitErrorKind::Cancelled,
             Self::AlreadyAdmitted { .. } => AdmitErrorKind::AlreadyExists,
             Self::Store { .. } => AdmitErrorKind::Internal,
@@ -216,7 +224,7 @@ impl AdmitError {
             Self::Kept { container, .. } => {
                 format!("container {container} would take room that another container has waited for longer")
             }
-            Self::Waited { source, .. } => format!("{self}: {}", source.for_pod()),
+            Self::Waited { source, .. } | Self::Crowded { source, .. } => format!("{self}: {}", source.for_pod()),
             Self::AlreadyAdmitted { container, .. } => format!("container {container} has a grant already"),
             // The cause may name another container's record.
             Self::Store { .. } => format!("{self}; the node's log says why"),

@@ -320,6 +320,9 @@ pub(crate) const FOR_LEAVING: Patience<'static> = Patience { most: Duration::fro
 /// The shim of every container, unless a test says otherwise.
 pub(crate) const SHIM: i32 = 100;
 
+/// The init of every container that was asked to end.
+pub(crate) const INIT: i32 = 300;
+
 impl Bench {
     pub(crate) fn new(cards: u32) -> Self {
         let directory = tempfile::tempdir().unwrap();
@@ -362,15 +365,16 @@ impl Bench {
 
     /// An admission that goes on step by step.
     pub(super) fn attempt(&self, id: &str, request: &GpuRequest, patience: Patience<'static>) -> Attempt<'_> {
-        self.attempt_for(id, request, patience, SHIM)
+        self.attempt_for(id, request, patience, (SHIM, self.limits))
     }
 
+    /// The same in another shim, which may have read another configuration.
     pub(super) fn attempt_for(
         &self,
         id: &str,
         request: &GpuRequest,
         patience: Patience<'static>,
-        shim: i32,
+        (shim, limits): (i32, Limits),
     ) -> Attempt<'_> {
         // Tests are few, and end with their process.
         let container: &'static ContainerKey = Box::leak(Box::new(key(id)));
@@ -379,7 +383,7 @@ impl Bench {
         let admission = Admission {
             inventory: &self.inventory,
             request,
-            limits: &self.limits,
+            limits: Box::leak(Box::new(limits)),
             container,
             shim: process(shim),
             creators: &[],
@@ -388,6 +392,13 @@ impl Bench {
         };
         let plan = Box::leak(Box::new(select::plan(&self.inventory, request).unwrap()));
         Attempt::new(&self.ledger, Box::leak(Box::new(admission)), plan, Vec::new())
+    }
+
+    /// Its init, which lives, is asked to end.
+    pub(crate) fn leave(&self, id: &str) -> bool {
+        self.node.start(INIT);
+        self.ledger.bind(&key(id), process(INIT), None, &[cgroup(id)], &self.log).is_ok()
+            && self.ledger.set_leaving(&key(id), process(INIT)).is_ok()
     }
 
     /// Who waits, in the order of coming.

@@ -10,3 +10,4 @@ mod refusals;
 mod timetable;
 mod vendor;
 mod waiting;
+mod waiting_model;

@@ -36,6 +36,10 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How often it tries to be admitted where nothing has: an orphan ends, and no record says so.
 const RETRY: Duration = Duration::from_millis(200);
 
+/// Most containers that wait on one node. Each of them tries again and again, under the ledger's one lock, and looks at all that are
+/// ahead of it: the work grows with their square.
+pub(super) const MAX_WAITERS: usize = 32;
+
 /// How long an admission waits for room.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience<'a> {
@@ -80,6 +84,7 @@ pub(super) struct Place<'a> {
     store: &'a Store,
     path: PathBuf,
     order: u64,
+    began_us: u64,
 }
 
 impl Drop for Place<'_> {
@@ -96,7 +101,6 @@ impl Drop for Place<'_> {
 pub(super) struct Wait<'a> {
     ledger: &'a Ledger,
     patience: Patience<'a>,
-    began_us: u64,
     place: Option<Place<'a>>,
     /// As of the last look at the ledger.
     stamps: Option<[(i64, i64); 2]>,
@@ -104,7 +108,7 @@ pub(super) struct Wait<'a> {
 
 impl<'a> Wait<'a> {
     pub(super) fn new(ledger: &'a Ledger, patience: Patience<'a>) -> Self {
-        Self { ledger, patience, began_us: ledger.node.now_us(), place: None, stamps: None }
+        Self { ledger, patience, place: None, stamps: None }
     }
 
     /// Its order among those who wait; `None` while it does not.
@@ -112,8 +116,10 @@ impl<'a> Wait<'a> {
         self.place.as_ref().map(|place| place.order)
     }
 
+    /// Time since it began; zero before that.
     pub(super) fn waited(&self) -> Duration {
-        Duration::from_micros(self.ledger.node.now_us().saturating_sub(self.began_us))
+        let waited_us = |place: &Place<'_>| self.ledger.node.now_us().saturating_sub(place.began_us);
+        Duration::from_micros(self.place.as_ref().map_or(0, waited_us))
     }
 
     /// Somebody has ended it.
@@ -139,12 +145,19 @@ impl<'a> Wait<'a> {
         Ok(fits(locked, &mut Index::of(locked, &rest), admission, plan)?.is_some())
     }
 
+    /// Tells that it may not begin, since so many wait.
+    pub(super) fn is_crowded_out(&self, locked: &Locked<'_>) -> Result<bool, StoreError> {
+        Ok(self.place.is_none() && self.ledger.waiters(locked)?.len() >= MAX_WAITERS)
+    }
+
     /// Queues up, if it has not; whether it just has.
     pub(super) fn begin(&mut self, locked: &Locked<'_>, admission: &Admission<'_>) -> Result<bool, StoreError> {
         let is_new = self.place.is_none();
         if is_new {
             let store = &self.ledger.store;
             let last = self.ledger.waiters(locked)?.last().map_or(0, |waiter| waiter.order + 1);
+            // Who is behind another has begun later, too.
+            let began_us = self.ledger.node.now_us();
             let most_us = u64::try_from(self.patience.most.as_micros()).unwrap_or(u64::MAX);
             let waiter = Waiter {
                 version: WAITER_VERSION,
@@ -154,10 +167,11 @@ impl<'a> Wait<'a> {
                 order: last,
                 request: admission.request.clone(),
                 since: Timestamp::now().to_string(),
-                until_us: self.began_us.saturating_add(most_us),
+                until_us: began_us.saturating_add(most_us),
             };
-            let path = store.waiting_dir().join(store.record_name(admission.container));
-            let place = Place { store, path, order: last };
+            // The same container's earlier shim may not have taken its own away yet.
+            let name = format!("{}-{}", admission.shim.pid, store.record_name(admission.container));
+            let place = Place { store, path: store.waiting_dir().join(name), order: last, began_us };
             let bytes =
                 serde_json::to_vec_pretty(&waiter).map_err(|error| failed("write", &place.path)(error.into()))?;
             // Where the next one removes what is not understood.
@@ -225,19 +239,20 @@ impl Ledger {
         record.leaving || has_ended(record.shim) || record.init.is_some_and(has_ended)
     }
 
-    /// Notes that a container's init was asked to end. Without a grant nothing happens.
+    /// Notes that a container's `init` was asked to end. Nothing happens without a grant, or where that is the next container's of the name.
     ///
     /// # Errors
     /// When it cannot be written down.
-    pub fn set_leaving(&self, container: &ContainerKey) -> Result<(), StoreError> {
+    pub fn set_leaving(&self, container: &ContainerKey, init: Process) -> Result<(), StoreError> {
+        let stays = |record: &Record| record.init == Some(init) && !record.leaving;
         // Mostly it is said more than once.
-        if self.store.find_record(container)?.is_none_or(|record| record.leaving) {
+        if !self.store.find_record(container)?.as_ref().is_some_and(stays) {
             return Ok(());
         }
         let locked = self.store.lock()?;
         let mut index = self.open_index(&locked)?;
         match self.store.find_record(container)? {
-            Some(record) if !record.leaving => self.replace(&locked, &mut index, &Record { leaving: true, ..record }),
+            Some(record) if stays(&record) => self.replace(&locked, &mut index, &Record { leaving: true, ..record }),
             _ => Ok(()),
         }
     }

@@ -11,6 +11,7 @@ mod note;
 mod wait;
 
 use std::{
+    io,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -238,13 +239,18 @@ impl Gpu {
         .await
     }
 
-    /// Notes that the container was asked to end: others may wait for its room.
+    /// Notes that the container's init was asked to end: others may wait for its room.
     ///
     /// # Errors
     /// When the ledger cannot be read or written.
-    pub async fn set_leaving(&self, id: &str, bundle: &Path) -> Result<(), GpuError> {
-        self.with_grant(id, bundle, |ledger, key, _| {
-            ledger.set_leaving(key).map_err(|source| GpuError::Leaving(Box::new(source)))
+    pub async fn set_leaving(&self, id: &str, bundle: &Path, init_pid: i32) -> Result<(), GpuError> {
+        // Read now: whoever waits for this may give up, and it may be done when the next container has this id.
+        let init = match Process::of(init_pid) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            init => init.map_err(|source| GpuError::Process { pid: init_pid, source })?,
+        };
+        self.with_grant(id, bundle, move |ledger, key, _| {
+            ledger.set_leaving(key, init).map_err(|source| GpuError::Leaving(Box::new(source)))
         })
         .await
     }

@@ -246,7 +246,7 @@ impl Container {
 
     /// Init was asked to end. Whoever waits for room may wait for what this container has.
     pub(super) async fn note_leaving(&self, context: &Context) {
-        let note = context.gpu.set_leaving(&self.fixed.id, &self.fixed.bundle);
+        let note = context.gpu.set_leaving(&self.fixed.id, &self.fixed.bundle, self.init.pid());
         if let Ok(Err(error)) = timeout(LEAVING_PATIENCE, note).await {
             let error = super::error::chain(&error);
             tracing::warn!(container = self.fixed.id, error, "nobody waits for its end");

@@ -132,8 +132,8 @@ fn a_failure_at_any_step_of_admission_is_a_clean_refusal_or_a_grant() {
 fn wait_and_be_admitted(bench: &Bench) -> bool {
     bench.node.start(SHIM + 1);
     let more = request(devices(&[0]), part(20 << 10, cap(20)));
-    let mut attempt = bench.attempt_for("new", &more, FOR_LEAVING, SHIM + 1);
-    bench.ledger.set_leaving(&key("old0")).is_ok()
+    let mut attempt = bench.attempt_for("new", &more, FOR_LEAVING, (SHIM + 1, bench.limits));
+    bench.leave("old0")
         && matches!(attempt.go_on(&bench.log), Ok(None))
         && bench.ledger.release(&key("old0"), ReleaseReason::Ended, &bench.log).is_ok()
         && matches!(attempt.go_on(&bench.log), Ok(Some(_)))

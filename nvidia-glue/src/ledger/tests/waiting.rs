@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use proptest::prelude::*;
 use runtime_config::{
     Bytes,
     request::{CardPolicy, CardRequest, ComputeShare, GpuRequest, MemoryLimit, PerCard, Share},
@@ -11,11 +10,11 @@ use runtime_config::{
 use crate::{
     decision_log::chain,
     ledger::{
-        AdmitError, AdmitErrorKind, Change, Patience, Record, ReleaseReason,
+        AdmitError, AdmitErrorKind, Change, Limits, Patience, Record, ReleaseReason,
         admit::Attempt,
         test_support::{
-            Bench, FOR_LEAVING, NO_PATIENCE, SHIM, cap, cgroup, devices, key, mib, part, process, request, weight,
-            with_policy,
+            Bench, FOR_LEAVING, INIT, NO_PATIENCE, SHIM, cap, cgroup, devices, key, mib, part, process, request,
+            weight, with_policy,
         },
     },
 };
@@ -38,11 +37,12 @@ fn full() -> Bench {
     bench
 }
 
-fn leave(bench: &Bench, id: &str) {
-    bench.ledger.set_leaving(&key(id)).unwrap();
+#[track_caller]
+pub(super) fn leave(bench: &Bench, id: &str) {
+    assert!(bench.leave(id));
 }
 
-fn end(bench: &Bench, id: &str) {
+pub(super) fn end(bench: &Bench, id: &str) {
     bench.ledger.release(&key(id), ReleaseReason::Ended, &bench.log).unwrap().unwrap();
 }
 
@@ -344,193 +344,120 @@ fn a_record_of_an_older_egpu_says_nothing_of_leaving() {
     assert!(!bench.ledger.record(&key("a")).unwrap().unwrap().leaving);
 }
 
-/// What a container asks for: `gib` of memory of each of its cards.
-#[derive(Debug, Clone)]
-struct Wish {
-    cards: Vec<u32>,
-    gib: u64,
+#[test]
+fn a_late_word_of_its_leaving_is_not_the_next_containers() {
+    let bench = full();
+    leave(&bench, "a");
+    end(&bench, "a");
+    bench.admit("a", &whole()).unwrap();
+    let is_leaving = || bench.ledger.record(&key("a")).unwrap().unwrap().leaving;
+    bench.ledger.set_leaving(&key("a"), process(INIT)).unwrap();
+    assert!(!is_leaving(), "it has no init yet");
+    bench.node.start(INIT + 1);
+    bench.ledger.bind(&key("a"), process(INIT + 1), None, &[cgroup("a")], &bench.log).unwrap();
+    bench.ledger.set_leaving(&key("a"), process(INIT)).unwrap();
+    assert!(!is_leaving());
+    bench.ledger.set_leaving(&key("a"), process(INIT + 1)).unwrap();
+    assert!(is_leaving());
 }
 
-#[derive(Debug, Clone)]
-enum Step {
-    /// Tries, for the first time or once more. `(it waits, for anybody)`
-    Try {
-        id: usize,
-        patience: Option<bool>,
-    },
-    Leave {
-        id: usize,
-    },
-    End {
-        id: usize,
-    },
+#[test]
+fn an_ended_wait_leaves_the_next_shims_place_alone() {
+    let bench = full();
+    leave(&bench, "a");
+    bench.node.start(200);
+    let mut ended = bench.attempt("b", &whole(), FOR_LEAVING);
+    waits(&bench, &mut ended);
+    let mut next = bench.attempt_for("b", &whole(), FOR_LEAVING, (200, bench.limits));
+    waits(&bench, &mut next);
+    drop(ended);
+    assert_eq!(bench.waiting(), ["b"]);
+    drop(next);
+    assert!(bench.waiting().is_empty());
 }
 
-const CONTAINERS: usize = 7;
-
-fn wishes() -> impl Strategy<Value = Vec<Wish>> {
-    let cards = prop::sample::subsequence(vec![0, 1], 1..=2);
-    prop::collection::vec((cards, 1_u64..=32).prop_map(|(cards, gib)| Wish { cards, gib }), CONTAINERS)
+#[test]
+fn the_time_to_wait_begins_with_the_wait() {
+    let bench = full();
+    leave(&bench, "a");
+    let mut attempt = bench.attempt("b", &whole(), FOR_LEAVING);
+    // It waits for the lock.
+    bench.node.pass(60_000_000);
+    waits(&bench, &mut attempt);
+    bench.node.pass(9_999_999);
+    assert_eq!(bench.waiting(), ["b"]);
+    waits(&bench, &mut attempt);
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let id = 0..CONTAINERS;
-    let step = prop_oneof![
-        4 => (id.clone(), prop::option::weighted(0.8, any::<bool>()))
-            .prop_map(|(id, patience)| Step::Try { id, patience }),
-        2 => id.clone().prop_map(|id| Step::Leave { id }),
-        1 => id.prop_map(|id| Step::End { id }),
-    ];
-    prop::collection::vec(step, 1..60)
-}
-
-/// The same in plain numbers.
-#[derive(Debug)]
-struct Model<'a> {
-    wishes: &'a [Wish],
-    staying: Vec<usize>,
-    leaving: Vec<usize>,
-    /// In the order of coming; `true`: for anybody.
-    waiting: Vec<(usize, bool)>,
-}
-
-#[derive(Debug, PartialEq)]
-enum Outcome {
-    Granted,
-    Waits,
-    Refused,
-}
-
-impl Model<'_> {
-    fn fit(&self, ids: &[usize]) -> bool {
-        let used =
-            |card| ids.iter().filter(move |id| self.wishes[**id].cards.contains(&card)).map(|id| self.wishes[*id].gib);
-        [0, 1].into_iter().all(|card| used(card).sum::<u64>() <= 32)
+#[test]
+fn so_many_wait_and_no_more() {
+    let bench = full();
+    leave(&bench, "a");
+    let attempt = |index: usize| bench.attempt(&format!("b{index}"), &whole(), FOR_LEAVING);
+    let mut attempts: Vec<_> = (0..32).map(attempt).collect();
+    for attempt in &mut attempts {
+        waits(&bench, attempt);
     }
-
-    /// Those of `waiters` that fit beside `there`, one after the other.
-    fn promised(&self, mut there: Vec<usize>, waiters: &[usize]) -> Vec<usize> {
-        let mut promised = Vec::new();
-        for waiter in waiters {
-            there.push(*waiter);
-            if self.fit(&there) {
-                promised.push(*waiter);
-            } else {
-                there.pop();
-            }
-        }
-        promised
+    bench.take_log();
+    let mut late = attempt(32);
+    let error = go_on(&bench, &mut late).unwrap_err();
+    let error = late.refused(error, &bench.log);
+    assert_eq!((error.kind(), bench.waiting().len()), (AdmitErrorKind::Exhausted, 32));
+    for text in [chain(&error), error.for_pod()] {
+        assert!(text.starts_with("32 containers of this node wait for room already, as many as may;"), "{text}");
     }
-
-    fn attempt(&mut self, id: usize, patience: Option<bool>) -> Outcome {
-        let place = self.waiting.iter().position(|(waiter, _)| *waiter == id);
-        let ahead: Vec<usize> = self.waiting[..place.unwrap_or(self.waiting.len())].iter().map(|(id, _)| *id).collect();
-        let with = |there: &[usize]| there.iter().copied().chain([id]).collect::<Vec<_>>();
-        let promised = self.promised(self.staying.clone(), &ahead);
-        let all = [self.staying.as_slice(), &self.leaving].concat();
-        let none_loses = self.promised(with(&self.staying), &promised) == promised;
-        if self.fit(&with(&all)) && none_loses {
-            self.waiting.retain(|(waiter, _)| *waiter != id);
-            self.staying.push(id);
-            return Outcome::Granted;
-        }
-        let patience = place.map_or(patience, |place| Some(self.waiting[place].1));
-        match patience {
-            Some(any) if any || self.fit(&with(&self.staying)) => {
-                if place.is_none() {
-                    self.waiting.push((id, any));
-                }
-                Outcome::Waits
-            }
-            _ => {
-                self.waiting.retain(|(waiter, _)| *waiter != id);
-                Outcome::Refused
-            }
-        }
-    }
+    assert!(chain(&error).contains("k8s.io/a") && !error.for_pod().contains("k8s.io/a"));
+    let log = bench.take_log();
+    assert_eq!(log.iter().filter(|line| line.starts_with("event=refuse ")).count(), 1, "{log:?}");
+    // Who waits goes on waiting, and whose place comes free is somebody else's.
+    waits(&bench, &mut attempts[31]);
+    attempts.pop();
+    waits(&bench, &mut attempt(32));
 }
 
-/// The ledger and the model side by side.
-struct Play<'a> {
-    bench: &'a Bench,
-    model: Model<'a>,
-    attempts: Vec<Option<Attempt<'a>>>,
+/// The timetable is made by the configuration of who came last.
+#[test]
+fn who_waits_is_held_to_the_configuration_of_who_came_meanwhile() {
+    let bench = Bench::new(2);
+    let slices = |card, count| with_policy(CardPolicy::Fixed, request(devices(&[card]), part(1024, weight(count))));
+    let rules = |max_inst| (SHIM, Limits { max_inst, ..bench.limits });
+    let attempt =
+        |id: &str, card, count, max_inst| bench.attempt_for(id, &slices(card, count), FOR_LEAVING, rules(max_inst));
+    bench.admit("a", &whole()).unwrap();
+    leave(&bench, "a");
+    let (mut five, mut eight) = (attempt("five", 0, 5, 10), attempt("eight", 0, 8, 20));
+    waits(&bench, &mut five);
+    waits(&bench, &mut eight);
+    go_on(&bench, &mut attempt("other", 1, 2, 10)).unwrap().expect("a grant");
+    end(&bench, "a");
+    go_on(&bench, &mut five).unwrap().expect("a grant");
+    let error = go_on(&bench, &mut eight).expect_err("13 slices of 10");
+    assert!(chain(&error).contains("5 of max_inst = 10 free"), "{}", chain(&error));
+    drop(eight);
+    // And the other way round: there are 20 now.
+    let mut seven = attempt("seven", 0, 7, 10);
+    leave(&bench, "five");
+    waits(&bench, &mut seven);
+    go_on(&bench, &mut attempt("another", 1, 2, 20)).unwrap().expect("a grant");
+    go_on(&bench, &mut seven).unwrap().expect("a grant: 12 slices of 20");
 }
 
-fn name(id: usize) -> String {
-    format!("c{id}")
-}
-
-impl Play<'_> {
-    fn attempt(&mut self, id: usize, patience: Option<bool>) {
-        let Wish { cards, gib } = &self.model.wishes[id];
-        let mut attempt = self.attempts[id].take().unwrap_or_else(|| {
-            let patience = patience.map_or(NO_PATIENCE, |any_tenant| Patience { any_tenant, ..FOR_LEAVING });
-            let request = request(devices(cards), part(gib << 10, ComputeShare::Unlimited));
-            self.bench.attempt(&name(id), &request, patience)
-        });
-        let outcome = match attempt.go_on(&self.bench.log) {
-            Ok(Some(_)) => Outcome::Granted,
-            Ok(None) => Outcome::Waits,
-            Err(error) => {
-                assert_eq!(error.kind(), AdmitErrorKind::Exhausted);
-                Outcome::Refused
-            }
-        };
-        self.attempts[id] = (outcome == Outcome::Waits).then_some(attempt);
-        let before = format!("{:?}", self.model);
-        assert_eq!(outcome, self.model.attempt(id, patience), "{id} in {before}");
+#[test]
+fn a_configuration_that_is_not_followed_is_told_of_before_a_wait() {
+    let bench = Bench::new(2);
+    let fair = with_policy(CardPolicy::Fair, request(devices(&[1]), part(1024, ComputeShare::Unlimited)));
+    for index in 0..5 {
+        bench.admit(&format!("r{index}"), &fair).unwrap();
     }
-
-    fn end(&mut self, id: usize) {
-        end(self.bench, &name(id));
-        self.model.leaving.retain(|other| *other != id);
-    }
-
-    fn step(&mut self, step: &Step) {
-        match *step {
-            Step::Try { id, patience } if !self.model.staying.contains(&id) && !self.model.leaving.contains(&id) => {
-                self.attempt(id, patience);
-            }
-            Step::Leave { id } if self.model.staying.contains(&id) => {
-                leave(self.bench, &name(id));
-                self.model.staying.retain(|other| *other != id);
-                self.model.leaving.push(id);
-            }
-            Step::End { id } if self.model.leaving.contains(&id) => self.end(id),
-            _ => {}
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
-
-    /// Whoever tries, in whatever order: the ledger decides as plain numbers do, and once those have ended that are leaving, each that was
-    /// promised their room gets it.
-    #[test]
-    fn the_earliest_is_never_robbed_and_nothing_lies_idle(wishes in wishes(), steps in steps()) {
-        let bench = Bench::new(2);
-        let model = Model { wishes: &wishes, staying: Vec::new(), leaving: Vec::new(), waiting: Vec::new() };
-        let mut play = Play { bench: &bench, model, attempts: (0..CONTAINERS).map(|_| None).collect() };
-        for step in &steps {
-            play.step(step);
-            let waiting: Vec<String> = play.model.waiting.iter().map(|(id, _)| name(*id)).collect();
-            prop_assert_eq!(bench.waiting(), waiting);
-        }
-        let waiters: Vec<usize> = play.model.waiting.iter().map(|(id, _)| *id).collect();
-        let promised = play.model.promised(play.model.staying.clone(), &waiters);
-        for id in play.model.leaving.clone() {
-            play.end(id);
-        }
-        // The last first: whoever looks first takes nothing from the others.
-        for id in waiters.into_iter().rev().chain(promised.clone()) {
-            if play.attempts[id].is_some() {
-                play.attempt(id, None);
-            }
-        }
-        for id in promised {
-            prop_assert!(play.model.staying.contains(&id), "{} was promised room", id);
-        }
-    }
+    bench.admit("a", &whole()).unwrap();
+    leave(&bench, "a");
+    bench.take_log();
+    let limits = Limits { max_inst: 4, ..bench.limits };
+    let mut attempt = bench.attempt_for("b", &whole(), FOR_LEAVING, (SHIM, limits));
+    waits(&bench, &mut attempt);
+    waits(&bench, &mut attempt);
+    let log = bench.take_log();
+    let told = |start: &str| log.iter().filter(|line| line.starts_with(start)).count();
+    assert_eq!((told("event=warn "), told("event=wait "), log.len()), (1, 1, 2), "{log:?}");
+    assert!(log[0].contains("16 -> 4"), "{log:?}");
 }
