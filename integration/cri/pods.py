@@ -392,7 +392,7 @@ def isolate():
         sh("mount", "-t", "tmpfs", "tmpfs", directory)
     for command in ("link set lo up", "link add node0 type bridge", "addr add 10.88.0.1/16 dev node0", "link set node0 up",
                     "route add default via 10.88.0.1 dev node0"):
-        sh("ip", *command.split())
+        sh("busybox", "ip", *command.split())
 
 
 if __name__ == "__main__":
