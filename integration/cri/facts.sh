@@ -27,6 +27,7 @@ tried chown 1:1 /tmp
 tried touch /file
 tried touch /dev/file
 tried mkdir /sys/fs/cgroup/below
+rmdir /sys/fs/cgroup/below 2>/dev/null
 tried dmesg
 tried hostname other
 tried nice -n -5 true

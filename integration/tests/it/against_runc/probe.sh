@@ -29,7 +29,8 @@ for name in kernel/msgmax kernel/sem kernel/shm_rmid_forced fs/mqueue/msg_max ne
     echo "$name $(cat $name 2>&1)"
 done
 cd /
-say interface; ls /sys/class/net | tr '\n' ' '; cut -d : -f 1 /proc/net/dev | tr -d '\n'; echo
+# But for those of other containers, which come and go.
+say interface; ls /sys/class/net | grep -v veth | tr '\n' ' '; cut -d : -f 1 /proc/net/dev | grep -v veth | tr -d '\n'; echo
 say path
 for path in / /dev /dev/* /dev/pts/* /dev/deep/er/* "$@"; do
     [ -L $path ] && kind="-> $(readlink $path)" || kind=$(stat -c '%A %u:%g %t:%T' $path 2>&1)
