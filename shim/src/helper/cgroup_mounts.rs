@@ -10,6 +10,7 @@ use std::path::Path;
 use oci_spec::runtime::{LinuxNamespaceType, Mount, Spec};
 
 use super::finish::Link;
+use super::namespaces;
 use crate::cgroup::{Cgroup, CgroupsPath};
 
 /// Replaces each mount of type `cgroup` by the mounts that it stands for, and says which links are missing after them. On cgroup v2
@@ -17,8 +18,7 @@ use crate::cgroup::{Cgroup, CgroupsPath};
 pub(crate) fn expand(spec: &mut Spec, cgroup: &Cgroup, path: &CgroupsPath) -> Vec<Link> {
     let hierarchies: Vec<(&str, &Path)> = cgroup.v1_mounts(path).collect();
     let Some(mounts) = spec.mounts().as_ref().filter(|_| !hierarchies.is_empty()) else { return Vec::new() };
-    let namespaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_ref());
-    let namespaced = namespaces.is_some_and(|all| all.iter().any(|one| one.typ() == LinuxNamespaceType::Cgroup));
+    let namespaced = namespaces::of(spec, LinuxNamespaceType::Cgroup).is_some();
     let mut links = Vec::new();
     let mut expanded = Vec::new();
     for (index, mount) in mounts.iter().enumerate() {

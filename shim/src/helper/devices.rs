@@ -6,20 +6,19 @@
 
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
-use oci_spec::runtime::{LinuxDevice, LinuxDeviceType, Spec};
+use oci_spec::runtime::{LinuxDevice, LinuxDeviceType, LinuxNamespaceType, Spec};
 use pathrs::error::ErrorKind;
 use pathrs::{InodeType, Root};
-use rustix::fs::CWD;
-use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
+use super::mounts::{is_bind, tree};
+use super::namespaces;
 use super::private_mounts;
-use super::process::has_user_namespace;
 
 /// Devices that every container has, and the one that is a link.
 const USUAL: [&str; 7] =
@@ -42,7 +41,7 @@ pub(crate) struct Devices(Vec<(PathBuf, OwnedFd)>);
 impl Devices {
     /// Takes out of the spec what libcontainer would bind, if the container has a user namespace. `place` is any directory.
     pub(crate) fn take(spec: &mut Spec, place: &Path) -> Result<Self, DeviceError> {
-        if !has_user_namespace(spec) {
+        if namespaces::of(spec, LinuxNamespaceType::User).is_none() {
             return Ok(Self::default());
         }
         let devices = spec.linux().as_ref().and_then(|linux| linux.devices().clone()).unwrap_or_default();
@@ -52,10 +51,8 @@ impl Devices {
             linux.set_devices(Some(usual));
         }
         // As runc: where the host's own `/dev` is bound, it has them.
-        let is_bound = spec.mounts().iter().flatten().any(|mount| {
-            let is_bind = mount.options().iter().flatten().any(|option| option == "bind" || option == "rbind");
-            mount.destination() == Path::new("/dev") && (is_bind || mount.typ().as_deref() == Some("bind"))
-        });
+        let mut mounts = spec.mounts().iter().flatten();
+        let is_bound = mounts.any(|mount| mount.destination() == Path::new("/dev") && is_bind(mount));
         if is_bound || others.is_empty() { Ok(Self::default()) } else { make(&others, place).map(Self) }
     }
 
@@ -79,8 +76,7 @@ fn attach(root: &Root, path: &Path, node: &OwnedFd) -> io::Result<()> {
     }
     // As runc: not where a link of the image points to.
     let target = root.resolve_nofollow(path).map_err(io::Error::other)?;
-    let unnamed = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    Ok(move_mount(node.as_fd(), "", target.as_fd(), "", unnamed)?)
+    tree::attach(node, target)
 }
 
 /// Makes the nodes where nobody sees them.
@@ -111,5 +107,5 @@ fn make_node(device: &LinuxDevice, path: &Path) -> io::Result<OwnedFd> {
     std::os::unix::fs::chown(path, device.uid(), device.gid())?;
     // The umask is the worker's.
     fs::set_permissions(path, Permissions::from_mode(device.file_mode().unwrap_or(0o666) & 0o777))?;
-    Ok(open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?)
+    tree::open(path, false)
 }

@@ -3,11 +3,11 @@
 use std::io;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 
 use nix::sched::{CloneFlags, setns};
 use nix_of_libcontainer::unistd::Pid;
 
+use super::namespaces;
 use crate::sys::{self, Forked};
 
 /// Every namespace that a container may have of its own, by its name in `/proc/PID/ns`.
@@ -83,8 +83,7 @@ impl Joining {
         let inner = inner_pid(pid)?;
         let mut others = CloneFlags::empty();
         for (name, flag) in NAMESPACES {
-            let inode = |process: &str| std::fs::metadata(format!("/proc/{process}/ns/{name}")).map(|file| file.ino());
-            if inode("self")? != inode(&pid.to_string())? {
+            if !namespaces::is_shared_with(pid, name)? {
                 others |= flag;
             }
         }

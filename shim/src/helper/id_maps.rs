@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use nix::sched::{CloneFlags, setns};
 use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Spec};
 
+use super::namespaces;
 use crate::sys::{self, Forked};
 
 /// Why they cannot be had.
@@ -47,9 +48,7 @@ impl IdMaps {
     /// Those of the namespace that the spec makes or joins; `None` where it does neither. containerd writes mappings beside the
     /// path of one that is joined: they must be the same, as under runc.
     pub(crate) fn of(spec: &Spec) -> Result<Option<Self>, IdMapsError> {
-        let Some(linux) = spec.linux() else { return Ok(None) };
-        let namespaces = linux.namespaces().as_deref().unwrap_or_default();
-        let Some(namespace) = namespaces.iter().find(|namespace| namespace.typ() == LinuxNamespaceType::User) else {
+        let (Some(linux), Some(namespace)) = (spec.linux(), namespaces::of(spec, LinuxNamespaceType::User)) else {
             return Ok(None);
         };
         let written = Self { users: written(linux.uid_mappings()), groups: written(linux.gid_mappings()) };

@@ -10,9 +10,9 @@ use std::path::Path;
 
 use oci_spec::runtime::{LinuxIdMapping, LinuxIdMappingBuilder};
 use rustix::fs::CWD;
-use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
+use rustix::mount::{MoveMountFlags, move_mount};
 
-use super::mounts::user_namespace_of;
+use super::mounts::{tree, user_namespace_of};
 use super::private_mounts;
 use super::protocol::RootfsMount;
 use crate::sys;
@@ -45,7 +45,7 @@ impl Mapped {
                 attach(&mapped, Path::new(directory))?;
             }
             make()?;
-            if is_overlay { open(target) } else { mapped(target, &namespace) }
+            if is_overlay { tree::open(target, false) } else { mapped(target, &namespace) }
         })?;
         attach(&tree?, target)
     }
@@ -55,12 +55,8 @@ impl Mapped {
     }
 }
 
-fn open(path: &Path) -> io::Result<OwnedFd> {
-    Ok(open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?)
-}
-
 fn mapped(path: &Path, namespace: impl AsFd) -> io::Result<OwnedFd> {
-    let tree = open(path)?;
+    let tree = tree::open(path, false)?;
     sys::map_mount_ids(tree.as_fd(), false, namespace)?;
     Ok(tree)
 }

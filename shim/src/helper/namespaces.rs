@@ -1,13 +1,15 @@
 //! A spec's namespaces: what libcontainer would take otherwise than runc, and those that are joined before the user namespace.
 
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 
 use libcontainer::process::args::ContainerArgs;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
-use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType};
+use nix_of_libcontainer::unistd::Pid;
+use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType, Spec};
 use serde_json::{Map, Value};
 
 use super::rules::Refused;
@@ -30,18 +32,32 @@ pub(crate) fn check(linux: &mut Map<String, Value>) -> Result<(), Refused> {
 
 /// Whether it is the user namespace of this process.
 fn is_own(path: &str) -> bool {
-    let inode = |path: &str| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
-    inode(path).is_some_and(|found| Some(found) == inode("/proc/self/ns/user"))
+    inode(path).is_ok_and(|found| inode("/proc/self/ns/user").is_ok_and(|own| own == found))
+}
+
+/// Whether `process` is in this process's namespace of the kind that `/proc/PID/ns` calls `name`.
+pub(super) fn is_shared_with(process: Pid, name: &str) -> io::Result<bool> {
+    Ok(inode(&format!("/proc/self/ns/{name}"))? == inode(&format!("/proc/{process}/ns/{name}"))?)
+}
+
+fn inode(namespace: &str) -> io::Result<(u64, u64)> {
+    fs::metadata(namespace).map(|file| (file.dev(), file.ino()))
+}
+
+/// The spec's namespace of this kind.
+pub(super) fn of(spec: &Spec, kind: LinuxNamespaceType) -> Option<&LinuxNamespace> {
+    let namespaces = spec.linux().as_ref()?.namespaces().as_deref()?;
+    namespaces.iter().find(|namespace| namespace.typ() == kind)
 }
 
 /// Joins, before a user namespace, the namespaces that are not its own, which its root may not join; as runc, it lets those
 /// wait that only that root may. Returns what is left to do. What makes or joins mounts and cgroups stays with libcontainer.
-pub(crate) fn join_outer(args: &ContainerArgs) -> Result<Option<ContainerArgs>, std::io::Error> {
-    let linux = args.spec.linux().as_ref();
-    let namespaces = linux.and_then(|linux| linux.namespaces().as_deref()).unwrap_or_default();
-    if namespaces.iter().all(|namespace| namespace.typ() != LinuxNamespaceType::User) {
+pub(crate) fn join_outer(args: &ContainerArgs) -> io::Result<Option<ContainerArgs>> {
+    if of(&args.spec, LinuxNamespaceType::User).is_none() {
         return Ok(None);
     }
+    let linux = args.spec.linux().as_ref();
+    let namespaces = linux.and_then(|linux| linux.namespaces().as_deref()).unwrap_or_default();
     let mut left = Vec::new();
     for namespace in namespaces {
         if !join(namespace)? {
@@ -56,7 +72,7 @@ pub(crate) fn join_outer(args: &ContainerArgs) -> Result<Option<ContainerArgs>, 
 }
 
 /// False: it is not joined now.
-fn join(namespace: &LinuxNamespace) -> Result<bool, std::io::Error> {
+fn join(namespace: &LinuxNamespace) -> io::Result<bool> {
     let flag = match namespace.typ() {
         LinuxNamespaceType::Network => CloneFlags::CLONE_NEWNET,
         LinuxNamespaceType::Ipc => CloneFlags::CLONE_NEWIPC,

@@ -6,6 +6,7 @@ use std::io;
 use oci_spec::runtime::{LinuxNamespaceType, Process, Spec};
 
 use super::id_maps::IdMaps;
+use super::namespaces;
 use super::stdio::Owner;
 use crate::sys;
 
@@ -54,7 +55,7 @@ pub(crate) fn inherit(
             .map_err(|source| AttributeError::OomScore { value, source })?;
     }
     if new_keyring {
-        join_keyring(id, has_user_namespace(spec))?;
+        join_keyring(id, namespaces::of(spec, LinuxNamespaceType::User).is_some())?;
     }
     // Supplementary groups that the spec does not name are the shim's, and libcontainer keeps those.
     nix::unistd::setgroups(&[])
@@ -76,12 +77,6 @@ fn join_keyring(id: &str, others: bool) -> Result<(), AttributeError> {
             sys::add_key_permissions(serial, if others { KEY_OTH_SEARCH } else { KEY_USR_SEARCH }).map_err(failed)
         }
     }
-}
-
-/// Whether the container lives in a user namespace that is not the host's.
-pub(crate) fn has_user_namespace(spec: &Spec) -> bool {
-    let namespaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_deref()).unwrap_or_default();
-    namespaces.iter().any(|namespace| namespace.typ() == LinuxNamespaceType::User)
 }
 
 /// Who owns the process's pipes and terminal, in the host's ids: its user, as under runc, whoever the runtime options name. Their

@@ -12,13 +12,13 @@ use pathrs::error::ErrorKind;
 use pathrs::flags::OpenFlags;
 use pathrs::{Handle, Root};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, FsPickFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_reconfigure,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, fspick, move_mount, open_tree,
+    FsMountFlags, FsOpenFlags, FsPickFlags, OpenTreeFlags, fsconfig_create, fsconfig_reconfigure, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen, fspick, open_tree,
 };
 
 use super::options::{Options, Propagation};
-use super::source::{self, Sources};
-use super::{DEV, Kind, Mounts, Planned, place};
+use super::source::Sources;
+use super::{DEV, Kind, Mounts, Planned, place, tree};
 use crate::sys::{MountAttributes, set_mount_attributes};
 
 /// A mount that could not be made.
@@ -84,7 +84,7 @@ impl Attached<'_> {
             self.spread(mount).map_err(failed("set the propagation of", &planned.destination))?;
             let is_later = self.mounts.has_console && planned.is_dev();
             if is_tmpfs(&planned.kind) && planned.options.is_read_only() && !is_later {
-                make_read_only(mount).map_err(failed("make read-only", &planned.destination))?;
+                tree::make_read_only(mount).map_err(failed("make read-only", &planned.destination))?;
             }
         }
         for path in &self.mounts.read_only_paths {
@@ -106,15 +106,10 @@ impl Attached<'_> {
         };
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         let mount = open_tree(&place, "", flags | OpenTreeFlags::AT_RECURSIVE | OpenTreeFlags::AT_EMPTY_PATH)?;
-        make_read_only(&mount)?;
-        move_to(&mount, &place)?;
+        tree::make_read_only(&mount)?;
+        tree::attach(&mount, &place)?;
         self.spread(&mount)
     }
-}
-
-fn make_read_only(mount: &OwnedFd) -> io::Result<()> {
-    let change = MountAttributes { set: libc::MOUNT_ATTR_RDONLY, ..Default::default() };
-    set_mount_attributes(mount.as_fd(), false, change)
 }
 
 fn failed(action: &'static str, destination: &Path) -> impl Fn(io::Error) -> AttachError {
@@ -124,11 +119,6 @@ fn failed(action: &'static str, destination: &Path) -> impl Fn(io::Error) -> Att
 
 fn is_tmpfs(kind: &Kind) -> bool {
     matches!(kind, Kind::FileSystem { kind, .. } if kind == "tmpfs")
-}
-
-fn move_to(mount: &OwnedFd, point: impl AsFd) -> io::Result<()> {
-    let both = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    Ok(move_mount(mount, "", point, "", both)?)
 }
 
 /// Flags that the container's user namespace may not take away stay, unless that is asked for by name.
@@ -197,7 +187,7 @@ impl Attacher<'_> {
             (Kind::Bind { .. }, None) => Err(io::ErrorKind::NotFound.into()),
         };
         let mount = mount.map_err(failed("make"))?;
-        move_to(&mount, &point.file).map_err(failed("attach"))?;
+        tree::attach(&mount, &point.file).map_err(failed("attach"))?;
         set_propagation(&mount, &planned.options.propagation).map_err(failed("set the propagation of"))?;
         if let Some(change) = planned.options.of_tree() {
             set_mount_attributes(mount.as_fd(), true, change).map_err(failed("set the options of"))?;
@@ -267,7 +257,7 @@ impl Attacher<'_> {
         }
         match new_file_system(planned, "cgroup2", source, point) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EBUSY)) => {
-                let tree = source::open(self.cgroup, false)?;
+                let tree = tree::open(self.cgroup, false)?;
                 set_flags(&tree, &planned.options)?;
                 Ok(tree)
             }

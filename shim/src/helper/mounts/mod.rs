@@ -17,6 +17,7 @@ mod options;
 mod place;
 mod seal;
 mod source;
+pub(super) mod tree;
 
 use std::path::{Path, PathBuf};
 
@@ -28,6 +29,7 @@ use self::options::Options;
 pub(crate) use self::options::Propagation;
 pub(crate) use self::place::target;
 pub(crate) use self::source::{SourceError, Sources, user_namespace_of};
+use super::namespaces;
 use crate::cgroup::Cgroup;
 
 /// Where the devices are.
@@ -121,12 +123,9 @@ impl Mounts {
         if dev.and_then(|dev| dev.symlink_metadata().ok()).is_some_and(|found| !found.is_dir()) {
             return Err(PlanError::Dev);
         }
-        let has = |kind| {
-            let namespaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_deref());
-            namespaces.unwrap_or_default().iter().any(|namespace| namespace.typ() == kind)
-        };
-        let has_users = has(LinuxNamespaceType::User);
-        let own = cgroup.directories().next().filter(|_| has(LinuxNamespaceType::Cgroup));
+        let has_users = namespaces::of(spec, LinuxNamespaceType::User).is_some();
+        let has_cgroups = namespaces::of(spec, LinuxNamespaceType::Cgroup).is_some();
+        let own = cgroup.directories().next().filter(|_| has_cgroups);
         let cgroup = own.unwrap_or(Path::new("/sys/fs/cgroup")).to_owned();
         let mounts = spec.mounts().clone().unwrap_or_default();
         let at_dev = mounts.iter().rposition(|mount| mount.destination() == Path::new(DEV));
@@ -190,7 +189,7 @@ fn dummy_dev() -> Mount {
 fn plan(mount: &Mount, bundle: &Path, has_users: bool) -> Result<Planned, PlanError> {
     let destination = mount.destination().clone();
     let options = Options::parse(mount.options().as_deref().unwrap_or_default());
-    let is_bind = options.is_bind() || mount.typ().as_deref() == Some("bind");
+    let is_bind = is_bind(mount);
     let ids = match (mappings(mount.uid_mappings()), mappings(mount.gid_mappings())) {
         (None, None) if options.id_mapped.is_none() => None,
         (None, None) if has_users => Some(Ids::OfContainer),
@@ -211,6 +210,11 @@ fn plan(mount: &Mount, bundle: &Path, has_users: bool) -> Result<Planned, PlanEr
         Some(option) => Err(PlanError::BindData { destination, option: option.clone() }),
         None => Ok(Planned { destination, kind, options }),
     }
+}
+
+/// Whether it is a bind mount: by its type, or by an option.
+pub(crate) fn is_bind(mount: &Mount) -> bool {
+    mount.typ().as_deref() == Some("bind") || Options::parse(mount.options().as_deref().unwrap_or_default()).is_bind()
 }
 
 fn mappings(given: &Option<Vec<LinuxIdMapping>>) -> Option<Vec<LinuxIdMapping>> {

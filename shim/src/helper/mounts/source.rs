@@ -6,15 +6,13 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use nix::sched::{CloneFlags, unshare};
 use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::LinuxIdMapping;
-use rustix::fs::CWD;
-use rustix::mount::{OpenTreeFlags, open_tree};
 
-use super::{Ids, Kind, Mounts};
+use super::{Ids, Kind, Mounts, tree};
 use crate::sys::{self, Forked};
 
 /// A source that cannot be mounted.
@@ -58,7 +56,7 @@ impl Sources {
         for planned in &mounts.planned {
             let Kind::Bind { source: path, ids } = &planned.kind else { continue };
             let destination = || planned.destination.clone();
-            let tree = open(path, planned.options.is_recursive()).map_err(|source| SourceError::Open {
+            let tree = tree::open(path, planned.options.is_recursive()).map_err(|source| SourceError::Open {
                 path: path.clone(),
                 destination: destination(),
                 source,
@@ -73,11 +71,6 @@ impl Sources {
         }
         Ok(Self(trees))
     }
-}
-
-pub(super) fn open(path: &Path, recursive: bool) -> io::Result<OwnedFd> {
-    let all = if recursive { OpenTreeFlags::AT_RECURSIVE } else { OpenTreeFlags::empty() };
-    Ok(open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | all)?)
 }
 
 fn user_namespace(ids: &Ids, init: Pid) -> io::Result<File> {
