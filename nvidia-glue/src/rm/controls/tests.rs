@@ -221,3 +221,14 @@ fn unknown_controls_are_refused_unless_they_go_to_the_firmware() {
     assert!(matches!(rule_of(0x2080_e001), ControlRule::Refuse(..)), "administrators' part of the firmware's numbers");
     assert!(matches!(rule_of(0x2080_a083), ControlRule::Refuse(..)), "has a pointer, so it has a row");
 }
+
+/// The client went out of the parameters with 560, whose first field is a channel.
+#[test]
+fn binding_a_channel_to_a_semaphore_surface_names_a_client_before_560_only() {
+    let clients = |release| {
+        let abi = Abi::of(release).unwrap();
+        control(0x00da_0002).unwrap().clients_in(abi).collect::<Vec<_>>()
+    };
+    assert_eq!(clients(DriverRelease::new(555, 58, 2)), [0]);
+    assert_eq!(clients(DriverRelease::new(560, 28, 3)), [0; 0]);
+}
