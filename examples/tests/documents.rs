@@ -1,5 +1,5 @@
 //! The documents hold together: links resolve, commands exist, each result is listed and cited, and each test that the
-//! specification names is there.
+//! specification and the threat model name is there.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -120,21 +120,28 @@ fn each_result_is_listed_and_cited() {
     }
 }
 
-/// A case of the integration suite is named in a string, a unit test by its function.
+/// They stand in the last column of their tables. A case of the integration suite is named in a string, a unit test by
+/// its function.
 #[test]
-fn each_test_that_the_specification_names_is_there() {
-    let specification = fs::read_to_string(repository().join("docs/specification.md")).unwrap();
+fn each_test_that_promises_and_defences_name_is_there() {
     let sources: String = all(".rs").into_iter().map(|(_, text)| text).collect();
-    let enforced = prose(&specification).filter(|line| line.starts_with('|')).collect::<Vec<_>>().join("\n");
-    let mut named = 0;
-    for name in enforced.split('`').skip(1).step_by(2) {
-        let plain = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "_:".contains(letter);
-        let is_case = name.contains("::") && !name.ends_with("::");
-        if name.chars().all(plain) && (is_case || name.matches('_').count() > 1) {
-            let declared = if is_case { format!("\"{name}\"") } else { format!("fn {name}(") };
-            assert!(sources.contains(&declared), "docs/specification.md names {name}, and there is no such test");
-            named += 1;
+    for (document, at_least) in [("specification.md", 90), ("threat-model.md", 20)] {
+        let text = fs::read_to_string(repository().join("docs").join(document)).unwrap();
+        let rows = prose(&text).filter_map(|line| line.strip_suffix('|')).filter_map(|row| row.rsplit_once('|'));
+        let tables = rows.map(|(_, last)| last).collect::<Vec<_>>().join("\n");
+        let tests: Vec<_> = tables.split('`').skip(1).step_by(2).filter(|name| names_a_test(name)).collect();
+        assert!(tests.len() >= at_least, "{document}: {} names were found", tests.len());
+        for name in tests {
+            let function = name.rsplit("::").next().unwrap();
+            let declared = [format!("\"{name}\""), format!("::{name}\""), format!("fn {function}(")];
+            assert!(declared.iter().any(|words| sources.contains(words)), "{document} names {name}: no such test");
         }
     }
-    assert!(named > 50, "{named} names were found");
+}
+
+/// `suite::case`, or a sentence of small words.
+fn names_a_test(name: &str) -> bool {
+    let plain = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "_:".contains(letter);
+    let is_case = name.contains("::") && !name.ends_with("::");
+    name.chars().all(plain) && (is_case || name.matches('_').count() > 1)
 }
