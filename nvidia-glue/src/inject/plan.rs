@@ -2,6 +2,13 @@
 
 use std::path::PathBuf;
 
+use base::{CardGrant, Roots};
+use cards::{
+    Card, Inventory, Source,
+    driver_files::{DriverFiles, HostFile, Library},
+    make_simulated_nodes,
+};
+use ledger::Record;
 use runtime_config::{
     config::Config,
     request::{DriverCapabilities, Share},
@@ -11,12 +18,7 @@ use super::{
     FileKind, FileMount, InjectError, Injection, LibraryMount,
     devices::{self, Nodes},
     host::Host,
-    host_dir, proc_driver,
-};
-use crate::{
-    cards::{Card, Inventory, Roots, Source, make_simulated_nodes},
-    driver_files::{DriverFiles, HostFile, Library},
-    ledger::{CardGrant, Record},
+    proc_driver,
 };
 
 /// What a plan is made from.
@@ -61,7 +63,7 @@ pub(super) fn plan(input: &PlanInput<'_>) -> Result<Injection, InjectError> {
     let PlanInput { record, inventory, settings, .. } = input;
     let cards = record.cards.iter().map(|grant| granted(grant, inventory)).collect::<Result<Vec<_>, _>>()?;
     let mut injection = Injection {
-        host_dir: host_dir::path(&settings.state_dir, &record.grant_id)?,
+        host_dir: base::grant_files::path(&settings.state_dir, &record.grant_id)?,
         devices: Vec::new(),
         nvidia_majors: vec![crate::spec::NVIDIA_MAJOR],
         files: Vec::new(),
@@ -141,7 +143,7 @@ fn add_files(files: &DriverFiles, capabilities: DriverCapabilities, injection: &
     let wanted = |of: DriverCapabilities| of.is_empty() || of.intersects(capabilities);
     let with_32_bit = capabilities.contains(DriverCapabilities::COMPAT32);
     for library in files.libraries.iter().filter(|library| wanted(library.capabilities)) {
-        if library.abi != crate::driver_files::Abi::I386 || with_32_bit {
+        if library.abi != cards::driver_files::Abi::I386 || with_32_bit {
             injection.libraries.push(library_mount(library));
         }
     }

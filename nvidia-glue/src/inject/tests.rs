@@ -5,25 +5,26 @@
 
 use std::{fs, os::unix::fs::symlink};
 
-use runtime_config::{
-    Bytes,
-    request::{
-        CardPolicy, CardRequest, ComputeShare, Dialect, DriverCapabilities as Caps, GpuRequest, Isolation, MemoryLimit,
-        NvidiaExtras, OverMemory, PciBusId, PerCard, Placement, Priority, Share,
-    },
+use base::{
+    Bytes, CardGrant, CardPolicy, ComputeEnforcement, ComputeShare, ContainerKey, Enforcement, OverMemory, PciBusId,
+    Priority, ProcessId, Roots,
 };
-use serde_json::{Value, json};
-
-use super::*;
-use crate::{
-    cards::{Card, Health, Inventory, MigDevice, Roots, Source},
+use cards::{
+    Card, Health, Inventory, MigDevice, Source,
     driver_files::{
         self,
         ld_cache::{self, Entry, Hwcap},
-        tests::{fake_host, fake_library, put},
     },
-    ledger::{CardGrant, ComputeEnforcement, ContainerKey, Enforcement, GrantState, Process, Record},
 };
+use ledger::{GrantState, Record};
+use runtime_config::request::{
+    CardRequest, Dialect, DriverCapabilities as Caps, GpuRequest, Isolation, MemoryLimit, NvidiaExtras, PerCard,
+    Placement, Share,
+};
+use serde_json::{Value, json};
+use testing::{EM_386, fake_host, fake_library, put};
+
+use super::*;
 
 const VERSION: &str = "580.159.04";
 
@@ -235,7 +236,7 @@ pub(super) fn record(share: Share) -> Record {
         container: ContainerKey { containerd: "/run/c".into(), namespace: "default".into(), id: "one".into() },
         state: GrantState::Pending,
         pid_namespace: 1,
-        shim: Process { pid: 1, start_time: 1 },
+        shim: ProcessId { pid: 1, start_time: 1 },
         creators: Vec::new(),
         init: None,
         mediator: None,
@@ -510,7 +511,7 @@ fn images_that_are_not_debian() {
 fn libraries_for_32_bit_programs_come_when_asked_for() {
     for asked in [false, true] {
         let mut case = Case::new();
-        put(&case.host(), "/usr/lib/i386-linux-gnu/libcuda.so.580.159.04", fake_library("libcuda.so.1", Abi::I386));
+        put(&case.host(), "/usr/lib/i386-linux-gnu/libcuda.so.580.159.04", fake_library("libcuda.so.1", EM_386));
         if asked {
             case.record.request.driver_capabilities |= Caps::COMPAT32;
         }
@@ -573,7 +574,7 @@ fn volumes_over_our_places() {
 fn a_root_that_cannot_be_written() {
     use nix::mount::{MsFlags, mount};
     if !nix::unistd::geteuid().is_root() {
-        crate::skipped::skipped("needs root, to mount");
+        testing::skipped("needs root, to mount");
         return;
     }
     let mut case = Case::new();

@@ -1,0 +1,63 @@
+//! What a container uses, written by its mediator and read by whoever asks (`egpu ps`).
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Bytes, block_file::BlockFile};
+
+/// What a container uses.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Card by card, in the container's order.
+    pub cards: Vec<CardUsage>,
+    /// Its processes that use the driver, by the mediator's pid namespace.
+    pub processes: Vec<ProcessUsage>,
+    /// Host memory that the driver has pinned for it, or keeps for what it has pinned itself.
+    #[serde(default)]
+    pub pinned_memory_used_bytes: Bytes,
+    /// As much as may be; 0: an older mediator, which does not tell, or none.
+    #[serde(default)]
+    pub pinned_memory_limit_bytes: Bytes,
+    /// Calls that were refused for want of memory.
+    pub denials: u64,
+    /// Processes that were to be killed for asking too much.
+    pub kills: u64,
+    /// Calls that no table has and that were passed.
+    pub unknown_passed: u64,
+    /// Calls that no table has and that were refused.
+    pub unknown_refused: u64,
+    /// Driver calls in all.
+    pub calls: u64,
+}
+
+/// What a container uses of one card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardUsage {
+    /// `GPU-...`.
+    pub uuid: String,
+    /// Bytes charged.
+    pub used: Bytes,
+    /// Bytes that it may have.
+    pub limit: Bytes,
+    /// The most that was ever charged.
+    pub peak: Bytes,
+    /// Its channels.
+    #[serde(default)]
+    pub channels_used: u32,
+    /// Channels that it may have; 0: an older mediator, which does not tell, or none.
+    #[serde(default)]
+    pub channels_limit: u32,
+}
+
+/// What one process uses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessUsage {
+    /// Its pid in the mediator's pid namespace.
+    pub pid: i32,
+    /// Its pid in the container.
+    pub pid_in_container: i32,
+    /// Bytes charged to it, by card UUID.
+    pub cards: Vec<(String, Bytes)>,
+}
+
+/// The file through which a mediator tells what its container uses.
+pub type UsageFile = BlockFile<Usage>;

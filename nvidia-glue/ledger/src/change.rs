@@ -1,0 +1,159 @@
+//! What can be changed while containers run: a container's limits and priority, a card's policy and period.
+
+use base::{Bytes, CardPolicy, ComputeShare, Priority};
+use runtime_config::request::{CardCountError, MemoryLimit, PerCard};
+use serde::{Deserialize, Serialize};
+
+use super::{ContainerKey, account::Refusal, store::StoreError};
+
+/// What is to be changed of a container's grant. `None`: stays as it is.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Change {
+    /// Memory, the same on each card or listed in the container's order. A percentage is one of the card's memory.
+    pub memory: Option<PerCard<MemoryLimit>>,
+    /// Share of time: a cap, a weight, or no limit.
+    pub compute: Option<PerCard<ComputeShare>>,
+    /// Who runs first.
+    pub priority: Option<Priority>,
+}
+
+/// What a node's administrator has set for one card. `None`: nothing; the configuration's holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardSetting {
+    /// Its policy while no container needs another one.
+    #[serde(default)]
+    pub policy: Option<CardPolicy>,
+    /// Length of its periods, 20 000 to 500 000 microseconds, if no share on it needs longer ones.
+    #[serde(default)]
+    pub period_us: Option<u64>,
+}
+
+/// Why a container's grant is not changed. It is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// It has none.
+    #[error("container {container} has no grant; `egpu ps` lists those that have one")]
+    NoGrant {
+        /// Which.
+        container: Box<ContainerKey>,
+    },
+    /// Its request forbids it (CTYun: `ONLINE=0`).
+    #[error(
+        "the request of container {container} does not allow its quota to be changed while it runs (ONLINE=0); start it anew with \
+         other limits, or with ONLINE=1"
+    )]
+    Fixed {
+        /// Which.
+        container: Box<ContainerKey>,
+    },
+    /// It has whole cards, MIG devices, or only looks at cards: there is no limit to change.
+    #[error("container {container} has no quota that could be changed: {has}")]
+    NoQuota {
+        /// Which.
+        container: Box<ContainerKey>,
+        /// What it has, for people.
+        has: String,
+    },
+    /// A list does not fit the number of its cards.
+    #[error(
+        "the list of {quantity} limits does not fit the cards of container {container}; give one value for all, or one for each"
+    )]
+    ListLength {
+        /// Whose.
+        container: Box<ContainerKey>,
+        /// `memory` or `compute`.
+        quantity: &'static str,
+        /// The two numbers.
+        source: CardCountError,
+    },
+    /// A memory limit is nothing, or more than the card has.
+    #[error(
+        "the memory limit for container {container} leaves nothing of card {index}, which has {memory}, or is more than all of it; \
+         give an amount between the two"
+    )]
+    Memory {
+        /// Whose.
+        container: Box<ContainerKey>,
+        /// The card's index.
+        index: u32,
+        /// Its size.
+        memory: Bytes,
+    },
+    /// A card of the grant is not in the inventory.
+    #[error("container {container} has card {uuid}, which this node no longer has; nothing of it can be changed")]
+    NoSuchCard {
+        /// Whose.
+        container: Box<ContainerKey>,
+        /// Which.
+        uuid: String,
+    },
+    /// Beside the other containers it does not fit.
+    #[error("{card} cannot give container {container} these limits: {asked}{holders}")]
+    Card {
+        /// Whose.
+        container: Box<ContainerKey>,
+        /// Index, model and UUID.
+        card: String,
+        /// What it would have.
+        asked: String,
+        /// Who else has a part of the card; empty, or with its introduction.
+        holders: String,
+        /// What is missing.
+        source: Box<Refusal>,
+    },
+    /// The state directory.
+    #[error("the grant of container {container} cannot be changed")]
+    Store {
+        /// Whose.
+        container: Box<ContainerKey>,
+        /// What failed.
+        source: StoreError,
+    },
+}
+
+/// Why a card's setting is not changed. It is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// There is no such card.
+    #[error("this node has no card {uuid}; `egpu cards` lists them")]
+    NoSuchCard {
+        /// As it was named.
+        uuid: String,
+    },
+    /// A period out of range.
+    #[error("a period of {period_us} us is not accepted; it must be from 20000 to 500000 (20ms to 500ms)")]
+    Period {
+        /// As it was asked for.
+        period_us: u64,
+    },
+    /// Under that policy one of the card's containers could not have what it was granted.
+    #[error("{card} cannot have policy {policy}: container {container} ({granted}) would not have what it was granted")]
+    Container {
+        /// Index, model and UUID.
+        card: String,
+        /// The policy.
+        policy: CardPolicy,
+        /// Whose grant stands in the way.
+        container: String,
+        /// What it was granted.
+        granted: String,
+        /// Why it cannot be.
+        source: Box<Refusal>,
+    },
+    /// The shares would fit, but no order of time windows does.
+    #[error("{card} cannot have this policy and period")]
+    Layout {
+        /// Index, model and UUID.
+        card: String,
+        /// What stands in the way.
+        source: Box<Refusal>,
+    },
+    /// The state directory.
+    #[error("the setting of card {uuid} cannot be written down")]
+    Store {
+        /// Which.
+        uuid: String,
+        /// What failed.
+        source: StoreError,
+    },
+}

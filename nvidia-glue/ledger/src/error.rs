@@ -1,0 +1,307 @@
+//! Why the ledger refuses.
+
+use std::{path::PathBuf, time::Duration};
+
+use super::{CardRoom, ContainerKey, account::Refusal, store::StoreError};
+use crate::{decision_log::chain, select::SelectError};
+
+/// Why a container is not admitted. Nothing of it is left in the ledger. The text and its causes name the containers that stand in the way;
+/// what a pod may read is [`AdmitError::for_pod`].
+#[derive(Debug, thiserror::Error)]
+pub enum AdmitError {
+    /// The request is at fault, or does not fit this node. Nothing had been reserved.
+    #[error("the request of container {container} cannot be met on this node, and nothing has been reserved")]
+    Invalid {
+        /// Whose request.
+        container: Box<ContainerKey>,
+        /// What is wrong.
+        source: SelectError,
+    },
+    /// A named card has no room.
+    #[error("{}{holders}", cannot_give(card, container, asked))]
+    Card {
+        /// Who asked.
+        container: Box<ContainerKey>,
+        /// Index, model and UUID.
+        card: String,
+        /// What was asked.
+        asked: String,
+        /// Who has it; empty, or with its introduction.
+        holders: String,
+        /// What it has left; `None` where a MIG device was asked for.
+        room: Option<Box<CardRoom>>,
+        /// What is missing.
+        source: Box<Refusal>,
+    },
+    /// egpu was to choose, and no card has room.
+    #[error("{}{}", no_room(*count, container, asked), by_reason(tried, TriedCard::full))]
+    NoRoom {
+        /// Who asked.
+        container: Box<ContainerKey>,
+        /// How many cards.
+        count: usize,
+        /// What was asked.
+        asked: String,
+        /// Card by card, why not.
+        tried: Vec<TriedCard>,
+    },
+    /// The cards have room, but the host has not.
+    #[error("the node cannot give container {container} what it asked for")]
+    PinnedMemory {
+        /// The container that asked.
+        container: Box<ContainerKey>,
+        /// The refusal.
+        source: Box<Refusal>,
+    },
+    /// There is room, and somebody else waits for it.
+    #[error(
+        "container {container} would take room that container {waiter} has waited for longer, and which it gets when those have ended \
+         that are leaving; wait until then"
+    )]
+    Kept {
+        /// Who asked.
+        container: Box<ContainerKey>,
+        /// For whom the room is kept.
+        waiter: String,
+    },
+    /// Room was waited for, in vain.
+    #[error("room was waited for, {} long", seconds(*waited))]
+    Waited {
+        /// How long.
+        waited: Duration,
+        /// Why there is none.
+        source: Box<AdmitError>,
+    },
+    /// As many wait for room as may.
+    #[error("{most} containers of this node wait for room already, as many as may; try again when fewer do")]
+    Crowded {
+        /// How many may.
+        most: usize,
+        /// Why there is no room.
+        source: Box<AdmitError>,
+    },
+    /// Somebody has ended the wait for room.
+    #[error(
+        "container {container} waited for room, {} long, until it was killed or deleted, or nobody was there any more who had asked for it",
+        seconds(*waited)
+    )]
+    WaitEnded {
+        /// Who waited.
+        container: Box<ContainerKey>,
+        /// How long.
+        waited: Duration,
+    },
+    /// The same container is in the ledger.
+    #[error("container {container} of {} has a grant already (shim {shim_pid}); delete it first", container.containerd)]
+    AlreadyAdmitted {
+        /// Which.
+        container: Box<ContainerKey>,
+        /// ProcessId id of the shim that answers for it.
+        shim_pid: i32,
+    },
+    /// The cgroup is not one that a container can have for itself.
+    #[error("container {container} cannot have a grant with cgroup {}: {problem}", cgroup.display())]
+    Cgroup {
+        /// Who asked.
+        container: Box<ContainerKey>,
+        /// The directory; empty where there is none.
+        cgroup: PathBuf,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// The state directory.
+    #[error("the grant of container {container} cannot be written down")]
+    Store {
+        /// Who asked.
+        container: Box<ContainerKey>,
+        /// What failed.
+        source: StoreError,
+    },
+}
+
+/// A card that has no room.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TriedCard {
+    /// Its index.
+    pub card: u32,
+    /// What is missing; `None` where it has room, but not together with the others.
+    pub why: Option<Refusal>,
+    /// Who has it; empty if nobody.
+    pub holders: String,
+    /// What it has left; `None` where a MIG device was asked for.
+    pub room: Option<CardRoom>,
+}
+
+impl TriedCard {
+    fn why(&self) -> String {
+        self.why.as_ref().map_or_else(|| "has room, but not together with the others".to_owned(), Refusal::to_string)
+    }
+
+    fn full(&self) -> String {
+        let why = self.why();
+        if self.holders.is_empty() { why } else { format!("{why} (held by {})", self.holders) }
+    }
+
+    fn for_pod(&self) -> String {
+        format!("{}{}", self.why(), free(self.room.as_ref()))
+    }
+}
+
+fn cannot_give(card: &str, container: &ContainerKey, asked: &str) -> String {
+    format!("{card} cannot give container {container} what it asked for: {asked}")
+}
+
+/// How a message begins that no set of `count` cards would do.
+fn no_room(count: usize, container: &ContainerKey, asked: &str) -> String {
+    let nowhere = match count {
+        1 => "no card of this node has".to_owned(),
+        count => format!("this node has no {count} cards that together have"),
+    };
+    format!("{nowhere} room for container {container}, which asked for {asked} on each card: ")
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+/// Cards of a node are often alike, and so is what is wrong with them.
+fn by_reason(tried: &[TriedCard], say: impl Fn(&TriedCard) -> String) -> String {
+    let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
+    for tried in tried {
+        let (why, card) = (say(tried), tried.card.to_string());
+        match reasons.iter_mut().find(|(other, _)| *other == why) {
+            Some((_, cards)) => cards.push(card),
+            None => reasons.push((why, vec![card])),
+        }
+    }
+    let reasons: Vec<_> = reasons.iter().map(|(why, cards)| format!("card {}: {why}", cards.join(", "))).collect();
+    if reasons.is_empty() { "none can be chosen".to_owned() } else { reasons.join("; ") }
+}
+
+fn free(room: Option<&CardRoom>) -> String {
+    room.map(|room| format!(" (free: {room})")).unwrap_or_default()
+}
+
+/// For whoever must answer in terms of another protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdmitErrorKind {
+    /// The request can never be met here.
+    Invalid,
+    /// It could be met once others have ended.
+    Exhausted,
+    /// The container has a grant.
+    AlreadyExists,
+    /// Nobody wants it any more.
+    Cancelled,
+    /// The node is at fault.
+    Internal,
+}
+
+impl AdmitError {
+    /// What sort of refusal it is.
+    pub fn kind(&self) -> AdmitErrorKind {
+        match self {
+            Self::Invalid { .. } | Self::Cgroup { .. } => AdmitErrorKind::Invalid,
+            Self::Card { .. } | Self::NoRoom { .. } | Self::PinnedMemory { .. } | Self::Kept { .. } => {
+                AdmitErrorKind::Exhausted
+            }
+            Self::Waited { source, .. } | Self::Crowded { source, .. } => source.kind(),
+            Self::WaitEnded { .. } => AdmitErrorKind::Cancelled,
+            Self::AlreadyAdmitted { .. } => AdmitErrorKind::AlreadyExists,
+            Self::Store { .. } => AdmitErrorKind::Internal,
+        }
+    }
+
+    /// The refusal as a pod may read it: what was asked for and what the cards have free, and nothing of who has the rest.
+    pub fn for_pod(&self) -> String {
+        match self {
+            Self::Card { container, card, asked, room, source, .. } => {
+                format!("{}: {source}{}", cannot_give(card, container, asked), free(room.as_deref()))
+            }
+            Self::NoRoom { container, count, asked, tried } => {
+                format!("{}{}", no_room(*count, container, asked), by_reason(tried, TriedCard::for_pod))
+            }
+            Self::Kept { container, .. } => {
+                format!("container {container} would take room that another container has waited for longer")
+            }
+            Self::Waited { source, .. } | Self::Crowded { source, .. } => format!("{self}: {}", source.for_pod()),
+            Self::AlreadyAdmitted { container, .. } => format!("container {container} has a grant already"),
+            // The cause may name another container's record.
+            Self::Store { .. } => format!("{self}; the node's log says why"),
+            Self::Invalid { .. } | Self::Cgroup { .. } | Self::PinnedMemory { .. } | Self::WaitEnded { .. } => {
+                chain(self)
+            }
+        }
+    }
+}
+
+/// Why a grant cannot be bound to its container.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// It has none.
+    #[error("container {container} has no grant; it was released, or its shim was taken for dead")]
+    NoGrant {
+        /// Which.
+        container: Box<ContainerKey>,
+    },
+    /// The cgroup is not one that a container can have for itself.
+    #[error("container {container} cannot be bound to cgroup {}: {problem}", cgroup.display())]
+    Cgroup {
+        /// Which.
+        container: Box<ContainerKey>,
+        /// The directory; empty where there is none.
+        cgroup: PathBuf,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// The state directory.
+    #[error("the grant of container {container} cannot be bound")]
+    Store {
+        /// Which.
+        container: Box<ContainerKey>,
+        /// What failed.
+        source: StoreError,
+    },
+}
+
+/// Why a grant is not given back.
+#[derive(Debug, thiserror::Error)]
+pub enum ReleaseError {
+    /// Processes of the container live.
+    #[error("the grant of container {container} is kept: there are processes in its cgroup {}; end them first", cgroup.display())]
+    StillRunning {
+        /// Which.
+        container: Box<ContainerKey>,
+        /// Where they are.
+        cgroup: PathBuf,
+    },
+    /// Whether they do cannot be told, and memory that may be in use is nobody else's.
+    #[error(
+        "the grant of container {container} is kept: it cannot be told whether processes are left in its cgroup {}; \
+         mount its hierarchy again", cgroup.display()
+    )]
+    CannotTell {
+        /// Which.
+        container: Box<ContainerKey>,
+        /// Where they may be.
+        cgroup: PathBuf,
+    },
+    /// What the driver gave it is not given back.
+    #[error(
+        "the grant of container {container} is kept: its mediator, process {pid}, which has its memory, was sent SIGKILL and lives still"
+    )]
+    StillMediated {
+        /// Which.
+        container: Box<ContainerKey>,
+        /// Who.
+        pid: i32,
+    },
+    /// The state directory.
+    #[error("the grant of container {container} cannot be given back")]
+    Store {
+        /// Which.
+        container: Box<ContainerKey>,
+        /// What failed.
+        source: StoreError,
+    },
+}

@@ -1,0 +1,123 @@
+//! What is written down about one container's grant.
+
+use std::fmt;
+
+use base::{Bytes, CardGrant, ContainerKey, Priority, ProcessId};
+use runtime_config::request::{GpuRequest, Isolation, PodContainer, Share};
+use serde::{Deserialize, Serialize};
+
+/// A container as people know it: by its pod, where it has one, and as containerd does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContainerName<'a> {
+    /// containerd's name.
+    pub key: &'a ContainerKey,
+    /// Kubernetes' name.
+    pub pod: Option<&'a PodContainer>,
+}
+
+impl fmt::Display for ContainerName<'_> {
+    /// `team/train-0/main [k8s.io/6918e837]`; outside Kubernetes `default/web-1`.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pod {
+            Some(pod) => write!(formatter, "{pod} [{}]", self.key),
+            None => write!(formatter, "{}", self.key),
+        }
+    }
+}
+
+impl<'a> From<&'a ContainerKey> for ContainerName<'a> {
+    /// A container of which no more is known.
+    fn from(key: &'a ContainerKey) -> Self {
+        Self { key, pod: None }
+    }
+}
+
+impl<'a> From<&'a Record> for ContainerName<'a> {
+    fn from(record: &'a Record) -> Self {
+        Self { key: &record.container, pod: record.request.pod.as_ref() }
+    }
+}
+
+/// One container's grant. A file of its own in `ledger/`, replaced as a whole.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Version of this format, 1.
+    pub version: u32,
+    /// The kernel's boot id; a record of another boot is void.
+    pub boot_id: String,
+    /// The grant's own name: later several containers may share one grant.
+    pub grant_id: String,
+    /// Whose it is.
+    pub container: ContainerKey,
+    /// Reserved, or in use by a container that exists.
+    pub state: GrantState,
+    /// The process id namespace in which the ids below mean something, as the inode of `/proc/PID/ns/pid`. Who sees
+    /// another one cannot tell whether these processes live, and leaves them alone.
+    pub pid_namespace: u64,
+    /// The shim that answers for the container.
+    pub shim: ProcessId,
+    /// Besides the shim, what can still bring the container to life while the grant is pending: the shim's helper.
+    #[serde(default)]
+    pub creators: Vec<ProcessId>,
+    /// The container's init, once there is one.
+    pub init: Option<ProcessId>,
+    /// Who executes the container's driver calls, once the container exists. The driver's memory is this process's: the grant
+    /// stands until it is gone, too.
+    #[serde(default)]
+    pub mediator: Option<ProcessId>,
+    /// The container's cgroup directories, absolute: one on v2, one a hierarchy on v1. While pending: those in which
+    /// it is going to be created. Written before the container exists, so that whoever finds the record of a shim that
+    /// died in the middle of a create knows where to look.
+    pub cgroups: Vec<String>,
+    /// Order of admission; schedules are laid out in it.
+    pub order: u64,
+    /// Who runs first, where that was changed after the admission; `None`: as was asked.
+    #[serde(default)]
+    pub priority: Option<Priority>,
+    /// Processes of the container have the driver open, as far as its shim has told.
+    #[serde(default)]
+    pub present: bool,
+    /// Its init was asked to end.
+    #[serde(default)]
+    pub leaving: bool,
+    /// What was asked.
+    pub request: GpuRequest,
+    /// What was granted, card by card in the container's order.
+    pub cards: Vec<CardGrant>,
+    /// Whole cards, no quota.
+    pub exclusive: bool,
+    /// Instant of admission, RFC 3339.
+    pub admitted_at: String,
+}
+
+impl Record {
+    /// Who runs first, as of now.
+    pub fn priority(&self) -> Priority {
+        self.priority.unwrap_or(self.request.priority)
+    }
+
+    /// Its cards.
+    pub(super) fn uuids(&self) -> impl Iterator<Item = &str> {
+        self.cards.iter().map(|grant| grant.uuid.as_str())
+    }
+
+    /// Host memory that the driver may pin for it; 0: it has no mediator, or looks only.
+    pub fn pinned_memory(&self) -> Bytes {
+        Bytes(self.cards.iter().filter_map(|grant| grant.pinned_memory).map(|part| part.0).fold(0, u64::saturating_add))
+    }
+
+    /// The container is mediated and recorded, and has no limits (isolation `none`).
+    pub fn is_unlimited(&self) -> bool {
+        matches!(self.request.share, Share::Part { isolation: Isolation::None, .. })
+    }
+}
+
+/// State of a grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GrantState {
+    /// Reserved; the container is being created.
+    Pending,
+    /// The container exists.
+    Bound,
+}
