@@ -1,10 +1,10 @@
 //! The controls of all other classes.
 
 use super::{
-    ATTESTATION, CACHE, CLASS, CLEARS, ControlRow,
+    ATTESTATION, CACHE, CLASS, CLEARS, ClientField, ControlRow,
     ControlRule::{Pass, Refuse, Schedule, View},
-    DEBUGGER, DRIVER, FABRIC, HANDLES, INTERNAL, MEMORY, POINTERS, PRIVILEGED, R550, SCHEDULING, SHARED, ScheduleKind,
-    VGPU, ViewKind, WAITERS, counted, row,
+    DEBUGGER, DRIVER, FABRIC, HANDLES, INTERNAL, MEMORY, POINTERS, PRIVILEGED, R550, R560, SCHEDULING, SHARED,
+    ScheduleKind, VGPU, ViewKind, WAITERS, counted, row,
 };
 use crate::{
     Status,
@@ -242,7 +242,7 @@ pub(super) const OTHER: &[ControlRow] = &[
     row(0x00900107, "NV0090_CTRL_CMD_PROGRAM_VIDMEM_PROMOTE", Pass, "ctrl0090.h"),
     row(0x0090010b, "NV0090_CTRL_CMD_SET_LG_SECTOR_PROMOTION", Pass, "ctrl0090.h"),
     row(0x00da0001, "NV_SEMAPHORE_SURFACE_CTRL_CMD_REF_MEMORY", Refuse(Status::NOT_SUPPORTED, HANDLES), "ctrl00da.h"),
-    row(0x00da0002, "NV_SEMAPHORE_SURFACE_CTRL_CMD_BIND_CHANNEL", Pass, "ctrl00da.h").naming_client(&[0]),
+    row(0x00da0002, "NV_SEMAPHORE_SURFACE_CTRL_CMD_BIND_CHANNEL", Pass, "ctrl00da.h").naming_client(&[ClientField::before(0, R560)]),
     row(0x00da0003, "NV_SEMAPHORE_SURFACE_CTRL_CMD_REGISTER_WAITER", Refuse(Status::NOT_SUPPORTED, WAITERS), "ctrl00da.h"),
     row(0x00da0004, "NV_SEMAPHORE_SURFACE_CTRL_CMD_SET_VALUE", Pass, "ctrl00da.h"),
     row(0x00da0005, "NV_SEMAPHORE_SURFACE_CTRL_CMD_UNREGISTER_WAITER", Refuse(Status::NOT_SUPPORTED, WAITERS), "ctrl00da.h"),
