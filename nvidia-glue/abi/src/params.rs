@@ -175,8 +175,8 @@ pub struct Struct {
     pub releases: Releases,
     /// Bytes in the newest of them.
     pub size: usize,
-    /// Bytes in those before a release, oldest first: only the struct's tail has grown since.
-    pub earlier_sizes: &'static [(DriverRelease, usize)],
+    /// Bytes in others of them: only the struct's tail has grown since.
+    pub other_sizes: &'static [usize],
     /// Fields that some code uses.
     pub fields: &'static [FieldInfo],
 }
@@ -194,25 +194,17 @@ pub struct FieldInfo {
     pub pointer: bool,
 }
 
-impl Struct {
-    /// Bytes in a release that has this layout.
-    pub fn size_in(&self, release: DriverRelease) -> usize {
-        self.earlier_sizes.iter().find(|(before, _)| release < *before).map_or(self.size, |(_, size)| *size)
-    }
-}
-
 /// Descriptions of all structs.
 pub fn all() -> impl Iterator<Item = &'static Struct> {
     [escapes::STRUCTS, classes::STRUCTS, controls::STRUCTS].into_iter().flatten()
 }
 
 const R535: DriverRelease = DriverRelease::new(535, 0, 0);
-const R570: DriverRelease = DriverRelease::new(570, 0, 0);
 const R580: DriverRelease = DriverRelease::new(580, 0, 0);
 
 /// Defines structs: `NAME [bytes] { field: type @offset, ... }`.
 ///
-/// - `NAME [368, 304 before R535]`: bytes in earlier releases, where only the tail has grown.
+/// - `NAME [368 or 304]`: bytes in other releases, too, where only the tail differs.
 /// - `NAME [56] before R580`, `since R580`: the releases that have it.
 /// - `NAME_525 = "NAME" [...]`: another layout of a struct of that name.
 /// - `hMemory = "data.AllocSize.hMemory": Handle @44`: a field within a nested struct.
@@ -220,7 +212,7 @@ const R580: DriverRelease = DriverRelease::new(580, 0, 0);
 ///
 /// A field that does not lie within its struct does not compile.
 macro_rules! params {
-    ($($name:ident $(= $c:literal)? [$size:literal $(, $earlier:literal before $grown:ident)*]
+    ($($name:ident $(= $c:literal)? [$size:literal $(or $other:literal)*]
         $(since $since:ident)? $(before $before:ident)?
         { $($field:ident $(= $path:literal)? : $type:tt @ $at:literal),* $(,)? })*) => {
         $(
@@ -257,7 +249,7 @@ macro_rules! params {
                 name: params!(@or stringify!($name) $(, $c)?),
                 releases: $name::RELEASES,
                 size: $size,
-                earlier_sizes: &[$(($grown, $earlier)),*],
+                other_sizes: &[$($other),*],
                 fields: &[$(FieldInfo {
                     path: params!(@or stringify!($field) $(, $path)?),
                     at: $name::$field.at(),

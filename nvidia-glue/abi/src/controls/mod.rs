@@ -1,19 +1,19 @@
 //! The controls of `NV_ESC_RM_CONTROL`.
 //!
-//! **Which are here.** Every control that an open release from 525 to 595 exports (`src/nvidia/generated/g_*_nvoc.c` of 18
-//! releases), and those of the headers whose parameters hold a pointer. A control that none of them has is refused: the open
+//! **Which are here.** Every control that an open release from 525 to 595 exports (`src/nvidia/generated/g_*_nvoc.c`;
+//! `abi/header-check` compares them), and those of the headers whose parameters hold a pointer. A control that none of them has is refused: the open
 //! modules would answer the same, and closed modules might take a pointer from its parameters, which would be an address in
 //! the mediator. The exception are those whose parameters the kernel hands to the card's firmware as they are (bit 15, class
 //! 0x2081): they pass, unless a table says otherwise.
 //!
 //! **Pointers.** The driver follows pointers in the parameters of some controls. Executed by the mediator, such a pointer must
-//! lead to a private copy. The list of these controls (`pointer_controls.txt`, checked by a test) is the union of
-//! - the cases of `embeddedParamCopyIn()`, src/nvidia/src/kernel/rmapi/embedded_param_copy.c, over its 14 versions from 525 to
-//!   595 (`git rev-parse TAG:PATH` tells them apart);
-//! - the converters of src/nvidia/interface/deprecated/rmapi_deprecated_control.c, over its 6 versions. These copy the whole
-//!   struct whatever size the caller says: hence [`ControlRow::least_params`];
-//! - every control of the headers (src/common/sdk/nvidia/inc/ctrl) with a field of type `NvP64` or `void *`, also in a nested
-//!   struct, in any of the 18 releases.
+//! lead to a private copy. The list of these controls (`pointer_controls.txt`, written by `header-check --pointer-controls`,
+//! and held against the rows by a test) is the union, over the releases, of
+//! - the cases of `embeddedParamCopyIn()`, src/nvidia/src/kernel/rmapi/embedded_param_copy.c;
+//! - the converters of src/nvidia/interface/deprecated/rmapi_deprecated_control.c. These copy the whole struct whatever size
+//!   the caller says: hence [`ControlRow::least_params`];
+//! - every control that is exported, or is in the headers (src/common/sdk/nvidia/inc/ctrl), with a field of any pointer type,
+//!   also in a nested struct.
 //!
 //! One of these is neither described nor refused: `FIFO_DISABLE_CHANNELS`, whose pointer only the kernel may use; it is
 //! [`ScheduleKind::DisableChannels`], and whoever executes it zeroes the field.
