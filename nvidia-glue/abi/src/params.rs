@@ -190,7 +190,7 @@ pub struct FieldInfo {
     pub at: usize,
     /// Bytes.
     pub size: usize,
-    /// Whether it is a pointer.
+    /// True for a pointer.
     pub pointer: bool,
 }
 
