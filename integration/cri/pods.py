@@ -23,7 +23,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 NODE = "node"
 KUBELET = "https://127.0.0.1:10250"
 PATIENCE_S = 240
-# (pod, line) that differ by design, each with its reason in ARCHITECTURE.md.
+# (pod, line) that differ by design, each with its reason in docs/design/libcontainer.md.
 BY_DESIGN = [
     ("*", r"Seccomp:\s+[02]"),  # a container without a grant carries the filter that keeps it from the driver
     ("*", r"mount /proc/driver ro,relatime  tmpfs ro"),  # and does not see the driver's settings
