@@ -92,7 +92,7 @@ deny:
 	$(CARGO) deny --workspace --all-features check bans licenses sources
 
 doc:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
 
 bench: build
 	scripts/setup.sh tests

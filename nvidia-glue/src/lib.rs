@@ -1,6 +1,6 @@
 //! NVIDIA cards, driver files, edits of the OCI spec, card selection and the ledger of grants.
 //!
-//! It knows nothing of containerd, ttrpc or tokio: request in, [`Grant`] and spec edits out.
+//! It knows nothing of containerd, ttrpc or tokio: request in, grant and spec edits out.
 
 pub mod account;
 pub mod cards;
