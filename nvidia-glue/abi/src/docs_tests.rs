@@ -30,9 +30,9 @@ const INTRODUCTION: &str = "\
 # What egpu does with each driver call
 
 Generated from the tables in `nvidia-glue/abi`: a test fails when it is stale, and
-`EGPU_WRITE_DOCS=1 cargo test -p abi driver_calls` writes it anew. Known drivers: 525 to 595. Numbers
-and structs are those of NVIDIA's open kernel modules; what a real driver did with them is in
-[driver-facts.md](driver-facts.md).
+`EGPU_WRITE_DOCS=1 cargo test -p abi driver_calls` writes it anew. Known drivers: 525 to 595.
+Numbers and structs are those of NVIDIA's open kernel modules; what a real driver did with them is
+in [driver-facts.md](driver-facts.md).
 
 A container with a quota makes these calls. The mediator does one of four things with each:
 
@@ -60,7 +60,8 @@ const UNKNOWN_CALLS: &str = "
 - **Serialized parameters** (`FINN_SERIALIZED`): refused with `NV_ERR_INVALID_ARGUMENT`; programs on
   the card's own host do not use them.
 - **The driver's numbers under another type byte than `F`**, with the sizes that they have:
-  `ENOTTY`, in the filter; but for a few that can do nothing without the others and are also other drivers'.
+  `ENOTTY`, in the filter; but for a few that can do nothing without the others and are also other
+  drivers'.
 - **Any other number under another type byte, bare numbers below 8**: pass. They cannot be told from
   what programs ask of terminals, sockets, file systems and other drivers. The driver fails them,
   with a line in the kernel's log. A release that is not known might take one.
