@@ -96,6 +96,11 @@ pub fn class(id: u32) -> Option<Class> {
     packed::find(id)
 }
 
+/// Every known class.
+pub fn classes() -> impl Iterator<Item = Class> {
+    packed::all()
+}
+
 const fn row(id: u32, name: &'static str, kind: ClassKind, params_size: u16, header: &'static str) -> Class {
     Class { id, name, kind, params_size, header }
 }

@@ -11,6 +11,7 @@ pub mod escapes;
 pub mod layout;
 pub mod memory;
 mod packed;
+pub mod params;
 pub mod status;
 pub mod uvm;
 
@@ -21,7 +22,7 @@ pub use status::Status;
 use serde::{Deserialize, Serialize};
 
 /// Names a client, or an object within one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Handle(pub u32);
 

@@ -38,7 +38,7 @@ impl Session {
                 return Err(End::Status(Status::INVALID_ARGUMENT));
             }
             flight.copy_pointers(Holder::Buffer(0), row.pointers_in(self.abi))?;
-            self.clients_are_own(flight.params(), row.clients)?;
+            self.clients_are_own(flight.params(), row.clients_in(self.abi))?;
             if !matches!(rule, ControlRule::Export | ControlRule::Import) {
                 flight.duplicate_files(self.driver.as_ref(), Holder::Buffer(0), row.descriptors)?;
             }
@@ -154,12 +154,12 @@ impl Session {
     }
 
     /// Refuses parameters that name a client of somebody else's.
-    fn clients_are_own(&self, params: &[u8], fields: &[u16]) -> Result<(), End> {
+    fn clients_are_own(&self, params: &[u8], mut fields: impl Iterator<Item = u16>) -> Result<(), End> {
         let accounts = lock(&self.accounts);
-        let is_own = |at: &u16| {
-            read_u32(params, usize::from(*at)).is_none_or(|client| client == 0 || accounts.knows_client(Handle(client)))
+        let is_own = |at: u16| {
+            read_u32(params, usize::from(at)).is_none_or(|client| client == 0 || accounts.knows_client(Handle(client)))
         };
-        if fields.iter().all(is_own) { Ok(()) } else { Err(End::Status(Status::INVALID_CLIENT)) }
+        if fields.all(is_own) { Ok(()) } else { Err(End::Status(Status::INVALID_CLIENT)) }
     }
 
     /// `NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY` {policy}, `..._SHARE_OBJECT` {object, policy}.

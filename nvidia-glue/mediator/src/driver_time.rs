@@ -6,7 +6,7 @@
 //!
 //! H200, 580.159.04: beside a container of 10 % that took and freed 14 GiB at a time, writes of memory at 40 % fell to 35 %, and kernels at 50 %
 //! to 48.6 %; beside one that made and freed contexts in four loops, kernels at 50 % fell to 46 %
-//! (integration/gpu/results/2026-11-23-580.159.04-1x-NVIDIA-H200-disturbed-before.txt).
+//! (docs/results/2026-11-23-580.159.04-1x-NVIDIA-H200-disturbed-before.txt).
 
 use std::{
     sync::{

@@ -42,6 +42,11 @@ pub(super) fn find(id: u32) -> Option<Class> {
     ROWS.binary_search_by_key(&id, |row| row.id).ok().and_then(|at| ROWS.get(at)).map(Packed::class)
 }
 
+/// All rows.
+pub(super) fn all() -> impl Iterator<Item = Class> {
+    ROWS.iter().map(Packed::class)
+}
+
 impl Packed {
     fn class(&self) -> Class {
         let kind = match self.kind {

@@ -1,7 +1,7 @@
 //! The controls of a client (class 0x0000).
 
 use super::{
-    ControlRow,
+    CLIENT_AT_4, ControlRow,
     ControlRule::{Export, Import, Pass, Refuse, Share, View},
     DRIVER, OTHERS, POINTERS, PRIVILEGED, PROCESS, R550, SHARED, VGPU, ViewKind, counted, row,
 };
@@ -111,7 +111,7 @@ pub(super) const CLIENT: &[ControlRow] = &[
     row(0x00000c05, "NV0000_CTRL_CMD_VGPU_VFIO_NOTIFY_RM_STATUS", Refuse(Status::INSUFFICIENT_PERMISSIONS, PRIVILEGED), "ctrl0000/ctrl0000vgpu.h"),
     row(0x00000d01, "NV0000_CTRL_CMD_CLIENT_GET_ADDR_SPACE_TYPE", Pass, "ctrl0000/ctrl0000client.h"),
     row(0x00000d02, "NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO", Pass, "ctrl0000/ctrl0000client.h"),
-    row(0x00000d03, "NV0000_CTRL_CMD_CLIENT_GET_ACCESS_RIGHTS", Pass, "ctrl0000/ctrl0000client.h").naming_client(&[4]),
+    row(0x00000d03, "NV0000_CTRL_CMD_CLIENT_GET_ACCESS_RIGHTS", Pass, "ctrl0000/ctrl0000client.h").naming_client(CLIENT_AT_4),
     row(0x00000d04, "NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY", Share, "ctrl0000/ctrl0000client.h"),
     row(0x00000d05, "NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE", Pass, "ctrl0000/ctrl0000client.h"),
     row(0x00000d06, "NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT", Share, "ctrl0000/ctrl0000client.h"),

@@ -1,19 +1,19 @@
 //! The controls of `NV_ESC_RM_CONTROL`.
 //!
-//! **Which are here.** Every control that an open release from 525 to 595 exports (`src/nvidia/generated/g_*_nvoc.c` of 18
-//! releases), and those of the headers whose parameters hold a pointer. A control that none of them has is refused: the open
+//! **Which are here.** Every control that an open release from 525 to 595 exports (`src/nvidia/generated/g_*_nvoc.c`;
+//! `abi/header-check` compares them), and those of the headers whose parameters hold a pointer. A control that none of them has is refused: the open
 //! modules would answer the same, and closed modules might take a pointer from its parameters, which would be an address in
 //! the mediator. The exception are those whose parameters the kernel hands to the card's firmware as they are (bit 15, class
 //! 0x2081): they pass, unless a table says otherwise.
 //!
 //! **Pointers.** The driver follows pointers in the parameters of some controls. Executed by the mediator, such a pointer must
-//! lead to a private copy. The list of these controls (`pointer_controls.txt`, checked by a test) is the union of
-//! - the cases of `embeddedParamCopyIn()`, src/nvidia/src/kernel/rmapi/embedded_param_copy.c, over its 14 versions from 525 to
-//!   595 (`git rev-parse TAG:PATH` tells them apart);
-//! - the converters of src/nvidia/interface/deprecated/rmapi_deprecated_control.c, over its 6 versions. These copy the whole
-//!   struct whatever size the caller says: hence [`ControlRow::least_params`];
-//! - every control of the headers (src/common/sdk/nvidia/inc/ctrl) with a field of type `NvP64` or `void *`, also in a nested
-//!   struct, in any of the 18 releases.
+//! lead to a private copy. The list of these controls (`pointer_controls.txt`, written by `header-check --pointer-controls`,
+//! and held against the rows by a test) is the union, over the releases, of
+//! - the cases of `embeddedParamCopyIn()`, src/nvidia/src/kernel/rmapi/embedded_param_copy.c;
+//! - the converters of src/nvidia/interface/deprecated/rmapi_deprecated_control.c. These copy the whole struct whatever size
+//!   the caller says: hence [`ControlRow::least_params`];
+//! - every control that is exported, or is in the headers (src/common/sdk/nvidia/inc/ctrl), with a field of any pointer type,
+//!   also in a nested struct.
 //!
 //! One of these is neither described nor refused: `FIFO_DISABLE_CHANNELS`, whose pointer only the kernel may use; it is
 //! [`ScheduleKind::DisableChannels`], and whoever executes it zeroes the field.
@@ -26,7 +26,7 @@ mod subdevice;
 
 use super::{
     Abi, DriverRelease, Status,
-    layout::{Descriptor, Length, Pointer, Width},
+    layout::{Descriptor, Length, Pointer, Releases, Width},
 };
 
 /// One control.
@@ -45,10 +45,30 @@ pub struct ControlRow {
     pub least_params: u16,
     /// The descriptors in its parameters.
     pub descriptors: &'static [Descriptor],
-    /// Where its parameters name a client, which must be one of the caller's container; 0 there: none.
-    pub clients: &'static [u16],
+    /// Where its parameters name a client, which must be one of the caller's container; 0 there: none. Those of one release:
+    /// [`ControlRow::clients_in`].
+    pub clients: &'static [ClientField],
     /// Where it is defined, below src/common/sdk/nvidia/inc/ctrl/ unless it says otherwise.
     pub header: &'static str,
+}
+
+/// A field that names a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientField {
+    /// Offset of the 4-byte handle.
+    pub at: u16,
+    /// Releases whose struct has it.
+    pub releases: Releases,
+}
+
+impl ClientField {
+    const fn new(at: u16) -> Self {
+        Self { at, releases: Releases::ALL }
+    }
+
+    const fn before(at: u16, release: DriverRelease) -> Self {
+        Self { at, releases: Releases::before(release) }
+    }
 }
 
 /// What is done with a control.
@@ -178,6 +198,11 @@ impl ControlRow {
         self.pointers.iter().filter(move |pointer| pointer.releases.contain(abi))
     }
 
+    /// Offsets of the clients that its parameters name in a release.
+    pub fn clients_in(&self, abi: Abi) -> impl Iterator<Item = u16> {
+        self.clients.iter().filter(move |client| client.releases.contain(abi)).map(|client| client.at)
+    }
+
     const fn pointing(mut self, least_params: u16, pointers: &'static [Pointer]) -> Self {
         self.least_params = least_params;
         self.pointers = pointers;
@@ -189,7 +214,7 @@ impl ControlRow {
         self
     }
 
-    const fn naming_client(mut self, clients: &'static [u16]) -> Self {
+    const fn naming_client(mut self, clients: &'static [ClientField]) -> Self {
         self.clients = clients;
         self
     }
@@ -204,7 +229,12 @@ const fn counted(at: u16, element: u32) -> Length {
     Length::Counted { at, width: Width::U32, element, most: (1 << 20) / element }
 }
 
+/// A client at the beginning of the parameters, or after a flag or another handle.
+const CLIENT_AT_0: &[ClientField] = &[ClientField::new(0)];
+const CLIENT_AT_4: &[ClientField] = &[ClientField::new(4)];
+
 const R550: DriverRelease = DriverRelease::new(550, 0, 0);
+const R560: DriverRelease = DriverRelease::new(560, 0, 0);
 
 // Reasons that many rows share.
 const ADDRESS_SPACE: &str = "makes an address space another one than was counted";

@@ -1,6 +1,6 @@
 //! The tables of controls as the program has them: without pointers, see [`crate::packed`].
 
-use super::{ControlRow, ControlRule, TABLES};
+use super::{ClientField, ControlRow, ControlRule, TABLES};
 use crate::{
     layout::{Descriptor, Pointer},
     packed::{Span, Writer, same, text},
@@ -24,7 +24,7 @@ struct Fields {
     pointers: &'static [Pointer],
     least_params: u16,
     descriptors: &'static [Descriptor],
-    clients: &'static [u16],
+    clients: &'static [ClientField],
 }
 
 impl Fields {

@@ -16,7 +16,7 @@ fn every_control_with_a_pointer_is_described_or_refused() {
         assert!(settled, "{name} would follow a pointer of the container's in the mediator");
         seen += 1;
     }
-    assert_eq!(seen, 89, "the list is whole");
+    assert_eq!(seen, 101, "the list is whole");
 }
 
 #[test]
@@ -40,8 +40,11 @@ fn rows_are_in_order_and_of_their_table() {
 #[test]
 fn names_are_not_given_twice() {
     // These were renumbered between releases; most of the display's were.
-    const RENUMBERED: [&str; 2] =
-        ["NVB0CC_CTRL_CMD_INTERNAL_ALLOC_PMA_STREAM", "NV2080_CTRL_CMD_RUSD_GET_SUPPORTED_FEATURES"];
+    const RENUMBERED: [&str; 3] = [
+        "NVB0CC_CTRL_CMD_INTERNAL_ALLOC_PMA_STREAM",
+        "NV2080_CTRL_CMD_RUSD_GET_SUPPORTED_FEATURES",
+        "NV2080_CTRL_CMD_GPU_PROCESS_POST_GC6_EXIT_TASKS",
+    ];
     let mut names: Vec<&str> = controls().map(|row| row.name).collect();
     names.sort_unstable();
     for pair in names.windows(2) {
@@ -220,4 +223,23 @@ fn unknown_controls_are_refused_unless_they_go_to_the_firmware() {
     assert!(matches!(rule_of(0x2082_0108), ControlRule::Refuse(..)), "administrators' binary API");
     assert!(matches!(rule_of(0x2080_e001), ControlRule::Refuse(..)), "administrators' part of the firmware's numbers");
     assert!(matches!(rule_of(0x2080_a083), ControlRule::Refuse(..)), "has a pointer, so it has a row");
+}
+
+/// The client went out of the parameters with 560, whose first field is a channel.
+#[test]
+fn binding_a_channel_to_a_semaphore_surface_names_a_client_before_560_only() {
+    let clients = |release| {
+        let abi = Abi::of(release).unwrap();
+        control(0x00da_0002).unwrap().clients_in(abi).collect::<Vec<_>>()
+    };
+    assert_eq!(clients(DriverRelease::new(555, 58, 2)), [0]);
+    assert_eq!(clients(DriverRelease::new(560, 28, 3)), [0; 0]);
+}
+
+/// Exported by 560.28.03 only, by 580 and later, or, the last, known by the headers of 525 and 535 under that number.
+#[test]
+fn controls_of_few_releases_have_rows() {
+    for id in [0x2080_3060, 0x2080_3067, 0x2080_0a45, 0x2080_0b08, 0x2080_016a] {
+        assert!(control(id).is_some_and(|row| matches!(row.rule, ControlRule::Refuse(..))), "{id:#010x}");
+    }
 }
