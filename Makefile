@@ -69,6 +69,7 @@ unit-test:
 	scripts/setup.sh tests
 	$(CARGO) test --workspace --exclude integration --locked --no-fail-fast
 	$(CARGO) test --package integration --lib --locked
+	cd integration/gpu && python3 -B -m unittest discover --quiet --top-level-directory . --start-directory measure/tests
 
 rm-client:
 	scripts/setup.sh build

@@ -2,7 +2,8 @@
 # Installs what a target needs and the machine lacks, from the machine's own Debian or Ubuntu archive.
 # usage: scripts/setup.sh build|tests|containerd
 #   build       a C compiler and linker, libseccomp to link in
-#   tests       what the tests are built with besides: protoc, from which their client of containerd is generated, and a C++ compiler for the fuzz targets
+#   tests       what the tests are built with besides: protoc, from which their client of containerd is generated, a C++ compiler for the
+#               fuzz targets, and Python, in which the measurements on a card are written
 #   containerd  containerd, runc to compare with, a static busybox for root file systems, what unpacks packages
 # Whatever is there already is left alone: a containerd from Docker's packages, say, serves as well.
 set -euo pipefail
@@ -47,6 +48,7 @@ build)
 tests)
     want protobuf-compiler command -v "${PROTOC:-protoc}"
     want g++ command -v c++
+    want python3 command -v python3
     ;;
 containerd)
     want containerd command -v containerd
