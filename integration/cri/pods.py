@@ -131,7 +131,9 @@ class KubeletNode(Node):
         self.kubelet.terminate()
         self.kubelet.wait()
         self.containerd.stop()
-        subprocess.run(["umount", "--recursive", f"{self.work}/shared"], check=False)
+        # kubelet has its folder mounted on itself.
+        for directory in ("shared", "kubelet"):
+            subprocess.run(["umount", "--recursive", f"{self.work}/{directory}"], check=False)
         change_cgroups(os.rmdir, self.cgroup[1:])
 
     def crictl(self, *arguments):
