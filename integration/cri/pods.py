@@ -286,7 +286,10 @@ def run_gpu_pods(node):
     for name in names:
         node.apply(f"{HERE}/pods/gpu/{name}.yaml")
     until("the pods with GPUs", lambda: all(name in (pods := node.pods()) and has_settled(pods[name]) for name in names))
+    leaves = node.pods()["leaves"]
     node.remove("leaves")
+    # Who comes before that finds nobody on its way out, and is refused at once.
+    until("the end of leaves to begin", lambda: "leaving" in node.log(leaves, "main"))
     node.apply(f"{HERE}/pods/gpu/comes.yaml")
     until("the pod that waits", lambda: has_settled(node.pods().get("comes", {"metadata": {"name": ""}, "spec": {"restartPolicy": "Never"}})))
     pods, failed = node.pods(), 0
