@@ -95,7 +95,8 @@ def attacks(suite):
     end = time.monotonic() + settings.seconds
     cases = Cases(suite)
     names, late = list(cases.names()), 0
-    if not report.check("the suites have cases", names):
+    if not names:
+        report.check("the suites have cases", False)
         return
     print(f"{len(names)} cases; kept in {cases.folder}")
     for name in names:
