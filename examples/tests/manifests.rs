@@ -135,7 +135,8 @@ fn list(mut words: Vec<String>) -> String {
     words.join(",")
 }
 
-/// `kubectl apply -f FOLDER` goes by the files' names, and refuses a pod whose class is not there yet.
+/// `kubectl apply -f FOLDER` goes by the files' names, and refuses a pod whose class is not there
+/// yet.
 #[test]
 fn the_runtime_class_is_applied_first() {
     let names = fs::read_dir(folder("kubernetes")).unwrap().map(|entry| entry.unwrap().file_name());
@@ -214,7 +215,8 @@ fn alerts_are_about_figures_that_there_are() {
 #[test]
 fn nerdctls_devices_are_asked_for_by_name() {
     let spec: serde_json::Value = serde_json::from_str(&read("nerdctl/nvidia-cdi.json")).unwrap();
-    // nerdctl makes `--gpus` names of this kind; those that begin with a digit came with this version of CDI.
+    // nerdctl makes `--gpus` names of this kind; those that begin with a digit came with this
+    // version of CDI.
     assert_eq!((spec["kind"].as_str(), spec["cdiVersion"].as_str()), (Some("nvidia.com/gpu"), Some("0.5.0")));
     let names: Vec<&str> = spec["devices"].as_array().unwrap().iter().map(asked_for).collect();
     let mut expected = vec!["all".to_owned()];

@@ -1,9 +1,12 @@
-//! egpu beside runc, on one containerd, in pairs: what a user waits for, and what an idle container costs.
+//! egpu beside runc, on one containerd, in pairs: what a user waits for, and what an idle container
+//! costs.
 //!
-//! `make bench`. Every pair takes both runtimes one after the other, in turns of who is first, so that whatever else
-//! the machine does falls on both; the result is the median of the pairs' ratios. Exit status 1 when a target is missed.
+//! `make bench`. Every pair takes both runtimes one after the other, in turns of who is first, so
+//! that whatever else the machine does falls on both; the result is the median of the pairs'
+//! ratios. Exit status 1 when a target is missed.
 //!
-//! Arguments: `--pairs N` (default 30), `--save` (writes `integration/bench/results/VERSION.json` besides).
+//! Arguments: `--pairs N` (default 30), `--save` (writes `integration/bench/results/VERSION.json`
+//! besides).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -37,7 +40,7 @@ struct Comparison {
     runc: f64,
     /// Median of the pairs' ratios.
     ratio: f64,
-    /// What it must not exceed.
+    /// The figure that it must not exceed.
     target: f64,
 }
 
@@ -171,7 +174,8 @@ fn settled(node: &Node, program: &str) -> u64 {
     })
 }
 
-/// `/proc/PID` of every process of this node that runs the program; egpu's shim and helper are the same one.
+/// `/proc/PID` of every process of this node that runs the program; egpu's shim and helper are the
+/// same one.
 fn processes_of(node: &Node, program: &str) -> Vec<PathBuf> {
     let own = processes::mentioning(node.directory()).into_iter();
     own.map(|process| PathBuf::from(format!("/proc/{}", process.pid)))

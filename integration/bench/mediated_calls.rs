@@ -1,8 +1,11 @@
-//! What mediation costs a call of the driver: memory allocated, mapped as CUDA maps it, unmapped and freed, on a simulated card.
+//! Cost of mediation for a call of the driver: memory allocated, mapped as CUDA maps it, unmapped
+//! and freed, on a simulated card.
 //!
-//! `make bench-calls`. Five calls a round: `RM_ALLOC`, `UVM_CREATE_EXTERNAL_RANGE`, `UVM_MAP_EXTERNAL_ALLOCATION`, `UVM_FREE`, `RM_FREE`. There is
-//! no unmediated run to compare with, since a simulated card is behind the mediator only: the figure is for comparing one state of this
-//! program with another on one machine. What a real card's user waits for, integration/gpu/measure/cost.py measures.
+//! `make bench-calls`. Five calls a round: `RM_ALLOC`, `UVM_CREATE_EXTERNAL_RANGE`,
+//! `UVM_MAP_EXTERNAL_ALLOCATION`, `UVM_FREE`, `RM_FREE`. There is no unmediated run to compare
+//! with, since a simulated card is behind the mediator only: the figure is for comparing one state
+//! of this program with another on one machine. What a real card's user waits for,
+//! integration/gpu/measure/cost.py measures.
 //!
 //! Arguments: `--rounds N` (default 20000 a run), `--runs N` (default 7).
 #![allow(

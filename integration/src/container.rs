@@ -39,7 +39,7 @@ pub(crate) fn any(kind: &str, value: &Value) -> Any {
 /// A change of the spec.
 type Edit<'node> = Box<dyn FnOnce(&mut Value) + 'node>;
 
-/// What a container shall be.
+/// A container to be created.
 pub struct ContainerBuilder<'node> {
     node: &'node Node,
     id: String,
@@ -106,7 +106,8 @@ impl<'node> ContainerBuilder<'node> {
         self.edit(move |spec| spec["linux"]["cgroupsPath"] = json!(path))
     }
 
-    /// With runtime options that say who owns the streams (`IoUid`, `IoGid`), as `ctr run --uidmap` sends them.
+    /// With runtime options that say who owns the streams (`IoUid`, `IoGid`), as `ctr run --uidmap`
+    /// sends them.
     #[must_use]
     pub fn io_owner(mut self, id: u32) -> Self {
         self.options = Some(Options { io_uid: id, io_gid: id, ..Options::default() });
@@ -234,8 +235,9 @@ impl<'node> ContainerBuilder<'node> {
         match node.client().create_task(request) {
             Ok(pid) => Ok(Container { node, id, pid, stdio, deleted: false }),
             Err(status) => {
-                // As `ctr run` does: a task that could not be created leaves no container. Where nobody has answered, there
-                // may be a task, and without its container's record nobody could end it.
+                // As `ctr run` does: a task that could not be created leaves no container. Where
+                // nobody has answered, there may be a task, and without its container's record
+                // nobody could end it.
                 if is_answer(&status) {
                     let _ = node.client().delete_container(&id);
                 }
@@ -260,7 +262,7 @@ impl<'node> ContainerBuilder<'node> {
     }
 }
 
-/// Whether containerd said so, and not whoever found the connection to it lost.
+/// Tells containerd's own answers from those of a client that lost its connection.
 fn is_answer(status: &Status) -> bool {
     std::error::Error::source(status).is_none() && status.code() != tonic::Code::Unavailable
 }
@@ -397,8 +399,8 @@ impl<'node> Container<'node> {
         Metrics::parse_from_bytes(&any.value).expect("cgroup v1 metrics decode")
     }
 
-    /// How often its metrics say that a process of it was killed for want of memory, whatever cgroup version they are of. Kubernetes
-    /// shows `OOMKilled` by this, after the exit.
+    /// Returns how many of its processes were killed for want of memory, by its metrics, whatever
+    /// cgroup version they are of. Kubernetes shows `OOMKilled` by this, after the exit.
     #[track_caller]
     pub fn oom_kills(&self) -> u64 {
         let any = self.metrics().expect("metrics");
@@ -471,7 +473,7 @@ impl Drop for Container<'_> {
     }
 }
 
-/// What another process of a container shall be.
+/// Another process of a container, to be started.
 #[derive(Debug)]
 pub struct ExecBuilder<'container> {
     container: &'container Container<'container>,

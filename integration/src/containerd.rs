@@ -1,4 +1,4 @@
-//! Which containerd, and one running daemon of it.
+//! Releases of containerd, and one running daemon.
 
 use std::{
     fs,
@@ -23,8 +23,9 @@ pub struct Flavour {
 }
 
 impl Flavour {
-    /// Those of this machine: the one that is installed, and those that `integration/setup-containerd.sh` has unpacked;
-    /// or only the one in `EGPU_TEST_CONTAINERD_BIN`. `EGPU_TEST_CONTAINERD` (`1.6,2.1`) narrows them down.
+    /// Those of this machine: the one that is installed, and those that
+    /// `integration/setup-containerd.sh` has unpacked; or only the one in
+    /// `EGPU_TEST_CONTAINERD_BIN`. `EGPU_TEST_CONTAINERD` (`1.6,2.1`) narrows them down.
     pub fn all() -> Vec<Self> {
         let installed = ["/usr/local/bin", "/usr/bin"].map(PathBuf::from);
         let installed = installed.into_iter().find(|bin| bin.join("containerd").exists());
@@ -84,7 +85,7 @@ pub struct DaemonCommand {
     pub path: String,
     /// Its log, appended to.
     pub log: PathBuf,
-    /// What it and the shims get besides.
+    /// Variables that it and the shims get besides.
     pub environment: Vec<(String, String)>,
 }
 
@@ -144,7 +145,7 @@ impl Drop for Daemon {
     }
 }
 
-/// What a private containerd is configured with.
+/// Configuration of a private containerd.
 #[derive(Debug, Clone, Default)]
 pub struct DaemonConfig {
     /// The CRI plugin is on.
@@ -156,9 +157,9 @@ pub struct DaemonConfig {
 }
 
 impl DaemonConfig {
-    /// The file's text: everything under `directory`, plugins that need hardware or other daemons off.
-    /// Version 2 of the format, which every containerd from 1.6 on reads. It has patience: on a busy machine it would otherwise
-    /// take a shim that answers for one that is lost.
+    /// The file's text: everything under `directory`, plugins that need hardware or other daemons
+    /// off. Version 2 of the format, which every containerd from 1.6 on reads. It has patience: on
+    /// a busy machine it would otherwise take a shim that answers for one that is lost.
     pub fn text(&self, directory: &Path, runtime: &str) -> String {
         let generated = self.generated(directory, runtime);
         match self.example {
@@ -216,7 +217,8 @@ path = "{directory}/opt"
     }
 }
 
-/// The example with this node's folders and sockets; nothing of the example itself changes but the shim's path.
+/// The example with this node's folders and sockets; nothing of the example itself changes but the
+/// shim's path.
 fn merge_example(generated: &str, name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/containerd").join(name);
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

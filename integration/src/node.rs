@@ -1,4 +1,5 @@
-//! One test's node: a private containerd, an egpu configuration and state directory, nothing shared with other tests.
+//! One test's node: a private containerd, an egpu configuration and state directory, nothing shared
+//! with other tests.
 
 use std::{
     fs,
@@ -23,7 +24,7 @@ use crate::{
     wait::eventually,
 };
 
-/// How a test wants its node.
+/// Settings of a test's node.
 #[derive(Debug, Clone, Default)]
 pub struct Setup {
     /// containerd's side.
@@ -34,7 +35,8 @@ pub struct Setup {
     pub runtime: Option<String>,
     /// The images are imported at start (CRI and `ctr run IMAGE` need them).
     pub images: bool,
-    /// Another node's configuration file in place of one of its own: two containerds on one machine share a state directory.
+    /// Another node's configuration file in place of one of its own: two containerds on one machine
+    /// share a state directory.
     pub egpu_config: Option<PathBuf>,
     /// Size of a tmpfs to keep egpu's state directory on.
     pub state_tmpfs: Option<String>,
@@ -55,8 +57,8 @@ impl Setup {
     }
 }
 
-/// The node. Dropped, it kills, unmounts and removes whatever it finds of itself; [`Node::finish`] first asserts that
-/// there is nothing to find.
+/// The node. Dropped, it kills, unmounts and removes whatever it finds of itself; [`Node::finish`]
+/// first asserts that there is nothing to find.
 #[derive(Debug)]
 pub struct Node {
     directory: TempDir,
@@ -132,11 +134,12 @@ impl Node {
             Client::connect(&self.socket(), &self.namespace).ok()
         });
         client.subscribe(&self.events);
-        // A client is needed for as long as any container of the node lives; there are a few a test.
+        // A client is needed for as long as any container of the node lives; there are a few a
+        // test.
         *self.client.lock().unwrap() = Some(Box::leak(Box::new(client)));
     }
 
-    /// Which containerd it is.
+    /// Returns the release of its containerd.
     pub fn flavour(&self) -> &Flavour {
         &self.flavour
     }
@@ -172,8 +175,8 @@ impl Node {
             .path()
     }
 
-    /// Lets every user of the host pass to the bundles and the root file system: the directories of a test are root's alone, and
-    /// the root of a user namespace is somebody else.
+    /// Lets every user of the host pass to the bundles and the root file system: the directories of
+    /// a test are root's alone, and the root of a user namespace is somebody else.
     pub fn open_to_all(&self) {
         use std::os::unix::fs::PermissionsExt;
         let states = ["", "state", "state/io.containerd.runtime.v2.task"].map(|part| self.directory().join(part));
@@ -192,7 +195,7 @@ impl Node {
         &self.events
     }
 
-    /// Where a container's cgroup is, below each hierarchy's root.
+    /// Returns a container's cgroup, below each hierarchy's root.
     pub fn cgroup_path(&self, id: &str) -> String {
         format!("/{}/{id}", self.cgroup_parent())
     }
@@ -253,7 +256,8 @@ impl Node {
         stdout.into_owned()
     }
 
-    /// Notes a container id that the client did not make itself, so that its traces are looked for at the end.
+    /// Notes a container id that the client did not make itself, so that its traces are looked for
+    /// at the end.
     pub fn track(&self, id: &str) {
         self.ids.lock().unwrap().push(id.to_owned());
     }
@@ -321,14 +325,16 @@ impl Drop for Node {
     }
 }
 
-/// Cargo's target directory, found from the test binary's own place in it; `None` for one that was carried elsewhere.
+/// Cargo's target directory, found from the test binary's own place in it; `None` for one that was
+/// carried elsewhere.
 pub fn target_directory() -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
     let deps = own.ancestors().find(|path| path.ends_with("deps"))?;
     deps.ancestors().nth(2).map(Path::to_owned)
 }
 
-/// Where the shim and `egpu` are: `EGPU_TEST_BIN`, else beside the test binary's folder.
+/// Returns the folder of the shim and `egpu`: `EGPU_TEST_BIN`, else beside the test binary's
+/// folder.
 pub fn shim_directory() -> PathBuf {
     std::env::var_os("EGPU_TEST_BIN").map_or_else(
         || {

@@ -1,4 +1,5 @@
-//! The controls by which a program could decide how a card is shared, or stop others there: each tried once.
+//! The controls by which a program could decide how a card is shared, or stop others there: each
+//! tried once.
 
 use crate::{
     RmError,
@@ -23,7 +24,7 @@ pub struct Objects {
     pub channel: u32,
 }
 
-/// What a control is made on.
+/// The object that a control is made on.
 #[derive(Debug, Clone, Copy)]
 enum On {
     Device,
@@ -32,7 +33,7 @@ enum On {
     Channel,
 }
 
-/// What its parameters begin with; the others are 0.
+/// The beginning of its parameters; the others are 0.
 #[derive(Debug, Clone, Copy)]
 enum First {
     Nothing,
@@ -102,7 +103,8 @@ const OWN_ONLY: &[Row] = &[
 ];
 
 impl Objects {
-    /// One's own. A real driver may make no channel, or no group, of so few parameters: others stand in for them then.
+    /// One's own. A real driver may make no channel, or no group, of so few parameters: others
+    /// stand in for them then.
     pub fn own(device: &Device<'_>) -> Self {
         let (handle, channel) = match Group::new(device, Engine::Compute, 1) {
             Ok(group) => (group.handle, group.channels.first().copied().unwrap_or(group.handle)),
@@ -168,7 +170,8 @@ fn try_all(device: &Device<'_>, objects: &Objects, tables: &[&[Row]]) -> Vec<(&'
             device.client.control_in(objects.client, objects.on(*on), *number, &mut params)
         };
         let outcome = control(objects);
-        // By the other's client, and by the own one with the other's channels and groups as what is named.
+        // By the other's client, and by the own one with the other's channels and groups as what is
+        // named.
         outcomes.push((*name, if outcome.is_ok() { outcome } else { control(&own) }));
     }
     outcomes

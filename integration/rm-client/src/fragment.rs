@@ -1,4 +1,5 @@
-//! Memory in as many frames of 2 MiB as it can be had in: what is held open so, nobody else can have in whole frames.
+//! Memory in as many frames of 2 MiB as it can be had in: what is held open so, nobody else can
+//! have in whole frames.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,14 +24,14 @@ const NONCONTIGUOUS: u32 = BIG_PAGES | 1 << 27;
 /// Pieces at most: more than any card has frames.
 const MOST: usize = 200_000;
 
-/// What came of it.
+/// Result of a fragmentation.
 #[derive(Debug, Default)]
 pub struct Fragments {
-    /// How many pieces are held.
+    /// Number of pieces that are held.
     pub pieces: usize,
     /// Frames that they begin in, where the driver says.
     pub frames: usize,
-    /// What the last one was refused with.
+    /// Status that the last one was refused with.
     pub status: u32,
 }
 
@@ -115,8 +116,10 @@ fn emptied(device: &Device<'_>) -> Result<Fragments, RmError> {
     Ok(Fragments { pieces: kept.len(), frames: kept.len(), status: 0 })
 }
 
-/// Leaves room for 256 KiB in each frame that it fills, for what the driver makes for itself meanwhile, most of which comes in runs of that size: once
-/// this program is gone, each of those keeps a frame open. It keeps three quarters of what it can have: the rest is for whoever brings the driver to that.
+/// Leaves room for 256 KiB in each frame that it fills, for what the driver makes for itself
+/// meanwhile, most of which comes in runs of that size: once this program is gone, each of those
+/// keeps a frame open. It keeps three quarters of what it can have: the rest is for whoever brings
+/// the driver to that.
 fn holes(device: &Device<'_>) -> Result<Fragments, RmError> {
     let mut filled = Vec::new();
     let fragments = collect(&mut filled, || allocate(device, GRANULE, 1, CONTIGUOUS, &[]))?;

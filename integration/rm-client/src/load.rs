@@ -1,4 +1,5 @@
-//! How busy a card is, as the driver tells programs: by the samples that it takes, and on the page that it lets them map.
+//! Utilization of a card, as the driver gives it to programs: by the samples that it takes, and on
+//! the page that it lets them map.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -13,17 +14,19 @@ use crate::{
 const USER_SHARED_DATA: u32 = 0xde;
 const POLL: u32 = 0x00de_0001;
 const POLL_PERF: u64 = 2;
-/// Of `NV00DE_SHARED_DATA` in driver 580: its length, and where `perfDevUtil` is (the instant, then the card's percentage).
+/// Of `NV00DE_SHARED_DATA` in driver 580: its length, and where `perfDevUtil` is (the instant, then
+/// the card's percentage).
 const PAGE: usize = 2608;
 const LOAD: usize = 1976;
-/// `NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2`: 72 samples of six engines each, the second being the one that computes.
+/// `NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2`: 72 samples of six engines each, the
+/// second being the one that computes.
 const GET_SAMPLES: u32 = 0x2080_2096;
 const SAMPLES: usize = 16;
 const SAMPLE: usize = 776;
 const ENGINE: usize = 128;
 const NO_PID: u32 = u32::MAX;
 
-/// How busy a card is, in percent.
+/// Utilization of a card, in percent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Load {
     /// On the page; `None`: nothing valid stands there.
@@ -46,7 +49,7 @@ impl<'a> Watch<'a> {
     /// Makes the page's object and maps it.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn new(device: &'a Device<'a>) -> Result<Self, RmError> {
         let client = device.client;
         let object = client.alloc(device.subdevice, 0, USER_SHARED_DATA, Some(&mut [0; 8]))?;
@@ -61,10 +64,10 @@ impl<'a> Watch<'a> {
         Ok(Self { device, object, page })
     }
 
-    /// What is told now.
+    /// Returns the utilization that the driver gives now.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn look(&self) -> Result<Load, RmError> {
         let client = self.device.client;
         client.control(self.object, POLL, &mut POLL_PERF.to_le_bytes())?;

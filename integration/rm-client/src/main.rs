@@ -1,8 +1,10 @@
-//! `rm-client`: uses a card's memory as a program does, or as an attacker does, and tells what it was told.
+//! `rm-client`: uses a card's memory as a program does, or as an attacker does, and tells what it
+//! was told.
 //!
-//! Everything goes to standard output, one thing a line; failures to standard error. Exit codes: 0 done; 1 the command line, or
-//! something unexpected; 2 out of memory (the driver's `NO_MEMORY`, or `ENOMEM`); 3 refused with another status; 4 a system
-//! call failed (no such node, no such card's node, ENOTTY, EPERM, ...).
+//! Everything goes to standard output, one thing a line; failures to standard error. Exit codes: 0
+//! done; 1 the command line, or something unexpected; 2 out of memory (the driver's `NO_MEMORY`, or
+//! `ENOMEM`); 3 refused with another status; 4 a system call failed (no such node, no such card's
+//! node, ENOTTY, EPERM, ...).
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for tests reports by printing")]
 
 mod work;
@@ -217,7 +219,7 @@ fn number(text: &str) -> Result<u64, RmError> {
     text.parse().map_err(|_| RmError::Nonsense { what: format!("`{text}` is no number") })
 }
 
-/// What most commands begin with: a client and a card of it.
+/// Opens a client and a card of it, with which most commands begin.
 fn with_device<T>(options: &Options, work: impl FnOnce(&Device<'_>) -> Result<T, RmError>) -> Result<T, RmError> {
     let client = Client::open(&options.nodes)?;
     let device = client.device(options.card)?;
@@ -384,7 +386,8 @@ fn pass_fd(options: &Options, size: u64) -> Result<ExitCode, RmError> {
     let (here, there) = UnixStream::pair().map_err(system("a pair of sockets"))?;
     let nodes = options.nodes.clone();
     let child = |_| -> (i32, Box<dyn Any>) {
-        // Only the open file comes over the socket: the child's own client on it, and memory for that.
+        // Only the open file comes over the socket: the child's own client on it, and memory for
+        // that.
         let outcome = exports::receive(&there).and_then(|control| {
             let client = Client::on(control, &nodes)?;
             let memory = client.device(options.card)?.alloc(size)?;

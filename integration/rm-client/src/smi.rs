@@ -9,13 +9,13 @@ use crate::{Client, Device, Memory, RmError};
 pub struct Row {
     /// Its place in the driver's list.
     pub index: usize,
-    /// What it is called.
+    /// Product name.
     pub name: String,
     /// `GPU-...`.
     pub uuid: String,
     /// Its PCI address.
     pub bus: String,
-    /// How much memory it has.
+    /// Memory of the card.
     pub memory: Memory,
     /// Pids, and what they use.
     pub processes: Vec<(u32, u64)>,
@@ -25,7 +25,7 @@ impl Row {
     /// Asks the driver about the card at a place of its list.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn of(client: &Client, index: usize) -> Result<Self, RmError> {
         let device: Device<'_> = client.device(index)?;
         let processes = client.processes(device.subdevice)?;
@@ -43,7 +43,7 @@ impl Row {
 /// Rows of all cards that the driver lists and whose nodes can be opened.
 ///
 /// # Errors
-/// What the driver answers.
+/// The driver's status, where it refuses.
 pub fn rows(client: &Client) -> Result<Vec<Row>, RmError> {
     let count = client.cards()?.len();
     let openable = |row: &Result<Row, RmError>| !matches!(row, Err(RmError::System { .. }));

@@ -16,7 +16,7 @@ use rm_client::{
 
 use crate::Options;
 
-/// What the command line says of work.
+/// Work, as the command line describes it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WorkOptions {
     pub(crate) groups: usize,
@@ -86,7 +86,8 @@ pub(crate) fn work(options: &Options, seconds: &str, burst: Option<(&str, &str)>
     Ok(ExitCode::SUCCESS)
 }
 
-/// One line: an instant (`CLOCK_MONOTONIC`), and what each card has given until then, in microseconds.
+/// One line: an instant (`CLOCK_MONOTONIC`), and what each card has given until then, in
+/// microseconds.
 fn sample(got: &Got) {
     let given: Vec<String> = got.compute.iter().map(|card| microseconds(*card).to_string()).collect();
     println!("sample {} {}", got.at_ns / 1000, given.join(" "));
@@ -112,7 +113,8 @@ fn per_mille(part: Duration, whole: Duration) -> u128 {
     part.as_nanos() * 1000 / whole.as_nanos().max(1)
 }
 
-/// `storm SECONDS N`: N processes work at once, each as its own client; what they got together is told.
+/// `storm SECONDS N`: N processes work at once, each as its own client; what they got together is
+/// told.
 pub(crate) fn storm(options: &Options, seconds: &str, count: usize) -> Result<ExitCode, RmError> {
     let time = time_of(seconds)?;
     let WorkOptions { groups, channels, copy, video, .. } = options.work;
@@ -145,7 +147,8 @@ pub(crate) fn storm(options: &Options, seconds: &str, count: usize) -> Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// `steal NAME SECONDS`: works, and tries all the time to get more than its share, or to take others' away.
+/// `steal NAME SECONDS`: works, and tries all the time to get more than its share, or to take
+/// others' away.
 pub(crate) fn steal(options: &Options, name: &str, seconds: &str) -> Result<ExitCode, RmError> {
     let (_, attack) = ATTACKS
         .iter()
@@ -163,7 +166,8 @@ pub(crate) fn steal(options: &Options, name: &str, seconds: &str) -> Result<Exit
         for group in worker.groups() {
             attack(group, &mut effect)?;
         }
-        // A hostile program may have all the processor time that it is given; a test machine has little.
+        // A hostile program may have all the processor time that it is given; a test machine has
+        // little.
         thread::sleep(Duration::from_micros(500));
     }
     worker.work_until(end)?;

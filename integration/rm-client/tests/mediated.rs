@@ -1,5 +1,6 @@
-//! The client's calls on their whole way through a session to the simulated driver, without a container: what a program is told
-//! at its quota, and that neither an honest nor a hostile one comes to hold more.
+//! The client's calls on their whole way through a session to the simulated driver, without a
+//! container: what a program is told at its quota, and that neither an honest nor a hostile one
+//! comes to hold more.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::{
@@ -287,7 +288,7 @@ fn container() -> Container {
 }
 
 impl Container {
-    /// What the card says that is taken.
+    /// Memory that is taken, by the card's account.
     fn taken(&self) -> u64 {
         taken(&self.account)
     }
@@ -380,7 +381,8 @@ fn honest_random_programs_are_told_nothing_but_out_of_memory() {
     }
 }
 
-/// Calls that nobody needs; `huge-pages` are larger than the quota, and `garbage` asks for nothing in particular.
+/// Calls that nobody needs; `huge-pages` are larger than the quota, and `garbage` asks for nothing
+/// in particular.
 const REFUSED: [&str; 5] = ["foreign-type", "xfer", "huge-pages", "fixed-alignment", "garbage"];
 
 #[test]
@@ -437,7 +439,8 @@ fn work_that_comes_now_and_then_is_done_and_no_more() {
     let (work, every) = (Duration::from_millis(2), Duration::from_millis(10));
     let load = Load { groups: 1, channels: 1, copy: false, video: false, burst: Some(Burst { work, every }) };
     let mut worker = Worker::start(&devices, load).unwrap();
-    // One piece at once, and one at the end of each interval; later if the machine is slow, never earlier.
+    // One piece at once, and one at the end of each interval; later if the machine is slow, never
+    // earlier.
     let got = loop {
         worker.work_until(Instant::now() + every).unwrap();
         let got = worker.got().unwrap();
@@ -455,7 +458,8 @@ fn work_that_comes_now_and_then_is_done_and_no_more() {
 #[test]
 fn no_attack_works_while_the_gate_is_closed() {
     for (name, attack) in compute_attacks::ATTACKS {
-        // A gate that is closed for longer than the longest period lets a call through; this machine may stand still for as long.
+        // A gate that is closed for longer than the longest period lets a call through; this
+        // machine may stand still for as long.
         let judged = (0..20).any(|_| {
             works_while_the_gate_is_closed(*attack).is_some_and(|worked| {
                 assert!(!worked, "{name} has worked");
@@ -466,7 +470,8 @@ fn no_attack_works_while_the_gate_is_closed() {
     }
 }
 
-/// Whether the attack gets any time of the card; `None`: the gate was closed for too long to tell.
+/// Tells whether the attack gets any time of the card; `None`: the gate was closed for too long to
+/// tell.
 fn works_while_the_gate_is_closed(attack: compute_attacks::Attack) -> Option<bool> {
     let container = container();
     let client = Client::open(&container.nodes).unwrap();

@@ -1,11 +1,11 @@
-//! What a test is, and how it becomes trials: one on each containerd.
+//! A test, and its trials: one on each containerd.
 
 use std::sync::{Mutex, PoisonError};
 
 use integration::{EGPU_RUNTIME, Flavour, Node, Setup, egpu::on_real_cards, is_egpu, node::shim_directory};
 use libtest_mimic::{Completion, Failed, Trial};
 
-/// Why a test cannot run here, if it cannot.
+/// The reason for which a test cannot run here, if there is one.
 pub(crate) type Skip = Result<(), String>;
 
 /// One test.
@@ -17,31 +17,31 @@ pub(crate) struct Case {
     pub(crate) setup: fn() -> Setup,
     /// The test.
     pub(crate) run: fn(&Node),
-    /// Whether other runtimes are expected to pass it too.
+    /// True if other runtimes are expected to pass it too.
     pub(crate) any_runtime: bool,
-    /// What the machine must offer.
+    /// Needs that the machine must meet.
     pub(crate) needs: [fn() -> Skip; 2],
     /// Versions of containerd that it is about, by their beginning; empty: all.
     pub(crate) versions: &'static [&'static str],
     /// Only on the newest containerd: it is about something else.
     pub(crate) once: bool,
-    /// Whether it can run on the machine's own cards, or why not.
+    /// Use of the machine's own cards, or the reason against it.
     pub(crate) real_cards: RealCards,
-    /// Whether none of those that say so runs beside it: they measure time.
+    /// True if no other of this kind may run beside it: they measure time.
     pub(crate) one_at_a_time: bool,
 }
 
 /// Held by the one that runs.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Whether a test can run on the machine's own cards.
+/// Use of the machine's own cards by a test.
 #[derive(Clone, Copy)]
 pub(crate) enum RealCards {
     /// Nobody has said: it is no test of cards.
     Unsaid,
     /// As it stands.
     Fine,
-    /// Why it needs simulated ones.
+    /// No: the reason for which it needs simulated ones.
     No(&'static str),
 }
 
@@ -96,7 +96,8 @@ impl Case {
         }
     }
 
-    /// Why it cannot run on the machine's own cards, if it is to and cannot.
+    /// Returns the reason for which it cannot run on the machine's own cards, if it is to and
+    /// cannot.
     fn needs_simulated(self) -> Option<String> {
         if !on_real_cards() {
             return None;
@@ -167,7 +168,8 @@ pub(crate) fn trials(flavours: &[Flavour], cases: &[Case]) -> Vec<Trial> {
     trials
 }
 
-/// Those that run one at a time evenly among the others: in a row they would keep all threads but one waiting.
+/// Those that run one at a time evenly among the others: in a row they would keep all threads but
+/// one waiting.
 fn spread(runs: Vec<(Flavour, Case)>) -> Vec<(Flavour, Case)> {
     let (alone, others): (Vec<_>, Vec<_>) = runs.into_iter().partition(|(_, case)| case.one_at_a_time);
     let every = (others.len() / (alone.len() + 1)).max(1);

@@ -86,7 +86,7 @@ impl Server {
         Self { process, address }
     }
 
-    /// What it answers, head and body.
+    /// Returns its answer, head and body.
     pub(crate) fn ask(&self, method: &str) -> (String, String) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         write!(stream, "{method} /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address).unwrap();

@@ -1,4 +1,5 @@
-//! The systemd cgroup driver (`SystemdCgroup = true`), where systemd is process 1: scopes as runc has them there.
+//! The systemd cgroup driver (`SystemdCgroup = true`), where systemd is process 1: scopes as runc
+//! has them there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -96,7 +97,7 @@ fn systemctl(arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
-/// What systemd has under `names` of a unit.
+/// Returns these properties of a unit, by systemd.
 fn properties(unit: &str, names: &[&str]) -> BTreeMap<String, String> {
     let text = systemctl(&["show", "--property", &names.join(","), unit]);
     text.lines()
@@ -180,7 +181,8 @@ fn limits_are_as_runcs(node: &Node) {
     assert_eq!(ours[if is_v2() { "MemoryMax" } else { "MemoryLimit" }], (64 << 20).to_string());
 }
 
-/// What systemd and the control files hold of the same container on egpu and on runc, but for its id.
+/// Returns what systemd and the control files hold of the same container on egpu and on runc, but
+/// for its id.
 fn beside_runc(node: &Node, kind: &str, edit: fn(&mut Value), files: &[&str]) -> [BTreeMap<String, String>; 2] {
     const PROPERTIES: [&str; 18] = [
         "Slice",
@@ -445,7 +447,7 @@ fn an_oom_group_outlives_a_reload(node: &Node) {
     wait_until_gone(&node.scope("a"));
 }
 
-/// What systemd would write with a reload, of a container with and without all devices.
+/// Rules that systemd would write with a reload, of a container with and without all devices.
 fn device_rules_are_as_runcs_on_v1(node: &Node) {
     let some = json!([
         { "allow": false, "access": "rwm" },

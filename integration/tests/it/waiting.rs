@@ -180,7 +180,8 @@ fn a_killed_shim_ends_a_wait(node: &Node) {
     third.delete().unwrap();
 }
 
-/// As when a person ends `ctr`, or a kubelet has waited long enough: containerd asks the shim to delete what it was asked to create.
+/// As when a person ends `ctr`, or a kubelet has waited long enough: containerd asks the shim to
+/// delete what it was asked to create.
 fn a_client_that_goes_ends_a_wait(node: &Node) {
     let first = large(node, "first").start().unwrap();
     node.track("second");
@@ -200,7 +201,8 @@ fn a_client_that_goes_ends_a_wait(node: &Node) {
     first.end();
 }
 
-/// A rolling update on a full card: the new pod's container comes while the old one's has its time to end.
+/// A rolling update on a full card: the new pod's container comes while the old one's has its time
+/// to end.
 fn a_pod_takes_the_place_of_another(node: &Node) {
     let config = PodContainerConfig { command: &["sleep", "infinity"], env: &ASK, ..PodContainerConfig::default() };
     let (old, new) = (node.pod("old", &[]).unwrap(), node.pod("new", &[]).unwrap());

@@ -1,7 +1,8 @@
 //! The same spec under runc and under egpu: all that a container can see of its making is compared.
 //!
-//! `EGPU_TEST_SPECS` says how many specs (100), `EGPU_TEST_FIRST_SPEC` with which the first begins (0): the number of a spec makes it.
-//! `EGPU_TEST_RUNC` is another runc than the one that `integration/setup-runc.sh` builds.
+//! `EGPU_TEST_SPECS` says how many specs (100), `EGPU_TEST_FIRST_SPEC` with which the first begins
+//! (0): the number of a spec makes it. `EGPU_TEST_RUNC` is another runc than the one that
+//! `integration/setup-runc.sh` builds.
 
 mod differences;
 mod facts;

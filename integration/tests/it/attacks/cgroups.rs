@@ -62,8 +62,9 @@ fn assert_none_lives(node: &Node) {
     assert!(found.iter().all(|process| process.state == 'Z'), "{found:?}");
 }
 
-/// Defence: nobody looks for a container's processes by path (`nvidia-glue/src/cgroup_tree.rs`). The mediator finds who has more than is
-/// accounted; what is left of the container is killed and removed, whether the kernel ends it with its first process or not.
+/// Defence: nobody looks for a container's processes by path (`nvidia-glue/src/cgroup_tree.rs`).
+/// The mediator finds who has more than is accounted; what is left of the container is killed and
+/// removed, whether the kernel ends it with its first process or not.
 fn deep(node: &Node) {
     let neighbour = Neighbour::new(node);
     let mut container = deep_one(attacker(node, &["deep", "64"]));
@@ -100,8 +101,8 @@ fn deep_without_shim(node: &Node) {
     until_free(node);
 }
 
-/// Defence: a container has a directory of its own in every hierarchy, those without controllers included (`shim/src/cgroup/join.rs`). Where
-/// it had none, it would freeze whoever made it.
+/// Defence: a container has a directory of its own in every hierarchy, those without controllers
+/// included (`shim/src/cgroup/join.rs`). Where it had none, it would freeze whoever made it.
 fn unified(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["unified"]).start().unwrap();
@@ -116,7 +117,8 @@ fn unified(node: &Node) {
     neighbour.end(container);
 }
 
-/// Defence: who is sent SIGKILL is thawed, wherever the container has frozen it, and whoever would freeze it again is killed, too.
+/// Defence: who is sent SIGKILL is thawed, wherever the container has frozen it, and whoever would
+/// freeze it again is killed, too.
 fn ice(node: &Node) {
     let neighbour = Neighbour::new(node);
     for all in [true, false] {
@@ -136,7 +138,8 @@ fn ice(node: &Node) {
     until_free(node);
 }
 
-/// Defence: a container that was killed and does not end, for whatever reason, has nothing of the card any more.
+/// Defence: a container that was killed and does not end, for whatever reason, has nothing of the
+/// card any more.
 fn stuck(node: &Node) {
     let neighbour = Neighbour::new(node);
     let mut container = attacker(node, &["hold", "256"]).start().unwrap();

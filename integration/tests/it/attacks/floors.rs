@@ -1,4 +1,5 @@
-//! Resources that a card or the host has once for all containers: some take all that they get, and there is enough for the next.
+//! Resources that a card or the host has once for all containers: some take all that they get, and
+//! there is enough for the next.
 
 use integration::{Container, EgpuConfig, Node, Setup, eventually, hostile::MIB};
 
@@ -22,8 +23,8 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Defence: the ledger gives each grant its channels, and leaves a context's to every place (`nvidia-glue/src/ledger/floors.rs`). A card has
-/// some 2000 for all containers.
+/// Defence: the ledger gives each grant its channels, and leaves a context's to every place
+/// (`nvidia-glue/src/ledger/floors.rs`). A card has some 2000 for all containers.
 fn channels(node: &Node) {
     let greedy = |index: usize| -> (Container<'_>, u64) {
         let flood = &["rm-client", "channels", "--hold", "stdin"];
@@ -58,7 +59,8 @@ fn little_pinned_memory() -> Setup {
     Setup { egpu: EgpuConfig::with_keys(keys), ..Setup::default() }
 }
 
-/// Defence: the ledger gives each grant its part of the node's pinned memory, and leaves 1 GiB to every place.
+/// Defence: the ledger gives each grant its part of the node's pinned memory, and leaves 1 GiB to
+/// every place.
 fn pinned_memory(node: &Node) {
     let greedy = |card: usize| {
         let container = node.container(&format!("greedy{card}")).armed().envs(&[("EGPU_MEMORY", "512MiB")]);

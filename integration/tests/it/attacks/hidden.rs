@@ -45,7 +45,8 @@ fn remapped(node: &Node) {
     neighbour.end(container);
 }
 
-/// Defence: who has an excess is killed, all who have that memory, whether they made a driver call or not.
+/// Defence: who has an excess is killed, all who have that memory, whether they made a driver call
+/// or not.
 fn sharer(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["sharer", "8192", "1"]).start().unwrap();
@@ -54,7 +55,8 @@ fn sharer(node: &Node) {
     neighbour.end(container);
 }
 
-/// Of those who had the memory nobody is left: of the container no more than its first process is, and those that do nothing.
+/// Of those who had the memory nobody is left: of the container no more than its first process is,
+/// and those that do nothing.
 #[track_caller]
 fn nobody_runs_away(node: &Node) {
     let own = node.cgroup_path("attacker");
@@ -70,7 +72,8 @@ fn nobody_runs_away(node: &Node) {
     eventually("those who had it are gone", || (0..8).all(|_| is_quiet()).then_some(()));
 }
 
-/// Defence: who has an address space is found and killed in whatever process it is by then, and one that lives while nobody is found who has it ends the container.
+/// Defence: who has an address space is found and killed in whatever process it is by then, and one
+/// that lives while nobody is found who has it ends the container.
 fn hop(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["hop", "8192", "1"]).start().unwrap();
@@ -79,7 +82,8 @@ fn hop(node: &Node) {
     neighbour.end(container);
 }
 
-/// Defence: what was mapped stays charged for as long as somebody has that memory, whatever the process that mapped it executes.
+/// Defence: what was mapped stays charged for as long as somebody has that memory, whatever the
+/// process that mapped it executes.
 fn leap(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["leap", "400"]).start().unwrap();
@@ -91,7 +95,8 @@ fn leap(node: &Node) {
     neighbour.end(container);
 }
 
-/// Defence: a program is told from the one that its process executed before by any of its threads (`shim/src/mediator/maps.rs`).
+/// Defence: a program is told from the one that its process executed before by any of its threads
+/// (`shim/src/mediator/maps.rs`).
 fn mask(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["mask", "400"]).start().unwrap();

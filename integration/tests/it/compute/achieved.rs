@@ -1,4 +1,5 @@
-//! What `egpu top` says that containers achieve is work, and not that they were there: a context stays on the engine when its work is done.
+//! The share that `egpu top` reports is work, and not presence: a context stays on the engine when
+//! its work is done.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// What a container achieved of its card in the last second, in percent; `None`: nobody knows.
+/// Returns the percent of its card that a container achieved in the last second; `None`: not known.
 fn achieved(node: &Node, id: &str) -> Option<f64> {
     card(node, id)?["achieved_1s_percent"].as_f64()
 }

@@ -21,7 +21,8 @@ fn on_two<'node>(node: &'node Node, id: &str, percent: &str) -> Container<'node>
 /// Samples of two to three seconds.
 const SOME: usize = 300;
 
-/// Its kernels wait for each other: a window on one card and none on the other would be worth nothing.
+/// Its kernels wait for each other: a window on one card and none on the other would be worth
+/// nothing.
 fn together(node: &Node) {
     let (one, two) = (on_two(node, "one", "40%"), on_two(node, "two", "30%"));
     let from_us = now_us();
@@ -36,7 +37,8 @@ fn together(node: &Node) {
         all.then_some(())
     });
     for container in [&one, &two] {
-        // While the machine is busy, the one card's edge may be later than the other's; not for ever.
+        // While the machine is busy, the one card's edge may be later than the other's; not for
+        // ever.
         eventually("it runs on both cards at once", || {
             let mut told = samples(&container.stdio);
             let told = told.split_off(told.len().saturating_sub(SOME));

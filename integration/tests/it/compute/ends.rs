@@ -1,4 +1,5 @@
-//! Whoever ends while a container's channels are off the card: the container is gone, nothing stays off, neighbours go on.
+//! Whoever ends while a container's channels are off the card: the container is gone, nothing stays
+//! off, neighbours go on.
 
 use integration::{Container, Node, eventually, processes::Process};
 
@@ -78,7 +79,8 @@ fn container_dies(node: &Node) {
     afterwards(node, neighbour);
 }
 
-/// Its channels stay what they are: work that is on the card goes on, as on a real one, in its window and no more.
+/// Its channels stay what they are: work that is on the card goes on, as on a real one, in its
+/// window and no more.
 fn paused(node: &Node) {
     let (victim, _, neighbour) = victim_and_neighbour(node);
     victim.pause().unwrap();

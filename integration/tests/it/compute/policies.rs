@@ -95,7 +95,8 @@ fn groups(node: &Node) {
     end([many, one]);
 }
 
-/// More of them than its share has time slices for: with the shortest ones they would have a quarter of the card.
+/// More of them than its share has time slices for: with the shortest ones they would have a
+/// quarter of the card.
 fn many_groups(node: &Node) {
     let of = |id, weight| granted(node, id, &[("EGPU_POLICY", "soft"), ("EGPU_WEIGHT", weight)]);
     let many = of("many", "1").args(&[SPIN, &["--groups", "60"]].concat()).start().unwrap();

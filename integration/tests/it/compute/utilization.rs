@@ -1,4 +1,5 @@
-//! What a container is told of how busy its card is: its own work against its share. The driver samples the card, with everybody's work.
+//! Utilization as a container sees it: its own work against its share. The driver samples the card,
+//! with everybody's work.
 
 use std::time::{Duration, Instant};
 

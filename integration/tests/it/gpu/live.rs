@@ -1,4 +1,5 @@
-//! Limits and policies that change while containers run: `egpu set`, `egpu policy`, and who shows them.
+//! Limits and policies that change while containers run: `egpu set`, `egpu policy`, and who shows
+//! them.
 
 use integration::{Container, ContainerBuilder, Node, Setup, egpu::EgpuConfig, eventually, hostile::MIB};
 use serde_json::Value;

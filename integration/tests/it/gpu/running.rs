@@ -1,4 +1,4 @@
-//! What is shown of containers that have work, and what becomes of them when their mediators stall.
+//! Listings of containers that have work, and the end of containers whose mediators stall.
 
 use integration::{Container, ContainerBuilder, Node, eventually, processes::Process};
 use serde_json::Value;

@@ -82,7 +82,8 @@ fn patient() -> Setup {
     Setup { egpu: EgpuConfig::with_keys("oom_script_timeout = \"8s\"\n"), ..Setup::default() }
 }
 
-/// It is paused while its script has its time, and so is the script: a process that is killed while it is frozen has to be thawed to die.
+/// It is paused while its script has its time, and so is the script: a process that is killed while
+/// it is frozen has to be thawed to die.
 fn kills_paused_init(node: &Node) {
     let kills = |number: u32| {
         let mut container = granted(node, &format!("a{number}"), 256)

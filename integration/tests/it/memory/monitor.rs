@@ -1,5 +1,6 @@
-//! Containers that share no card: those that only look at cards (`utility` alone) see all, and can have nothing; those with whole cards have
-//! them without a mediator, unless the configuration wants one.
+//! Containers that share no card: those that only look at cards (`utility` alone) see all, and can
+//! have nothing; those with whole cards have them without a mediator, unless the configuration
+//! wants one.
 
 use integration::{ContainerBuilder, EgpuConfig, Node, Setup, eventually, hostile::OUT_OF_MEMORY};
 
@@ -54,7 +55,8 @@ fn whole_cards_mediated() -> Setup {
     Setup { egpu: EgpuConfig::with_keys("whole_cards = \"mediated\"\n"), ..Setup::default() }
 }
 
-/// All of its own card, and nothing of another, whatever open files it is handed: its mediator speaks for it.
+/// All of its own card, and nothing of another, whatever open files it is handed: its mediator
+/// speaks for it.
 fn whole(node: &Node) {
     let neighbour = granted(node, "neighbour", 4096).hostile(&["hold", "1024"]).start().unwrap();
     let container = node.container("whole").armed().env("NVIDIA_VISIBLE_DEVICES", "1").start().unwrap();
@@ -89,7 +91,8 @@ fn table(node: &Node) {
     until_free(node);
 }
 
-/// Its calls would be executed with its own rights, which reach all memory: nothing is gained by looking at them.
+/// Its calls would be executed with its own rights, which reach all memory: nothing is gained by
+/// looking at them.
 fn exempt(node: &Node) {
     let held = monitoring(node, "held").start().unwrap();
     let doctor = || String::from_utf8_lossy(&node.egpu(&["doctor"]).stdout).into_owned();

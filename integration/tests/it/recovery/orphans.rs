@@ -31,7 +31,8 @@ fn memory_is_not_granted_twice(node: &Node) {
     node.stop_containerd(Signal::SIGKILL);
     node.shim().kill();
     assert!(Process::read(init).is_some_and(|process| process.state != 'Z'), "the container outlives its shim");
-    // Whoever wants the memory either does not get it, or finds the container gone. It goes: there is nobody else to take the grant back.
+    // Whoever wants the memory either does not get it, or finds the container gone. It goes: there
+    // is nobody else to take the grant back.
     let second = eventually("it is granted once the container is gone", || whole_memory(&other, "second").start().ok());
     let state = Process::read(init).map(|process| process.state);
     assert!(matches!(state, None | Some('Z')), "granted while the first container is {state:?}");

@@ -28,7 +28,8 @@ const LIFT: &str = r#"
     mkdir $own/below 2>&1; (echo 0 > $own/cgroup.procs) 2>&1
 "#;
 
-/// Becomes a program that takes more memory than any container here may; exit code 137 says that it was killed for it.
+/// Becomes a program that takes more memory than any container here may; exit code 137 says that it
+/// was killed for it.
 const HOG: &str = "echo limits; exec dd if=/dev/zero of=/dev/null bs=256M count=1";
 
 /// Of what [`LIFT`] prints.
