@@ -199,15 +199,15 @@ fn prometheus_asks_where_the_service_answers() {
 #[test]
 fn alerts_are_about_figures_that_there_are() {
     let rules: serde_json::Value = serde_norway::from_str(&read("metrics/alerts.yaml")).unwrap();
-    let told = fs::read_to_string(folder("../shim/src/cli/metrics/golden.prom")).unwrap();
+    let golden = fs::read_to_string(folder("../shim/src/cli/metrics/golden.prom")).unwrap();
     let rules = rules["groups"][0]["rules"].as_array().unwrap();
     assert_eq!(rules.len(), 4);
     for rule in rules {
         let expression = rule["expr"].as_str().unwrap();
         let name = expression.trim_start_matches("increase(").split(['{', ' ']).next().unwrap();
-        assert!(told.contains(&format!("\n# TYPE {name} ")), "{name}");
+        assert!(golden.contains(&format!("\n# TYPE {name} ")), "{name}");
         for kind in expression.split(['"', '|']).filter(|word| ["stalled", "mediator-ended", "drift"].contains(word)) {
-            assert!(told.contains(&format!("egpu_events_total{{kind=\"{kind}\"}}")), "{kind}");
+            assert!(golden.contains(&format!("egpu_events_total{{kind=\"{kind}\"}}")), "{kind}");
         }
     }
 }

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_holds_a_lock_is_seen() {
+    fn a_lock_holder_is_found() {
         let own = Process::read(std::process::id().cast_signed()).unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
         assert!(!own.holds_lock());

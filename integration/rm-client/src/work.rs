@@ -114,11 +114,11 @@ fn per_mille(part: Duration, whole: Duration) -> u128 {
 }
 
 /// `storm SECONDS N`: N processes work at once, each as its own client; what they got together is
-/// told.
+/// written.
 pub(crate) fn storm(options: &Options, seconds: &str, count: usize) -> Result<ExitCode, RmError> {
     let time = time_of(seconds)?;
     let WorkOptions { groups, channels, copy, video, .. } = options.work;
-    let (mut told, tell) = std::io::pipe().map_err(system("a pipe"))?;
+    let (mut reader, tell) = std::io::pipe().map_err(system("a pipe"))?;
     let child = |_| -> (i32, Box<dyn std::any::Any>) {
         let outcome = Client::open(&options.nodes).and_then(|client| {
             let devices = [client.device(options.card)?];
@@ -138,7 +138,7 @@ pub(crate) fn storm(options: &Options, seconds: &str, count: usize) -> Result<Ex
     let wall = start.elapsed();
     drop(tell);
     let mut numbers = Vec::new();
-    told.read_to_end(&mut numbers).map_err(system("hearing what was executed"))?;
+    reader.read_to_end(&mut numbers).map_err(system("hearing what was executed"))?;
     let executed = numbers.as_chunks::<8>().0.iter().map(|number| u64::from_le_bytes(*number)).sum();
     println!("worked={}", codes.iter().filter(|code| **code == 0).count());
     println!("wall_us={}", microseconds(wall));

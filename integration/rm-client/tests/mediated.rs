@@ -310,7 +310,7 @@ fn taken(account: &Path) -> u64 {
 }
 
 #[test]
-fn a_program_is_told_out_of_memory_at_its_quota_and_sees_a_card_of_that_size() {
+fn a_program_runs_out_of_memory_at_its_quota_and_sees_a_card_of_that_size() {
     let container = container();
     let client = Client::open(&container.nodes).unwrap();
     let device = client.device(0).unwrap();
@@ -370,7 +370,7 @@ fn managed_memory_counts() {
 }
 
 #[test]
-fn honest_random_programs_are_told_nothing_but_out_of_memory() {
+fn honest_random_programs_fail_with_nothing_but_out_of_memory() {
     for seed in 0..8 {
         let container = container();
         let client = Client::open(&container.nodes).unwrap();

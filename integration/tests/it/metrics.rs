@@ -44,7 +44,7 @@ fn of_a_container(node: &Node) {
     let hog = container.exec("hog", &["hostile", "hold", "64"]).start().unwrap();
     assert_eq!(hog.stdio.value("status"), 0);
     let own = [("id", "a"), ("namespace", node.namespace())];
-    let samples = eventually("its figures are told", || {
+    let samples = eventually("its figures are reported", || {
         let samples = scrape(node);
         let denials = value(&samples, "egpu_container_denials_total", &[own[0], ("kind", "memory")])?;
         let used = value(&samples, "egpu_container_memory_used_bytes", &own)?;

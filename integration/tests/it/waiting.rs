@@ -19,8 +19,11 @@ use crate::{
 
 pub(crate) fn cases() -> Vec<Case> {
     let cases = vec![
-        Case::egpu("waiting::the_room_of_who_leaves", the_room_of_who_leaves),
-        Case::egpu("waiting::who_stays_is_waited_for_where_that_is_set", who_stays_is_waited_for_where_that_is_set),
+        Case::egpu("waiting::the_room_of_a_container_that_leaves", the_room_of_a_container_that_leaves),
+        Case::egpu(
+            "waiting::a_container_that_stays_is_waited_for_where_that_is_set",
+            a_container_that_stays_is_waited_for_where_that_is_set,
+        ),
         Case::egpu("waiting::nobody_waits_where_that_is_set", nobody_waits_where_that_is_set),
         Case::egpu("waiting::the_earliest_goes_first", the_earliest_goes_first).on(for_anybody),
         Case::egpu("waiting::kill_and_delete_end_a_wait", kill_and_delete_end_a_wait).on(for_anybody),
@@ -58,7 +61,7 @@ fn set_wait(node: &Node, keys: &str) {
     fs::write(node.directory().join("egpu.toml"), EgpuConfig::with_keys(keys).text(node.directory())).unwrap();
 }
 
-fn the_room_of_who_leaves(node: &Node) {
+fn the_room_of_a_container_that_leaves(node: &Node) {
     // As init it does not end by a signal that it has no handler for.
     let first = large(node, "first").start().unwrap();
     let text = refused(large(node, "second"));
@@ -79,7 +82,7 @@ fn the_room_of_who_leaves(node: &Node) {
     assert!(node.granted().is_empty() && node.waiting().is_empty());
 }
 
-fn who_stays_is_waited_for_where_that_is_set(node: &Node) {
+fn a_container_that_stays_is_waited_for_where_that_is_set(node: &Node) {
     let first = large(node, "first").start().unwrap();
     set_wait(node, "admission_wait = \"1s\"\n");
     let text = refused(large(node, "second"));

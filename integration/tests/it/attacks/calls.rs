@@ -67,8 +67,8 @@ fn held_by_entry(output: &str) {
 /// would say ENOTTY; a real driver executes what is wrapped.
 fn xfer(node: &Node) {
     let output = run(node, &["xfer", "8192"]);
-    let told = (value(&output, "returned"), value(&output, "errno"), value(&output, "status"));
-    assert_eq!(told, (-1, i64::from(libc::EINVAL), UNTOUCHED), "{output}");
+    let result = (value(&output, "returned"), value(&output, "errno"), value(&output, "status"));
+    assert_eq!(result, (-1, i64::from(libc::EINVAL), UNTOUCHED), "{output}");
 }
 
 /// The status that a call has before anybody answers it.

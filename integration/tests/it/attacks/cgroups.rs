@@ -4,7 +4,6 @@ use std::{fs, path::Path, time::Duration};
 
 use integration::{Container, ContainerBuilder, Node, eventually, hostile::MIB, processes};
 use nix::sys::signal::Signal;
-use serde_json::json;
 
 use super::{Neighbour, attacker};
 use crate::{
@@ -45,16 +44,6 @@ fn deep_one(builder: ContainerBuilder<'_>) -> Container<'_> {
     container
 }
 
-/// With the process ids of another container, so that it does not end with its first process.
-fn beside<'node>(builder: ContainerBuilder<'node>, other: &Container<'_>) -> ContainerBuilder<'node> {
-    let path = format!("/proc/{}/ns/pid", other.pid());
-    builder.edit(move |spec| {
-        let namespaces = spec["linux"]["namespaces"].as_array_mut().expect("namespaces");
-        namespaces.retain(|namespace| namespace["type"] != "pid");
-        namespaces.push(json!({ "type": "pid", "path": path }));
-    })
-}
-
 /// Zombies are for others to reap.
 #[track_caller]
 fn assert_none_lives(node: &Node) {
@@ -73,7 +62,7 @@ fn deep(node: &Node) {
     container.wait().unwrap();
     container.delete().unwrap();
     for all in [true, false] {
-        let mut container = deep_one(beside(attacker(node, &["deep"]), &neighbour.container));
+        let mut container = deep_one(attacker(node, &["deep"]).in_pid_namespace_of(&neighbour.container));
         match all {
             true => container.kill_all(Signal::SIGKILL).unwrap(),
             false => container.kill(Signal::SIGKILL).unwrap(),

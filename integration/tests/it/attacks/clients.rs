@@ -40,17 +40,17 @@ fn all(node: &Node) {
     for name in list.lines() {
         let attack = &["rm-client", "attack", name, "64M", "--hold", "stdin"];
         let mut container = granted(node, "attacker", QUOTA).args(attack).stdin().start().unwrap();
-        // One that is told an errno ends.
+        // A program that gets an errno ends.
         eventually(&format!("{name} has done its worst"), || {
             let holds = container.stdio.stdout_so_far().contains("holding");
             (holds || container.status() == TaskStatus::Stopped).then_some(())
         });
-        let told = container.stdio.stdout_so_far();
-        reaches_what_it_may(node, name, &told);
+        let output = container.stdio.stdout_so_far();
+        reaches_what_it_may(node, name, &output);
         let used = node.usage("attacker");
-        assert!(used.used <= used.limit, "{name}: {used:?} {told}");
+        assert!(used.used <= used.limit, "{name}: {used:?} {output}");
         let card = node.card_used(0);
-        assert!(card <= (QUOTA + 320) * MIB, "{name}: {} MiB of the card are taken; {told}", card / MIB);
+        assert!(card <= (QUOTA + 320) * MIB, "{name}: {} MiB of the card are taken; {output}", card / MIB);
         if !on_real_cards() {
             eventually(&format!("all that {name} has taken of the card is charged"), || {
                 let charged = node.usage("attacker").used + node.usage("neighbour").used;
@@ -77,18 +77,18 @@ const REFUSED: [&str; 4] = ["foreign-type", "xfer", "fixed-alignment", "garbage"
 /// Those that are memory by another way have to come as far as the quota itself, which refuses the
 /// last of it.
 #[track_caller]
-fn reaches_what_it_may(node: &Node, name: &str, told: &str) {
+fn reaches_what_it_may(node: &Node, name: &str, output: &str) {
     if REFUSED.contains(&name) {
-        assert!(told.contains(&format!("{name}: holds 0 bytes")), "{told}");
+        assert!(output.contains(&format!("{name}: holds 0 bytes")), "{output}");
         return;
     }
     if name == "groups" && on_real_cards() {
         // A real driver wants more of a channel's parameters than it says.
         return;
     }
-    assert!(told.contains("holding"), "{name} was stopped by something else than its quota: {told}");
+    assert!(output.contains("holding"), "{name} was stopped by something else than its quota: {output}");
     let piece = if name == "huge-pages" { 512 } else { 64 };
-    eventually(&format!("{name} gets all of its quota but a last piece: {told}"), || {
+    eventually(&format!("{name} gets all of its quota but a last piece: {output}"), || {
         let usage = node.usage("attacker");
         (usage.denials > 0 && usage.used > 0 && usage.used + piece * MIB >= usage.limit).then_some(())
     });
@@ -131,8 +131,8 @@ fn controls(node: &Node) {
 /// Returns how many calls `rm-client controls` has made, each of which was refused: by the driver's
 /// status, or by an errno.
 #[track_caller]
-pub(crate) fn assert_refused(told: &str) -> usize {
-    let answers = told.lines().filter_map(|line| line.split_once('='));
+pub(crate) fn assert_refused(output: &str) -> usize {
+    let answers = output.lines().filter_map(|line| line.split_once('='));
     let answers: Vec<(&str, i64)> = answers.map(|(name, status)| (name, status.parse().expect("a status"))).collect();
     let let_through: Vec<_> = answers.iter().filter(|(_, status)| *status == 0).map(|(name, _)| *name).collect();
     assert!(let_through.is_empty(), "{let_through:?} were let through");

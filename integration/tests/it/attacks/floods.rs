@@ -145,13 +145,13 @@ fn pinned_while_mapped(node: &Node) {
 /// Host memory that the driver may pin for the attacker.
 #[track_caller]
 fn pinned_memory_limit(node: &Node) -> u64 {
-    told(node, "attacker")["pinned_memory_limit_bytes"].as_u64().unwrap()
+    mediator_usage(node, "attacker")["pinned_memory_limit_bytes"].as_u64().unwrap()
 }
 
-/// A container's usage, as its mediator tells it.
+/// A container's usage, by its mediator.
 #[track_caller]
-pub(super) fn told(node: &Node, id: &str) -> serde_json::Value {
-    eventually("its mediator tells", || {
+pub(super) fn mediator_usage(node: &Node, id: &str) -> serde_json::Value {
+    eventually("its mediator reports", || {
         let usage = node.egpu_json(&["inspect", id])["usage"].clone();
         (usage["pinned_memory_limit_bytes"].as_u64() > Some(0)).then_some(usage)
     })

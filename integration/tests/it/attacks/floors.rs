@@ -4,7 +4,7 @@
 use integration::{Container, EgpuConfig, Node, Setup, eventually, hostile::MIB};
 
 use super::{
-    floods::{told, unasked_bound},
+    floods::{mediator_usage, unasked_bound},
     granted, rm_client,
 };
 use crate::{
@@ -38,10 +38,10 @@ fn channels(node: &Node) {
     let all: Vec<_> = (0..4).map(greedy).collect();
     let made: Vec<u64> = all.iter().map(|(_, made)| *made).collect();
     assert_eq!(made, [512, 512, 196, 100]);
-    let card = &told(node, "greedy2")["cards"][0];
+    let card = &mediator_usage(node, "greedy2")["cards"][0];
     assert_eq!(card["channels_limit"], 196);
-    eventually("it is told that it has them", || {
-        (told(node, "greedy2")["cards"][0]["channels_used"] == 196).then_some(())
+    eventually("its status says that it has them", || {
+        (mediator_usage(node, "greedy2")["cards"][0]["channels_used"] == 196).then_some(())
     });
     let fifth = idle(node, "fifth", 512);
     assert_eq!(fifth.read("rm-client channels --count 24"), "channels 24 status 0x0");
@@ -79,12 +79,12 @@ fn pinned_memory(node: &Node) {
     assert!(refused.contains("of the node's 12GiB free for one container"), "{refused}");
     assert!(!refused.contains("greedy"), "nobody learns who has the rest: {refused}");
     let fifth = granted(node, "fifth", 512).hostile(&["pin", "64", "65536"]).stdin().start().unwrap();
-    let limit = told(node, "fifth")["pinned_memory_limit_bytes"].as_u64().unwrap();
+    let limit = mediator_usage(node, "fifth")["pinned_memory_limit_bytes"].as_u64().unwrap();
     let pinned = fifth.stdio.value("pinned").cast_unsigned();
     assert!(pinned <= limit && pinned + 64 * MIB > limit, "{} of {} MiB", pinned / MIB, limit / MIB);
     assert!(limit >= unasked_bound().min(1 << 30), "its floor: {} MiB", limit / MIB);
-    eventually("it is told that it has them", || {
-        (told(node, "fifth")["pinned_memory_used_bytes"].as_u64() == Some(pinned)).then_some(())
+    eventually("its status says that it has them", || {
+        (mediator_usage(node, "fifth")["pinned_memory_used_bytes"].as_u64() == Some(pinned)).then_some(())
     });
     fifth.end();
     for (container, _) in all {

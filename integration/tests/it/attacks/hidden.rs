@@ -15,7 +15,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::egpu("attacks::managed_memory_at_a_rounded_address", rounded),
         Case::egpu("attacks::managed_memory_by_remap_file_pages", remapped),
-        Case::egpu("attacks::managed_memory_shared_with_who_never_calls", sharer)
+        Case::egpu("attacks::managed_memory_shared_with_a_process_that_never_calls", sharer)
             .only_simulated("the exchanged file is a plain one"),
         Case::egpu("attacks::managed_memory_that_hops", hop).only_simulated("the exchanged file is a plain one"),
         Case::egpu("attacks::managed_memory_left_behind_by_exec", leap).only_simulated("programs share a UVM file"),
@@ -89,13 +89,13 @@ fn leap(node: &Node) {
     let container = attacker(node, &["leap", "400"]).start().unwrap();
     assert!(container.stdio.value("most").cast_unsigned() >= 400 * MIB);
     nobody_runs_away(node);
-    let told = container.stdio.stdout_so_far();
-    let most = told.lines().filter_map(|line| line.strip_prefix("most=")?.parse::<u64>().ok()).max();
-    assert!(most.is_some_and(|most| most <= QUOTA * MIB), "{told}");
+    let output = container.stdio.stdout_so_far();
+    let most = output.lines().filter_map(|line| line.strip_prefix("most=")?.parse::<u64>().ok()).max();
+    assert!(most.is_some_and(|most| most <= QUOTA * MIB), "{output}");
     neighbour.end(container);
 }
 
-/// Defence: a program is told from the one that its process executed before by any of its threads
+/// Defence: a program is distinguished from the one that its process executed before by any of its threads
 /// (`shim/src/mediator/maps.rs`).
 fn mask(node: &Node) {
     let neighbour = Neighbour::new(node);

@@ -97,8 +97,8 @@ fn freed_memory(node: &Node) {
 fn controls(node: &Node) {
     let neighbour = spinning(node, "neighbour", &[("EGPU_COMPUTE", "60%")]);
     let attacker = spinning(node, "attacker", &[("EGPU_COMPUTE", "20%")]);
-    let told = neighbour.stdio.stdout_so_far();
-    let handles = told.lines().find_map(|line| line.strip_prefix("handles ")).expect("it tells its handles");
+    let output = neighbour.stdio.stdout_so_far();
+    let handles = output.lines().find_map(|line| line.strip_prefix("handles ")).expect("it prints its handles");
     let own = assert_refused(&attacker.read("rm-client controls"));
     let others = assert_refused(&attacker.read(&format!("rm-client controls {handles}")));
     assert!(own >= 32 && others >= own + 12, "{own} and {others} were tried");
@@ -110,7 +110,7 @@ fn steal(node: &Node, names: &[&str]) {
     steal_by(node, names, |_| None);
 }
 
-/// Each of these attacks has no effect, and nothing is `wrong` with what it has told.
+/// Each of these attacks has no effect, and nothing is `wrong` with what it has printed.
 fn steal_by(node: &Node, names: &[&str], wrong: impl Fn(&Output) -> Option<String>) {
     let neighbour = spinning(node, "neighbour", &[("EGPU_COMPUTE", "60%")]);
     let mut stolen = Vec::new();

@@ -40,16 +40,16 @@ fn together(node: &Node) {
         // While the machine is busy, the one card's edge may be later than the other's; not for
         // ever.
         eventually("it runs on both cards at once", || {
-            let mut told = samples(&container.stdio);
-            let told = told.split_off(told.len().saturating_sub(SOME));
-            let gains = told.windows(2).map(|pair| {
+            let mut recent = samples(&container.stdio);
+            let recent = recent.split_off(recent.len().saturating_sub(SOME));
+            let gains = recent.windows(2).map(|pair| {
                 let gain = |card: usize| pair[1].executed_us[card] - pair[0].executed_us[card];
                 (gain(0), gain(1))
             });
             let (both, either) =
                 gains.fold((0, 0), |(both, either), (one, other)| (both + one.min(other), either + one.max(other)));
             // Of windows that know nothing of each other, it would be a quarter at the most.
-            (told.len() == SOME && both * 2 >= either).then_some(())
+            (recent.len() == SOME && both * 2 >= either).then_some(())
         });
     }
     end([one, two]);

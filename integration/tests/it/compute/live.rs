@@ -78,7 +78,7 @@ fn period(node: &Node) {
             // was 100 ms, and is 40 ms after that.
             let range_us = period_ms * 950..period_ms * 2250;
             eventually(&format!("the mediator of {id} has periods of {range_us:?} us"), || {
-                range_us.contains(&kept_period_us(node, id, percent)).then_some(())
+                range_us.contains(&enforced_period_us(node, id, percent)).then_some(())
             });
         }
     }
@@ -88,15 +88,15 @@ fn period(node: &Node) {
 /// Returns the length of the periods that a container's mediator enforces, by its own status: it
 /// opens and closes its gate once in each, and between the two it is off the card but for its
 /// share.
-fn kept_period_us(node: &Node, id: &str, percent: u64) -> u64 {
-    let told = || {
+fn enforced_period_us(node: &Node, id: &str, percent: u64) -> u64 {
+    let counters = || {
         let schedule = node.egpu_json(&["inspect", id])["schedule"].take();
         let number = |name: &str| schedule["cards"][0][name].as_u64().unwrap_or_else(|| panic!("{name} in {schedule}"));
         (number("edges"), number("throttled_us"))
     };
-    let (edges, throttled_us) = told();
+    let (edges, throttled_us) = counters();
     let (more_edges, more_us) = eventually("twenty edges more", || {
-        let (now, now_us) = told();
+        let (now, now_us) = counters();
         (now >= edges + 20).then(|| (now - edges, now_us - throttled_us))
     });
     more_us * 2 * 100 / (100 - percent) / more_edges

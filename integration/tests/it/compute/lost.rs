@@ -83,7 +83,7 @@ fn lost(node: &Node) {
     let (code, _) = silent.exec("more", &["rm-client", "spin", "1"]).run().unwrap();
     assert_eq!(code, REFUSED, "a call does not wait behind a closed gate");
     let is_weight = || value(&scrape(node), "egpu_container_weights_only", &[("id", "silent")]);
-    eventually("it is told that nothing holds it to its share", || (is_weight() == Some(1.0)).then_some(()));
+    eventually("its status says that nothing holds it to its share", || (is_weight() == Some(1.0)).then_some(()));
     let failures = value(&scrape(node), "egpu_container_schedule_failures_total", &[("id", "silent")]);
     assert!(failures > Some(0.0));
     assert_eq!((is_usable(node, "0"), is_usable(node, "1")), (Some(0.0), Some(1.0)));

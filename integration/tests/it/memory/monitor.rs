@@ -13,7 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("memory::monitoring_shows_the_table_of_cards", table)
             .needing(crate::attacks::rm_client)
             .only_simulated("four V100 of 32 GiB"),
-        Case::egpu("memory::monitoring_with_rights_that_no_mediator_survives_is_told", exempt),
+        Case::egpu("memory::monitoring_with_rights_that_no_mediator_survives_is_reported", exempt),
         Case::egpu("memory::a_whole_card_is_mediated_where_that_is_wanted", whole)
             .on(whole_cards_mediated)
             .only_simulated("four V100 of 32 GiB"),
@@ -105,17 +105,15 @@ fn exempt(node: &Node) {
     let privileged = privileged.start().unwrap();
     let mediator = |id: &str| node.grant(id).unwrap().0["mediator"].as_u64();
     assert!(mediator("held").is_some() && mediator("privileged").is_none());
-    let told = doctor();
-    assert!(told.contains("privileged may look at cards") && !told.contains("held may look"), "{told}");
+    let report = doctor();
+    assert!(report.contains("privileged may look at cards") && !report.contains("held may look"), "{report}");
     // Nor may the one that is held get such rights later.
     let late = held.exec("late", &["true"]).edit(|process| {
         process["capabilities"]["bounding"].as_array_mut().unwrap().push("CAP_SYS_ADMIN".into());
     });
     assert!(late.start().is_err());
     // The shim's log comes to containerd by a FIFO.
-    eventually("that is told in the log", || {
-        node.containerd_log().contains("looks at its cards unmediated").then_some(())
-    });
+    eventually("that is in the log", || node.containerd_log().contains("looks at its cards unmediated").then_some(()));
     privileged.end();
     held.end();
 }

@@ -8,7 +8,7 @@ use crate::case::Case;
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::egpu("orphans::memory_is_not_granted_twice", memory_is_not_granted_twice),
-        Case::egpu("orphans::a_listing_tells_of_them", a_listing_tells_of_them),
+        Case::egpu("orphans::a_listing_shows_them", a_listing_shows_them),
     ]
 }
 
@@ -42,7 +42,7 @@ fn memory_is_not_granted_twice(node: &Node) {
     other.finish();
 }
 
-fn a_listing_tells_of_them(node: &Node) {
+fn a_listing_shows_them(node: &Node) {
     let container = whole_memory(node, "first").start().unwrap();
     let shim = node.shim();
     node.stop_containerd(Signal::SIGKILL);

@@ -84,17 +84,8 @@ fn cannot_be_written_beside_another(node: &Node) {
     let many = "i=0; while [ $i -lt 400 ]; do i=$((i+1)); /bin/true; done; echo many; sleep infinity";
     let other = node.container("other").script(many).start().unwrap();
     other.stdio.wait_for("many");
-    assert_limits_hold(beside(node.container("a"), &other));
+    assert_limits_hold(node.container("a").in_pid_namespace_of(&other));
     other.end();
-}
-
-fn beside<'node>(builder: ContainerBuilder<'node>, other: &Container<'_>) -> ContainerBuilder<'node> {
-    let path = format!("/proc/{}/ns/pid", other.pid());
-    builder.edit(move |spec| {
-        let namespaces = spec["linux"]["namespaces"].as_array_mut().expect("namespaces");
-        namespaces.retain(|namespace| namespace["type"] != "pid");
-        namespaces.push(json!({ "type": "pid", "path": path }));
-    })
 }
 
 /// As of a privileged container.
