@@ -4,12 +4,4 @@
 set -eu
 cd "$(dirname "$0")/.."
 . integration/debian.sh
-target=${CARGO_TARGET_DIR:-target}/docker
-[ ! -x "$target/usr/sbin/dockerd" ] || exit 0
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-unpack "$work" "${1:-forky}" docker.io docker-cli
-"$work/unpacked/usr/sbin/dockerd" --version
-rm -rf "$target"
-mkdir -p "$(dirname "$target")"
-mv "$work/unpacked" "$target"
+provide "${CARGO_TARGET_DIR:-target}/docker" usr/sbin/dockerd "${1:-forky}" docker.io docker-cli

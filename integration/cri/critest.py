@@ -15,8 +15,8 @@ import tempfile
 
 from node import HANDLERS, Node, cri_config, require
 
-# What wants a registry, iptables for host ports, NRI; MaskedPaths wants an /bin/ls that is a file
-# of its own.
+# Tests that want a registry, iptables for host ports, NRI; MaskedPaths wants an /bin/ls that is a
+# file of its own.
 SKIPPED = ("Image Manager|Image Consistency|Image Identifier Consistency|Image Volume|NRI|HostPort|"
            "port mapping|MaskedPaths")
 # A container without a grant carries the filter that keeps it from the driver.
@@ -26,8 +26,8 @@ EXPECTED = "nil profile, which is unconfined|seccomp unconfined on the container
 def failures(node, critest, handler):
     """Runs critest under a runtime; returns the names of what fails."""
     endpoint = f"unix://{node.containerd.socket}"
-    command = [critest, "--config", "/dev/null", "--runtime-endpoint", endpoint, "--runtime-handler",
-               handler, "--ginkgo.no-color", "--ginkgo.skip", SKIPPED]
+    command = [critest, "--config", "/dev/null", "--runtime-endpoint", endpoint,
+               "--runtime-handler", handler, "--ginkgo.no-color", "--ginkgo.skip", SKIPPED]
     said = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     text = said.stdout.decode(errors="replace")
     count = re.search(r"\d+ Passed \| \d+ Failed.*", text)

@@ -46,7 +46,8 @@ def cri_config(work, handler, tools, runc, binaries):
     """Writes the pods' network; returns the part of containerd's configuration that is for CRI."""
     ipam = {"type": "host-local", "subnet": "10.213.0.0/16", "dataDir": f"{work}/ipam",
             "routes": [{"dst": "0.0.0.0/0"}]}
-    network = {"cniVersion": "0.4.0", "name": "egpu-cri", "plugins": [{"type": "ptp", "ipam": ipam}]}
+    plugins = [{"type": "ptp", "ipam": ipam}]
+    network = {"cniVersion": "0.4.0", "name": "egpu-cri", "plugins": plugins}
     os.makedirs(f"{work}/net.d")
     write(f"{work}/net.d/10-ptp.conflist", json.dumps(network))
     return CRI.format(work=work, handler=handler, tools=tools, runc=runc, binaries=binaries)

@@ -77,7 +77,7 @@ def until(what, condition):
 
 
 def cgroup_mounts():
-    """Where cgroups can be made: a directory for each hierarchy."""
+    """Returns a directory for each hierarchy, in which cgroups can be made."""
     with open("/proc/self/mountinfo") as file:
         lines = [line.split() for line in file]
     return [fields[4] for fields in lines if fields[fields.index("-") + 1] in ("cgroup", "cgroup2")]
@@ -196,7 +196,7 @@ def has_settled(pod):
 
 
 def outcome(node, name, pod):
-    """What became of the pod, a line each; without ids and times."""
+    """Returns what became of the pod, a line each; without ids and times."""
     if pod is None:
         return ["no such pod"]
     lines = []
@@ -253,7 +253,7 @@ def by_design(pod, line):
 
 
 def compare(handler, reference, outcomes):
-    """How many pods differ."""
+    """Prints which pods differ, and returns how many."""
     differ = 0
     for name, lines in outcomes.items():
         missing = [line for line in reference[name] if line not in lines and not by_design(name, line)]
@@ -272,7 +272,7 @@ def compare(handler, reference, outcomes):
 # CRI asks runtimes of runc's type alone for features; so this pod is not even tried under egpu's own type.
 NEEDS_FEATURES = ["user-namespace"]
 
-# What the pods of pods/gpu must come to: lines of their outcome.
+# Lines that the outcomes of pods/gpu must have.
 GPU_PODS = {
     "share": ["gpu: Completed 0", "sidecar: Completed 0", "sidecar: 0"],
     "quota-kill": ["main: OOMKilled 0"],

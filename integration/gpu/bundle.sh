@@ -19,7 +19,7 @@ rm -rf "$out"
 mkdir -p "$out/egpu-gpu-test/bin"
 cp "$target/release/containerd-shim-egpu-v1" "$target/release/egpu" "$out/egpu-gpu-test/bin/"
 cp "$containerd/containerd" "$containerd/ctr" /bin/busybox "$out/egpu-gpu-test/bin/"
-# What egpu's cost is compared with (measure/cost.py), where they are installed.
+# egpu's cost is compared with theirs (measure/cost.py), where they are installed.
 cp "$(command -v containerd-shim-runc-v2)" "$(command -v runc)" "$out/egpu-gpu-test/bin/" || echo "costs are not compared with runc's" >&2
 # Another one, static and current, that egpu's containers are compared with: EGPU_TEST_RUNC names it.
 integration/setup-runc.sh && cp "$target/runc/runc" "$out/egpu-gpu-test/bin/current-runc" || echo "no current runc could be had: egpu is not compared with it" >&2
@@ -35,7 +35,7 @@ strip "$out/egpu-gpu-test/bin/rm-client" 2>/dev/null || true
 cp integration/gpu/run.sh integration/gpu/*.py "$out/egpu-gpu-test/"
 mkdir "$out/egpu-gpu-test/measure"
 cp integration/gpu/measure/*.py "$out/egpu-gpu-test/measure/"
-# What results are of.
+# The commit that results are of.
 git describe --always --dirty >"$out/egpu-gpu-test/commit"
 XZ_OPT='-T0 -6' tar -C "$out" -cJf "$out/egpu-gpu-test.tar.xz" egpu-gpu-test
 ls -l "$out/egpu-gpu-test.tar.xz"

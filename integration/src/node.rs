@@ -221,7 +221,7 @@ impl Node {
         own.into_iter().filter(|process| process.name.starts_with("containerd-shim")).collect()
     }
 
-    /// The one shim of a node that has one, once others that were told to end have ended.
+    /// The one shim of a node that has one, once others whose end was requested have ended.
     #[track_caller]
     pub fn shim(&self) -> processes::Process {
         eventually("there is exactly one shim", || {

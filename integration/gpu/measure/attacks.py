@@ -81,7 +81,7 @@ class Cases:
 
 
 def suite_environment(node, temporary):
-    """What the integration suite is told of the programs that it tests with."""
+    """Returns the variables by which the integration suite finds the programs that it tests."""
     programs = node.programs
     return {**host_environment(), "TMPDIR": temporary, "EGPU_TEST_BIN": programs,
             "EGPU_TEST_CONTAINERD_BIN": programs, "EGPU_TEST_HOSTILE": f"{programs}/hostile",

@@ -1,4 +1,4 @@
-"""What a container has of the cards: none, a share, a whole one, several; limits of cgroups."""
+"""Cards of a container: none, a share, a whole one, several; limits of cgroups."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a container costs: the same program outside, in a container of runc, and in one of egpu."""
+"""Cost of a container: the same program outside, in a container of runc, and in one of egpu."""
 
 from measure.figures import (
     at_least, at_most, first_figures, median, ratio, ratio_of_means, text)
@@ -7,7 +7,7 @@ from measure.figures import (
 class Comparison:
     """Containers of egpu and, where the bundle carries it, of runc, in which programs are timed.
 
-    runc's has all of the machine's devices and rights: what a container costs without egpu.
+    runc's has all of the machine's devices and rights: the cost of a container without egpu.
     """
 
     def __init__(self, suite):

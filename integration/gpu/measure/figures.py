@@ -21,18 +21,18 @@ def samples(text):
     return [(int(time), float(work)) for time, work in SAMPLE.findall(whole)]
 
 
-def work_at(told, instant):
+def work_at(series, instant):
     """Interpolates how much was done by an instant; None before the first and after the last."""
-    after = bisect.bisect_right(told, (instant, math.inf))
-    if after in (0, len(told)):
+    after = bisect.bisect_right(series, (instant, math.inf))
+    if after in (0, len(series)):
         return None
-    (before_us, old), (after_us, new) = told[after - 1], told[after]
+    (before_us, old), (after_us, new) = series[after - 1], series[after]
     return old + (new - old) * (instant - before_us) / (after_us - before_us)
 
 
-def rate(told, start_us, end_us):
+def rate(series, start_us, end_us):
     """Returns the work done a second between two instants of the samples."""
-    start, end = work_at(told, start_us), work_at(told, end_us)
+    start, end = work_at(series, start_us), work_at(series, end_us)
     return None if start is None or end is None else (end - start) / (end_us - start_us) * 1e6
 
 

@@ -96,7 +96,7 @@ def quota_view(suite):
 
 
 def unusable_mib(node):
-    """What is free after a program on the host has all that it can have in frames of 2 MiB."""
+    """Memory that is free after a program on the host has all that it can in frames of 2 MiB."""
     found = filled(node.on_host(f"{node.tools}/cuda-load", "fill", "2048"))
     return found[1] // MIB if found else None
 

@@ -330,7 +330,7 @@ class Node:
                       for card in one["cards"])
 
     def used_mib(self, container):
-        """What a container is charged; None where that is not known."""
+        """MiB that a container is charged; None where that is not known."""
         for one in self.json("ps"):
             if one["id"] == container:
                 used = [card["memory_used_bytes"] for card in one["cards"]]

@@ -1,4 +1,4 @@
-"""What a run is asked for, by environment variables.
+"""Settings of a run, by environment variables.
 
 EGPU_GPU_ONLY      one part: memory, compute, attacks (8 minutes at most), cost (CUDA
                    initialisation, malloc and free, training beside the same outside: 5 minutes),

@@ -1,4 +1,4 @@
-"""What containers have of a card's time, beside what they were granted."""
+"""Shares of a card's time, beside what was granted."""
 
 import math
 import os
@@ -203,7 +203,7 @@ def after_signal(suite, sent):
 
 
 def lending(suite):
-    """What an idle neighbour leaves, under soft."""
+    """Time that an idle neighbour leaves, under soft."""
     report = suite.report
     report.title("compute: soft, with kernels of 0.7 ms, and lending")
     suite.measure_alone("short")

@@ -1,4 +1,4 @@
-"""What all measurements share: the node, the report, the settings."""
+"""The common part of all measurements: the node, the report, the settings."""
 
 import traceback
 

@@ -1,4 +1,4 @@
-"""What programs and operators see of the card's time: egpu top, nvidia-smi in containers."""
+"""Use of the card's time as programs and operators see it: egpu top, nvidia-smi in containers."""
 
 import math
 import statistics

@@ -1,5 +1,5 @@
-//! `rm-client`: uses a card's memory as a program does, or as an attacker does, and tells what it
-//! was told.
+//! `rm-client`: uses a card's memory as a program does, or as an attacker does, and prints what it
+//! got.
 //!
 //! Everything goes to standard output, one thing a line; failures to standard error. Exit codes: 0
 //! done; 1 the command line, or something unexpected; 2 out of memory (the driver's `NO_MEMORY`, or
@@ -42,7 +42,7 @@ use crate::work::WorkOptions;
 const USAGE: &str = "\
 usage: rm-client COMMAND [--card N] [--dev DIRECTORY]
   smi                                   a table of the cards: used / total, processes
-  watch TIME [--every TIME]             how busy the card is, as programs are told: `load PAGE SAMPLES PID...`, in percent
+  watch TIME [--every TIME]             how busy the card is, as programs see it: `load PAGE SAMPLES PID...`, in percent
   memory                                `total BYTES free BYTES` of one card
   alloc SIZE [--count N] [--map] [--hold SECONDS|stdin]
                                         memory of the card; --map: mapped as CUDA maps it
@@ -67,7 +67,7 @@ usage: rm-client COMMAND [--card N] [--dev DIRECTORY]
   objects CLASS...                      an object of each class (`cbc0`) in a channel of its own: `CLASS=STATUS`
   controls [CLIENT DEVICE SUBDEVICE GROUP CHANNEL]
                                         tries each control by which a card's sharing could be decided: `NAME=STATUS` (-ERRNO); with handles that
-                                        another program has told (`spin` does): on these
+                                        another program has printed (`spin` does): on these
   raw NODE COMMAND HEX [--int80]        one ioctl with these bytes, for example raw nvidiactl 0xc00446c9 ffffffff
 SIZE: bytes, or 64K, 512MiB, 2G. TIME, WORK, EVERY: seconds, or 200ms. Work is engine time of simulated cards.
 exit codes: 0 done, 1 usage or unexpected, 2 out of memory, 3 refused otherwise, 4 a system call failed";

@@ -1,5 +1,5 @@
 //! The client's calls on their whole way through a session to the simulated driver, without a
-//! container: what a program is told at its quota, and that neither an honest nor a hostile one
+//! container: what a program gets at its quota, and that neither an honest nor a hostile one
 //! comes to hold more.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

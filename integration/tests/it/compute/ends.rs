@@ -49,7 +49,7 @@ fn afterwards(node: &Node, neighbour: Container<'_>) {
 fn mediator_dies(node: &Node) {
     let (mut victim, mediator, neighbour) = victim_and_neighbour(node);
     mediator.kill();
-    // Killed, unless its program was told first that there is no driver any more.
+    // Killed, unless its program found first that there is no driver any more.
     assert!(matches!(victim.wait().unwrap(), 4 | 137));
     victim.delete().unwrap();
     afterwards(node, neighbour);

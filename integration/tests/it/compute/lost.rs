@@ -1,4 +1,4 @@
-//! A card that fails while containers are off it: who used it is told, nobody waits for ever,
+//! A card that fails while containers are off it: its users are notified, nobody waits for ever,
 //! nobody else notices, and after its reset it can be had again.
 
 use integration::{Container, Node, eventually, exposition::value};
@@ -32,7 +32,7 @@ fn elsewhere(node: &Node) -> Container<'_> {
     container
 }
 
-/// It is told that nothing holds the container to its share of card 0, and why: the driver's
+/// Its status says that nothing holds the container to its share of card 0, and why: the driver's
 /// answer.
 #[track_caller]
 fn until_degraded(node: &Node, id: &str, status: &str) {

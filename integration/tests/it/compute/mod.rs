@@ -1,5 +1,5 @@
 //! Shares of a card's time hold, on simulated cards: programs have work without end, or now and
-//! then, and are told what the engines gave them (integration/rm-client/src/compute.rs). Everything
+//! then, and read what the engines gave them (integration/rm-client/src/compute.rs). Everything
 //! but the engines is as on real cards: registry, timetable, windows, steering.
 //!
 //! The machine may be slow and busy, so nothing is measured once: a program tells what it got until
@@ -103,7 +103,7 @@ fn samples(stdio: &Stdio) -> Vec<Sample> {
 }
 
 /// Percent of a card's time that a program got in the last `over`, which began at `from` or later;
-/// `None`: it has not told for so long yet.
+/// `None`: it has not printed for so long yet.
 fn share(stdio: &Stdio, card: usize, from_us: u64, over: Duration) -> Option<f64> {
     let samples = samples(stdio);
     let last = samples.last()?;

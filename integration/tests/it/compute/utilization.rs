@@ -15,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Tells what it is told, for longer than any test.
+/// Prints the utilization that it sees, for longer than any test.
 const WATCH: &[&str] = &["rm-client", "watch", "600"];
 
 /// One reading: on the page, by samples, and which processes there are.

@@ -1,4 +1,4 @@
-//! Over quota with `kill`: the OOM script, the end of the process, and what containerd is told.
+//! Over quota with `kill`: the OOM script, the end of the process, and what containerd hears of it.
 
 use containerd_client::types::v1::Status as TaskStatus;
 use integration::{Container, EgpuConfig, Node, Setup, eventually};

@@ -49,12 +49,12 @@ pub(crate) fn assert_full(bytes: u64, mib: u64) {
 }
 
 /// A card with nothing taken: what is freed is given back by the mediator, and it may take a moment
-/// to be told.
+/// to be seen.
 #[track_caller]
 pub(crate) fn until_free(node: &Node) {
     // A real driver counts in whole MiB, and keeps a little for itself.
-    let kept = if integration::egpu::on_real_cards() { 64 * MIB } else { 0 };
-    eventually("card 0 is free", || (node.card_used(0) <= kept).then_some(()));
+    let reserved = if integration::egpu::on_real_cards() { 64 * MIB } else { 0 };
+    eventually("card 0 is free", || (node.card_used(0) <= reserved).then_some(()));
 }
 
 /// `egpu ps` says so: it tells what the mediator last wrote down, which it does a few times a

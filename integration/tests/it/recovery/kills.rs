@@ -64,7 +64,7 @@ impl Victim {
     }
 }
 
-/// egpu's `start` gives the shim its socket's path; other shims cannot be told apart.
+/// egpu's `start` gives the shim its socket's path; other shims cannot be distinguished.
 fn serves(shim: &Process) -> bool {
     !is_egpu() || shim.command.contains(" -socket ")
 }
@@ -172,7 +172,7 @@ fn back_before_a_create_ends(node: &Node) {
         });
         gate.wait();
         Victim::Containerd.kill(node);
-        // It serves nobody before it has asked: the hook cannot be told when it has.
+        // It serves nobody before it has asked: the hook cannot see when it has.
         scope.spawn(|| {
             std::thread::sleep(Duration::from_secs(2));
             gate.open();
@@ -303,7 +303,7 @@ fn at_random(node: &Node, victim: Victim) {
             creation.join().unwrap();
         });
         clear(node, &id);
-        // Its shim cleans up what nobody was told of.
+        // Its shim cleans up what nobody was notified of.
         let (status, _) = ask(node, &format!("after{round}"))
             .args(&["true"])
             .run()
