@@ -1,4 +1,5 @@
-# Packages of other releases of Debian than the machine's own, unpacked and not installed. To be sourced.
+# Packages of other releases of Debian than the machine's own, unpacked and not installed. To be
+# sourced.
 
 # usage: provide FOLDER PROGRAM SUITE PACKAGE...    FOLDER holds the packages' files, unless it has the program already
 provide() {

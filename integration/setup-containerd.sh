@@ -1,7 +1,8 @@
 #!/bin/sh
-# Unpacks newer containerds than the machine's own into target/containerd/, for the integration tests.
-# Debian's packages of newer releases are statically linked but for libc, so they run on older ones too.
-# Nothing is installed. usage: integration/setup-containerd.sh [SUITE...]   (default: forky, which has 2.x)
+# Unpacks newer containerds than the machine's own into target/containerd/, for the integration
+# tests. Debian's packages of newer releases are statically linked but for libc, so they run on
+# older ones too. Nothing is installed.
+# usage: integration/setup-containerd.sh [SUITE...] (default: forky, which has 2.x)
 set -eu
 cd "$(dirname "$0")/.."
 . integration/debian.sh

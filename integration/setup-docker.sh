@@ -1,6 +1,7 @@
 #!/bin/sh
-# Unpacks a Docker of Debian's into target/docker/, for the integration tests: dockerd and its client, no daemon is started and
-# nothing is installed. usage: integration/setup-docker.sh [SUITE]   (default: forky)
+# Unpacks a Docker of Debian's into target/docker/, for the integration tests: dockerd and its
+# client, no daemon is started and nothing is installed.
+# usage: integration/setup-docker.sh [SUITE] (default: forky)
 set -eu
 cd "$(dirname "$0")/.."
 . integration/debian.sh

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Runs the pods of pods/ by a kubelet without an API server: under a current runc, under egpu, and under egpu in runc's place
-(examples/containerd/drop-in-*), and compares what they printed and how they ended. Then the pods of pods/gpu under egpu alone, on
-simulated cards. As root; in mount and network namespaces of its own. What differs is printed, and makes the exit status 1.
+"""Runs the pods of pods/ by a kubelet without an API server.
+
+Under a current runc, under egpu, and under egpu in runc's place (examples/containerd/drop-in-*); it
+compares what they printed and how they ended. Then the pods of pods/gpu under egpu alone, on
+simulated cards. As root; in mount and network namespaces of its own. What differs is printed, and
+makes the exit status 1.
 
 usage: pods.py DIRECTORY_OF_EGPU_BINARIES CRI_TOOLS DIRECTORY_OF_CONTAINERD RUNC RM_CLIENT [POD...]
 """
@@ -269,7 +272,8 @@ def compare(handler, reference, outcomes):
     return differ
 
 
-# CRI asks runtimes of runc's type alone for features; so this pod is not even tried under egpu's own type.
+# CRI asks runtimes of runc's type alone for features; so this pod is not even tried under egpu's
+# own type.
 NEEDS_FEATURES = ["user-namespace"]
 
 # Lines that the outcomes of pods/gpu must have.

@@ -1,5 +1,6 @@
 #!/bin/bash
-# All of this folder: critest, the pods of pods/, and nerdctl, each beside runc or by what it was asked. README.md says what was seen.
+# All of this folder: critest, the pods of pods/, and nerdctl, each beside runc or by what it was
+# asked. README.md says what was seen.
 #
 # usage: integration/cri/run.sh DIRECTORY_OF_EGPU_BINARIES TARGET RM_CLIENT     (as root; TARGET is where setup-*.sh put their work)
 set -euo pipefail

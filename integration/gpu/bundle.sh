@@ -1,5 +1,6 @@
 #!/bin/sh
-# Packs everything that run.sh needs on a bare GPU machine: release binaries, the integration tests, containerd, busybox.
+# Packs everything that run.sh needs on a bare GPU machine: release binaries, the integration tests,
+# containerd, busybox.
 # usage: integration/gpu/bundle.sh   -> integration/gpu/bundle/egpu-gpu-test.tar.xz
 # EGPU_BUNDLE_CONTAINERD names another folder than /usr/bin that holds containerd and ctr.
 set -eu
@@ -21,12 +22,14 @@ cp "$target/release/containerd-shim-egpu-v1" "$target/release/egpu" "$out/egpu-g
 cp "$containerd/containerd" "$containerd/ctr" /bin/busybox "$out/egpu-gpu-test/bin/"
 # egpu's cost is compared with theirs (measure/cost.py), where they are installed.
 cp "$(command -v containerd-shim-runc-v2)" "$(command -v runc)" "$out/egpu-gpu-test/bin/" || echo "costs are not compared with runc's" >&2
-# Another one, static and current, that egpu's containers are compared with: EGPU_TEST_RUNC names it.
+# Another one, static and current, that egpu's containers are compared with: EGPU_TEST_RUNC names
+# it.
 integration/setup-runc.sh && cp "$target/runc/runc" "$out/egpu-gpu-test/bin/current-runc" || echo "no current runc could be had: egpu is not compared with it" >&2
 cp "$tests" "$out/egpu-gpu-test/bin/it"
 strip "$out"/egpu-gpu-test/bin/it "$out"/egpu-gpu-test/bin/egpu 2>/dev/null || true
 cp "$target"/rm-client/*/debug/rm-client "$out/egpu-gpu-test/bin/"
-# run.sh names it with EGPU_TEST_HOSTILE, and the other with EGPU_TEST_RM_CLIENT: without them the suites of memory and attacks are skipped.
+# run.sh names it with EGPU_TEST_HOSTILE, and the other with EGPU_TEST_RM_CLIENT: without them the
+# suites of memory and attacks are skipped.
 ${CC:-cc} -static -O1 -pthread -o "$out/egpu-gpu-test/bin/hostile" integration/hostile/hostile.c
 ${CC:-cc} -O2 -o "$out/egpu-gpu-test/bin/cuda-load" integration/gpu/cuda_load.c -ldl
 ${CC:-cc} -O2 -o "$out/egpu-gpu-test/bin/compute-load" integration/gpu/compute_load.c -ldl

@@ -1,8 +1,14 @@
-"""Trains ResNet-50 on made-up images, each step a CUDA graph so that the host does not hold it up, and prints how far it is: every 50 ms a line "MICROSECONDS EXAMPLES" (CLOCK_MONOTONIC, sum).
+"""Trains ResNet-50 on made-up images, and prints how far it is.
 
-usage: torch_load.py SECONDS BATCH [BATCH...]   (with several: each for SECONDS in turn, "batch BATCH" before it)
-       torch_load.py SECONDS small              a small network in plain float32, far from the card's power limit
-With AT=MICROSECONDS in the environment it begins with the first batch at that instant, and keeps to the clock after that."""
+Each step is a CUDA graph so that the host does not hold it up. Every 50 ms a line "MICROSECONDS
+EXAMPLES" (CLOCK_MONOTONIC, sum).
+
+usage: torch_load.py SECONDS BATCH [BATCH...]   (with several: each for SECONDS in turn, "batch
+                                                BATCH" before it)
+       torch_load.py SECONDS small              a small network in plain float32, far from the
+                                                card's power limit
+With AT=MICROSECONDS in the environment it begins with the first batch at that instant, and keeps to
+the clock after that."""
 
 import os
 import sys

@@ -58,10 +58,11 @@ class Containerd:
         command = [self.program("containerd"), "--config", f"{self.work}/containerd.toml"]
         with open(f"{self.work}/containerd.log", "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        end, quiet = time.monotonic() + 30, subprocess.DEVNULL
+        end, quiet = time.monotonic() + 120, subprocess.DEVNULL
         version = self.ctr("default", "version")
         while subprocess.run(version, stdout=quiet, stderr=quiet, check=False).returncode:
             if self.process.poll() is not None or time.monotonic() > end:
+                self.stop()
                 raise RuntimeError(f"containerd did not answer: {self.work}/containerd.log")
             time.sleep(0.1)
 
