@@ -1,6 +1,6 @@
 //! A container's own cgroups, as it sees them.
 
-use integration::{Container, ContainerBuilder, Node, Setup, cri::PodContainerConfig, eventually, rootfs::IMAGE};
+use integration::{ContainerBuilder, Node, Setup, cri::PodContainerConfig, eventually, rootfs::IMAGE};
 use k8s_cri::v1::ContainerState;
 use serde_json::{Value, json};
 
