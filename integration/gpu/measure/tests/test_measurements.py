@@ -7,7 +7,7 @@ import tempfile
 import unittest
 from unittest import mock
 
-from measure import compute, disturbed, memory, plot, shares
+from measure import attacks, compute, disturbed, memory, plot, shares
 from measure.report import Report
 from measure.settings import Settings, select
 from measure.suite import Suite
@@ -115,6 +115,36 @@ class Memory(unittest.TestCase):
         node.exec = lambda *command, **_: "330.5"
         report, said = measure(memory.run, node, MEMORY="initialisation", PAIRS="1")
         self.assertIn("FAIL CUDA initialisation: at most 1.05x", said)
+
+
+class Attacks(unittest.TestCase):
+    def judged(self, code, said):
+        """Judges a case that ended with a code and printed something; returns what is printed."""
+        with tempfile.TemporaryDirectory() as folder:
+            node, report = FakeNode(), Report(f"{folder}/result.txt")
+            node.work, node.files["case.txt"] = folder, said
+            cases = attacks.Cases(Suite(node, report, Settings({"EGPU_GPU_DRY": "1"})))
+            output = io.StringIO()
+            with contextlib.redirect_stdout(output):
+                cases.judge("a::case", code, 7, "case.txt")
+        return output.getvalue(), (report.passed, report.failed, report.skipped)
+
+    def test_a_case_is_judged_by_its_end_and_its_output(self):
+        passed = "test a::case ... ok\ntest result: ok. 1 passed; 0 failed"
+        self.assertEqual(self.judged(0, passed), ("PASS a::case (7 s)\n", (1, 0, 0)))
+        skipped = f"skipped: a::case: needs a card\n{passed}"
+        self.assertEqual(self.judged(0, skipped), ("skipped: a::case: needs a card\n", (0, 0, 1)))
+        failed = "failures:\n\n---- a::case ----\nno such grant\n\nfailures:\n    a::case\n"
+        said, counts = self.judged(101, failed)
+        self.assertEqual(counts, (0, 1, 0))
+        self.assertIn("FAIL a::case (exit 101, 7 s), case.txt\n---- a::case ----\nno such", said)
+        self.assertEqual(self.judged(0, "0 passed")[1], (0, 1, 0))
+
+    def test_a_case_that_does_not_end_fails(self):
+        for code in (124, 137, -9):
+            said, counts = self.judged(code, "")
+            self.assertIn("did not end in 60 s", said)
+            self.assertEqual(counts, (0, 1, 0))
 
 
 class Picture(unittest.TestCase):
