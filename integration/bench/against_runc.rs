@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use integration::{EGPU_RUNTIME, Flavour, Node, Setup, eventually, processes, rootfs::IMAGE};
+use integration::{ContainerdRelease, EGPU_RUNTIME, Node, Setup, eventually, processes, rootfs::IMAGE};
 use serde::Serialize;
 
 const RUNC_RUNTIME: &str = "io.containerd.runc.v2";
@@ -46,8 +46,8 @@ struct Comparison {
 
 fn main() -> ExitCode {
     let (pairs, save) = arguments();
-    let flavour = Flavour::all().into_iter().next().expect("a containerd on this machine");
-    let node = Node::start(&flavour, &Setup::images());
+    let release = ContainerdRelease::all().into_iter().next().expect("a containerd on this machine");
+    let node = Node::start(&release, &Setup::images());
     // Unpacked once, before the first pair.
     run(&node, RUNC_RUNTIME, "warm", &[]);
 
@@ -189,7 +189,7 @@ fn pss_kib(process: &Path) -> Option<u64> {
 }
 
 fn report(node: &Node, pairs: usize, results: &[Comparison]) {
-    println!("containerd {}, {pairs} pairs, {}", node.flavour().version, runc_version());
+    println!("containerd {}, {pairs} pairs, {}", node.release().version, runc_version());
     println!("{:<28} {:>12} {:>12} {:>8} {:>8}", "", "egpu", "runc", "ratio", "target");
     for Comparison { name, unit, egpu, runc, ratio, target } in results {
         let verdict = if ratio <= target { "" } else { "  MISSED" };
@@ -206,7 +206,7 @@ fn runc_version() -> String {
 fn store(node: &Node, pairs: usize, results: &[Comparison]) {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let document = serde_json::json!({
-        "egpu": env!("CARGO_PKG_VERSION"), "containerd": node.flavour().version, "runc": runc_version(),
+        "egpu": env!("CARGO_PKG_VERSION"), "containerd": node.release().version, "runc": runc_version(),
         "kernel": kernel.trim().split('-').next(), "processors": std::thread::available_parallelism().map_or(0, usize::from),
         "pairs": pairs, "results": results,
     });

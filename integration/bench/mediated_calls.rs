@@ -17,14 +17,14 @@
     reason = "a measurement that goes wrong ends with a panic, and its result goes to standard output"
 )]
 
-use integration::{Container, Flavour, Node, Setup};
+use integration::{Container, ContainerdRelease, Node, Setup};
 
 const CALLS_A_ROUND: f64 = 5.0;
 
 fn main() {
     let (rounds, runs) = arguments();
-    let flavour = Flavour::all().into_iter().next().expect("a containerd on this machine");
-    let node = Node::start(&flavour, &Setup::images());
+    let release = ContainerdRelease::all().into_iter().next().expect("a containerd on this machine");
+    let node = Node::start(&release, &Setup::images());
     let container = node.container("bench").armed().env("EGPU_DEVICES", "0").env("EGPU_MEMORY", "1GiB").start();
     let container = container.expect("a container with a grant");
     println!("{:<44} {:>10} {:>10} {:>10}", "4 MiB, microseconds", "fastest", "median", "a call");

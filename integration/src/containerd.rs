@@ -15,14 +15,14 @@ use crate::wait::eventually;
 
 /// One build of containerd that tests run on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Flavour {
+pub struct ContainerdRelease {
     /// Folder of `containerd`, `ctr` and runc's shim.
     pub bin: PathBuf,
     /// `1.6`, `1.7`, `2.1`.
     pub version: String,
 }
 
-impl Flavour {
+impl ContainerdRelease {
     /// Those of this machine: the one that is installed, and those that
     /// `integration/setup-containerd.sh` has unpacked; or only the one in
     /// `EGPU_TEST_CONTAINERD_BIN`. `EGPU_TEST_CONTAINERD` (`1.6,2.1`) narrows them down.
@@ -34,16 +34,16 @@ impl Flavour {
             Some(bin) => vec![bin],
             None => installed.into_iter().chain(unpacked()).collect(),
         };
-        let wanted = std::env::var("EGPU_TEST_CONTAINERD").ok();
-        let wanted: Option<Vec<&str>> = wanted.as_deref().map(|list| list.split(',').collect());
-        let mut flavours: Vec<Self> = bins
+        let requested = std::env::var("EGPU_TEST_CONTAINERD").ok();
+        let requested: Option<Vec<&str>> = requested.as_deref().map(|list| list.split(',').collect());
+        let mut releases: Vec<Self> = bins
             .into_iter()
             .filter_map(|bin| Some(Self { version: version_of(&bin)?, bin }))
-            .filter(|flavour| wanted.as_ref().is_none_or(|wanted| wanted.contains(&flavour.version.as_str())))
+            .filter(|release| requested.as_ref().is_none_or(|requested| requested.contains(&release.version.as_str())))
             .collect();
-        flavours.sort_by(|left, right| left.version.cmp(&right.version));
-        flavours.dedup_by(|left, right| left.version == right.version);
-        flavours
+        releases.sort_by(|left, right| left.version.cmp(&right.version));
+        releases.dedup_by(|left, right| left.version == right.version);
+        releases
     }
 
     /// `2` in `2.1`.

@@ -150,7 +150,7 @@ fn cgroup_parents(node: &Node) -> Vec<PathBuf> {
 
 /// Prints what helps to understand a failure, on standard error.
 pub fn print_evidence(node: &Node) {
-    eprintln!("=== evidence: {} on containerd {}", node.runtime(), node.flavour().version);
+    eprintln!("=== evidence: {} on containerd {}", node.runtime(), node.release().version);
     for process in processes::mentioning(node.directory()) {
         eprintln!("process {} <- {} {} {}", process.pid, process.parent, process.state, process.command);
     }

@@ -32,7 +32,7 @@ pub mod user_namespace;
 pub mod wait;
 
 pub use container::{Container, ContainerBuilder, Exec};
-pub use containerd::Flavour;
+pub use containerd::ContainerdRelease;
 pub use egpu::EgpuConfig;
 pub use node::{Node, Setup};
 pub use wait::eventually;

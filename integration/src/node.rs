@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::{
     client::Client,
     container::ContainerBuilder,
-    containerd::{Daemon, DaemonCommand, DaemonConfig, Flavour},
+    containerd::{ContainerdRelease, Daemon, DaemonCommand, DaemonConfig},
     egpu::EgpuConfig,
     events::EventLog,
     leftovers, processes, shared,
@@ -62,7 +62,7 @@ impl Setup {
 #[derive(Debug)]
 pub struct Node {
     directory: TempDir,
-    flavour: Flavour,
+    release: ContainerdRelease,
     namespace: String,
     runtime: String,
     cri: bool,
@@ -76,7 +76,7 @@ pub struct Node {
 impl Node {
     /// Starts one.
     #[track_caller]
-    pub fn start(flavour: &Flavour, setup: &Setup) -> Self {
+    pub fn start(release: &ContainerdRelease, setup: &Setup) -> Self {
         let directory = tempfile::Builder::new().prefix("egpu-it-").tempdir().expect("make the node's directory");
         let namespace =
             directory.path().file_name().and_then(|name| name.to_str()).expect("a UTF-8 name").to_lowercase();
@@ -96,9 +96,9 @@ impl Node {
         if setup.containerd.cri {
             crate::cri::write_network_plugin(directory.path());
         }
-        let path = format!("{}:{}:/usr/sbin:/usr/bin:/sbin:/bin", shim_directory().display(), flavour.bin.display());
+        let path = format!("{}:{}:/usr/sbin:/usr/bin:/sbin:/bin", shim_directory().display(), release.bin.display());
         let daemon = Daemon::start(DaemonCommand {
-            program: flavour.bin.join("containerd"),
+            program: release.bin.join("containerd"),
             config,
             path,
             log: directory.path().join("containerd.log"),
@@ -106,7 +106,7 @@ impl Node {
         });
         let node = Self {
             directory,
-            flavour: flavour.clone(),
+            release: release.clone(),
             namespace: if setup.containerd.cri { "k8s.io".to_owned() } else { namespace },
             runtime,
             cri: setup.containerd.cri,
@@ -140,8 +140,8 @@ impl Node {
     }
 
     /// Returns the release of its containerd.
-    pub fn flavour(&self) -> &Flavour {
-        &self.flavour
+    pub fn release(&self) -> &ContainerdRelease {
+        &self.release
     }
 
     /// All its files.
@@ -238,7 +238,7 @@ impl Node {
 
     /// Runs `ctr` in the node's namespace.
     pub fn ctr(&self, arguments: &[&str]) -> Output {
-        Command::new(self.flavour.bin.join("ctr"))
+        Command::new(self.release.bin.join("ctr"))
             .arg("--address")
             .arg(self.socket())
             .args(["--namespace", &self.namespace])

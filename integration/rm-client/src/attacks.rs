@@ -23,10 +23,10 @@ use crate::{
 };
 
 /// An attack: tries to hold pieces of `size` bytes and says what it got.
-pub type Attack = fn(&Device<'_>, u64) -> Result<u64, RmError>;
+pub type MemoryAttack = fn(&Device<'_>, u64) -> Result<u64, RmError>;
 
 /// All of them, by name.
-pub const ATTACKS: &[(&str, Attack)] = &[
+pub const ATTACKS: &[(&str, MemoryAttack)] = &[
     ("foreign-type", foreign_type),
     ("no-direction", no_direction),
     ("int80", int80),

@@ -206,7 +206,7 @@ pub fn now_ns() -> u64 {
 
 /// Work of a program.
 #[derive(Debug, Clone, Copy)]
-pub struct Load {
+pub struct Workload {
     /// Groups, each on the compute engine.
     pub groups: usize,
     /// Channels of each.
@@ -240,7 +240,7 @@ pub struct Worker<'a> {
 
 /// Time that a program got until now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Got {
+pub struct Progress {
     /// Compute engine time of each card.
     pub compute: Vec<Duration>,
     /// Copy engine time of all cards.
@@ -258,7 +258,7 @@ impl<'a> Worker<'a> {
     ///
     /// # Errors
     /// The driver's status, where it refuses.
-    pub fn start(devices: &'a [Device<'a>], load: Load) -> Result<Self, RmError> {
+    pub fn start(devices: &'a [Device<'a>], load: Workload) -> Result<Self, RmError> {
         let begin = |device: &'a Device<'a>, engine| {
             let work_ns = load.burst.map_or(ENDLESS, |burst| nanoseconds(burst.work));
             Group::working(device, engine, load.channels, work_ns)
@@ -306,11 +306,11 @@ impl<'a> Worker<'a> {
     ///
     /// # Errors
     /// The driver's status, where it refuses.
-    pub fn got(&self) -> Result<Got, RmError> {
+    pub fn got(&self) -> Result<Progress, RmError> {
         let cards = self.compute.iter().map(|groups| Executed::of(groups)).collect::<Result<Vec<_>, _>>()?;
         let (copy, video) = (Executed::of(&self.copies)?, Executed::of(&self.videos)?);
         let at_ns = cards.iter().chain([&copy, &video]).map(|executed| executed.at_ns).max().unwrap_or_default();
-        Ok(Got {
+        Ok(Progress {
             compute: cards.into_iter().map(Executed::time).collect(),
             copy: copy.time(),
             video: video.time(),

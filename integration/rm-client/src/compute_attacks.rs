@@ -34,10 +34,10 @@ impl Effect {
 }
 
 /// One round of an attack, with a group that works.
-pub type Attack = fn(&Group<'_>, &mut Effect) -> Result<(), RmError>;
+pub type TimeAttack = fn(&Group<'_>, &mut Effect) -> Result<(), RmError>;
 
 /// All of them, by name.
-pub const ATTACKS: &[(&str, Attack)] = &[
+pub const ATTACKS: &[(&str, TimeAttack)] = &[
     ("own-timeslice", own_timeslice),
     ("duplicate-timeslice", duplicate_timeslice),
     ("channel-properties", channel_properties),

@@ -16,11 +16,11 @@ pub mod device;
 pub mod exports;
 pub mod files;
 pub mod fragment;
-pub mod load;
 pub mod processes;
 pub mod random;
 pub mod smi;
 pub mod sys;
+pub mod utilization;
 pub mod uvm;
 
 pub use client::Client;

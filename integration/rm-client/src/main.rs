@@ -31,9 +31,9 @@ use rm_client::{
     controls::{self, Objects},
     exports,
     files::Nodes,
-    fragment::{Fragments, WAYS},
-    load::{Load, Watch},
+    fragment::{Fragments, METHODS},
     processes, random, smi, sys, system,
+    utilization::{Monitor, Utilization},
     uvm::AddressSpace,
 };
 
@@ -192,7 +192,7 @@ fn run(options: &Options) -> Result<ExitCode, RmError> {
         ["attack", name] => attack(options, name, 64 << 20),
         ["attack", name, size] => attack(options, name, size_of(size)?),
         ["fragment", "list"] => {
-            WAYS.iter().for_each(|(name, _)| println!("{name}"));
+            METHODS.iter().for_each(|(name, _)| println!("{name}"));
             Ok(ExitCode::SUCCESS)
         }
         ["fragment", way] => fragment(options, way),
@@ -257,11 +257,11 @@ fn watch(options: &Options, time: &str) -> Result<ExitCode, RmError> {
     with_device(options, |device| {
         // Something of its own, so that it is one of the card's users.
         device.alloc(1 << 20)?;
-        let watch = Watch::new(device)?;
+        let monitor = Monitor::new(device)?;
         println!("working=1");
         let end = Instant::now() + time;
         while Instant::now() < end {
-            let Load { page, sampled, pids } = watch.look()?;
+            let Utilization { page, sampled, pids } = monitor.read()?;
             let page = page.map_or_else(|| "?".to_owned(), |page| page.to_string());
             let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
             println!("load {page} {sampled} {}", pids.join(" "));
@@ -304,11 +304,11 @@ fn alloc(options: &Options, size: u64) -> Result<ExitCode, RmError> {
 }
 
 fn fragment(options: &Options, name: &str) -> Result<ExitCode, RmError> {
-    let way = WAYS.iter().find(|(known, _)| *known == name);
-    let (_, way) =
-        way.ok_or_else(|| RmError::Nonsense { what: format!("there is no way `{name}`: `fragment list`") })?;
+    let method = METHODS.iter().find(|(known, _)| *known == name);
+    let (_, fill) =
+        method.ok_or_else(|| RmError::Nonsense { what: format!("no method is called `{name}`: `fragment list`") })?;
     with_device(options, |device| {
-        let Fragments { pieces, frames, status } = way(device)?;
+        let Fragments { pieces, frames, status } = fill(device)?;
         println!("pieces={pieces}\nframes={frames}\nstatus={status}");
         options.hold();
         Ok(ExitCode::SUCCESS)

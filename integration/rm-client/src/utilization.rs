@@ -28,7 +28,7 @@ const NO_PID: u32 = u32::MAX;
 
 /// Utilization of a card, in percent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Load {
+pub struct Utilization {
     /// On the page; `None`: nothing valid stands there.
     pub page: Option<u32>,
     /// By the newest five samples.
@@ -39,13 +39,13 @@ pub struct Load {
 
 /// Asks for both, while it lives.
 #[derive(Debug)]
-pub struct Watch<'a> {
+pub struct Monitor<'a> {
     device: &'a Device<'a>,
     object: u32,
     page: Mapping,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> Monitor<'a> {
     /// Makes the page's object and maps it.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl<'a> Watch<'a> {
     ///
     /// # Errors
     /// The driver's status, where it refuses.
-    pub fn look(&self) -> Result<Load, RmError> {
+    pub fn read(&self) -> Result<Utilization, RmError> {
         let client = self.device.client;
         client.control(self.object, POLL, &mut POLL_PERF.to_le_bytes())?;
         let mut params = words([2, 55_872], 55_888);
@@ -87,6 +87,6 @@ impl<'a> Watch<'a> {
         pids.retain(|pid| *pid != NO_PID && *pid != 0);
         let valid = self.page.word(LOAD).is_some_and(|stamp| stamp != 0 && stamp != u64::MAX);
         let page = self.page.word(LOAD + 8).filter(|_| valid).map(|both| get(&both.to_le_bytes(), 0));
-        Ok(Load { page, sampled, pids })
+        Ok(Utilization { page, sampled, pids })
     }
 }

@@ -33,7 +33,7 @@ use nvidia_glue::{
 use rm_client::{
     Client,
     attacks::ATTACKS,
-    compute::{Burst, ENDLESS, Engine, Group, Load, Worker},
+    compute::{Burst, ENDLESS, Engine, Group, Worker, Workload},
     compute_attacks::{self, Effect},
     exports,
     files::{Kernel, Nodes},
@@ -412,7 +412,7 @@ fn work_is_done_while_the_gate_is_open() {
     let container = container();
     let client = Client::open(&container.nodes).unwrap();
     let devices = [client.device(0).unwrap()];
-    let load = Load { groups: 2, channels: 3, copy: true, video: true, burst: None };
+    let load = Workload { groups: 2, channels: 3, copy: true, video: true, burst: None };
     let mut worker = Worker::start(&devices, load).unwrap();
     let wait = |worker: &mut Worker<'_>| {
         worker.work_until(Instant::now() + Duration::from_millis(30)).unwrap();
@@ -437,7 +437,7 @@ fn work_that_comes_now_and_then_is_done_and_no_more() {
     let client = Client::open(&container.nodes).unwrap();
     let devices = [client.device(0).unwrap()];
     let (work, every) = (Duration::from_millis(2), Duration::from_millis(10));
-    let load = Load { groups: 1, channels: 1, copy: false, video: false, burst: Some(Burst { work, every }) };
+    let load = Workload { groups: 1, channels: 1, copy: false, video: false, burst: Some(Burst { work, every }) };
     let mut worker = Worker::start(&devices, load).unwrap();
     // One piece at once, and one at the end of each interval; later if the machine is slow, never
     // earlier.
@@ -472,7 +472,7 @@ fn no_attack_works_while_the_gate_is_closed() {
 
 /// Tells whether the attack gets any time of the card; `None`: the gate was closed for too long to
 /// tell.
-fn works_while_the_gate_is_closed(attack: compute_attacks::Attack) -> Option<bool> {
+fn works_while_the_gate_is_closed(attack: compute_attacks::TimeAttack) -> Option<bool> {
     let container = container();
     let client = Client::open(&container.nodes).unwrap();
     let device = client.device(0).unwrap();

@@ -34,7 +34,7 @@ mod task;
 mod uninstall;
 mod waiting;
 
-use integration::Flavour;
+use integration::ContainerdRelease;
 use libtest_mimic::Arguments;
 
 fn main() -> std::process::ExitCode {
@@ -43,7 +43,7 @@ fn main() -> std::process::ExitCode {
     // said otherwise.
     arguments.test_threads.get_or_insert(2);
     integration::hostile::look_at_real_cards();
-    let flavours = Flavour::all();
+    let releases = ContainerdRelease::all();
     let cases: Vec<case::Case> = [
         task::cases(),
         against_runc::cases(),
@@ -66,6 +66,6 @@ fn main() -> std::process::ExitCode {
     .into_iter()
     .flatten()
     .collect();
-    let trials = case::trials(&flavours, &cases);
+    let trials = case::trials(&releases, &cases);
     libtest_mimic::run(&arguments, trials).exit_code()
 }

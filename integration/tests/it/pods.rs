@@ -263,7 +263,7 @@ fn doctor_reads_the_daemons_file(node: &Node) {
     assert!(detail.starts_with(&file) && detail.contains("the runtime `egpu`"), "{detail}");
     // The other form is recommended where there is one.
     let lacks = checks.iter().any(|check| check["detail"].as_str().unwrap().contains("user namespaces"));
-    assert_eq!(lacks, node.flavour().version != "1.6", "{checks:?}");
+    assert_eq!(lacks, node.release().version != "1.6", "{checks:?}");
 }
 
 /// `hostUsers: false`: users of its own, files of a volume with the host's owners, and a quota.

@@ -188,7 +188,7 @@ fn a_killed_shim_ends_a_wait(node: &Node) {
 fn a_client_that_goes_ends_a_wait(node: &Node) {
     let first = large(node, "first").start().unwrap();
     node.track("second");
-    let mut ctr = Command::new(node.flavour().bin.join("ctr"));
+    let mut ctr = Command::new(node.release().bin.join("ctr"));
     ctr.arg("--address").arg(node.socket()).args(["--namespace", node.namespace(), "run", "--runtime", node.runtime()]);
     ctr.args(ASK.iter().flat_map(|(name, value)| ["--env".to_owned(), format!("{name}={value}")]));
     let mut ctr = ctr.args([IMAGE, "second", "true"]).spawn().unwrap();

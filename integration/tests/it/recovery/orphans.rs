@@ -19,7 +19,7 @@ fn whole_memory<'node>(node: &'node Node, id: &str) -> integration::ContainerBui
 /// Another containerd of the same machine: it shares the state directory.
 fn second_node(node: &Node) -> Node {
     let setup = Setup { egpu_config: Some(node.directory().join("egpu.toml")), ..Setup::default() };
-    Node::start(node.flavour(), &setup)
+    Node::start(node.release(), &setup)
 }
 
 fn memory_is_not_granted_twice(node: &Node) {
