@@ -70,6 +70,7 @@ unit-test:
 	$(CARGO) test --workspace --exclude integration --locked --no-fail-fast
 	$(CARGO) test --package integration --lib --locked
 	cd integration/gpu && python3 -B -m unittest discover --quiet --top-level-directory . --start-directory measure/tests
+	$(CARGO) test --package egpu-shim --lib --no-default-features --locked
 
 rm-client:
 	scripts/setup.sh build
@@ -101,7 +102,7 @@ bench-calls: build rm-client
 	scripts/setup.sh tests
 	scripts/setup.sh containerd
 	EGPU_TEST_BIN=$(RELEASE) $(CARGO) bench --package integration --bench mediated_calls --profile dev --locked -- $(BENCH_ARGS)
-	$(CARGO) bench --package nvidia-glue --bench mediation --locked
+	$(CARGO) bench --package nvidia-glue --features simulated --bench mediation --locked
 
 # Where there is no driver: the bundle only, to be unpacked on a machine that has one.
 gpu-test: build

@@ -1,4 +1,4 @@
-"""Statistics on recorded figures: integration/gpu/results names the runs."""
+"""Statistics on recorded figures: docs/results has the runs."""
 
 import math
 import unittest

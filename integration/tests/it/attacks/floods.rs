@@ -106,7 +106,7 @@ fn objects(node: &Node) {
 }
 
 /// Defence: memory that the driver makes on the host, which no cgroup counts, stays charged until
-/// the file of its mapping is gone (`nvidia-glue/src/mediate/host_mappings.rs`): the driver keeps
+/// the file of its mapping is gone (`nvidia-glue/mediator/src/host_mappings.rs`): the driver keeps
 /// it so long, freed or not.
 fn pinned(node: &Node) {
     let neighbour = Neighbour::new(node);
@@ -128,7 +128,7 @@ fn pinned(node: &Node) {
 }
 
 /// Defence: memory that was mapped counts for as long as something lives that was pinned meanwhile
-/// (`nvidia-glue/src/account/pins.rs`), and in the same bound.
+/// (`nvidia-glue/account/src/pins.rs`), and in the same bound.
 fn pinned_while_mapped(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["pin-mapped", "256", "65536"]).start().unwrap();

@@ -35,7 +35,7 @@ fn rounded(node: &Node) {
     neighbour.end(container);
 }
 
-/// Defence: in a share there is no `remap_file_pages` (`nvidia-glue/src/fence`).
+/// Defence: in a share there is no `remap_file_pages` (`nvidia-glue/fence/src`).
 fn remapped(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["remap", "256"]).start().unwrap();
@@ -95,8 +95,8 @@ fn leap(node: &Node) {
     neighbour.end(container);
 }
 
-/// Defence: a program is distinguished from the one that its process executed before by any of its threads
-/// (`shim/src/mediator/maps.rs`).
+/// Defence: a program is distinguished from the one that its process executed before by any of its
+/// threads (`shim/src/mediator/maps.rs`).
 fn mask(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["mask", "400"]).start().unwrap();
