@@ -70,6 +70,7 @@ unit-test:
 	scripts/setup.sh tests
 	$(CARGO) test --workspace --exclude integration --locked --no-fail-fast
 	$(CARGO) test --package integration --lib --locked
+	cd integration/gpu && python3 -B -m unittest discover --quiet --top-level-directory . --start-directory measure/tests
 	$(CARGO) test --package egpu-shim --lib --no-default-features --locked
 
 rm-client:

@@ -1,5 +1,5 @@
-//! Differences from runc that containers of the usual spec can see. docs/design/libcontainer.md says by the same names what each
-//! runtime does.
+//! Differences from runc that containers of the usual spec can see. docs/design/libcontainer.md says
+//! by the same names what each runtime does.
 
 use std::fmt;
 
@@ -63,7 +63,8 @@ const TABLE: &[Difference] = &[
         shows_on: |_| true,
         covers: |deviation, spec| {
             let room = deviation.of_mount("superblock").filter(|_| deviation.without(&["size=4k", "nr_inodes=1"]));
-            // runc has one file system for all of them, which is shared once one of them lies on a shared mount.
+            // runc has one file system for all of them, which is shared once one of them lies on a
+            // shared mount.
             let point = room.or(deviation.of_mount("propagation"));
             point.is_some_and(|point| names(&spec["linux"]["maskedPaths"], point))
         },

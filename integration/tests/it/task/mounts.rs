@@ -56,7 +56,8 @@ impl Shared {
         Self(directory)
     }
 
-    /// A file system appears in `host/` while the container runs; its file is there and nowhere else.
+    /// A file system appears in `host/` while the container runs; its file is there and nowhere
+    /// else.
     fn mount_on_host(&self) {
         let target = self.0.join("host");
         mount(Some("test"), &target, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
@@ -72,7 +73,8 @@ impl Drop for Shared {
     }
 }
 
-/// A container with the volume, as CRI writes one: mounts something in it, then tells whether it sees what the host mounted.
+/// A container with the volume, as CRI writes one: mounts something in it, then tells whether it
+/// sees what the host mounted.
 fn with_volume<'node>(node: &'node Node, volume: &Path, propagation: &'static str) -> ContainerBuilder<'node> {
     let script = "mount -t tmpfs test /volumes/container && touch /volumes/container/file && echo mounted; read line; \
                   [ -e /volumes/host/file ] && echo seen; exit 0";
@@ -89,7 +91,7 @@ fn with_volume<'node>(node: &'node Node, volume: &Path, propagation: &'static st
     })
 }
 
-/// Whether the container's mount reached the host, and the host's the container.
+/// Tells whether the container's mount reached the host, and the host's the container.
 fn reaches(node: &Node, propagation: &'static str) -> (bool, bool) {
     let volume = Shared::new(node);
     let mut container = with_volume(node, &volume.0, propagation).start().unwrap();
@@ -122,7 +124,8 @@ fn push(spec: &mut Value, mount: Value) {
     spec["mounts"].as_array_mut().unwrap().push(mount);
 }
 
-/// What CRI writes for a pod's container with a volume of each kind, and the same without a word about the root, as `ctr`.
+/// Mounts that CRI writes for a pod's container with a volume of each kind, and the same without a
+/// word about the root, as `ctr`.
 fn each_has_its_own_propagation(node: &Node) {
     let script = "for kind in private slave shared; do mount -t tmpfs test /$kind/container; touch /$kind/container/file; done;
                   echo mounted; read line; for kind in private slave shared; do [ ! -e /$kind/host/file ] || echo seen $kind; done";

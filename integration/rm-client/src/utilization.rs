@@ -1,4 +1,5 @@
-//! How busy a card is, as the driver tells programs: by the samples that it takes, and on the page that it lets them map.
+//! Utilization of a card, as the driver gives it to programs: by the samples that it takes, and on
+//! the page that it lets them map.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -13,19 +14,21 @@ use crate::{
 const USER_SHARED_DATA: u32 = 0xde;
 const POLL: u32 = 0x00de_0001;
 const POLL_PERF: u64 = 2;
-/// Of `NV00DE_SHARED_DATA` in driver 580: its length, and where `perfDevUtil` is (the instant, then the card's percentage).
+/// Of `NV00DE_SHARED_DATA` in driver 580: its length, and where `perfDevUtil` is (the instant, then
+/// the card's percentage).
 const PAGE: usize = 2608;
 const LOAD: usize = 1976;
-/// `NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2`: 72 samples of six engines each, the second being the one that computes.
+/// `NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2`: 72 samples of six engines each, the
+/// second being the one that computes.
 const GET_SAMPLES: u32 = 0x2080_2096;
 const SAMPLES: usize = 16;
 const SAMPLE: usize = 776;
 const ENGINE: usize = 128;
 const NO_PID: u32 = u32::MAX;
 
-/// How busy a card is, in percent.
+/// Utilization of a card, in percent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Load {
+pub struct Utilization {
     /// On the page; `None`: nothing valid stands there.
     pub page: Option<u32>,
     /// By the newest five samples.
@@ -36,17 +39,17 @@ pub struct Load {
 
 /// Asks for both, while it lives.
 #[derive(Debug)]
-pub struct Watch<'a> {
+pub struct Monitor<'a> {
     device: &'a Device<'a>,
     object: u32,
     page: Mapping,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> Monitor<'a> {
     /// Makes the page's object and maps it.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn new(device: &'a Device<'a>) -> Result<Self, RmError> {
         let client = device.client;
         let object = client.alloc(device.subdevice, 0, USER_SHARED_DATA, Some(&mut [0; 8]))?;
@@ -61,11 +64,11 @@ impl<'a> Watch<'a> {
         Ok(Self { device, object, page })
     }
 
-    /// What is told now.
+    /// Returns the utilization that the driver gives now.
     ///
     /// # Errors
-    /// What the driver answers.
-    pub fn look(&self) -> Result<Load, RmError> {
+    /// The driver's status, where it refuses.
+    pub fn read(&self) -> Result<Utilization, RmError> {
         let client = self.device.client;
         client.control(self.object, POLL, &mut POLL_PERF.to_le_bytes())?;
         let mut params = words([2, 55_872], 55_888);
@@ -84,6 +87,6 @@ impl<'a> Watch<'a> {
         pids.retain(|pid| *pid != NO_PID && *pid != 0);
         let valid = self.page.word(LOAD).is_some_and(|stamp| stamp != 0 && stamp != u64::MAX);
         let page = self.page.word(LOAD + 8).filter(|_| valid).map(|both| get(&both.to_le_bytes(), 0));
-        Ok(Load { page, sampled, pids })
+        Ok(Utilization { page, sampled, pids })
     }
 }
