@@ -1,8 +1,9 @@
-//! The command line that containerd gives a shim. Its form is Go's `flag` package and fixed by containerd.
+//! The command line that containerd gives a shim. Its form is Go's `flag` package and fixed by
+//! containerd.
 
 use std::{ffi::OsString, path::PathBuf};
 
-/// What containerd wants of this process.
+/// The task that containerd starts this process for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invocation {
     /// `-v`: print the version.
@@ -31,7 +32,7 @@ pub enum Invocation {
     },
 }
 
-/// Who calls, and for which container.
+/// The caller, and the container that it calls for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     /// The container's id.
@@ -44,7 +45,7 @@ pub struct Identity {
     pub debug: bool,
 }
 
-/// Why the command line was refused.
+/// A command line that was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ArgsError {
     /// Not flags as containerd passes them.

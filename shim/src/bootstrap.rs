@@ -1,26 +1,27 @@
-//! What containerd tells a shim at `start`, and how it wants the answer.
+//! The parameters that containerd gives a shim at `start`, and the forms of the answer.
 //!
-//! From 2.3 on containerd writes a `BootstrapParams` message to stdin and reads a `BootstrapResult`. Before, stdin held
-//! the runtime options (an `Any`, possibly nothing), the rest came as flags and environment, and the answer is a plain
-//! address, which every version takes for Task API v2.
+//! From 2.3 on containerd writes a `BootstrapParams` message to stdin and reads a
+//! `BootstrapResult`. Before, stdin held the runtime options (an `Any`, possibly nothing), the rest
+//! came as flags and environment, and the answer is a plain address, which every version takes for
+//! Task API v2.
 
 use containerd_shim::bootstrap::{BootstrapParams, BootstrapResult, LogLevel};
 use protobuf::{Message, well_known_types::any::Any};
 
 use crate::args::Identity;
 
-/// What `start` works from, whichever way containerd said it.
+/// The parameters of `start`, whichever way containerd gave them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StartParams {
-    /// Who calls, and for which container.
+    /// The caller, and the container that it calls for.
     pub identity: Identity,
-    /// Where events are published.
+    /// The address at which events are published.
     pub ttrpc_address: String,
     /// Directory for the shim's socket, if containerd wants a certain one.
     pub socket_dir: Option<String>,
     /// The runtime options and whatever else containerd attached.
     pub extensions: Vec<Any>,
-    /// How to answer.
+    /// The form of the answer.
     pub reply: Reply,
 }
 
@@ -33,7 +34,7 @@ pub enum Reply {
     Bootstrap,
 }
 
-/// Why `start` cannot work from what it was told.
+/// Parameters that `start` cannot work from.
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {
     /// stdin names another container than the flags.
@@ -96,9 +97,9 @@ impl StartParams {
     }
 }
 
-/// An `Any` of options decodes as `BootstrapParams` too (type URL as `instance_id`, value as `namespace`), so only a
-/// message that names the container of the flags counts; one that holds more than these two fields and names another
-/// container is an error, not an `Any`.
+/// An `Any` of options decodes as `BootstrapParams` too (type URL as `instance_id`, value as
+/// `namespace`), so only a message that names the container of the flags counts; one that holds
+/// more than these two fields and names another container is an error, not an `Any`.
 fn bootstrap_params(input: &[u8], identity: &Identity) -> Result<Option<BootstrapParams>, BootstrapError> {
     if input.is_empty() {
         return Ok(None);

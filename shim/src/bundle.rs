@@ -1,5 +1,5 @@
-//! The container's bundle: what the Task service needs of its spec, and the note that the shim leaves in it for the
-//! `delete` command, which is told nothing but where the bundle is.
+//! The container's bundle: what the Task service needs of its spec, and the note that the shim
+//! leaves in it for the `delete` command, which is told nothing but where the bundle is.
 
 use std::{
     collections::HashMap,
@@ -20,45 +20,47 @@ const NOTE: &str = "egpu.json";
 const SOCKET_NOTE: &str = "address";
 const SPEC: &str = "config.json";
 
-/// Labels that name the group of containers which share a shim, the stronger one first, as in containerd's own shim.
+/// Labels that name the group of containers which share a shim, the stronger one first, as in
+/// containerd's own shim.
 const GROUP_LABELS: [&str; 2] = ["io.containerd.runc.v2.group", "io.kubernetes.cri.sandbox-id"];
 
 /// containerd's CRI plugin sets annotations with this prefix, and nobody in the pod can.
 const CRI_ANNOTATIONS: &str = "io.kubernetes.cri.";
 
-/// Why something in the bundle could not be used.
+/// A file of the bundle that could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// A file could not be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A file could not be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A file does not hold what it should.
     #[error("{} is malformed", path.display())]
     Malformed {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: serde_json::Error,
     },
 }
 
-/// What `delete` must know to clean up, written before anything that would have to be cleaned up.
+/// The facts that `delete` needs to clean up, written before anything that would have to be cleaned
+/// up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
     /// The container's id.
@@ -73,7 +75,7 @@ pub struct Note {
     /// The shim that creates the container.
     #[serde(default)]
     pub shim: Option<Life>,
-    /// Where libcontainer keeps the container's state.
+    /// The directory in which libcontainer keeps the container's state.
     pub runtime_root: PathBuf,
     /// `linux.cgroupsPath` of the spec.
     pub cgroups_path: Option<PathBuf>,
@@ -88,19 +90,19 @@ pub struct Note {
     pub without_gpu: Option<WithoutGpu>,
 }
 
-/// Why a container that seemed to ask for a GPU has none.
+/// The reason why a container that seemed to ask for a GPU has none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WithoutGpu {
     /// Its names in Kubernetes.
     pub pod: Option<PodContainer>,
-    /// What was asked, `NAME=value`.
+    /// The request, as `NAME=value`.
     pub asked: Vec<String>,
     /// The reason, and what to do.
     pub why: String,
 }
 
 impl Note {
-    /// Where the container's cgroup is, or would be.
+    /// Returns the path of the container's cgroup, which need not exist.
     pub fn cgroups_path(&self) -> Result<CgroupsPath, LocateError> {
         CgroupsPath::new(self.cgroups_path.as_deref(), &self.id, self.systemd_cgroup)
     }
@@ -150,15 +152,17 @@ pub fn read_socket_address(bundle: &Path) -> Option<String> {
     fs::read_to_string(bundle.join(SOCKET_NOTE)).ok().map(|address| address.trim().to_owned())
 }
 
-/// Where libcontainer keeps the state of one containerd's and namespace's containers, below `base` (or the runtime
-/// option `Root`). The address is hashed: it may be any path, and two containerds may use the same namespace.
+/// Returns the directory of libcontainer's state of one containerd's and namespace's containers,
+/// below `base` (or the runtime option `Root`). The address is hashed: it may be any path, and two
+/// containerds may use the same namespace.
 pub fn runtime_root(base: &Path, containerd: &str, namespace: &str) -> PathBuf {
     let digest = Sha256::digest(containerd.as_bytes());
     let name: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
     base.join(name).join(namespace)
 }
 
-/// The part of the OCI spec that the Task service looks at. The spec itself is never written from this.
+/// The part of the OCI spec that the Task service looks at. The spec itself is never written from
+/// this.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct SpecView {
     /// Annotations.
@@ -237,7 +241,8 @@ impl SpecView {
         self.process.as_ref()?.console_size
     }
 
-    /// The container has a pid namespace of its own, so the kernel ends all its processes with init.
+    /// The container has a pid namespace of its own, so the kernel ends all its processes with
+    /// init.
     pub fn has_own_pid_namespace(&self) -> bool {
         let namespaces = self.linux.as_ref().map_or(&[][..], |linux| &linux.namespaces);
         namespaces.iter().any(|namespace| namespace.kind == "pid" && namespace.path.as_os_str().is_empty())

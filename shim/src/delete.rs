@@ -1,5 +1,6 @@
-//! The `delete` command: containerd calls it when a shim is gone, to clean up what it left, and at the end of each
-//! container of a group. It works from the bundle alone, and finds nothing to do where the shim has done its work.
+//! The `delete` command: containerd calls it when a shim is gone, to clean up what it left, and at
+//! the end of each container of a group. It works from the bundle alone, and finds nothing to do
+//! where the shim has done its work.
 
 use std::{
     io::{self, Write},
@@ -25,7 +26,7 @@ use crate::{
 /// As the shell tells of SIGKILL, and as containerd's own shim answers.
 const KILLED: u32 = 128 + libc::SIGKILL.unsigned_abs();
 
-/// Why something is left.
+/// A container of which something is left.
 #[derive(Debug, thiserror::Error)]
 pub enum DeleteError {
     /// No working directory and no `-bundle`.
@@ -76,8 +77,9 @@ pub async fn delete(identity: &Identity, bundle: Option<PathBuf>, zygote: Zygote
     answer(&note)
 }
 
-/// Runs `sweep`: does what `delete` does for every container of this containerd whose shim is gone, and removes the sockets
-/// of such shims. Goes on where one cannot be cleaned up; the first failure is told.
+/// Runs `sweep`: does what `delete` does for every container of this containerd whose shim is gone,
+/// and removes the sockets of such shims. Goes on where one cannot be cleaned up; the first failure
+/// is told.
 pub async fn sweep(identity: &Identity, zygote: Zygote) -> Result<(), DeleteError> {
     let helper = HelperClient::new(zygote).map_err(DeleteError::Helper)?;
     let registry = Registry::of_this_node();
@@ -98,13 +100,15 @@ pub async fn sweep(identity: &Identity, zygote: Zygote) -> Result<(), DeleteErro
     result
 }
 
-/// The helper ends with its socket. It and its workers are waited for, or whoever adopts them would have to.
+/// The helper ends with its socket. It and its workers are waited for, or whoever adopts them would
+/// have to.
 fn end(helper: HelperClient) {
     drop(helper);
     while !matches!(rustix::process::wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
 }
 
-/// What the shim noted, or, if it died before it could, what it would have noted. containerd may have removed the bundle.
+/// Returns the shim's note, or, if it died before it wrote one, what it would have noted.
+/// containerd may have removed the bundle.
 fn note(identity: &Identity, bundle: &Path, registry: &Registry, claim: Option<&Claim>) -> Result<Note, DeleteError> {
     if let Some(note) = Note::read(bundle).map_err(DeleteError::Bundle)? {
         return Ok(Note { bundle: bundle.to_owned(), ..note });
@@ -129,10 +133,11 @@ fn note(identity: &Identity, bundle: &Path, registry: &Registry, claim: Option<&
     })
 }
 
-/// Kills first, so that nothing holds what is removed then; the grant goes back last, when nobody is left to use it.
+/// Kills first, so that nothing holds what is removed then; the grant goes back last, when nobody
+/// is left to use it.
 ///
-/// Without a cgroup in the note the create did not come to its end. The helper's own state then tells whether there is a
-/// cgroup; the path in the spec does not tell whose it is.
+/// Without a cgroup in the note the create did not come to its end. The helper's own state then
+/// tells whether there is a cgroup; the path in the spec does not tell whose it is.
 async fn clean(note: &Note, helper: &HelperClient) -> Result<(), DeleteError> {
     if let Some(shim) = &note.shim {
         end_remains(shim);
@@ -152,8 +157,9 @@ async fn clean(note: &Note, helper: &HelperClient) -> Result<(), DeleteError> {
     gpu::release(&key, &note.bundle, ReleaseReason::Ended).map_err(DeleteError::Gpu)
 }
 
-/// The socket of a group outlives its members as long as the group's shim does. containerd may have removed the bundle
-/// already; the socket is then looked for where it usually is. So is whatever other dead shims of this containerd left.
+/// The socket of a group outlives its members as long as the group's shim does. containerd may have
+/// removed the bundle already; the socket is then looked for where it usually is. So is whatever
+/// other dead shims of this containerd left.
 fn remove_dead_sockets(identity: &Identity, bundle: &Path, registry: &Registry) {
     let address = bundle::read_socket_address(bundle).unwrap_or_else(|| {
         let spec = SpecView::read(bundle).unwrap_or_default();

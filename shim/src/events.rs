@@ -1,7 +1,8 @@
 //! Task events on their way to containerd: in order, none lost while containerd restarts.
 //!
-//! One queue, one sender. The event at the front stays there until containerd has taken it; a lost connection is made
-//! anew, for as long as it takes. Only when more events pile up than the queue holds are the oldest given up.
+//! One queue, one sender. The event at the front stays there until containerd has taken it; a lost
+//! connection is made anew, for as long as it takes. Only when more events pile up than the queue
+//! holds are the oldest given up.
 
 use std::{
     collections::VecDeque,
@@ -51,8 +52,8 @@ impl Events {
         self.enqueue(event, |_, _| false);
     }
 
-    /// The same, unless the very same event waits already: for what a container can bring about at any rate, which must not
-    /// crowd out the events of others.
+    /// The same, unless the very same event waits already: for what a container can bring about at
+    /// any rate, which must not crowd out the events of others.
     pub fn publish_once<E: Event + Message>(&self, event: &E) {
         self.enqueue(event, |queue, new| {
             queue.entries.iter().any(|queued| queued.topic == new.topic && queued.event == new.event)
@@ -74,7 +75,8 @@ impl Events {
             namespace: self.namespace.clone(),
             topic,
             event: MessageField::some(Any {
-                // Not from the descriptor: to ask for it builds those of all files that it refers to, and keeps them.
+                // Not from the descriptor: to ask for it builds those of all files that it refers
+                // to, and keeps them.
                 type_url: format!("containerd.events.{}", E::NAME),
                 value,
                 ..Default::default()
@@ -132,7 +134,7 @@ impl Events {
         }
     }
 
-    /// What `find` finds in the queue, once it does.
+    /// Waits until `find` finds something in the queue, and returns that.
     async fn until<T>(&self, find: impl Fn(&Queue<Envelope>) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
@@ -147,8 +149,8 @@ impl Events {
     }
 }
 
-/// First in, first out, bounded; each entry has a number, so that one which was given up meanwhile is not confused with
-/// its successor.
+/// First in, first out, bounded; each entry has a number, so that one which was given up meanwhile
+/// is not confused with its successor.
 #[derive(Debug)]
 struct Queue<T> {
     entries: VecDeque<T>,

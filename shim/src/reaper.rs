@@ -1,9 +1,10 @@
 //! The one place that waits for child processes.
 //!
-//! The shim's children are the containers' processes, the helper and its workers, log drivers, and strays that it
-//! adopts as subreaper. Exits go by pid, and a pid means something only while the process is unreaped. So, while an
-//! operation that makes a process is under way, nobody but known children is reaped: a process that ends before its
-//! pid was told stays a zombie until it is claimed, and its pid cannot be taken for another's.
+//! The shim's children are the containers' processes, the helper and its workers, log drivers, and
+//! strays that it adopts as subreaper. Exits go by pid, and a pid means something only while the
+//! process is unreaped. So, while an operation that makes a process is under way, nobody but known
+//! children is reaped: a process that ends before its pid was told stays a zombie until it is
+//! claimed, and its pid cannot be taken for another's.
 
 use std::{
     collections::HashMap,
@@ -22,12 +23,12 @@ use tokio::{
 
 use crate::sync::lock;
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit {
     /// Its exit code, or 128 and the number of the signal that ended it.
     pub status: u32,
-    /// When the shim learned of it.
+    /// The instant at which the shim learned of it.
     pub at: SystemTime,
 }
 
@@ -45,7 +46,8 @@ struct Table {
 }
 
 impl Reaper {
-    /// Reaps on every SIGCHLD, for as long as it is polled. Register it before the first child can end.
+    /// Reaps on every SIGCHLD, for as long as it is polled. Register it before the first child can
+    /// end.
     pub fn run(self: Arc<Self>) -> std::io::Result<impl Future<Output = ()>> {
         let mut child_ended = signal(SignalKind::child())?;
         Ok(async move {
@@ -118,7 +120,8 @@ pub struct Expectation {
 }
 
 impl Expectation {
-    /// Asks for the exit of a child that was made under this expectation. It may have ended already.
+    /// Asks for the exit of a child that was made under this expectation. It may have ended
+    /// already.
     pub fn claim(&self, pid: i32) -> oneshot::Receiver<Exit> {
         let (waiter, exit) = oneshot::channel();
         let mut table = lock(&self.reaper.table);

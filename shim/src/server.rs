@@ -1,4 +1,5 @@
-//! The shim process: serves the Task API on a socket that it was given, until its last container is gone.
+//! The shim process: serves the Task API on a socket that it was given, until its last container is
+//! gone.
 
 use std::{
     env, fs, io,
@@ -29,15 +30,15 @@ use crate::{
     task::{Context, TaskService, chain},
 };
 
-/// A shim that containerd has no use for ends after one to two of these. Between starting a shim and its first request
-/// containerd needs milliseconds.
+/// A shim that containerd has no use for ends after one to two of these. Between starting a shim
+/// and its first request containerd needs milliseconds.
 const DISOWNED_INTERVAL: Duration = Duration::from_secs(15);
 /// For the answer to Shutdown to reach containerd.
 const LINGER: Duration = Duration::from_millis(20);
 /// For the last events to be taken.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
-/// Why the shim cannot serve.
+/// A shim that cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// stdin is not the socket.
@@ -57,14 +58,14 @@ pub enum ServeError {
     Serve(#[source] ttrpc::Error),
 }
 
-/// What has to be done while the process has one thread.
+/// The part of the start that has to be done while the process has one thread.
 #[derive(Debug)]
 pub struct Prepared {
     listener: UnixListener,
 }
 
-/// Takes the socket from stdin, before anything else gets to have it: a copy that a container's process kept would make
-/// a dead shim look alive.
+/// Takes the socket from stdin, before anything else gets to have it: a copy that a container's
+/// process kept would make a dead shim look alive.
 pub fn prepare() -> Result<Prepared, ServeError> {
     let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(ServeError::Socket)?;
     let null = fs::File::open("/dev/null").map_err(ServeError::Socket)?;
@@ -75,8 +76,9 @@ pub fn prepare() -> Result<Prepared, ServeError> {
     Ok(Prepared { listener })
 }
 
-/// Serves until Shutdown finds no container, or containerd has disowned it, or SIGTERM or SIGINT come. In the latter case containers that are left go
-/// on, and containerd, which sees the shim go, calls `delete` for each.
+/// Serves until Shutdown finds no container, or containerd has disowned it, or SIGTERM or SIGINT
+/// come. In the latter case containers that are left go on, and containerd, which sees the shim go,
+/// calls `delete` for each.
 pub async fn serve(prepared: Prepared, identity: Identity, socket: PathBuf, zygote: Zygote) -> Result<(), ServeError> {
     let bundle = env::current_dir().unwrap_or_else(|_| Path::new("/").to_owned());
     logging::to_bundle(&bundle, identity.debug);
@@ -121,7 +123,8 @@ pub async fn serve(prepared: Prepared, identity: Identity, socket: PathBuf, zygo
         }
     }
     events.flush(FLUSH_LIMIT).await;
-    // A shim that lives for milliseconds sweeps all the same; it may be the last on this node for long.
+    // A shim that lives for milliseconds sweeps all the same; it may be the last on this node for
+    // long.
     let _ = timeout(FLUSH_LIMIT, sweeping).await;
     sleep(LINGER).await;
     keeper.end().await;

@@ -30,14 +30,14 @@ use crate::{
     task::chain,
 };
 
-/// Where containerd tells its shims to publish events.
+/// The variable with the address at which containerd has its shims publish events.
 pub const TTRPC_ADDRESS: &str = "TTRPC_ADDRESS";
 /// Set by containerd when every shim shall have a core scheduling domain of its own.
 const SCHED_CORE: &str = "SCHED_CORE";
 /// As containerd's own limit for what it sends.
 const MAX_INPUT: u64 = 10 << 20;
 
-/// Why no shim serves the container.
+/// A container that no shim serves.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// stdin or stdout.
@@ -45,11 +45,11 @@ pub enum StartError {
     Talk {
         /// Read or write what.
         action: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// What containerd said.
+    /// The parameters that containerd gave.
     #[error("cannot start as containerd asks")]
     Bootstrap(#[source] BootstrapError),
     /// The runtime options.
@@ -63,7 +63,7 @@ pub enum StartError {
     Listen {
         /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -75,7 +75,7 @@ pub enum StartError {
     ShimCgroup {
         /// As given.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -130,14 +130,15 @@ enum Listening {
     New(UnixListener),
 }
 
-/// Takes the socket, unless a live shim has it. What a dead one has left is replaced. A registry that cannot be used (its
-/// disk is full) is no obstacle: it is only needed if the shim is killed.
+/// Takes the socket, unless a live shim has it. What a dead one has left is replaced. A registry
+/// that cannot be used (its disk is full) is no obstacle: it is only needed if the shim is killed.
 fn listen(registry: &Registry, path: &Path, containerd: &str) -> Result<Listening, StartError> {
     let fail = |source| StartError::Listen { path: path.to_owned(), source };
     if let Some(directory) = path.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o711).create(directory).map_err(fail)?;
     }
-    // Under the lock nobody is between making a socket and listening on it: who does not listen is dead.
+    // Under the lock nobody is between making a socket and listening on it: who does not listen is
+    // dead.
     let locked = registry.lock();
     if is_listened_to(path) {
         return Ok(Listening::Served);
@@ -169,7 +170,8 @@ fn retire(registry: &Registry, socket: &Path) {
     }
 }
 
-/// Starts the process that serves. It gets the socket as its stdin: it listens already, so nobody has to wait for it.
+/// Starts the process that serves. It gets the socket as its stdin: it listens already, so nobody
+/// has to wait for it.
 fn launch(params: &StartParams, socket: &Path, listener: UnixListener) -> Result<(), StartError> {
     let ParsedOptions { options, warnings } =
         ParsedOptions::from_extensions(&params.extensions).map_err(StartError::Options)?;
@@ -216,9 +218,10 @@ fn spawn(params: &StartParams, socket: &Path, listener: UnixListener) -> Result<
 
 /// A program as seen through a read-only mount of its own.
 ///
-/// A container's init is a copy of the shim until it executes its program. An image that has it execute /proc/self/exe
-/// keeps a handle on the host's file, and could write to it as soon as no shim runs (CVE-2019-5736). A handle through this
-/// mount never can, whatever the file's own permissions.
+/// A container's init is a copy of the shim until it executes its program. An image that has it
+/// execute /proc/self/exe keeps a handle on the host's file, and could write to it as soon as no
+/// shim runs (CVE-2019-5736). A handle through this mount never can, whatever the file's own
+/// permissions.
 struct ReadOnlyProgram {
     directory: OwnedFd,
     name: OsString,
@@ -238,8 +241,9 @@ impl ReadOnlyProgram {
     }
 }
 
-/// Makes this process, and so the shim that it starts, a better victim than containerd when memory runs out. It has to be so before the
-/// shim is there: a container whose spec says nothing of its score has what the shim's helper was born with.
+/// Makes this process, and so the shim that it starts, a better victim than containerd when memory
+/// runs out. It has to be so before the shim is there: a container whose spec says nothing of its
+/// score has what the shim's helper was born with.
 fn adjust_oom_score() {
     let adjust = || -> io::Result<()> {
         let parent = format!("/proc/{}/oom_score_adj", std::os::unix::process::parent_id());
@@ -247,7 +251,8 @@ fn adjust_oom_score() {
         fs::write("/proc/self/oom_score_adj", (score + 1).min(1000).to_string())
     };
     if let Err(error) = adjust() {
-        // Lowering needs CAP_SYS_RESOURCE, and so does raising what was set with it; it is an optimisation.
+        // Lowering needs CAP_SYS_RESOURCE, and so does raising what was set with it; it is an
+        // optimisation.
         tracing::warn!(%error, "the shim's oom_score_adj could not be set");
     }
 }
@@ -316,7 +321,8 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(matches!(listen(&path).unwrap(), Listening::Served));
         drop(listener);
-        // Another test may be making a process, which has this one's files open until it executes its program.
+        // Another test may be making a process, which has this one's files open until it executes
+        // its program.
         let deadline = Instant::now() + Duration::from_secs(60);
         while matches!(listen(&path).unwrap(), Listening::Served) {
             assert!(Instant::now() < deadline, "the file alone is nobody");
@@ -326,7 +332,8 @@ mod tests {
         assert!(matches!(listen(&blocked), Err(StartError::Listen { .. })));
     }
 
-    /// A program that has ended is executed for a moment longer if some other process, such as ps, was looking at its memory.
+    /// A program that has ended is executed for a moment longer if some other process, such as ps,
+    /// was looking at its memory.
     fn open_for_writing(path: &Path) -> io::Result<fs::File> {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -344,8 +351,8 @@ mod tests {
     fn nobody_writes_to_the_program_through_a_process_that_ran_it() {
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("program");
-        // By another process: a program cannot be executed while one has it open for writing, and one that another test is making
-        // would have it from this one.
+        // By another process: a program cannot be executed while one has it open for writing, and
+        // one that another test is making would have it from this one.
         assert!(Command::new("cp").arg("/bin/sleep").arg(&program).status().unwrap().success());
         let view = match ReadOnlyProgram::of(&program) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {

@@ -1,17 +1,17 @@
-//! What can be wrong with a configuration file.
+//! Errors of a configuration file.
 
 use std::{io, path::PathBuf};
 
-/// Why a configuration file was refused.
+/// A configuration file that was refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file is there, or was named, and cannot be read.
     #[error("cannot read the configuration file {path}; `egpu config default` prints one to begin with", path = .path.display())]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -22,7 +22,7 @@ pub enum ConfigError {
         origin: String,
         /// Counted from 1.
         line: usize,
-        /// What is wrong there.
+        /// The fault.
         message: String,
     },
     /// A key that egpu does not know.
@@ -50,7 +50,7 @@ pub enum ConfigError {
         key: String,
         /// As written.
         value: String,
-        /// What would be.
+        /// The accepted values.
         accepted: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Which engines of a card a share of its time is about.
+//! The engines of a card that a share of its time is about.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,5 @@
-//! Memory limits as they are asked for; [`MemoryLimit::resolve`] makes bytes of them once the card is known.
+//! Memory limits as they are asked for; [`MemoryLimit::resolve`] makes bytes of them once the card
+//! is known.
 
 use std::str::FromStr;
 
@@ -12,7 +13,7 @@ use crate::units::{Bytes, Percent};
 pub enum MemoryLimit {
     /// So many bytes, less `reserved`.
     Bytes {
-        /// What was asked for.
+        /// The amount asked for.
         amount: Bytes,
         /// Taken off (`ALIYUN_COM_GPU_MEM_RESERVED`); 0 in all other dialects.
         reserved: Bytes,
@@ -65,9 +66,10 @@ impl MemoryLimit {
         (usable.0 > 0).then_some(usable)
     }
 
-    /// The usable bytes on a card of `card` bytes where all of `limits` hold; without any, the whole card. It may be
-    /// more than the card has, where bytes were asked for: that does not fit, and is not made to fit.
-    /// `None` when one of the limits leaves nothing or is a ratio above one.
+    /// The usable bytes on a card of `card` bytes where all of `limits` hold; without any, the
+    /// whole card. It may be more than the card has, where bytes were asked for: that does not fit,
+    /// and is not made to fit. `None` when one of the limits leaves nothing or is a ratio above
+    /// one.
     pub fn tightest(limits: &[Self], card: Bytes) -> Option<Bytes> {
         let Some((first, others)) = limits.split_first() else { return Some(card) };
         others.iter().try_fold(first.resolve(card)?, |least, limit| Some(least.min(limit.resolve(card)?)))

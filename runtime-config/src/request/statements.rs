@@ -17,7 +17,8 @@ impl From<Statement<'_>> for Said {
     }
 }
 
-/// Statements by name. A name may have been given several different values; nothing is decided by their order.
+/// Statements by name. A name may have been given several different values; nothing is decided by
+/// their order.
 #[derive(Debug, Default)]
 pub(crate) struct Statements<'a> {
     values: BTreeMap<&'a str, Vec<&'a str>>,
@@ -36,7 +37,8 @@ impl<'a> Statements<'a> {
 
     fn new(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let mut values: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        // By hash: there may be any number of them, also under one name, and comparing each with all would take the host's time.
+        // By hash: there may be any number of them, also under one name, and comparing each with
+        // all would take the host's time.
         let mut known = HashSet::new();
         for (name, value) in pairs {
             if known.insert((name, value)) {
@@ -55,7 +57,8 @@ impl<'a> Statements<'a> {
         values.into_iter().map(move |value| Statement { name, value })
     }
 
-    /// As [`Statements::all`] without empty values: shells and manifests leave a variable empty to say nothing.
+    /// As [`Statements::all`] without empty values: shells and manifests leave a variable empty to
+    /// say nothing.
     pub(crate) fn spoken(&self, name: &str) -> impl Iterator<Item = Statement<'a>> + use<'a> {
         self.all(name).filter(|statement| !statement.value.trim().is_empty())
     }
@@ -65,7 +68,7 @@ impl<'a> Statements<'a> {
         self.spoken(name).next()
     }
 
-    /// What was said under a name where two different values have no common meaning.
+    /// Returns the statement under a name where two different values have no common meaning.
     pub(crate) fn one(&self, name: &str) -> Result<Option<Statement<'a>>, RequestError> {
         one(self.spoken(name))
     }
@@ -166,7 +169,8 @@ impl<'a> Statement<'a> {
         }
     }
 
-    /// A comma-separated list, each item read by `read`; blanks around items are allowed, empty items are not.
+    /// A comma-separated list, each item read by `read`; blanks around items are allowed, empty
+    /// items are not.
     pub(crate) fn list<T>(self, read: impl Fn(&str) -> Option<T>, accepted: &str) -> Result<Vec<T>, RequestError> {
         let items = self.value.split(',').map(|item| read(item.trim())).collect::<Option<Vec<T>>>();
         items.ok_or_else(|| RequestError::invalid(self, accepted))

@@ -1,8 +1,8 @@
-//! Annotations `org.systemd.property.NAME`, which set properties of the container's scope as under runc: `TimeoutStopSec: "30"`,
-//! `CollectMode: "'inactive-or-failed'"`, `After: "['nfs.service']"`.
+//! Annotations `org.systemd.property.NAME`, which set properties of the container's scope as under
+//! runc: `TimeoutStopSec: "30"`, `CollectMode: "'inactive-or-failed'"`, `After: "['nfs.service']"`.
 //!
-//! A value is written as in GVariant's text format, of which this is the part that properties of units need: numbers, truth values, strings,
-//! and arrays of them.
+//! A value is written as in GVariant's text format, of which this is the part that properties of
+//! units need: numbers, truth values, strings, and arrays of them.
 
 use std::collections::HashMap;
 
@@ -22,7 +22,7 @@ pub(crate) enum AnnotationError {
     /// Its name.
     #[error("annotation {PREFIX}{0}: the name of a property has three letters or more, and letters alone")]
     Name(String),
-    /// What decides where the container is.
+    /// A property that decides the container's cgroup.
     #[error("annotation {PREFIX}{0}: the runtime sets this property itself; leave it out")]
     Own(String),
     /// Its value.
@@ -76,7 +76,7 @@ fn microseconds(value: &Value<'_>) -> Option<u64> {
     seconds.checked_mul(MICROSECONDS)
 }
 
-/// What is left to read of a value.
+/// The rest of a value that is left to read.
 struct Text<'text> {
     rest: &'text str,
 }

@@ -1,4 +1,4 @@
-//! Where cgroup hierarchies are mounted.
+//! Mount points of the cgroup hierarchies.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -13,7 +13,7 @@ pub(super) struct Mounts {
 
 #[derive(Debug)]
 pub(super) struct Mount {
-    /// Which directory of the hierarchy is mounted, `/` outside containers.
+    /// The directory of the hierarchy that is mounted, `/` outside containers.
     root: PathBuf,
     pub(super) point: PathBuf,
     /// Empty on v2.
@@ -38,7 +38,8 @@ impl Mount {
         self.controllers.iter().all(|name| name.starts_with("name="))
     }
 
-    /// Where a path within the hierarchy is seen; `None` when it lies outside what is mounted.
+    /// Returns the directory at which a path within the hierarchy is seen; `None` when it lies
+    /// outside what is mounted.
     pub(super) fn directory(&self, path: &Path) -> Option<PathBuf> {
         if path.components().any(|component| component == Component::ParentDir) {
             return None;
@@ -48,7 +49,8 @@ impl Mount {
     }
 }
 
-/// Finds the cgroup mounts in `/proc/PID/mountinfo` (proc_pid_mountinfo(5)). The first mount of a hierarchy wins.
+/// Finds the cgroup mounts in `/proc/PID/mountinfo` (proc_pid_mountinfo(5)). The first mount of a
+/// hierarchy wins.
 pub(super) fn parse_mountinfo(text: &str) -> Mounts {
     let mut mounts = Mounts::default();
     for line in text.lines() {
@@ -73,7 +75,8 @@ pub(super) fn parse_mountinfo(text: &str) -> Mounts {
     mounts
 }
 
-/// Every controller that v1 ever had (kernel `include/linux/cgroup_subsys.h`; v1 gets no new ones), and named hierarchies.
+/// Every controller that v1 ever had (kernel `include/linux/cgroup_subsys.h`; v1 gets no new ones),
+/// and named hierarchies.
 fn is_controller(option: &str) -> bool {
     const V1_CONTROLLERS: [&str; 15] = [
         "blkio",

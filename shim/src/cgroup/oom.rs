@@ -22,13 +22,15 @@ use crate::sys;
 /// The kernel ran out of the container's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OomEvent {
-    /// Processes killed for it since the cgroup was made, as the kernel counts them. v1 tells of the shortage before
-    /// it kills, so the kill that belongs to this event may not be counted yet, and a shortage of a parent (a pod's
-    /// limit) is told to each container below it, whoever is killed.
+    /// Processes killed for it since the cgroup was made, as the kernel counts them. v1 tells of
+    /// the shortage before it kills, so the kill that belongs to this event may not be counted yet,
+    /// and a shortage of a parent (a pod's limit) is told to each container below it, whoever is
+    /// killed.
     pub kills: u64,
 }
 
-/// Tells of each shortage of memory in one cgroup. Arm it once the container is created; drop it to end it.
+/// Tells of each shortage of memory in one cgroup. Arm it once the container is created; drop it to
+/// end it.
 #[derive(Debug)]
 pub struct OomWatch {
     source: Source,
@@ -43,7 +45,8 @@ enum Source {
         /// The registration lasts as long as both descriptors.
         _control: File,
     },
-    /// `memory.events`, which the kernel reports as modified (`Documentation/admin-guide/cgroup-v2.rst`).
+    /// `memory.events`, which the kernel reports as modified
+    /// (`Documentation/admin-guide/cgroup-v2.rst`).
     V2 { notifications: AsyncFd<OwnedFd>, directory: PathBuf, kills: u64 },
 }
 
@@ -63,7 +66,8 @@ impl Cgroup {
 }
 
 impl OomWatch {
-    /// The next shortage; `None` once the cgroup is gone, or (v2) has no process left. Safe to cancel.
+    /// The next shortage; `None` once the cgroup is gone, or (v2) has no process left. Safe to
+    /// cancel.
     pub async fn next(&mut self) -> Option<OomEvent> {
         match &mut self.source {
             Source::V1 { notifications, directory, .. } => {
@@ -127,8 +131,8 @@ fn v2_kills(directory: &Path) -> Option<u64> {
     Some(files::keyed(&events, "oom_kill").unwrap_or(0))
 }
 
-/// Waits for a notification and empties the descriptor: what happened is read from the control files. `None` when
-/// the descriptor is of no use any more.
+/// Waits for a notification and empties the descriptor: what happened is read from the control
+/// files. `None` when the descriptor is of no use any more.
 async fn wait(notifications: &AsyncFd<OwnedFd>) -> Option<()> {
     loop {
         let mut ready = notifications.readable().await.ok()?;

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::{Cgroup, CgroupError, Hierarchy, Layout};
 use crate::skipped::skipped;
 
-/// How long anything may take before a test calls it "never".
+/// Time after which a test calls it "never".
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A directory with these files in it.
@@ -150,8 +150,8 @@ impl Drop for RealCgroup {
     }
 }
 
-/// Tries until it succeeds; fails when it never does. Who is killed leaves its cgroup when the machine comes to it, and what
-/// is tested here waits for that for a second.
+/// Tries until it succeeds; fails when it never does. Who is killed leaves its cgroup when the
+/// machine comes to it, and what is tested here waits for that for a second.
 pub(super) async fn at_last(mut attempt: impl AsyncFnMut() -> Result<(), CgroupError>) {
     let deadline = Instant::now() + PATIENCE;
     while let Err(error) = attempt().await {

@@ -18,7 +18,8 @@ use super::zygote::Zygote;
 use crate::mediator::Setup;
 use crate::sys;
 
-/// How long an operation may take before its worker is killed. Hooks without a timeout of their own count in.
+/// Time limit of an operation, after which its worker is killed. Hooks without a timeout of their
+/// own count in.
 const CREATE_LIMIT: Duration = Duration::from_secs(120);
 const START_LIMIT: Duration = Duration::from_secs(120);
 const EXEC_LIMIT: Duration = Duration::from_secs(60);
@@ -36,13 +37,14 @@ const MEDIATE_LIMIT: Duration = Duration::from_secs(60);
 pub struct ContainerProcess {
     /// Its pid in the shim's namespace.
     pub pid: i32,
-    /// Stays bound to the process whatever becomes of the pid. Opened while the process was known to live.
+    /// Stays bound to the process whatever becomes of the pid. Opened while the process was known
+    /// to live.
     pub pidfd: OwnedFd,
-    /// What was left out of the request; to be logged.
+    /// Parts of the request that were left out; to be logged.
     pub warnings: Vec<String>,
 }
 
-/// Why an operation did not succeed.
+/// An operation that did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum HelperError {
     /// The operation itself failed; it has undone what it had begun.
@@ -51,7 +53,7 @@ pub enum HelperError {
     /// The zygote is gone, and there is no other yet. Containers that run go on running.
     #[error("the helper process {pid} is gone, so {operation} cannot run; another is being started, try again")]
     ZygoteGone {
-        /// What was asked.
+        /// The operation asked for.
         operation: &'static str,
         /// The zygote.
         pid: i32,
@@ -59,42 +61,42 @@ pub enum HelperError {
     /// The worker ended without an answer: a crash, or somebody killed it.
     #[error("the helper's worker for {operation} ended without an answer")]
     WorkerDied {
-        /// What was asked.
+        /// The operation asked for.
         operation: &'static str,
     },
     /// The worker did not answer in time and was killed.
     #[error("{operation} took longer than {limit:?}; its worker was killed")]
     Deadline {
-        /// What was asked.
+        /// The operation asked for.
         operation: &'static str,
-        /// How long it had.
+        /// The time limit.
         limit: Duration,
     },
     /// The wrong number of stdio descriptors was handed in.
     #[error("{operation} wants {wanted} stdio descriptors for {kind:?}, got {got}")]
     Stdio {
-        /// What was asked.
+        /// The operation asked for.
         operation: &'static str,
         /// The kind of stdio.
         kind: StdioKind,
-        /// How many belong to it.
+        /// The number that belongs to it.
         wanted: usize,
-        /// How many came.
+        /// The number that came.
         got: usize,
     },
     /// The frames between shim and worker failed.
     #[error("talking to the helper about {operation} failed")]
     Frame {
-        /// What was asked.
+        /// The operation asked for.
         operation: &'static str,
-        /// How.
+        /// The cause.
         #[source]
         source: FrameError,
     },
 }
 
 impl HelperError {
-    /// What to branch on.
+    /// The kind of failure, to branch on.
     pub fn kind(&self) -> FailureKind {
         match self {
             Self::Failed(failure) => failure.kind,
@@ -105,10 +107,11 @@ impl HelperError {
 
 /// Calls operations. Any number may run at the same time; each has a worker of its own.
 ///
-/// The shim's reaper sees children that are nobody's container: the zygote, one worker per operation, and one
-/// short-lived process between a worker and each init (libcontainer's intermediate). All of them are the shim's children
-/// because init must be. A reaper that gets a pid it does not know keeps its status only while a `create` or an `exec`
-/// is under way (the process may have ended before its pid was told), and forgets it after.
+/// The shim's reaper sees children that are nobody's container: the zygote, one worker per
+/// operation, and one short-lived process between a worker and each init (libcontainer's
+/// intermediate). All of them are the shim's children because init must be. A reaper that gets a
+/// pid it does not know keeps its status only while a `create` or an `exec` is under way (the
+/// process may have ended before its pid was told), and forgets it after.
 #[derive(Debug)]
 pub struct HelperClient {
     /// Another one when the first has ended.
@@ -152,7 +155,8 @@ impl HelperClient {
         self.kept.store(true, Ordering::Relaxed);
     }
 
-    /// Hands a frame to the zygote. One that has ended takes none, so that the next can have the same.
+    /// Hands a frame to the zygote. One that has ended takes none, so that the next can have the
+    /// same.
     async fn send(
         &self,
         operation: &'static str,
@@ -179,10 +183,12 @@ impl HelperClient {
         }
     }
 
-    /// Mounts the root file system and creates the container; its init then waits for [`start`](Self::start).
+    /// Mounts the root file system and creates the container; its init then waits for
+    /// [`start`](Self::start).
     ///
-    /// `stdio`: see [`StdioKind`], and [`Create::mediated`] for what follows it. When it fails nothing is left; when the worker was lost, what it may have left has been
-    /// deleted as far as possible.
+    /// `stdio`: see [`StdioKind`], and [`Create::mediated`] for what follows it. When it fails
+    /// nothing is left; when the worker was lost, what it may have left has been deleted as far as
+    /// possible.
     pub async fn create(&self, create: Create, stdio: Vec<OwnedFd>) -> Result<ContainerProcess, HelperError> {
         let (kind, undo) = (
             (create.stdio, create.mediated),
@@ -197,7 +203,8 @@ impl HelperClient {
         result
     }
 
-    /// Lets a created container's init execute its program; returns once it has, or with the reason why it could not.
+    /// Lets a created container's init execute its program; returns once it has, or with the reason
+    /// why it could not.
     pub async fn start(&self, start: Start) -> Result<(), HelperError> {
         self.done("start", Operation::Start(start), START_LIMIT).await
     }
@@ -207,8 +214,8 @@ impl HelperClient {
         self.exec_within(EXEC_LIMIT, exec, stdio).await
     }
 
-    /// The same where somebody waits who must not wait long. The container can hold it up: it sees the process from its birth on,
-    /// and can stop it.
+    /// The same where somebody waits who must not wait long. The container can hold it up: it sees
+    /// the process from its birth on, and can stop it.
     pub async fn exec_within(
         &self,
         limit: Duration,
@@ -219,7 +226,8 @@ impl HelperClient {
         self.process("exec", Operation::Exec(exec), stdio, limit.min(EXEC_LIMIT)).await
     }
 
-    /// Kills what is left of a container and removes its cgroups, mounts and state. Succeeds when there is nothing.
+    /// Kills what is left of a container and removes its cgroups, mounts and state. Succeeds when
+    /// there is nothing.
     pub async fn delete(&self, delete: Delete) -> Result<(), HelperError> {
         self.done("delete", Operation::Delete(delete), DELETE_LIMIT).await
     }
@@ -233,7 +241,7 @@ impl HelperClient {
         }
     }
 
-    /// What the image of a container sets an environment variable to.
+    /// Returns the values that a container's image gives an environment variable.
     pub async fn image_variable(&self, asked: ImageVariable) -> Result<Vec<String>, HelperError> {
         match self.call("image", Operation::ImageVariable(asked), vec![], IMAGE_LIMIT).await?.0 {
             Reply::ImageVariable(values) => Ok(values),
@@ -241,7 +249,8 @@ impl HelperClient {
         }
     }
 
-    /// Forks a mediator, and returns once it is ready to take listeners. `sockets`: its ends of intake and control.
+    /// Forks a mediator, and returns once it is ready to take listeners. `sockets`: its ends of
+    /// intake and control.
     pub async fn mediate(&self, setup: Setup, sockets: Vec<OwnedFd>) -> Result<ContainerProcess, HelperError> {
         self.process("mediate", Operation::Mediate(Box::new(setup)), sockets, MEDIATE_LIMIT).await
     }
@@ -296,7 +305,7 @@ impl HelperClient {
     }
 }
 
-/// What is known of an operation before its answer: pidfds.
+/// Facts that come before an operation's answer: pidfds.
 #[derive(Debug, Default)]
 struct Seen {
     worker: Option<OwnedFd>,

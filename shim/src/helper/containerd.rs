@@ -1,7 +1,7 @@
 //! containerd's own API, gRPC over its socket, as far as a worker asks it something.
 //!
-//! h2 is all that two questions need of gRPC, and what it is built on is in the program anyway. containerd-client, which is made of
-//! tonic, would make the program grow by half as much again.
+//! h2 is all that two questions need of gRPC, and what it is built on is in the program anyway.
+//! containerd-client, which is made of tonic, would make the program grow by half as much again.
 
 use std::io;
 
@@ -14,12 +14,13 @@ use percent_encoding::percent_decode_str;
 use prost::Message;
 use tokio::net::UnixStream;
 
-/// The longest answer that is taken, bytes. containerd reads image configurations up to this size, too.
+/// The longest answer that is taken, bytes. containerd reads image configurations up to this size,
+/// too.
 const LONGEST_ANSWER: usize = 8 << 20;
 /// Before each message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
 
-/// Why containerd did not answer.
+/// A question that containerd did not answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ContainerdError {
     /// Nobody listens there.

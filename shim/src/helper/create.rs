@@ -42,7 +42,7 @@ use super::stdio::{Stdio, StdioError};
 use super::worker::chain;
 use crate::cgroup::{AnnotationError, Cgroup, CgroupError, CgroupsPath, Host, LocateError, annotated_properties};
 
-/// Why a container could not be created. Everything that was done has been undone.
+/// A container that could not be created. Everything that was done has been undone.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CreateError {
     /// The bundle's spec.
@@ -114,7 +114,7 @@ pub(crate) enum CreateError {
     /// The user namespace.
     #[error("the OCI spec's user namespace cannot be made")]
     UserNamespace(#[source] UserNamespaceError),
-    /// What the shim sent is no injection: shim and helper are of different builds.
+    /// The bytes from the shim are no injection: shim and helper are of different builds.
     #[error("the injection that came with the request does not decode")]
     Injection(#[source] serde_json::Error),
     /// The grant's files, nodes and settings.
@@ -201,14 +201,15 @@ fn read_spec(path: &Path) -> Result<Value, CreateError> {
     serde_json::from_slice(&text).map_err(|source| CreateError::Spec { path: path.to_owned(), source })
 }
 
-/// Where the root file system is mounted: as in the spec, relative to the bundle.
+/// Returns the directory that the root file system is mounted at: as in the spec, relative to the
+/// bundle.
 fn root_of(bundle: &Path, spec: &Value) -> PathBuf {
     let path = spec.pointer("/root/path").and_then(Value::as_str).filter(|path| !path.is_empty());
     bundle.join(path.unwrap_or("rootfs"))
 }
 
-/// Does what of the injection depends on the mounted root file system. What it changes in the spec is also what exec and
-/// containerd read later, so it goes into the bundle.
+/// Does what of the injection depends on the mounted root file system. What it changes in the spec
+/// is also what exec and containerd read later, so it goes into the bundle.
 fn complete(create: &Create, config: &Path, json: &mut Value) -> Result<(Vec<String>, ExecEdits), CreateError> {
     let Some(injection) = &create.injection else { return Ok(Default::default()) };
     let injection: Injection = serde_json::from_value(injection.clone()).map_err(CreateError::Injection)?;
@@ -331,7 +332,8 @@ fn require_empty_cgroup(create: &Create, spec: &Spec) -> Result<(CgroupsPath, Cg
     }
 }
 
-/// Where init belongs: made, with its limits set, or left to systemd, which makes it around a process only.
+/// Prepares the cgroup for init: made, with its limits set, or left to systemd, which makes it
+/// around a process only.
 fn make_place<'a>(
     cgroup: &'a Cgroup,
     path: &CgroupsPath,

@@ -12,7 +12,7 @@ use super::rootfs::{self, MountError};
 use super::state::{StateDir, StateError};
 use crate::cgroup::{Cgroup, CgroupError, CgroupsPath, Host, LocateError};
 
-/// Why something of a container is left. Calling again goes on where this ended.
+/// A container of which something is left. Calling again goes on where this ended.
 #[derive(Debug, thiserror::Error)]
 pub enum DeleteError {
     /// The runtime's own directory.
@@ -41,10 +41,12 @@ impl DeleteError {
     }
 }
 
-/// Kills what is left of the container, and removes its cgroups, mounts and state, in this order. Succeeds when there is
-/// nothing left. Blocks for up to some seconds; call it from a single-threaded process.
+/// Kills what is left of the container, and removes its cgroups, mounts and state, in this order.
+/// Succeeds when there is nothing left. Blocks for up to some seconds; call it from a
+/// single-threaded process.
 ///
-/// When something cannot be removed, the rest is, and the state stays so that a later call finds it.
+/// When something cannot be removed, the rest is, and the state stays so that a later call finds
+/// it.
 pub fn remove(delete: &Delete) -> Result<(), DeleteError> {
     let state = StateDir::at(&delete.runtime_root, &delete.id)?;
     let ended = end(&delete.id, &state);

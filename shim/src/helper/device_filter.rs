@@ -1,11 +1,11 @@
 //! The device rules of a container on cgroup v2: a BPF program on its cgroup.
 //!
-//! libcgroups has one, behind a feature that lowers RLIMIT_MEMLOCK for every container and denies all devices on each
-//! update. v1 has files for it, which libcgroups writes.
+//! libcgroups has one, behind a feature that lowers RLIMIT_MEMLOCK for every container and denies
+//! all devices on each update. v1 has files for it, which libcgroups writes.
 //!
-//! As in runc, nothing is allowed to begin with, then come the spec's rules, then those that every container gets
-//! (/dev/null and its like, mknod). For each kind of access that a call asks for, the last rule that speaks of this device
-//! and this access decides.
+//! As in runc, nothing is allowed to begin with, then come the spec's rules, then those that every
+//! container gets (/dev/null and its like, mknod). For each kind of access that a call asks for,
+//! the last rule that speaks of this device and this access decides.
 
 mod unit;
 
@@ -22,7 +22,7 @@ use super::launch::Launched;
 use crate::cgroup::{Cgroup, CgroupsPath, Host, LocateError};
 use crate::sys::bpf;
 
-/// Why the filter could not be installed. The container must not start.
+/// A filter that could not be installed. The container must not start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DeviceFilterError {
     /// The container's cgroup.
@@ -73,7 +73,8 @@ struct Rule {
     access: u8,
 }
 
-/// On cgroup v2, attaches the filter of `spec` to the cgroup in which `init` waits. Nothing to do on v1.
+/// On cgroup v2, attaches the filter of `spec` to the cgroup in which `init` waits. Nothing to do
+/// on v1.
 pub(crate) fn apply(init: &Launched, id: &str, systemd: bool, spec: &Spec, v2: bool) -> Result<(), DeviceFilterError> {
     if !v2 {
         return Ok(());
@@ -92,7 +93,7 @@ pub(crate) fn apply(init: &Launched, id: &str, systemd: bool, spec: &Spec, v2: b
     Ok(())
 }
 
-/// What every container gets, as from runc 1.1: major, minor, access.
+/// Devices that every container gets, as from runc 1.1: major, minor, access.
 const USUAL: [(Option<i64>, Option<i64>, u8); 10] = [
     (None, None, MKNOD),
     (Some(1), Some(3), ALL),    // /dev/null
@@ -146,7 +147,8 @@ fn access(letters: Option<&str>) -> Result<u8, DeviceFilterError> {
     })
 }
 
-// The instructions that the program is made of, as in linux/bpf.h: `opcode`, registers, offset, immediate.
+// The instructions that the program is made of, as in linux/bpf.h: `opcode`, registers, offset,
+// immediate.
 const LOAD_WORD: u8 = 0x61;
 const MOVE: u8 = 0xbf;
 const MOVE_IMMEDIATE: u8 = 0xb7;
@@ -192,7 +194,8 @@ fn answer(allow: bool) -> [Instruction; 2] {
     [Instruction::new(MOVE_IMMEDIATE, ANSWER, i32::from(allow)), Instruction::new(EXIT, 0, 0)]
 }
 
-/// The program: from the last rule to the first, each settles the kinds of access that it speaks of.
+/// The program: from the last rule to the first, each settles the kinds of access that it speaks
+/// of.
 fn assemble(rules: &[Rule]) -> Vec<Instruction> {
     // struct bpf_cgroup_dev_ctx { u32 access_type /* access << 16 | type */, major, minor }
     let load = |to, offset| Instruction { code: LOAD_WORD, to, from: CONTEXT, offset, immediate: 0 };
@@ -227,7 +230,7 @@ fn assemble(rules: &[Rule]) -> Vec<Instruction> {
     program
 }
 
-/// What a rule does with a device that it is about.
+/// Returns the instructions that decide about a device that the rule matches.
 fn settle(rule: Rule) -> Vec<Instruction> {
     let access = i32::from(rule.access);
     let skip_answer = |code, register| Instruction { offset: 2, ..Instruction::new(code, register, 0) };

@@ -1,6 +1,7 @@
 //! `Exec`: one more process in a running container.
 //!
-//! libcontainer's TenantContainerBuilder is not used: it forgets the seccomp profile and the user namespace.
+//! libcontainer's TenantContainerBuilder is not used: it forgets the seccomp profile and the user
+//! namespace.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -35,7 +36,7 @@ use super::stdio::{Stdio, StdioError};
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::sys;
 
-/// Why a process could not be run in a container. None is left.
+/// A process that could not be run in a container. None is left.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExecError {
     /// The runtime's own directory.
@@ -75,7 +76,7 @@ pub(crate) enum ExecError {
     /// Asks for what this runtime does otherwise.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// What the container's grant means for it.
+    /// The container's grant, as it applies to the process.
     #[error("cannot give the process what the container was granted")]
     Inject(#[source] InjectError),
     /// The spec that the process is run with.
@@ -132,7 +133,7 @@ pub(crate) struct Executed {
 struct Target {
     container: Container,
     init: i32,
-    /// What `create` noted of it.
+    /// The init process that `create` noted.
     init_process: Option<ledger::Process>,
     spec: Spec,
     state: StateDir,
@@ -187,7 +188,8 @@ fn open(exec: &Exec) -> Result<Target, ExecError> {
     let parse = |source| ExecError::Spec { what: path.display().to_string(), source };
     let mut json: Value = serde_json::from_slice(&text).map_err(parse)?;
     rules::spec(&mut json, HostFacts::read())?;
-    // Only its OOM score, user and capabilities are of interest; what create repaired needs the same repair here.
+    // Only its OOM score, user and capabilities are of interest; what create repaired needs the
+    // same repair here.
     if let Some(process) = json.get_mut("process") {
         rules::process(process, HostFacts::read())?;
     }
@@ -206,7 +208,7 @@ fn open(exec: &Exec) -> Result<Target, ExecError> {
     })
 }
 
-/// What a process that says nothing of it has in common with the container's init.
+/// Fills in from the container's init what the process does not say.
 fn inherit_from_init(process: &mut Value, spec: &Spec) {
     let (Some(process), Some(init)) = (process.as_object_mut(), spec.process()) else { return };
     if process.get("capabilities").is_none_or(Value::is_null)
@@ -316,7 +318,8 @@ fn launch(
     Ok((process, File::from(OwnedFd::from(outcome))))
 }
 
-/// In the container's cgroup; where the container hands that one down to cgroups of its own, in its init's, as runc.
+/// In the container's cgroup; where the container hands that one down to cgroups of its own, in its
+/// init's, as runc.
 fn birthplaces(cgroup: &Cgroup, init: i32) -> Result<Vec<OwnedFd>, ExecError> {
     let Some(own) = cgroup.birthplace()? else { return Ok(vec![]) };
     // Not where init is too deep for a path, or gone.
@@ -336,8 +339,8 @@ fn start(target: &Target, socket: &Path, mut outcome: File) -> Result<(), ExecEr
     Err(ExecError::Program(String::from_utf8_lossy(&message).into_owned()))
 }
 
-/// The namespaces were joined by init's pid, and init may end at any time. If it lives now, they were its own; if another
-/// process has the pid, they may have been the host's.
+/// The namespaces were joined by init's pid, and init may end at any time. If it lives now, they
+/// were its own; if another process has the pid, they may have been the host's.
 fn require_init(target: &Target) -> Result<(), ExecError> {
     if target.init_process.is_some_and(|init| ledger::Process::of(init.pid).is_ok_and(|now| now == init)) {
         return Ok(());

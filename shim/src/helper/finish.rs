@@ -1,5 +1,6 @@
-//! The rest of a container's root file system, which libcontainer 0.7.0 leaves undone. It is done once the mounts are there, by a process
-//! in the container's namespaces, while the container's root is not yet `/`.
+//! The rest of a container's root file system, which libcontainer 0.7.0 leaves undone. It is done
+//! once the mounts are there, by a process in the container's namespaces, while the container's
+//! root is not yet `/`.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -38,7 +39,7 @@ pub(crate) struct Unfinished {
     devices: Devices,
 }
 
-/// Why something could not be done.
+/// Work on the root file system that could not be done.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FinishError {
     /// The root file system.
@@ -48,7 +49,7 @@ pub(crate) enum FinishError {
         #[source]
         source: io::Error,
     },
-    /// What is to be mounted.
+    /// The source of a mount.
     #[error(transparent)]
     Source(#[from] SourceError),
     /// A device.
@@ -81,8 +82,8 @@ pub(crate) enum FinishError {
 }
 
 impl Unfinished {
-    /// Takes out of `spec` the mounts that libcontainer must not make. `links` are of its cgroups; `propagation`, and more: see
-    /// [`Mounts::plan`].
+    /// Takes out of `spec` the mounts that libcontainer must not make. `links` are of its cgroups;
+    /// `propagation`, and more: see [`Mounts::plan`].
     pub(crate) fn take(
         spec: &mut Spec,
         links: Vec<Link>,
@@ -132,8 +133,8 @@ impl Unfinished {
     }
 }
 
-/// The directories that are made for devices in a `/dev` of the container's own. What lies in other mounts may be the host's, or
-/// the image's.
+/// The directories that are made for devices in a `/dev` of the container's own. What lies in other
+/// mounts may be the host's, or the image's.
 fn directories_of_devices(spec: &Spec) -> Vec<PathBuf> {
     let device_root = Path::new("/dev");
     let mounts = spec.mounts().as_deref().unwrap_or_default();

@@ -21,8 +21,9 @@ const NAMESPACES: [(&str, CloneFlags); 7] = [
     ("cgroup", CloneFlags::CLONE_NEWCGROUP),
 ];
 
-/// Runs `body` in a child that has joined the namespaces of `pid` which differ from the caller's. `body` is told the pid by
-/// which the namespace of its children knows that process. The error is its text.
+/// Runs `body` in a child that has joined the namespaces of `pid` which differ from the caller's.
+/// `body` is told the pid by which the namespace of its children knows that process. The error is
+/// its text.
 pub(crate) fn run_in_namespaces<E: std::error::Error>(
     pid: Pid,
     body: impl FnOnce(Pid) -> Result<(), E>,
@@ -30,8 +31,8 @@ pub(crate) fn run_in_namespaces<E: std::error::Error>(
     run_prepared(pid, || Ok(()), |(), seen| body(seen))
 }
 
-/// [`run_in_namespaces`], after `prepare`, which has joined the mount namespace only: as the host's root, it reaches what the
-/// root of a user namespace need not.
+/// [`run_in_namespaces`], after `prepare`, which has joined the mount namespace only: as the host's
+/// root, it reaches what the root of a user namespace need not.
 pub(crate) fn run_prepared<P, E: std::error::Error>(
     pid: Pid,
     prepare: impl FnOnce() -> Result<P, E>,

@@ -10,7 +10,7 @@ use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Spec};
 use super::namespaces;
 use crate::sys::{self, Forked};
 
-/// Why they cannot be had.
+/// Id maps that cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IdMapsError {
     /// The namespace that is joined.
@@ -45,8 +45,9 @@ pub(crate) struct IdMaps {
 }
 
 impl IdMaps {
-    /// Those of the namespace that the spec makes or joins; `None` where it does neither. containerd writes mappings beside the
-    /// path of one that is joined: they must be the same, as under runc.
+    /// Those of the namespace that the spec makes or joins; `None` where it does neither.
+    /// containerd writes mappings beside the path of one that is joined: they must be the same, as
+    /// under runc.
     pub(crate) fn of(spec: &Spec) -> Result<Option<Self>, IdMapsError> {
         let (Some(linux), Some(namespace)) = (spec.linux(), namespaces::of(spec, LinuxNamespaceType::User)) else {
             return Ok(None);

@@ -1,7 +1,8 @@
-//! `ImageVariable`: an environment variable as the image of a pod's container sets it, asked of containerd.
+//! `ImageVariable`: an environment variable as the image of a pod's container sets it, asked of
+//! containerd.
 //!
-//! containerd's CRI plugin writes down by which image configuration it makes a container, by digest: no tag can have been moved
-//! since, and no platform is to be chosen.
+//! containerd's CRI plugin writes down by which image configuration it makes a container, by
+//! digest: no tag can have been moved since, and no platform is to be chosen.
 
 use std::{collections::HashMap, io, time::Duration};
 
@@ -13,10 +14,10 @@ use super::protocol::ImageVariable;
 
 /// containerd answers from its memory and its disk. A create waits meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Where the CRI plugin keeps its record of a container.
+/// The label under which the CRI plugin keeps its record of a container.
 const CRI_RECORD: &str = "io.cri-containerd.container.metadata";
 
-/// Why nobody knows what the image says.
+/// An image whose settings cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ImageError {
     /// Waiting needs a clock.
@@ -85,7 +86,8 @@ fn image(record: &[u8]) -> Result<String, ImageError> {
     Ok(record.metadata.image_ref)
 }
 
-/// `config.Env` of an image's configuration. Anything but such a configuration is an error, and not an image that says nothing.
+/// `config.Env` of an image's configuration. Anything but such a configuration is an error, and not
+/// an image that says nothing.
 fn environment_of(configuration: &[u8]) -> Result<Vec<String>, ImageError> {
     #[derive(Deserialize)]
     struct Image {

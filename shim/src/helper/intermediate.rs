@@ -1,8 +1,10 @@
-//! The process between the worker and init: it enters what init must be born in, makes init, and ends.
+//! The process between the worker and init: it enters what init must be born in, makes init, and
+//! ends.
 //!
-//! The sequence is that of libcontainer 0.7.0's `container_intermediate_process`, which cannot be used as it is: for every
-//! process it reads the host's cgroup mounts a dozen times over, and it moves the process by its pid, for which the kernel
-//! waits about ten milliseconds (see [`crate::cgroup`]).
+//! The sequence is that of libcontainer 0.7.0's `container_intermediate_process`, which cannot be
+//! used as it is: for every process it reads the host's cgroup mounts a dozen times over, and it
+//! moves the process by its pid, for which the kernel waits about ten milliseconds (see
+//! [`crate::cgroup`]).
 
 use std::collections::HashMap;
 
@@ -24,7 +26,7 @@ use super::worker::chain;
 use crate::cgroup::{Cgroup, CgroupError, Property, Scope, ScopeError};
 use crate::sys::{self, Forked};
 
-/// How a process gets into its container's cgroup.
+/// The way in which a process gets into its container's cgroup.
 pub(crate) enum Place<'a> {
     /// By itself, on v1; it is born there on v2, a hybrid host's included.
     Own(&'a Cgroup),
@@ -38,7 +40,7 @@ pub(crate) enum Place<'a> {
     },
 }
 
-/// Why there is no init.
+/// An init that was not made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IntermediateError {
     /// The spec.
@@ -92,8 +94,8 @@ pub(crate) fn run(args: &ContainerArgs, place: &Place<'_>, ends: &mut Ends<'_>) 
     let spec = &args.spec;
     let linux = spec.linux().as_ref().ok_or(IntermediateError::Missing("linux section"))?;
     let process = spec.process().as_ref().ok_or(IntermediateError::Missing("process"))?;
-    // Before the user namespace, in which the cgroup's files belong to nobody, and before the cgroup namespace, whose root
-    // is the cgroup at that time.
+    // Before the user namespace, in which the cgroup's files belong to nobody, and before the
+    // cgroup namespace, whose root is the cgroup at that time.
     set_affinity(args, process, |affinity| affinity.initial().clone())?;
     join(place, linux.resources().as_ref(), args)?;
     set_affinity(args, process, |affinity| affinity.cpu_affinity_final().clone())?;
@@ -160,7 +162,7 @@ fn join(place: &Place<'_>, resources: Option<&LinuxResources>, args: &ContainerA
     }
 }
 
-/// What the spec says of files of cgroup v2 itself.
+/// Returns the spec's settings of files of cgroup v2 themselves.
 pub(crate) fn unified(resources: Option<&LinuxResources>) -> Option<&HashMap<String, String>> {
     resources.and_then(|resources| resources.unified().as_ref())
 }
@@ -207,7 +209,8 @@ fn init(args: &ContainerArgs, ends: &mut Ends<'_>) -> ! {
     }
     if let Err(error) = container_init_process(args, ends.init_to_main, &mut ends.init.1) {
         tracing::error!("failed to initialize container process: {error}");
-        // Before its start it tells the worker's sequence of messages; an exec after that, who waits for its outcome.
+        // Before its start it tells the worker's sequence of messages; an exec after that, who
+        // waits for its outcome.
         let _ = ends.init_to_main.exec_failed(error.to_string());
         if let ContainerType::TenantContainer { exec_notify_fd } = args.container_type {
             sys::write_to(exec_notify_fd, error.to_string().as_bytes());

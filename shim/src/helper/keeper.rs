@@ -1,8 +1,8 @@
 //! Sees to it that there is a zygote: one that ends before its shim is replaced.
 //!
-//! The shim has threads by then, and a fork of it could not run libcontainer. So the replacement is this program once more,
-//! executed as a zygote, with its end of the socket as stdin. Workers that the old one has forked are the shim's children,
-//! and go on.
+//! The shim has threads by then, and a fork of it could not run libcontainer. So the replacement is
+//! this program once more, executed as a zygote, with its end of the socket as stdin. Workers that
+//! the old one has forked are the shim's children, and go on.
 
 use std::{
     ffi::OsString,
@@ -42,8 +42,9 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Keeps the client's zygote from now on. `identity` is the shim's own, for who looks at the process list. To be called
-    /// on the thread that lives as long as the shim: a zygote dies with the thread that has started it.
+    /// Keeps the client's zygote from now on. `identity` is the shim's own, for who looks at the
+    /// process list. To be called on the thread that lives as long as the shim: a zygote dies with
+    /// the thread that has started it.
     pub fn new(client: Arc<HelperClient>, reaper: Arc<Reaper>, identity: Identity) -> Self {
         let ending = Arc::new(AtomicBool::new(false));
         client.set_kept();
@@ -99,8 +100,8 @@ impl Keeper {
     }
 }
 
-/// Executes this program as a zygote. The running program, through the mount that it runs from, and not what an upgrade may
-/// have put in its place.
+/// Executes this program as a zygote. The running program, through the mount that it runs from, and
+/// not what an upgrade may have put in its place.
 fn start(identity: &Identity) -> io::Result<Zygote> {
     let (ours, theirs) = frame::pair()?;
     let Identity { id, namespace, address, .. } = identity;

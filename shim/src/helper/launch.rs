@@ -1,9 +1,10 @@
 //! Makes a container's process: libcontainer's sequence with a main process of our own.
 //!
-//! `libcontainer::process::container_main_process` cannot be used as it is: whatever the worker installs on itself before
-//! would hold for the OCI hooks too, which it also runs itself. So this module forks the intermediate process; that one
-//! installs the filter and goes on in `intermediate.rs`, and from init on it is libcontainer's. The order of messages is libcontainer 0.7.0's, the version
-//! that `Cargo.toml` pins.
+//! `libcontainer::process::container_main_process` cannot be used as it is: whatever the worker
+//! installs on itself before would hold for the OCI hooks too, which it also runs itself. So this
+//! module forks the intermediate process; that one installs the filter and goes on in
+//! `intermediate.rs`, and from init on it is libcontainer's. The order of messages is libcontainer
+//! 0.7.0's, the version that `Cargo.toml` pins.
 //!
 //! ```text
 //! worker ── fork ──> intermediate: drops what is private, installs the filter, joins cgroup, user and pid namespace
@@ -35,7 +36,7 @@ use super::seccomp_listener::{self, ListenerError};
 use crate::cgroup::takes_no_process;
 use crate::sys::{self, Forked};
 
-/// Why a process could not be made.
+/// A process that could not be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LaunchError {
     /// The intermediate process could not be forked.
@@ -116,21 +117,23 @@ fn plain(text: &str) -> String {
 
 /// A process to be made.
 pub(crate) struct Launch<'a> {
-    /// What libcontainer is told. Its spec has no hooks but those that init itself must run.
+    /// The arguments for libcontainer. Their spec has no hooks but those that init itself must run.
     pub(crate) args: &'a ContainerArgs,
     /// Installed on the container's processes and on nothing else.
     pub(crate) filter: Option<&'a Filter>,
     /// Descriptors that the container's processes must not hold.
     pub(crate) private: Vec<&'a OwnedFd>,
-    /// Where the process belongs.
+    /// The cgroup that the process belongs in.
     pub(crate) place: Place<'a>,
-    /// Directories of cgroup v2 in which it can be born, the best first; none where it has to move itself.
+    /// Directories of cgroup v2 in which it can be born, the best first; none where it has to move
+    /// itself.
     pub(crate) birthplaces: Vec<OwnedFd>,
-    /// Who is told of the process as soon as there is one.
+    /// The socket that is told of the process as soon as there is one.
     pub(crate) reply: &'a OwnedFd,
     /// The spec's hooks; only those of creation run here.
     pub(crate) hooks: Option<&'a Hooks>,
-    /// The work that is left once libcontainer's mounts are there. The spec has hooks then, if empty ones.
+    /// The work that is left once libcontainer's mounts are there. The spec has hooks then, if
+    /// empty ones.
     pub(crate) unfinished: Option<&'a Unfinished>,
 }
 
@@ -226,8 +229,8 @@ impl Launch<'_> {
         sys::exit_now(0)
     }
 
-    /// The first thing that the intermediate process does; what it installs here, the container's init inherits, and so
-    /// does all that init ever forks.
+    /// The first thing that the intermediate process does; what it installs here, the container's
+    /// init inherits, and so does all that init ever forks.
     fn enter(&self) -> Result<(), FilterError> {
         for fd in self.private.iter().chain(std::iter::once(&self.reply)) {
             sys::close_fd_of(fd);
@@ -238,7 +241,8 @@ impl Launch<'_> {
         }
     }
 
-    /// An exec is in its init's pid namespace, or in another process's, if that has init's number by now.
+    /// An exec is in its init's pid namespace, or in another process's, if that has init's number
+    /// by now.
     fn admit(&self, pid: Pid) -> Result<(), LaunchError> {
         match (&self.args.container_type, self.filter) {
             (ContainerType::InitContainer, Some(filter)) => Ok(filter.admit(pid.as_raw())?),
@@ -284,7 +288,7 @@ impl Launch<'_> {
     }
 }
 
-/// What goes into `timens_offsets` when the spec makes a new time namespace with offsets.
+/// Returns the text for `timens_offsets` when the spec makes a new time namespace with offsets.
 fn time_offsets(linux: &Linux) -> Option<String> {
     let offsets = linux.time_offsets().as_ref().filter(|offsets| !offsets.is_empty())?;
     let namespace =

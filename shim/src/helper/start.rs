@@ -19,7 +19,7 @@ use super::protocol::{FailureKind, Start};
 use super::state::{StateDir, StateError};
 use crate::sys;
 
-/// Why a container did not start.
+/// A container that did not start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     /// The runtime's own directory.

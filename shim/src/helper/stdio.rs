@@ -13,7 +13,7 @@ use nix::unistd::{Gid, Uid, fchown};
 use super::protocol::StdioKind;
 use crate::sys;
 
-/// Why the streams could not be set up.
+/// Streams that could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StdioError {
     /// The shim sent the wrong number of descriptors.
@@ -40,7 +40,7 @@ pub(crate) enum StdioError {
     },
 }
 
-/// Who shall own pipes and terminal, host ids.
+/// The owner of pipes and terminal, in host ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) uid: u32,
@@ -82,7 +82,8 @@ impl Stdio {
         }
     }
 
-    /// Gives pipes and files to the process's user, so that it can open /dev/stdout and the like again.
+    /// Gives pipes and files to the process's user, so that it can open /dev/stdout and the like
+    /// again.
     pub(crate) fn give_to(&self, owner: Owner) -> Result<(), StdioError> {
         if let Self::Streams(streams) = self {
             for (stream, fd) in streams.iter().enumerate() {
@@ -108,7 +109,7 @@ impl Stdio {
         }
     }
 
-    /// What the process must not inherit.
+    /// Descriptors that the process must not inherit.
     pub(crate) fn private(&self) -> Vec<&OwnedFd> {
         match self {
             Self::Streams(_) => vec![],
@@ -116,7 +117,8 @@ impl Stdio {
         }
     }
 
-    /// Once init has made its terminal: sizes it, gives it to the user, and hands the master to the shim.
+    /// Once init has made its terminal: sizes it, gives it to the user, and hands the master to the
+    /// shim.
     pub(crate) fn finish(self, owner: Owner, size: Option<ConsoleSize>) -> Result<(), StdioError> {
         let Self::Terminal { init_end, own_end, shim } = self else { return Ok(()) };
         drop(init_end);

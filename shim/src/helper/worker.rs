@@ -8,7 +8,7 @@ use super::protocol::{Failure, FailureKind, Hello, Operation, Reply};
 use super::{create, delete, exec, frame, image, inventory, start};
 use crate::{mediator, sys};
 
-/// What an operation hands back: the reply, and a descriptor beside it.
+/// The result of an operation: the reply, and a descriptor beside it.
 struct Answer {
     reply: Reply,
     beside: Option<OwnedFd>,
@@ -34,7 +34,8 @@ fn serve(shim: i32, operation: OwnedFd, fds: Vec<OwnedFd>, reply: &OwnedFd) -> R
     let internal = |e: std::io::Error| frame::FrameError::Socket(e);
     sys::die_with_parent(shim).map_err(internal)?;
     sys::reset_signals().map_err(internal)?;
-    // A hook may end without reading its state. What a container executes starts with the default again.
+    // A hook may end without reading its state. What a container executes starts with the default
+    // again.
     sys::ignore_broken_pipes();
     let pid = nix::unistd::getpid().as_raw();
     let own = sys::pidfd_open(pid).map_err(internal)?;
@@ -117,7 +118,8 @@ fn failure(kind: FailureKind, error: &dyn std::error::Error) -> Failure {
     Failure { kind, message: chain(error) }
 }
 
-/// Adds what libcontainer only logged. A message about the program is complete, and tools compare it.
+/// Adds what libcontainer only logged. A message about the program is complete, and tools compare
+/// it.
 fn tell(mut failure: Failure, details: &Details) -> Answer {
     let quote = details.quote();
     if !quote.is_empty() && failure.kind == FailureKind::Internal && !failure.message.starts_with("exec") {

@@ -8,7 +8,8 @@ use pathrs::Root;
 
 use super::mounts;
 
-/// Makes `cwd` in the container's root, whose mounts are there, as runc does and libcontainer does not.
+/// Makes `cwd` in the container's root, whose mounts are there, as runc does and libcontainer does
+/// not.
 pub(crate) fn ensure(root: &Root, cwd: &Path) -> io::Result<()> {
     if root.resolve(cwd).is_ok() {
         return Ok(());

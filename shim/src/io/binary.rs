@@ -1,7 +1,9 @@
-//! Log drivers: programs that read a container's output (containerd, docs/runtime-v2.md, "Logging").
+//! Log drivers: programs that read a container's output (containerd, docs/runtime-v2.md,
+//! "Logging").
 //!
-//! The program gets stdout as descriptor 3, stderr as 4, and says through 5 that it is ready. It has the container's
-//! ends of the pipes themselves, so nothing is copied, and it reads on when the shim is gone.
+//! The program gets stdout as descriptor 3, stderr as 4, and says through 5 that it is ready. It
+//! has the container's ends of the pipes themselves, so nothing is copied, and it reads on when the
+//! shim is gone.
 
 use std::{
     io,
@@ -26,7 +28,7 @@ const END_LIMIT: Duration = Duration::from_secs(1);
 /// To end after SIGTERM; as long as containerd's own shim waits.
 const TERM_LIMIT: Duration = Duration::from_secs(10);
 
-/// Why a log driver could not be used.
+/// A log driver that could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LogDriverError {
     /// It could not be started.
@@ -34,7 +36,7 @@ pub enum LogDriverError {
     Spawn {
         /// The program.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -49,7 +51,7 @@ pub enum LogDriverError {
     Silent {
         /// The program.
         path: PathBuf,
-        /// How long was waited.
+        /// The time limit.
         limit: Duration,
     },
     /// No pipes.

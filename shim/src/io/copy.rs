@@ -10,7 +10,7 @@ use tokio::{
 
 use super::fifo::Hold;
 
-/// Where output goes.
+/// The destination of output.
 #[derive(Debug)]
 pub(super) enum Sink {
     /// containerd's FIFO, with the shim's hold on its reading end.
@@ -40,7 +40,8 @@ pub(super) async fn copy(stream: &'static str, mut from: impl AsyncRead + Unpin,
     };
     match copied.await {
         Ok(()) => {}
-        // A terminal that hangs up (EIO), or a reader that has closed its end: how a copy normally ends.
+        // A terminal that hangs up (EIO), or a reader that has closed its end: how a copy normally
+        // ends.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe || error.raw_os_error() == Some(libc::EIO) => {}
         Err(error) => tracing::warn!(stream, %error, "a stream could not be copied on"),
     }

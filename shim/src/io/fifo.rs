@@ -15,7 +15,8 @@ use tokio::{
 
 use super::copy::{self, Sink};
 
-/// A client has its end open within microseconds, or, on a machine that is busy, within some time slices.
+/// A client has its end open within microseconds, or, on a machine that is busy, within some time
+/// slices.
 const READER_PATIENCE: Duration = Duration::from_secs(2);
 const READER_PAUSE: Duration = Duration::from_millis(1);
 
@@ -23,7 +24,8 @@ const READER_PAUSE: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(super) struct Hold(#[expect(dead_code, reason = "held open, not used")] File);
 
-/// A FIFO to read from, which does not end before the hold is dropped (and containerd has closed its end).
+/// A FIFO to read from, which does not end before the hold is dropped (and containerd has closed
+/// its end).
 pub(super) fn open_input(path: &Path) -> io::Result<(Hold, pipe::Receiver)> {
     let fifo = pipe::OpenOptions::new().open_receiver(path)?;
     // There is a reader now, so opening for writing cannot fail for want of one.
@@ -31,11 +33,12 @@ pub(super) fn open_input(path: &Path) -> io::Result<(Hold, pipe::Receiver)> {
     Ok((Hold(hold), fifo))
 }
 
-/// A FIFO (or an existing file, to append to) that takes output, with or without containerd reading.
+/// A FIFO (or an existing file, to append to) that takes output, with or without containerd
+/// reading.
 ///
-/// A client opens its end while the container is being created, and gives up opening when the container has ended. One
-/// that ends at once would have its output lost, so its creation waits for the client, for a while, as in containerd's own
-/// shim.
+/// A client opens its end while the container is being created, and gives up opening when the
+/// container has ended. One that ends at once would have its output lost, so its creation waits for
+/// the client, for a while, as in containerd's own shim.
 pub(super) async fn open_output(path: &Path) -> io::Result<Sink> {
     open_output_within(path, READER_PATIENCE).await
 }
@@ -71,7 +74,8 @@ mod tests {
         let path = directory.path().join("fifo");
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let fifo = path.clone();
-        // Without an end, as far as this test goes: the thread that reads may be late, and would wait for a writer for ever.
+        // Without an end, as far as this test goes: the thread that reads may be late, and would
+        // wait for a writer for ever.
         let sink = open_output_within(&fifo, Duration::from_secs(3600));
         tokio::pin!(sink);
         assert!(tokio::time::timeout(Duration::from_millis(50), &mut sink).await.is_err(), "nobody reads");

@@ -1,9 +1,9 @@
 //! A process's standard streams, between the container and where containerd wants them.
 //!
-//! The container never gets containerd's own FIFOs but pipes (or a terminal), and tasks copy. So containerd may go away
-//! and come back without the container noticing: the shim keeps the other end of each FIFO open itself, which spares a
-//! writer EPIPE and a reader EOF. Nothing here ever blocks the shim: every descriptor is non-blocking and waits in the
-//! reactor.
+//! The container never gets containerd's own FIFOs but pipes (or a terminal), and tasks copy. So
+//! containerd may go away and come back without the container noticing: the shim keeps the other
+//! end of each FIFO open itself, which spares a writer EPIPE and a reader EOF. Nothing here ever
+//! blocks the shim: every descriptor is non-blocking and waits in the reactor.
 
 mod binary;
 mod copy;
@@ -24,7 +24,7 @@ use self::{
 };
 use crate::{bundle::ConsoleSize, helper::protocol::StdioKind, reaper::Reaper};
 
-/// How long a process that has ended may take to have its output delivered.
+/// Time for the output of a process that has ended to be delivered.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 /// The terminal is there before the helper answers.
 const TERMINAL_LIMIT: Duration = Duration::from_secs(10);
@@ -53,44 +53,44 @@ pub struct Owner<'o> {
     pub reaper: &'o Arc<Reaper>,
 }
 
-/// Why the streams could not be set up.
+/// Streams that could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum IoError {
     /// A stream goes nowhere that the shim knows.
     #[error("cannot use the {stream} that containerd asks for")]
     Target {
-        /// Which.
+        /// The stream.
         stream: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: TargetError,
     },
     /// A FIFO or file could not be opened.
     #[error("cannot open {} for {stream}", path.display())]
     Open {
-        /// Which stream.
+        /// The stream.
         stream: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// The kernel gave no pipe or socket.
     #[error("cannot make a pipe for {stream}")]
     Pipe {
-        /// Which stream.
+        /// The stream.
         stream: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// The log driver.
     #[error("the log driver of {stream} cannot be used")]
     LogDriver {
-        /// Which stream.
+        /// The stream.
         stream: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: LogDriverError,
     },
@@ -102,13 +102,14 @@ pub enum IoError {
 /// The container's ends, for the helper.
 #[derive(Debug)]
 pub struct ChildEnds {
-    /// What `descriptors` are.
+    /// The kind of `descriptors`.
     pub kind: StdioKind,
     /// In the order that the helper wants.
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// The shim's ends of one process's streams, and the tasks that copy. Dropping it ends them at once.
+/// The shim's ends of one process's streams, and the tasks that copy. Dropping it ends them at
+/// once.
 #[derive(Debug)]
 pub struct ProcessIo {
     outputs: JoinSet<()>,
@@ -129,7 +130,8 @@ struct Console {
 }
 
 impl ProcessIo {
-    /// Opens everything and starts copying; a terminal still has to come, see [`ProcessIo::take_terminal`].
+    /// Opens everything and starts copying; a terminal still has to come, see
+    /// [`ProcessIo::take_terminal`].
     pub async fn open(stdio: &Stdio, owner: &Owner<'_>) -> Result<(Self, ChildEnds), IoError> {
         let mut io = Self {
             outputs: JoinSet::new(),
@@ -208,7 +210,8 @@ impl ProcessIo {
         Ok(vec![theirs])
     }
 
-    /// Takes over the terminal that the helper has made, and starts to copy. Without a terminal it does nothing.
+    /// Takes over the terminal that the helper has made, and starts to copy. Without a terminal it
+    /// does nothing.
     pub async fn take_terminal(&mut self, size: Option<ConsoleSize>) -> Result<(), IoError> {
         let Some(Console { socket, input, output }) = self.console.take() else { return Ok(()) };
         let terminal = timeout(TERMINAL_LIMIT, Terminal::receive(socket))
@@ -235,12 +238,14 @@ impl ProcessIo {
         self.terminal.as_ref().map_or(Ok(()), |terminal| terminal.resize(width, height))
     }
 
-    /// Lets stdin end once containerd has closed its end, and everything written before is delivered.
+    /// Lets stdin end once containerd has closed its end, and everything written before is
+    /// delivered.
     pub fn close_stdin(&mut self) {
         self.stdin_hold = None;
     }
 
-    /// Delivers what is left of the output of a process that has ended, for a while, and lets go of everything.
+    /// Delivers what is left of the output of a process that has ended, for a while, and lets go of
+    /// everything.
     pub async fn finish(mut self) {
         self.stdin_hold = None;
         let drained = timeout(DRAIN_LIMIT, async { while self.outputs.join_next().await.is_some() {} }).await;

@@ -1,4 +1,4 @@
-//! Where containerd wants a stream to go: a path, or a URI.
+//! The destination that containerd names for a stream: a path, or a URI.
 
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
 
@@ -28,7 +28,7 @@ pub(super) struct Binary {
     pub(super) must_say_ready: bool,
 }
 
-/// Why a destination was refused.
+/// A destination that was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
     /// A URI that is not understood.

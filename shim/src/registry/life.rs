@@ -46,7 +46,7 @@ impl Life {
         self.process.pid
     }
 
-    /// Whether it is certain that the process has ended. What cannot be told counts as alive.
+    /// Tells whether it is certain that the process has ended. What cannot be told counts as alive.
     pub fn is_gone(&self) -> bool {
         let Ok(boot_id) = boot_id() else { return false };
         if boot_id != self.boot_id {
@@ -65,8 +65,9 @@ impl Life {
         }
     }
 
-    /// Whether the process has ended or is ending, waiting for the latter. A process that is killed closes its sockets
-    /// before it has ended, so whoever learns of its death from them comes early.
+    /// Tells whether the process has ended or is ending, waiting for the latter. A process that is
+    /// killed closes its sockets before it has ended, so whoever learns of its death from them
+    /// comes early.
     pub fn has_met_its_end(&self, patience: Duration) -> bool {
         if self.is_gone() {
             return true;

@@ -1,4 +1,5 @@
-//! What a killed shim would leave behind, written down outside the bundle before it comes to be.
+//! Records of what a killed shim would leave behind, written outside the bundle before it comes to
+//! be.
 //!
 //! ```text
 //! STATE_DIR/registry.lock        flock: sockets are taken and removed by one process at a time
@@ -7,10 +8,11 @@
 //! STATE_DIR/registry.tmp         one of these files, being written
 //! STATE_DIR/runtime/             libcontainer's state
 //! ```
-//! containerd calls `delete` for a shim that dies while it is connected, but not for one that dies between its `start` and
-//! the connection, and it may remove a bundle before `delete` has read it. So every shim, and every `delete`, looks through
-//! what dead shims of the same containerd left, and finishes it. What of another containerd, of another process id
-//! namespace or of a living shim is there is never touched.
+//! containerd calls `delete` for a shim that dies while it is connected, but not for one that dies
+//! between its `start` and the connection, and it may remove a bundle before `delete` has read it.
+//! So every shim, and every `delete`, looks through what dead shims of the same containerd left,
+//! and finishes it. What of another containerd, of another process id namespace or of a living shim
+//! is there is never touched.
 
 mod life;
 mod remains;
@@ -42,15 +44,15 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const CLAIM_PATIENCE: Duration = Duration::from_secs(90);
 const LOCK_PAUSE: Duration = Duration::from_millis(1);
 
-/// Why the registry cannot be used.
+/// A registry that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}", path.display())]
 pub struct RegistryError {
-    /// What was tried.
+    /// The action that was tried.
     pub action: &'static str,
     /// On what.
     pub path: PathBuf,
-    /// Why it failed.
+    /// The cause.
     #[source]
     pub source: io::Error,
 }
@@ -81,7 +83,8 @@ impl ShimEntry {
 }
 
 impl Registry {
-    /// That of this node's configuration. A configuration that cannot be read is Create's to complain about.
+    /// That of this node's configuration. A configuration that cannot be read is Create's to
+    /// complain about.
     pub fn of_this_node() -> Self {
         Self::at(Config::load(None).unwrap_or_default().state_dir)
     }
@@ -96,7 +99,7 @@ impl Registry {
         &self.state_dir
     }
 
-    /// Where libcontainer keeps its state unless the options say otherwise.
+    /// The directory in which libcontainer keeps its state unless the options say otherwise.
     pub fn runtime_base(&self) -> PathBuf {
         self.state_dir.join("runtime")
     }
@@ -124,8 +127,8 @@ impl Registry {
         Ok(Locked { registry: self, _lock: lock })
     }
 
-    /// The note of a container, and the right to clean up after it: two processes that do so take turns. `None` when there
-    /// is none, or no longer.
+    /// The note of a container, and the right to clean up after it: two processes that do so take
+    /// turns. `None` when there is none, or no longer.
     ///
     /// # Errors
     /// When it cannot be read, or somebody else has been cleaning up for a minute.
@@ -140,7 +143,8 @@ impl Registry {
         Ok(read(&path)?.map(|note| Claim { note, _lock: lock }))
     }
 
-    /// Whether there is a note of the container, so that somebody may be cleaning up after an earlier one of that name.
+    /// Tells whether there is a note of the container, so that somebody may be cleaning up after an
+    /// earlier one of that name.
     pub fn knows(&self, containerd: &str, namespace: &str, id: &str) -> bool {
         self.note_path(containerd, namespace, id).exists()
     }
@@ -155,7 +159,8 @@ impl Registry {
         entries(&self.containers()).filter_map(|path| read(&path).ok().flatten())
     }
 
-    /// Containers of `containerd` whose shims are gone, so that somebody has to clean up after them.
+    /// Containers of `containerd` whose shims are gone, so that somebody has to clean up after
+    /// them.
     pub fn abandoned(&self, containerd: &str) -> Vec<Note> {
         self.notes().filter(|note| note.containerd == containerd && note.is_abandoned()).collect()
     }
@@ -172,7 +177,7 @@ impl Registry {
 /// A container that this process cleans up after; see [`Registry::claim`].
 #[derive(Debug)]
 pub struct Claim {
-    /// What there is to clean up.
+    /// The note that says what to clean up.
     pub note: Note,
     _lock: Flock<File>,
 }
@@ -204,8 +209,8 @@ impl Locked<'_> {
         self.write(&path, &entry)
     }
 
-    /// The calling process is the shim that listens on `socket`. Nothing is written once the socket has been retired: a shim that is shut down
-    /// at once may get here late.
+    /// The calling process is the shim that listens on `socket`. Nothing is written once the socket
+    /// has been retired: a shim that is shut down at once may get here late.
     ///
     /// # Errors
     /// When it cannot be written down.
@@ -246,8 +251,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Elsewhere and renamed, so that a reader sees the old or the new whole. Who is killed meanwhile leaves a file that the
-    /// next one overwrites.
+    /// Elsewhere and renamed, so that a reader sees the old or the new whole. Who is killed
+    /// meanwhile leaves a file that the next one overwrites.
     fn write<T: Serialize>(&self, path: &Path, value: &T) -> Result<(), RegistryError> {
         let beside = self.registry.state_dir.join("registry.tmp");
         let written = serde_json::to_vec(value)
@@ -262,7 +267,7 @@ impl Locked<'_> {
     }
 }
 
-/// Whether somebody takes connections there. Somebody with more to do than he can queue counts.
+/// Tells whether somebody takes connections there. A listener with a full queue counts.
 pub fn is_listened_to(socket: &Path) -> bool {
     socket.exists() && !is_dead_socket(socket)
 }
@@ -313,7 +318,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RegistryError> {
     }
 }
 
-/// What cannot be removed is only litter.
+/// Removes a file; one that cannot be removed is only litter.
 fn remove(path: &Path) {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -399,7 +404,8 @@ mod tests {
                 std::mem::forget(listener);
             }
         }
-        // Another test may be making a process, which has this one's files open until it executes its program.
+        // Another test may be making a process, which has this one's files open until it executes
+        // its program.
         for name in ["starting", "killed", "unwritten", "foreign", "elsewhere"] {
             until_nobody_listens(&path(name));
         }

@@ -1,5 +1,6 @@
-//! The helper and the workers of a shim that is gone. They die with it, but not at once: one that is in the middle of a
-//! mount, or of making a cgroup, finishes that first, behind the back of whoever cleans up.
+//! The helper and the workers of a shim that is gone. They die with it, but not at once: one that
+//! is in the middle of a mount, or of making a cgroup, finishes that first, behind the back of
+//! whoever cleans up.
 
 use std::{fs, os::fd::AsFd, time::Duration};
 
@@ -15,8 +16,9 @@ const PASSES: usize = 20;
 
 /// Ends those that are left, and waits until they have ended. Does nothing while the shim lives.
 ///
-/// They are the members of the process group that the shim led. The kernel gives a group's number to nobody else before
-/// its last member is gone. Hooks, which may be in the group as well, are left to themselves.
+/// They are the members of the process group that the shim led. The kernel gives a group's number
+/// to nobody else before its last member is gone. Hooks, which may be in the group as well, are
+/// left to themselves.
 pub fn end(shim: &Life) {
     if !shim.has_met_its_end(PATIENCE) {
         return;

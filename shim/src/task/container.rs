@@ -27,21 +27,21 @@ use super::{
 };
 use crate::{cgroup::Cgroup, events::Events, gpu::ExecRules, helper::protocol, reaper::Exit, sync::lock};
 
-/// How long an exit waits for the ledger before it is told.
+/// Time for which an exit waits for the ledger before it is reported.
 const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a kill waits for the ledger before it is answered.
+/// Time for which a kill waits for the ledger before it is answered.
 const LEAVING_PATIENCE: Duration = Duration::from_secs(1);
 
 /// For a process that was sent SIGKILL to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
-/// The same for an init that others may keep from it: how long it is waited for, and how often, before they are killed, and before the
-/// container's mediator is ended.
+/// The same for an init that others may keep from it: how long it is waited for, and how often,
+/// before they are killed, and before the container's mediator is ended.
 const KILL_PAUSE: Duration = Duration::from_secs(1);
 const KILL_PASSES: usize = 5;
 const SIGKILL: u32 = libc::SIGKILL.unsigned_abs();
 
-/// What about a container stays as it was created.
+/// The facts of a container that stay as it was created.
 #[derive(Debug)]
 pub(super) struct Fixed {
     pub(super) id: String,
@@ -51,7 +51,7 @@ pub(super) struct Fixed {
     pub(super) io_owner: Option<(u32, u32)>,
     /// The static filter is on init, and has to be on every exec.
     pub(super) fence: bool,
-    /// What the container's grant means for every exec.
+    /// Rules that the container's grant has for every exec.
     pub(super) exec_rules: ExecRules,
     /// Its driver calls are mediated, and those of every exec.
     pub(super) mediated: Option<Arc<Mediated>>,
@@ -71,7 +71,7 @@ pub(super) struct Container {
     oom_watch: Mutex<Option<AbortHandle>>,
 }
 
-/// What keeps init's end the last of the container.
+/// The order that keeps init's end the last of the container.
 #[derive(Debug, Default)]
 struct Lifecycle {
     /// Init was reaped; this is known before it is told.
@@ -94,8 +94,8 @@ impl Container {
         })
     }
 
-    /// It has ended, and its bundle is gone: containerd's `delete` command has cleaned up after it, or nobody ever will ask
-    /// for it again.
+    /// It has ended, and its bundle is gone: containerd's `delete` command has cleaned up after it,
+    /// or nobody ever will ask for it again.
     pub(super) fn is_disowned(&self) -> bool {
         self.init.exit().is_some() && !self.fixed.bundle.exists()
     }
@@ -147,8 +147,8 @@ impl Container {
         });
     }
 
-    /// A container that has ended holds no grant, even if nobody deletes it for a long time. What cannot be given back yet,
-    /// because something of it still runs, is given back at Delete.
+    /// A container that has ended holds no grant, even if nobody deletes it for a long time. What
+    /// cannot be given back yet, because something of it still runs, is given back at Delete.
     async fn give_back(&self, context: &Context) {
         if let Err(error) = self.end_mediation().await {
             let error = super::error::chain(&error);
@@ -166,7 +166,7 @@ impl Container {
         }
     }
 
-    /// What the driver has given the container is given back before its grant is.
+    /// Gives back what the driver has given the container, before its grant is.
     async fn end_mediation(&self) -> Result<(), TaskError> {
         match &self.fixed.mediated {
             Some(mediated) => mediated.end().await,
@@ -253,9 +253,10 @@ impl Container {
         }
     }
 
-    /// Init was sent SIGKILL, and ends the container with it. Others of the container may keep it from that for a while, by freezing it on
-    /// v1 as often as it is thawed: so they are killed, too. And whatever keeps it after that, in the driver or on a disk that does
-    /// not answer: what it has of the cards is given back meanwhile.
+    /// Init was sent SIGKILL, and ends the container with it. Others of the container may keep it
+    /// from that for a while, by freezing it on v1 as often as it is thawed: so they are killed,
+    /// too. And whatever keeps it after that, in the driver or on a disk that does not answer: what
+    /// it has of the cards is given back meanwhile.
     async fn see_to_the_end(self: Arc<Self>) {
         for _ in 0..KILL_PASSES {
             if timeout(KILL_PAUSE, self.init.wait()).await.is_ok() {
@@ -269,7 +270,8 @@ impl Container {
         }
     }
 
-    /// A frozen process does not die before it is thawed. A killed exec waits for its container to be resumed, as under runc.
+    /// A frozen process does not die before it is thawed. A killed exec waits for its container to
+    /// be resumed, as under runc.
     async fn thaw_killed(&self) -> Result<(), TaskError> {
         if !lock(&self.lifecycle).init_killed {
             return Ok(());
@@ -353,7 +355,8 @@ impl Container {
         Ok(pids.into_iter().map(|pid| (pid, execs.get(&pid).cloned())).collect())
     }
 
-    /// Delete of the container. When it fails, the container is still there, and can be deleted again.
+    /// Delete of the container. When it fails, the container is still there, and can be deleted
+    /// again.
     pub(super) async fn delete(&self, context: &Context) -> Result<Exit, TaskError> {
         self.end_created().await?;
         let _operation = self.init.operation.lock().await;

@@ -30,7 +30,7 @@ use crate::{
     task::Slot,
 };
 
-/// What Create works from.
+/// The plan that Create works from.
 struct Plan {
     id: String,
     bundle: PathBuf,
@@ -41,7 +41,8 @@ struct Plan {
     note: Note,
 }
 
-/// Creates the container of `request` and puts it into the shim's list. A failure leaves nothing behind.
+/// Creates the container of `request` and puts it into the shim's list. A failure leaves nothing
+/// behind.
 pub(super) async fn create(
     context: Arc<Context>,
     request: CreateTaskRequest,
@@ -72,8 +73,8 @@ pub(super) async fn create(
     }
 }
 
-/// Somebody may be cleaning up after an earlier container of that name, whose shim was killed; what he removes must not be
-/// the new one's.
+/// Somebody may be cleaning up after an earlier container of that name, whose shim was killed; what
+/// he removes must not be the new one's.
 async fn until_forgotten(context: &Context, id: &str) -> Result<(), TaskError> {
     if !context.registry.knows(&context.containerd, &context.namespace, id) {
         return Ok(());
@@ -118,7 +119,8 @@ impl Plan {
         let registry = context.registry.clone();
         let written = tokio::task::spawn_blocking(move || {
             if let Err(error) = registry.lock().and_then(|locked| locked.keep(&note)) {
-                // A state directory that is full. The bundle's copy serves as long as there is a bundle.
+                // A state directory that is full. The bundle's copy serves as long as there is a
+                // bundle.
                 tracing::warn!(container = note.id, error = chain(&error), "the note is in the bundle alone");
             }
             note.write().map_err(TaskError::Bundle)
@@ -126,8 +128,8 @@ impl Plan {
         written.await.map_err(|_| TaskError::Ending)?
     }
 
-    /// Reserves what the container asks for. The reservation names the cgroup before anything runs in it: who lives there
-    /// later is the container, and is killed when the shim is gone.
+    /// Reserves what the container asks for. The reservation names the cgroup before anything runs
+    /// in it: who lives there later is the container, and is killed when the shim is gone.
     async fn prepare(&self, context: &Context, wait: &AdmissionWait) -> Result<Prepared, TaskError> {
         let path = self.note.cgroups_path().map_err(TaskError::Locate)?;
         let cgroup = Cgroup::intended(&Host::default(), &path).map_err(TaskError::Locate)?;
@@ -139,7 +141,8 @@ impl Plan {
         prepared.map_err(TaskError::Gpu)
     }
 
-    /// Its driver calls find their mediator from the first on. When the create fails, that has ended before the grant goes.
+    /// Its driver calls find their mediator from the first on. When the create fails, that has
+    /// ended before the grant goes.
     async fn create(&self, context: &Arc<Context>, mut prepared: Prepared) -> Result<Arc<Container>, TaskError> {
         let mediated = match prepared.mediation.take() {
             Some(mediation) => Some(Arc::new(Mediated::start(context, &self.id, *mediation).await?)),
@@ -208,7 +211,7 @@ impl Plan {
         Ok(container)
     }
 
-    /// What the helper is asked.
+    /// Returns the request to the helper.
     fn request(&self, prepared: Prepared, stdio: protocol::StdioKind, mediated: bool) -> protocol::Create {
         protocol::Create {
             id: self.id.clone(),
@@ -226,7 +229,8 @@ impl Plan {
         }
     }
 
-    /// Init has been put into its cgroup and waits there. If it has ended already, the cgroup is where it should be.
+    /// Init has been put into its cgroup and waits there. If it has ended already, the cgroup is
+    /// where it should be.
     fn locate(&self, child: &ContainerProcess) -> Result<Cgroup, TaskError> {
         let path = self.note.cgroups_path().map_err(TaskError::Locate)?;
         Cgroup::of_process(&Host::default(), child.pid, &path).or_else(|error| {
@@ -256,8 +260,9 @@ impl Plan {
         self.bundle.to_string_lossy().into_owned()
     }
 
-    /// Undoes everything, as far as it goes; the cause of the failure is what the caller is told. The cgroup is the
-    /// helper's to remove: it knows whether it has made it, or whether the path is that of somebody else's.
+    /// Undoes everything, as far as it goes; the cause of the failure is what the caller is told.
+    /// The cgroup is the helper's to remove: it knows whether it has made it, or whether the path
+    /// is that of somebody else's.
     async fn roll_back(&self, context: &Context) {
         let delete = protocol::Delete {
             id: self.id.clone(),
@@ -269,7 +274,8 @@ impl Plan {
             clean = false;
             tracing::error!(container = self.id, error = chain(&error), "a failed create could not be undone");
         }
-        // Memory that a process may still hold is not granted again: the ledger's own reclaim sees to it later.
+        // Memory that a process may still hold is not granted again: the ledger's own reclaim sees
+        // to it later.
         if clean && let Err(error) = context.gpu.release(&self.id, &self.bundle, ReleaseReason::CreateFailed).await {
             clean = false;
             tracing::error!(container = self.id, error = chain(&error), "a failed create left its grant");

@@ -1,6 +1,8 @@
-//! What happens to a container while it runs, for the node's events: so seldom that no container pushes others' out.
+//! Incidents of a container while it runs, for the node's events: so seldom that no container
+//! pushes others' out.
 //!
-//! Of each kind the first is told at once, and what follows is told in sums, after ten seconds, then twenty, and so on to ten minutes.
+//! Of each kind the first is told at once, and what follows is told in sums, after ten seconds,
+//! then twenty, and so on to ten minutes.
 
 use std::{
     collections::HashMap,
@@ -71,7 +73,8 @@ impl Incidents {
         }
     }
 
-    /// What came since the last was told; `None`: nothing did, and the next is the first again.
+    /// Returns the sum of what came since the last entry; `None`: nothing did, and the next is the
+    /// first again.
     fn due(&self, kind: Kind) -> Option<Entry> {
         let mut since = lock(&self.since);
         let waiting = since.get_mut(&kind).and_then(Option::take);

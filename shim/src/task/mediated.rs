@@ -37,7 +37,7 @@ use crate::{
 
 /// A container without a process that uses the driver keeps its turns for so long.
 const LEAVING: Duration = Duration::from_secs(1);
-/// How often it is looked up whether it counts that a container uses the driver.
+/// Interval at which the ledger is told again, should presence have come to count.
 const RETELL: Duration = Duration::from_secs(2);
 
 /// See the module.
@@ -48,10 +48,10 @@ pub(super) struct Mediated {
     excess: ExcessRules,
     /// One script at a time; whoever waits for it makes no call meanwhile.
     script: tokio::sync::Mutex<()>,
-    /// How often a process was killed for having, or asking for, too much.
+    /// Number of processes killed for having, or asking for, too much.
     kills: AtomicU64,
     status_file: PathBuf,
-    /// Whether any of its processes uses the driver.
+    /// True while any of its processes uses the driver.
     has_processes: watch::Sender<bool>,
 }
 
@@ -115,7 +115,8 @@ impl Mediated {
 }
 
 impl Container {
-    /// Listens to the mediator until it ends. When that comes unasked, the container ends, too: nobody holds its quota.
+    /// Listens to the mediator until it ends. When that comes unasked, the container ends, too:
+    /// nobody holds its quota.
     pub(super) fn watch_mediator(self: &Arc<Self>, context: &Arc<Context>) {
         let Some(mediated) = &self.fixed.mediated else { return };
         let (container, context, mediated) = (Arc::clone(self), Arc::clone(context), Arc::clone(mediated));
@@ -141,7 +142,8 @@ impl Container {
         });
     }
 
-    /// Tells the ledger when processes of the container begin to use the driver, and when the last has ceased to.
+    /// Tells the ledger when processes of the container begin to use the driver, and when the last
+    /// has ceased to.
     pub(super) fn watch_presence(self: &Arc<Self>, context: &Arc<Context>) {
         let Some(mediated) = &self.fixed.mediated else { return };
         let (container, context, mediated) = (Arc::clone(self), Arc::clone(context), Arc::clone(mediated));
@@ -186,7 +188,8 @@ impl Container {
         context.gpu.set_window_losses(&self.fixed.id, &self.fixed.bundle, losses).await
     }
 
-    /// Ends the container when its mediator has stalled: nobody holds its quota, and its neighbours' time may be its own.
+    /// Ends the container when its mediator has stalled: nobody holds its quota, and its
+    /// neighbours' time may be its own.
     pub(super) fn watch_stall(self: &Arc<Self>) {
         let Some(mediated) = &self.fixed.mediated else { return };
         let (container, mediated) = (Arc::clone(self), Arc::clone(mediated));
@@ -252,8 +255,9 @@ impl Container {
                 tell_of_kill(id, incidents, (pid, pid_in_container), &reason, told);
                 let Some(pidfd) = pidfd else { return };
                 let (container, context) = (Arc::clone(self), Arc::clone(context));
-                // One that asked for too much was refused, and waits. One that has too much would have it for as long as the script
-                // runs, and each of its processes after the other.
+                // One that asked for too much was refused, and waits. One that has too much would
+                // have it for as long as the script runs, and each of its processes after the
+                // other.
                 let has_script = matches!(reason, KillReason::OverMemory(_));
                 tokio::spawn(async move { container.kill_for_excess(&context, pid, &pidfd, has_script).await });
             }
@@ -294,8 +298,9 @@ impl Container {
         });
     }
 
-    /// Runs the container's script, if it has one and `has_script`, and ends the process, which is told as the kernel's OOM kills are:
-    /// Kubernetes then shows `OOMKilled`, whichever process it was.
+    /// Runs the container's script, if it has one and `has_script`, and ends the process, which is
+    /// told as the kernel's OOM kills are: Kubernetes then shows `OOMKilled`, whichever process it
+    /// was.
     async fn kill_for_excess(self: &Arc<Self>, context: &Arc<Context>, pid: i32, pidfd: &OwnedFd, has_script: bool) {
         let Some(mediated) = &self.fixed.mediated else { return };
         let id = self.fixed.id.as_str();
@@ -333,7 +338,8 @@ impl Container {
         }
     }
 
-    /// Runs a program of the container's as its first process would be run, for no longer than `limit`.
+    /// Runs a program of the container's as its first process would be run, for no longer than
+    /// `limit`.
     async fn run_script(
         self: &Arc<Self>,
         context: &Arc<Context>,
@@ -370,7 +376,7 @@ impl Container {
     }
 }
 
-/// Whether it did.
+/// Waits for a change, and tells whether one came within `limit`.
 async fn changes_within(value: &mut watch::Receiver<bool>, limit: Duration) -> bool {
     timeout(limit, value.changed()).await.is_ok()
 }
@@ -393,7 +399,7 @@ fn tell_of_kill(
     incidents.tell(Kind::Killed, card, 1, &format!("process {pid_in_container} of the container: {why}"));
 }
 
-/// Who asked for how much, for the log.
+/// Text of an excess: the process and the amounts, for the log.
 struct Asked<'a>(&'a Excess);
 
 impl std::fmt::Display for Asked<'_> {
@@ -410,14 +416,15 @@ impl std::fmt::Display for Asked<'_> {
     }
 }
 
-/// Puts the mediator's intake, if there is one, behind the descriptors of a process to be made; whether it did.
+/// Puts the mediator's intake, if there is one, behind the descriptors of a process to be made;
+/// whether it did.
 pub(super) fn beside(mediated: Option<&Mediated>, descriptors: &mut Vec<OwnedFd>) -> Result<bool, TaskError> {
     let Some(mediated) = mediated else { return Ok(false) };
     descriptors.push(mediated.intake()?);
     Ok(true)
 }
 
-/// What is told of a card that ceases, or begins again, to take the container off.
+/// Returns the event of a card that ceases, or begins again, to take the container off.
 fn degraded(card: &CardStatus) -> (Kind, String) {
     if card.running != Running::Degraded {
         return (Kind::Recovered, "the card takes the container off again: its share of time is exact".to_owned());

@@ -1,7 +1,8 @@
 //! The Task service: what containerd asks for, carried out on containers.
 //!
-//! Requests come in on any connection and run side by side. ttrpc drops a handler when its connection is lost, so what
-//! changes a container runs in a task of its own: a containerd that restarts in the middle finds the work done.
+//! Requests come in on any connection and run side by side. ttrpc drops a handler when its
+//! connection is lost, so what changes a container runs in a task of its own: a containerd that
+//! restarts in the middle finds the work done.
 
 mod container;
 mod create;
@@ -37,7 +38,7 @@ use crate::{
     sync::lock,
 };
 
-/// What all containers of a shim share.
+/// State that all containers of a shim share.
 #[derive(Debug)]
 pub struct Context {
     /// containerd's namespace.
@@ -52,7 +53,7 @@ pub struct Context {
     pub events: Arc<Events>,
     /// Grants.
     pub gpu: Gpu,
-    /// What is left if this shim is killed.
+    /// Records for whoever cleans up if this shim is killed.
     pub registry: Registry,
     /// This shim.
     pub life: Option<Life>,
@@ -100,8 +101,9 @@ impl Context {
         }
     }
 
-    /// Returns once two looks, `interval` apart, have found no container of which containerd still knows, nor a creation.
-    /// containerd tells a shim to end; one that was killed while it used the shim cannot, and may disown it afterwards.
+    /// Returns once two looks, `interval` apart, have found no container of which containerd still
+    /// knows, nor a creation. containerd tells a shim to end; one that was killed while it used the
+    /// shim cannot, and may disown it afterwards.
     pub async fn disowned(&self, interval: Duration) {
         let mut was_disowned = false;
         loop {
@@ -137,9 +139,10 @@ impl Context {
         }
     }
 
-    /// A container, once its creation has ended: who asks in the middle of one takes "no such container" for its end. A client
-    /// that closes stdin as soon as all of it is written, as nerdctl does, would have the container read on forever. A
-    /// containerd that was killed meanwhile and starts again asks for the processes, and removes the bundle of a shim that has
+    /// A container, once its creation has ended: who asks in the middle of one takes "no such
+    /// container" for its end. A client that closes stdin as soon as all of it is written, as
+    /// nerdctl does, would have the container read on forever. A containerd that was killed
+    /// meanwhile and starts again asks for the processes, and removes the bundle of a shim that has
     /// none: the container would come to be, and nobody would know of it.
     async fn container(&self, id: &str) -> Result<Arc<Container>, TaskError> {
         loop {

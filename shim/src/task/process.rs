@@ -25,14 +25,14 @@ use crate::{
 pub(super) struct Process {
     /// The exec's id; empty for init.
     pub(super) exec_id: String,
-    /// What containerd asked for.
+    /// The streams that containerd asked for.
     pub(super) stdio: Stdio,
     /// Size that the terminal starts with.
     pub(super) console_size: Option<ConsoleSize>,
     /// The OCI `process` object of an exec.
     pub(super) spec: serde_json::Value,
-    /// Held by whoever changes the state in more than one step, events included: an exit is told only when nobody holds
-    /// it, hence never before the start.
+    /// Held by whoever changes the state in more than one step, events included: an exit is told
+    /// only when nobody holds it, hence never before the start.
     pub(super) operation: tokio::sync::Mutex<()>,
     inner: Mutex<Inner>,
     exit: watch::Sender<Option<Exit>>,
@@ -112,7 +112,7 @@ impl Process {
         }
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit, if it has ended.
     pub(super) fn exit(&self) -> Option<Exit> {
         *self.exit.borrow()
     }

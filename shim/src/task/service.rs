@@ -32,7 +32,8 @@ use crate::{bundle::ProcessView, gpu::AdmissionWait, io::Stdio, reaper::Exit, sy
 const V2: &str = "containerd.task.v2.Task";
 /// Signals that ask a container's init to end.
 const ENDING: [i32; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGQUIT, libc::SIGKILL];
-/// After so long, containerd has had its answers and events of a start, and the memory that they took is free.
+/// After so long, containerd has had its answers and events of a start, and the memory that they
+/// took is free.
 const STARTED: Duration = Duration::from_millis(200);
 
 /// Answers containerd.

@@ -1,11 +1,13 @@
-//! Notices a mediator that has stalled: one that does not say when it says it will, or that answers no more.
+//! Notices a mediator that has stalled: one that does not say when it says it will, or that answers
+//! no more.
 //!
-//! A stalled mediator may have left its container on a card in its neighbours' time, or off it for ever; and whoever makes a
-//! driver call waits for it. It says in its status file when it is going to write the next status (while it schedules
-//! anything), and its main thread answers pings.
+//! A stalled mediator may have left its container on a card in its neighbours' time, or off it for
+//! ever; and whoever makes a driver call waits for it. It says in its status file when it is going
+//! to write the next status (while it schedules anything), and its main thread answers pings.
 //!
-//! What counts is time during which this shim ran and looked, and not what clocks say: a machine or a container of processes
-//! that was stopped as a whole goes on where it stood, and nobody has stalled.
+//! What counts is time during which this shim ran and looked, and not what clocks say: a machine or
+//! a container of processes that was stopped as a whole goes on where it stood, and nobody has
+//! stalled.
 
 use std::{
     collections::BTreeSet,
@@ -23,24 +25,28 @@ use tokio::{
 
 use crate::mediator::Mediator;
 
-/// How often the status is looked at while it is to be written in time.
+/// Interval at which the status is read while it is to be written in time.
 const LOOK: Duration = Duration::from_millis(250);
-/// How often a mediator is pinged whose container uses the driver, and how often one that has nothing to do.
+/// Interval of pings to a mediator whose container uses the driver; [`IDLE_PING`] for one that has
+/// nothing to do.
 const PING: Duration = Duration::from_secs(2);
 const IDLE_PING: Duration = Duration::from_secs(10);
 /// For the answer. The main thread waits for nobody, but a host may be busy.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// A status may be late by two of the intervals at which it is written, and by no less and no more than this.
+/// A status may be late by two of the intervals at which it is written, and by no less and no more
+/// than this.
 const LEAST_GRACE: Duration = Duration::from_millis(300);
 const MOST_GRACE: Duration = Duration::from_secs(1);
-/// While one of its threads would run if it had a processor, it is the host that is late: for so long that is believed.
+/// While one of its threads would run if it had a processor, it is the host that is late: for so
+/// long that is believed.
 const STARVED_LIMIT: Duration = Duration::from_secs(5);
-/// While one of them is in the driver, it waits for a lock that somebody else's call holds, or for the card: nobody's calls get through then, those
-/// of another mediator as little. To end a container for that helps no neighbour. Longer than the driver waits for a card's firmware, and
+/// While one of them is in the driver, it waits for a lock that somebody else's call holds, or for
+/// the card: nobody's calls get through then, those of another mediator as little. To end a
+/// container for that helps no neighbour. Longer than the driver waits for a card's firmware, and
 /// than it takes to free all that a mediator that was killed has left.
 const DRIVER_LIMIT: Duration = Duration::from_secs(30);
 
-/// Why a mediator counts as stalled.
+/// The reason for which a mediator counts as stalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stall {
     /// It did not write its status.
@@ -58,8 +64,8 @@ impl fmt::Display for Stall {
     }
 }
 
-/// Returns when the mediator has stalled. `has_processes`: whether its container uses the driver. `on_degraded` hears of each card
-/// that ceases or begins again to take the container off.
+/// Returns when the mediator has stalled. `has_processes`: whether its container uses the driver.
+/// `on_degraded` hears of each card that ceases or begins again to take the container off.
 pub(super) async fn until_stalled(
     mediator: &Mediator,
     status_file: PathBuf,
@@ -81,7 +87,8 @@ pub(super) async fn until_stalled(
         // Without a process, nothing is scheduled, and nothing changes in the file.
         let is_told = *has_processes.borrow() || watch.is_scheduled();
         let path = is_told.then(|| status_file.clone());
-        // Half a status, of a mediator that was stopped in the middle, is none: the last one before it stands.
+        // Half a status, of a mediator that was stopped in the middle, is none: the last one before
+        // it stands.
         let status = blocking(path, |path| StatusFile::read(&path).ok()).await.flatten();
         status.iter().for_each(|status| tell_degraded(&mut degraded, status, &on_degraded));
         let stall = watch.look(passed, now_us, status.as_ref(), mediator.is_silent());
@@ -124,7 +131,7 @@ async fn blocking<I: Send + 'static, T: Send + 'static>(input: Option<I>, work: 
     tokio::task::spawn_blocking(move || work(input)).await.ok()
 }
 
-/// Why one that is late may not be to blame.
+/// A reason for which one that is late may not be to blame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Excuse {
     /// A thread runs, or waits for a processor.
@@ -176,8 +183,10 @@ impl Excuse {
     }
 }
 
-/// Whether a thread is in a call that waits for another process: a read or write of a file of /proc, as the memory of the container's is. `task` is its
-/// directory in /proc, `call` what `syscall` there says: the number and the arguments, or a word. Its own files are on disks, which may be slow.
+/// Tells whether a thread is in a call that waits for another process: a read or write of a file of
+/// /proc, as the memory of the container's is. `task` is its directory in /proc, `call` the content
+/// of `syscall` there: the number and the arguments, or a word. Its own files are on disks, which
+/// may be slow.
 fn waits_for_process(task: &Path, call: &str) -> bool {
     let mut words = call.split_ascii_whitespace();
     let Some(number) = words.next().and_then(|number| number.parse::<i64>().ok()) else { return false };
@@ -192,14 +201,14 @@ fn waits_for_process(task: &Path, call: &str) -> bool {
     }
 }
 
-/// What was seen so far.
+/// Observations so far.
 #[derive(Debug, Default)]
 struct Watch {
     /// The last status that could be read.
     status: Option<Status>,
     /// For how long that has been seen to be late; `None`: it is not.
     late: Option<Duration>,
-    /// Whether a ping is not answered, and for how long it has been seen not to be.
+    /// True while a ping is not answered, and since which instant.
     is_silent: bool,
     silent: Duration,
     since_ping: Duration,
@@ -210,7 +219,7 @@ impl Watch {
         self.status.as_ref().is_some_and(|status| status.next_by_us.is_some())
     }
 
-    /// Whether it is a stall, with that excuse.
+    /// Tells whether it is a stall, with that excuse.
     fn is_over(&self, stall: Stall, excuse: Option<Excuse>) -> bool {
         match (stall, excuse) {
             (Stall::Late(_), Some(excuse)) => self.late.is_some_and(|seen| seen >= excuse.limit()),
@@ -253,7 +262,7 @@ impl Watch {
         Some((late, (interval * 2).clamp(LEAST_GRACE, MOST_GRACE)))
     }
 
-    /// Whether a ping is to be sent now, which then counts as sent.
+    /// Tells whether a ping is to be sent now, which then counts as sent.
     fn ping_is_due(&mut self, has_processes: bool) -> bool {
         let every = if has_processes { PING } else { IDLE_PING };
         let is_due = !self.is_silent && self.since_ping >= every;
@@ -338,12 +347,14 @@ mod tests {
 
     #[test]
     fn one_that_comes_late_each_time_is_no_stall() {
-        // Whenever somebody looks, the next status should have come long ago; but there is another one each time.
+        // Whenever somebody looks, the next status should have come long ago; but there is another
+        // one each time.
         let late = |now_us: u64| Some(status(now_us, Some(now_us.saturating_sub(400 * MS))));
         assert_eq!(watch(1_000 * MS, 1000, late), None);
     }
 
-    /// Of so many looks, every 250 ms, at one that says nothing any more: the first by which it is over.
+    /// Of so many looks, every 250 ms, at one that says nothing any more: the first by which it is
+    /// over.
     fn over_at(excuse: Option<Excuse>) -> u64 {
         let mut watch = Watch::default();
         let told = status(0, Some(100 * MS));
@@ -368,7 +379,8 @@ mod tests {
         assert_eq!(Excuse::of(0), None);
     }
 
-    /// Where another container's call holds the driver's lock, every mediator waits in the kernel, and cannot be interrupted.
+    /// A mediator waits in the kernel, uninterruptible, while another container's call holds the
+    /// driver's lock.
     #[test]
     fn who_waits_in_the_driver_is_given_longer_still() {
         assert!((118..126).contains(&over_at(Some(Excuse::Driver))));
@@ -380,7 +392,8 @@ mod tests {
         assert!(Watch::default().is_over(Stall::Silent(ANSWER_LIMIT), Some(Excuse::Driver)));
     }
 
-    /// A page that does not come holds up who reads the container's memory, as long as the container likes.
+    /// A page that does not come holds up who reads the container's memory, as long as the
+    /// container likes.
     #[test]
     fn who_waits_for_the_container_does_not_wait_in_the_driver() {
         let memory = fs::File::open("/proc/self/mem").unwrap();
@@ -399,7 +412,8 @@ mod tests {
         assert!(!waits_for_process(Path::new("/proc/self"), "running\n"));
     }
 
-    /// Its own files, the ledger's among them, are no faster than the host's disk, and no container chooses how fast that is.
+    /// Its own files, the ledger's among them, are no faster than the host's disk, and no container
+    /// chooses how fast that is.
     #[test]
     fn who_waits_for_a_disk_is_given_longer() {
         let file = tempfile::tempfile().unwrap();

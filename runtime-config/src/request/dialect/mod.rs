@@ -1,7 +1,7 @@
 //! The languages in which containers ask, one module each.
 //!
-//! Native terms and those of at most one foreign language are joined; `NVIDIA_*` names cards and driver capabilities for
-//! all of them.
+//! Native terms and those of at most one foreign language are joined; `NVIDIA_*` names cards and
+//! driver capabilities for all of them.
 
 pub(super) mod alibaba_cgpu;
 pub(super) mod alibaba_egpu;
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::config::Config;
 
-/// What a foreign language said.
+/// A request in a foreign language.
 #[derive(Debug)]
 pub(super) struct Foreign {
     pub(super) dialect: Dialect,
@@ -26,7 +26,7 @@ pub(super) struct Foreign {
     pub(super) cards: ForeignCards,
 }
 
-/// How a foreign language names its cards.
+/// The cards that a foreign language names.
 #[derive(Debug)]
 pub(super) enum ForeignCards {
     /// Those that `NVIDIA_VISIBLE_DEVICES` names.
@@ -73,7 +73,8 @@ pub(super) fn foreign(
     Ok(Some(foreign))
 }
 
-/// Whether a variable that takes the limits off is set; `key` of the configuration must allow it.
+/// Tells whether a variable that takes the limits off is set; `key` of the configuration must allow
+/// it.
 fn takes_limits_off(name: &str, env: &Statements<'_>, config: &Config) -> Result<bool, RequestError> {
     for statement in env.spoken(name) {
         if statement.boolean()? && !config.allow_isolation_none {

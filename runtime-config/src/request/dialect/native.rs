@@ -1,5 +1,5 @@
-//! egpu's own language: `egpu.io/*` annotations and `EGPU_*` variables of the same names. An annotation takes the place of
-//! its variable.
+//! egpu's own language: `egpu.io/*` annotations and `EGPU_*` variables of the same names. An
+//! annotation takes the place of its variable.
 
 use super::super::{
     CardPolicy, CardRequest, ComputeShare, Isolation, MemoryLimit, OverMemory, PerCard, Placement, Priority,
@@ -45,7 +45,7 @@ const COMPUTE: &str = "compute";
 const WEIGHT: &str = "weight";
 const ISOLATION: &str = "isolation";
 
-/// What was said in this language.
+/// A request in this language.
 #[derive(Debug)]
 pub(in crate::request) struct Native {
     pub(in crate::request) terms: Terms,
@@ -53,7 +53,7 @@ pub(in crate::request) struct Native {
     pub(in crate::request) cards: Option<(NativeCards, Said)>,
     /// Limits, or sharing, were asked for: the cards are not to be whole.
     pub(in crate::request) asks_share: bool,
-    /// What asks for cards, rather than only describing how.
+    /// The statement that asks for cards, rather than only describing the share.
     pub(in crate::request) asks: Option<Asking>,
 }
 
@@ -66,7 +66,7 @@ pub(in crate::request) enum NativeCards {
     Void,
 }
 
-/// Who asks for cards.
+/// The source of a request for cards.
 #[derive(Debug, Clone)]
 pub(in crate::request) struct Asking {
     /// An annotation, rather than a variable.
@@ -79,7 +79,7 @@ struct Source<'s, 'a> {
 }
 
 impl<'a> Source<'_, 'a> {
-    /// What was said under a key, in annotations or else in variables.
+    /// Returns the statements under a key, in annotations or else in variables.
     fn said(&self, key: &str) -> Vec<Statement<'a>> {
         let annotations: Vec<Statement<'_>> = self.annotations.all(&format!("{ANNOTATION_PREFIX}{key}")).collect();
         if annotations.is_empty() { self.env.all(&variable(key)).collect() } else { annotations }
@@ -161,8 +161,9 @@ fn variable(key: &str) -> String {
     format!("{VARIABLE_PREFIX}{}", key.replace('-', "_").to_ascii_uppercase())
 }
 
-/// Names that look like this language's and are not: a mistyped limit must not go unnoticed. Where nothing else of this
-/// language was said, a variable that is not even similar may be somebody else's.
+/// Names that look like this language's and are not: a mistyped limit must not go unnoticed. Where
+/// nothing else of this language was said, a variable that is not even similar may be somebody
+/// else's.
 fn refuse_unknown(source: &Source<'_, '_>, spoken: bool) -> Result<(), RequestError> {
     for (name, key) in source.annotations.with_prefix(ANNOTATION_PREFIX) {
         if !KEYS.contains(&key) {

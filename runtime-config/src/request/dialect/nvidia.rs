@@ -1,4 +1,5 @@
-//! `NVIDIA_*` and its equals (device nodes that CDI put in, hooks, volume mounts): which cards, and what of the driver.
+//! `NVIDIA_*` and its equals (device nodes that CDI put in, hooks, volume mounts): which cards, and
+//! what of the driver.
 
 use super::super::{
     CardRequest, DeviceSelector, DriverCapabilities, NvidiaExtras, NvidiaHook, RequestError, Requirement, Source,
@@ -10,7 +11,7 @@ use super::super::{
 use crate::config::Config;
 
 pub(in crate::request) const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
-/// What NVIDIA's device plugin sets it to where volume mounts name the cards, and where those are.
+/// The value that NVIDIA's device plugin sets where volume mounts name the cards: their directory.
 const VOLUME_MOUNTS: &str = "/var/run/nvidia-container-devices";
 const CAPABILITIES: &str = "NVIDIA_DRIVER_CAPABILITIES";
 const REQUIRE: &str = "NVIDIA_REQUIRE_";
@@ -34,7 +35,7 @@ pub(in crate::request) struct Visible {
     pub(in crate::request) said: Said,
 }
 
-/// What names them.
+/// The source that names the visible cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::request) enum Namer {
     /// Device nodes, a hook's arguments or volume mounts: not the image's to write.
@@ -47,7 +48,7 @@ pub(in crate::request) enum Namer {
     LegacyImage,
 }
 
-/// What is named.
+/// The visible cards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::request) enum VisibleCards {
     /// Nothing is said.
@@ -103,7 +104,8 @@ impl From<DeviceList> for VisibleCards {
     }
 }
 
-/// Finds out which cards are visible: what stands in the spec counts before volume mounts, and those before variables.
+/// Finds out which cards are visible: what stands in the spec counts before volume mounts, and
+/// those before variables.
 pub(in crate::request) fn visible(
     source: &Source,
     env: &Statements<'_>,
@@ -145,7 +147,8 @@ pub(in crate::request) fn visible(
     }
 }
 
-/// A device plugin's value and the image's may stand side by side: the tighter counts, wherever it stands.
+/// A device plugin's value and the image's may stand side by side: the tighter counts, wherever it
+/// stands.
 fn by_variable(source: &Source, env: &Statements<'_>, config: &Config) -> Result<Option<Visible>, RequestError> {
     let with_hook = source.hook == Some(NvidiaHook::Environment);
     let namer = if with_hook { Namer::EnvironmentWithHook } else { Namer::Environment };
@@ -196,7 +199,8 @@ pub(in crate::request) fn capabilities(
     if let Some(NvidiaHook::CommandLine { capabilities, .. }) = &source.hook
         && !capabilities.is_empty()
     {
-        // containerd's client asks for everything that it knows; what this node does not support is left out.
+        // containerd's client asks for everything that it knows; what this node does not support is
+        // left out.
         let asked = capabilities.iter().filter_map(|name| DriverCapabilities::named(name));
         return Ok(asked.collect::<DriverCapabilities>() & supported);
     }
@@ -264,7 +268,7 @@ fn go_boolean(statement: Statement<'_>) -> Result<bool, RequestError> {
     }
 }
 
-/// What else the NVIDIA variables ask for.
+/// Reads what else the NVIDIA variables ask for.
 pub(in crate::request) fn extras(
     source: &Source,
     env: &Statements<'_>,

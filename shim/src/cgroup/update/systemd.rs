@@ -1,4 +1,5 @@
-//! Limits in systemd's words, for a cgroup that it made (org.freedesktop.systemd1(5), systemd.resource-control(5)).
+//! Limits in systemd's words, for a cgroup that it made (org.freedesktop.systemd1(5),
+//! systemd.resource-control(5)).
 
 use std::path::Path;
 
@@ -8,7 +9,8 @@ use super::Write;
 use crate::cgroup::files;
 
 const MICROSECONDS: u64 = 1_000_000;
-/// systemd keeps a quota in steps of 10 ms a second, rounded up so that nobody gets less than was asked (as in runc).
+/// systemd keeps a quota in steps of 10 ms a second, rounded up so that nobody gets less than was
+/// asked (as in runc).
 const QUOTA_STEP: u64 = 10_000;
 
 /// The kernel's own period on v1, microseconds.
@@ -29,7 +31,8 @@ const CPU_WEIGHT: &str = "CPUWeight";
 /// A weight of 0 is how `cpu.idle` is told. What is not idle has a weight.
 const IDLE: Value<'static> = Value::U64(0);
 
-/// The properties that stand for a control file. None for a file that systemd leaves alone, such as `rdma.max`.
+/// The properties that stand for a control file. None for a file that systemd leaves alone, such as
+/// `rdma.max`.
 fn of_file(write: &Write) -> Vec<(&'static str, Value<'static>)> {
     let file = write.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let number = |name| amount(&write.value).map(|value| (name, Value::from(value))).into_iter().collect();

@@ -14,7 +14,8 @@ struct Request {
     access: u8,
 }
 
-/// Runs a program as the kernel would; `None` when it leaves its own end or uses what this does not know.
+/// Runs a program as the kernel would; `None` when it leaves its own end or uses what this does not
+/// know.
 fn interpret(program: &[Instruction], request: Request) -> Option<bool> {
     let context = [u32::from(request.access) << 16 | request.kind as u32, request.major, request.minor];
     let mut registers = [0u64; 11];

@@ -1,7 +1,9 @@
-//! The device rules of a container on cgroup v1 in systemd's words (systemd.resource-control(5)), for the scope that it makes: it writes
-//! what it knows of them with every `daemon-reload`, and knows of nothing but that all is allowed where it was told nothing.
+//! The device rules of a container on cgroup v1 in systemd's words (systemd.resource-control(5)),
+//! for the scope that it makes: it writes what it knows of them with every `daemon-reload`, and
+//! knows of nothing but that all is allowed where it was told nothing.
 //!
-//! systemd has a list of what is allowed. Where that cannot say a rule, less is allowed, as under runc.
+//! systemd has a list of what is allowed. Where that cannot say a rule, less is allowed, as under
+//! runc.
 
 use oci_spec::runtime::Spec;
 use zbus::zvariant::Value;
@@ -25,7 +27,7 @@ pub(crate) fn unit_properties(spec: &Spec) -> Result<Vec<Property>, DeviceFilter
     Ok(vec![("DevicePolicy".to_owned(), Value::from("strict")), ("DeviceAllow".to_owned(), Value::from(list))])
 }
 
-/// What is left to be allowed; `None` if it is everything.
+/// Returns the rules that are left to be allowed; `None` if it is everything.
 fn allowed(rules: &[Rule]) -> Option<Vec<Rule>> {
     let mut everything = false;
     let mut list: Vec<Rule> = Vec::new();
@@ -65,8 +67,8 @@ impl Rule {
     }
 }
 
-/// systemd has no words for a minor number of every major one. A whole major one has its name, too, by which alone systemd before 240
-/// knows it.
+/// systemd has no words for a minor number of every major one. A whole major one has its name, too,
+/// by which alone systemd before 240 knows it.
 fn paths(rule: &Rule, drivers: &str) -> Vec<String> {
     let (kind, section) = match rule.kind {
         Some(Kind::Block) => ("block", "Block devices:"),

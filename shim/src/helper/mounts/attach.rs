@@ -31,7 +31,8 @@ pub(crate) struct AttachError {
     source: io::Error,
 }
 
-/// File systems with one instance for all, whose flags the kernel takes from whoever mounted them last.
+/// File systems with one instance for all, whose flags the kernel takes from whoever mounted them
+/// last.
 const SHARED: [&str; 3] = ["debugfs", "tracefs", "pstore"];
 
 /// Files of procfs that lxcfs stands in for.
@@ -49,7 +50,8 @@ const IN_PROC: [&str; 10] = [
 ];
 
 impl Mounts {
-    /// Attaches all in the namespaces that the calling process has joined. `root` is the container's.
+    /// Attaches all in the namespaces that the calling process has joined. `root` is the
+    /// container's.
     pub(crate) fn attach<'a>(&'a self, root: &'a Root, sources: Sources) -> Result<Attached<'a>, AttachError> {
         let attacher = Attacher { root, cgroup: &self.cgroup };
         attacher.set_root_propagation(self.root).map_err(failed("set the propagation of", Path::new("/")))?;
@@ -121,7 +123,8 @@ fn is_tmpfs(kind: &Kind) -> bool {
     matches!(kind, Kind::FileSystem { kind, .. } if kind == "tmpfs")
 }
 
-/// Flags that the container's user namespace may not take away stay, unless that is asked for by name.
+/// Flags that the container's user namespace may not take away stay, unless that is asked for by
+/// name.
 fn set_flags(tree: &OwnedFd, options: &Options) -> io::Result<()> {
     let Some(exactly) = options.exactly() else { return Ok(()) };
     match set_mount_attributes(tree.as_fd(), false, exactly) {
@@ -158,7 +161,7 @@ impl Attacher<'_> {
         set_mount_attributes(self.root.as_fd(), false, change)
     }
 
-    /// What libcontainer has left out of a mount of its own.
+    /// Sets the options that libcontainer has left out of a mount of its own.
     fn complete(&self, made: &Planned) -> io::Result<OwnedFd> {
         let Planned { destination, options, kind } = made;
         let mount = OwnedFd::from(self.root.resolve(destination).map_err(plain)?);
@@ -195,7 +198,7 @@ impl Attacher<'_> {
         Ok(mount)
     }
 
-    /// Where it belongs, made if missing: a file for a file, else a directory.
+    /// Opens the mount point, made if missing: a file for a file, else a directory.
     fn mount_point(&self, planned: &Planned, tree: Option<&OwnedFd>) -> io::Result<Point> {
         let place = &planned.destination;
         let source = tree.filter(|_| planned.is_bind());
@@ -229,7 +232,8 @@ impl Attacher<'_> {
         self.root.resolve(place).map_err(plain)
     }
 
-    /// As runc: neither the root itself nor, but for a few places, anything in `/proc`, wherever the image's links have led.
+    /// As runc: neither the root itself nor, but for a few places, anything in `/proc`, wherever
+    /// the image's links have led.
     fn check_place(&self, point: &OwnedFd, planned: &Planned, source: Option<&OwnedFd>) -> io::Result<()> {
         let path = |fd: &dyn AsRawFd| fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         let (root, point) = (path(&self.root.as_fd())?, path(point)?);
@@ -250,7 +254,8 @@ impl Attacher<'_> {
         }
     }
 
-    /// A new mount, or one of what there is of a cgroup hierarchy that this user namespace cannot mount.
+    /// A new mount, or one of what there is of a cgroup hierarchy that this user namespace cannot
+    /// mount.
     fn file_system(&self, planned: &Planned, kind: &str, source: &str, point: &Point) -> io::Result<OwnedFd> {
         if kind != "cgroup" {
             return new_file_system(planned, kind, source, point);

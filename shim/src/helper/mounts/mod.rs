@@ -1,9 +1,10 @@
 //! The mounts of the spec.
 //!
-//! libcontainer 0.7.0 gives a mount no propagation of its own and no mapping of ids, a file system no flags, and reaches a bind
-//! mount's source as the container's root only. A mount can lie on another, so their order holds only if one makes them all:
-//! libcontainer gets `/dev`, in which it makes the devices, and procfs, which shows the pid namespace of whoever mounts it, so
-//! that init must; and nothing else.
+//! libcontainer 0.7.0 gives a mount no propagation of its own and no mapping of ids, a file system
+//! no flags, and reaches a bind mount's source as the container's root only. A mount can lie on
+//! another, so their order holds only if one makes them all: libcontainer gets `/dev`, in which it
+//! makes the devices, and procfs, which shows the pid namespace of whoever mounts it, so that init
+//! must; and nothing else.
 //!
 //! ```text
 //! worker, host's namespaces ── Mounts::plan: what is asked for, refused before anything is made
@@ -32,7 +33,7 @@ pub(crate) use self::source::{SourceError, Sources, user_namespace_of};
 use super::namespaces;
 use crate::cgroup::Cgroup;
 
-/// Where the devices are.
+/// The directory of devices.
 const DEV: &str = "/dev";
 
 /// A mount that cannot be made as it is asked for.
@@ -67,7 +68,7 @@ enum Ids {
     Own(Vec<LinuxIdMapping>, Vec<LinuxIdMapping>),
 }
 
-/// What is mounted.
+/// The kind of a mount, with its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
     Bind { source: PathBuf, ids: Option<Ids> },
@@ -97,22 +98,23 @@ pub(crate) struct Mounts {
     planned: Vec<Planned>,
     /// `linux.rootfsPropagation`.
     root: Option<Propagation>,
-    /// What libcontainer mounts, before all others.
+    /// Mounts that libcontainer makes, before all others.
     made: Vec<Planned>,
-    /// What libcontainer mounts at `/dev` is only to keep its devices out of what belongs there.
+    /// The file system that libcontainer mounts at `/dev` is only to keep its devices out of the
+    /// one that belongs there.
     dev_is_dummy: bool,
-    /// `linux.readonlyPaths`, but those in procfs, which libcontainer may write settings to first. It would keep programs in
-    /// the others from being executed.
+    /// `linux.readonlyPaths`, but those in procfs, which libcontainer may write settings to first.
+    /// It would keep programs in the others from being executed.
     read_only_paths: Vec<String>,
     /// init makes `/dev/console`.
     has_console: bool,
-    /// What stands for a v2 hierarchy that cannot be mounted.
+    /// The directory that stands for a v2 hierarchy that cannot be mounted.
     cgroup: PathBuf,
 }
 
 impl Mounts {
-    /// Takes them out of the spec, in which those stay that are libcontainer's. `root` is what the spec said before
-    /// libcontainer's word was put in its place.
+    /// Takes them out of the spec, in which those stay that are libcontainer's. `root` is what the
+    /// spec said before libcontainer's word was put in its place.
     pub(crate) fn plan(
         spec: &mut Spec,
         root: Option<Propagation>,
@@ -212,7 +214,7 @@ fn plan(mount: &Mount, bundle: &Path, has_users: bool) -> Result<Planned, PlanEr
     }
 }
 
-/// Whether it is a bind mount: by its type, or by an option.
+/// Tells whether it is a bind mount: by its type, or by an option.
 pub(crate) fn is_bind(mount: &Mount) -> bool {
     mount.typ().as_deref() == Some("bind") || Options::parse(mount.options().as_deref().unwrap_or_default()).is_bind()
 }
@@ -228,7 +230,7 @@ mod tests {
     use super::*;
     use crate::cgroup::{CgroupsPath, Host};
 
-    /// Where the mounts go: libcontainer's, and its own.
+    /// Plans these mounts: the destinations that stay libcontainer's, and the rest.
     fn planned(mounts: &Value) -> Result<(Vec<String>, Mounts), PlanError> {
         let host = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(host.path().join("proc/self")).unwrap();

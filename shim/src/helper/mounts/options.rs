@@ -60,7 +60,8 @@ const OF_FILE_SYSTEMS: [(&str, u64); 5] = [
     ("mand", libc::MS_MANDLOCK),
 ];
 
-/// Those of a mount alone, as mount_setattr(2) and fsmount(2) name them; all about access times is apart.
+/// Those of a mount alone, as mount_setattr(2) and fsmount(2) name them; all about access times is
+/// apart.
 const ATTRIBUTES: [(u64, MountAttrFlags); 5] = [
     (libc::MS_RDONLY, MountAttrFlags::MOUNT_ATTR_RDONLY),
     (libc::MS_NOSUID, MountAttrFlags::MOUNT_ATTR_NOSUID),
@@ -114,7 +115,8 @@ impl Propagation {
         of_one.or_else(|| Some(Self { kind: kind(word.strip_prefix('r')?)?, recursive: true }))
     }
 
-    /// True if it makes mounts of their own what other mounts are: libcontainer does that to the root alone.
+    /// True if it makes mounts of their own what other mounts are: libcontainer does that to the
+    /// root alone.
     pub(super) fn spreads(self) -> bool {
         self.recursive && [libc::MS_SHARED, libc::MS_UNBINDABLE].contains(&self.kind)
     }
@@ -210,8 +212,9 @@ impl Options {
         attributes_of(self.flags) | access_times_of(self.flags)
     }
 
-    /// What changes a bind mount's flags to those that are asked for: all others go, but those of access times stay unless
-    /// one of them is named. `None`: none is named, so they stay the source's.
+    /// Returns the change of a bind mount's flags to those that are asked for: all others go, but
+    /// those of access times stay unless one of them is named. `None`: none is named, so they stay
+    /// the source's.
     pub(super) fn exactly(&self) -> Option<MountAttributes> {
         if self.flags & !NOT_OF_BINDS == 0 && self.cleared == 0 {
             return None;
@@ -223,7 +226,8 @@ impl Options {
         Some(self.with_access_times(wanted, others))
     }
 
-    /// Likewise, but what is not named stays as it is: for a source whose flags this user namespace may not take away.
+    /// Likewise, but what is not named stays as it is: for a source whose flags this user namespace
+    /// may not take away.
     pub(super) fn besides(&self) -> MountAttributes {
         self.with_access_times(attributes_of(self.flags), attributes_of(self.cleared))
     }

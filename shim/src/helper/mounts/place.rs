@@ -9,7 +9,8 @@ use pathrs::Root;
 /// As many links as the kernel follows in one path.
 const MAX_LINKS: usize = 40;
 
-/// The path without `.`, `..` and a slash at its end, from `/`: lexically, as runc cleans destinations.
+/// The path without `.`, `..` and a slash at its end, from `/`: lexically, as runc cleans
+/// destinations.
 pub(super) fn clean(path: &Path) -> PathBuf {
     let mut cleaned = PathBuf::from("/");
     for part in path.components() {
@@ -22,7 +23,8 @@ pub(super) fn clean(path: &Path) -> PathBuf {
     cleaned
 }
 
-/// The path that `path` leads to in `root`, without links, also where the last of them leads to what is not there.
+/// The path that `path` leads to in `root`, without links, also where the last of them leads to
+/// what is not there.
 pub(crate) fn target(root: &Root, path: &Path) -> io::Result<PathBuf> {
     let mut target = PathBuf::from("/");
     let mut rest = parts(path);

@@ -1,7 +1,8 @@
 //! Sources of bind mounts.
 //!
-//! They are opened as the host's root, who reaches what the root of a user namespace need not (kubelet's directories are 0750
-//! root:root), but in the container's mount namespace, so that flags which its user namespace may not take away are locked.
+//! They are opened as the host's root, who reaches what the root of a user namespace need not
+//! (kubelet's directories are 0750 root:root), but in the container's mount namespace, so that
+//! flags which its user namespace may not take away are locked.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -50,7 +51,8 @@ pub(crate) enum SourceError {
 pub(crate) struct Sources(pub(super) Vec<OwnedFd>);
 
 impl Sources {
-    /// Opens them in the calling process's mount namespace. `init` is in the container's user namespace.
+    /// Opens them in the calling process's mount namespace. `init` is in the container's user
+    /// namespace.
     pub(crate) fn open(mounts: &Mounts, init: Pid) -> Result<Self, SourceError> {
         let mut trees = Vec::new();
         for planned in &mounts.planned {

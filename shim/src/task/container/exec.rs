@@ -42,7 +42,8 @@ impl Container {
         Ok(())
     }
 
-    /// Start of an exec. One that could not be started has ended, for who waits for it; that is not told.
+    /// Start of an exec. One that could not be started has ended, for who waits for it; that is not
+    /// told.
     pub(in crate::task) async fn start_exec(
         self: &Arc<Self>,
         context: &Arc<Context>,

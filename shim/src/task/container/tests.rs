@@ -1,4 +1,5 @@
-//! Signals to a container that is frozen, or about to be, in a cgroup whose files a test writes in the kernel's place.
+//! Signals to a container that is frozen, or about to be, in a cgroup whose files a test writes in
+//! the kernel's place.
 
 use std::{fs, process::Child};
 
@@ -15,7 +16,8 @@ use crate::{
 const SIGTERM: u32 = libc::SIGTERM.unsigned_abs();
 const FROZEN: &str = "populated 1\nfrozen 1\n";
 
-/// A container that runs. Its init is no more than somebody who can be sent signals, and is in no cgroup.
+/// A container that runs. Its init is no more than somebody who can be sent signals, and is in no
+/// cgroup.
 struct Running {
     container: Arc<Container>,
     events: Events,
@@ -72,7 +74,8 @@ impl Drop for Running {
     }
 }
 
-/// It would wait in the freezer for somebody to resume the container, who has no reason to: it was killed.
+/// It would wait in the freezer for somebody to resume the container, who has no reason to: it was
+/// killed.
 #[tokio::test]
 async fn who_is_killed_while_being_paused_is_thawed() {
     for all in [false, true] {
