@@ -26,12 +26,12 @@ use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{Hooks, Linux, LinuxNamespaceType};
 
 use super::fence::{Filter, FilterError};
-use super::finish::Unfinished;
 use super::frame;
 use super::hook_namespaces::run_in_namespaces;
 use super::intermediate::{self, Ends, Place};
 use super::protocol::Reply;
 use super::rlimits;
+use super::rootfs_setup::Unfinished;
 use super::seccomp_listener::{self, ListenerError};
 use crate::cgroup::takes_no_process;
 use crate::sys::{self, Forked};

@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::details::Details;
 use super::launch::Launched;
+use super::log_capture::Details;
 use super::protocol::{Failure, FailureKind, Hello, Operation, Reply};
 use super::{create, delete, exec, frame, image, inventory, start};
 use crate::{mediator, sys};

@@ -14,8 +14,8 @@
 //! and finishes it. What of another containerd, of another process id namespace or of a living shim
 //! is there is never touched.
 
-mod life;
-mod remains;
+mod orphaned_workers;
+mod process_identity;
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -35,7 +35,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
-pub use self::{life::Life, remains::end as end_remains};
+pub use self::{orphaned_workers::end as end_remains, process_identity::Life};
 use crate::bundle::Note;
 
 /// The lock is held for microseconds; whoever waits this long waits for a process that was stopped.

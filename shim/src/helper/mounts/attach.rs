@@ -18,7 +18,7 @@ use rustix::mount::{
 
 use super::options::{Options, Propagation};
 use super::source::Sources;
-use super::{DEV, Kind, Mounts, Planned, place, tree};
+use super::{DEV, Kind, Mounts, Planned, destination, tree};
 use crate::sys::{MountAttributes, set_mount_attributes};
 
 /// A mount that could not be made.
@@ -214,7 +214,7 @@ impl Attacher<'_> {
             Ok(point) if is_special && !is_directory(&point)? => return Err(io::ErrorKind::NotADirectory.into()),
             Ok(point) => point,
             Err(error) if error.kind() != ErrorKind::OsError(Some(libc::ENOENT)) => return Err(plain(error)),
-            Err(_) => self.make_place(&place::target(self.root, place)?, is_file)?,
+            Err(_) => self.make_place(&destination::target(self.root, place)?, is_file)?,
         };
         let point = OwnedFd::from(point);
         self.check_place(&point, planned, source)?;

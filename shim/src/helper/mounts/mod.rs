@@ -14,8 +14,8 @@
 //! ```
 
 mod attach;
+mod destination;
 mod options;
-mod place;
 mod seal;
 mod source;
 pub(super) mod tree;
@@ -26,9 +26,9 @@ use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Mount, Process, Spec
 use serde_json::Value;
 
 pub(crate) use self::attach::AttachError;
+pub(crate) use self::destination::target;
 use self::options::Options;
 pub(crate) use self::options::Propagation;
-pub(crate) use self::place::target;
 pub(crate) use self::source::{SourceError, Sources, user_namespace_of};
 use super::namespaces;
 use crate::cgroup::Cgroup;
@@ -175,7 +175,7 @@ fn take_read_only_paths(spec: &mut Spec, made: &[Planned]) -> Vec<String> {
 pub(crate) fn clean_destinations(spec: &mut Spec) {
     let Some(mut mounts) = spec.mounts().clone() else { return };
     for mount in &mut mounts {
-        let destination = place::clean(mount.destination());
+        let destination = self::destination::clean(mount.destination());
         mount.set_destination(destination);
     }
     spec.set_mounts(Some(mounts));

@@ -6,7 +6,7 @@ use std::{fs, os::fd::AsFd, time::Duration};
 
 use procfs_core::{FromRead, process::Stat};
 
-use super::{Life, life::has_ended};
+use super::{Life, process_identity::has_ended};
 use crate::sys;
 
 /// A system call that a worker is in ends long before.
