@@ -60,7 +60,8 @@ impl FromStr for Bytes {
 }
 
 impl fmt::Display for Bytes {
-    /// In the largest binary unit that shows the amount exactly: `3276MiB`, `32GiB`, `2000000000B`.
+    /// Writes the largest binary unit that shows the amount exactly: `3276MiB`, `32GiB`,
+    /// `2000000000B`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (unit, size) in [("GiB", Self::GIB), ("MiB", Self::MIB), ("KiB", Self::KIB)] {
             if self.0 != 0 && self.0.is_multiple_of(size) {

@@ -14,7 +14,7 @@ pub enum Invocation {
     Start(Identity),
     /// `delete`: clean up after a shim that is gone.
     Delete {
-        /// Whose remains.
+        /// The shim to clean up after.
         identity: Identity,
         /// The container's bundle; `None`: the working directory.
         bundle: Option<PathBuf>,
@@ -48,23 +48,23 @@ pub struct Identity {
 /// A command line that was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ArgsError {
-    /// Not flags as containerd passes them.
+    /// Flags that are not as containerd passes them.
     #[error("the command line is not one that containerd gives a shim")]
     Parse(#[source] containerd_shim::Error),
-    /// Something that the action needs is absent.
+    /// A flag that the action needs and that is absent.
     #[error(
         "{flag} is missing; containerd passes it to every {action} of a shim, and this program is not for use by hand"
     )]
     Missing {
         /// The flag.
         flag: &'static str,
-        /// For what.
+        /// The action.
         action: &'static str,
     },
     /// An action that no containerd knows.
     #[error("unknown action {action:?}; accepted: start, delete, or none to serve")]
     UnknownAction {
-        /// As given.
+        /// The action as given.
         action: String,
     },
 }

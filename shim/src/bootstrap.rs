@@ -22,12 +22,12 @@ pub struct StartParams {
     /// The runtime options and whatever else containerd attached.
     pub extensions: Vec<Any>,
     /// The form of the answer.
-    pub reply: Reply,
+    pub reply: BootstrapReply,
 }
 
 /// Form of the answer to `start`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reply {
+pub enum BootstrapReply {
     /// The address as text: Task API v2, understood by every containerd.
     Address,
     /// A `BootstrapResult`: Task API v3.
@@ -43,13 +43,13 @@ pub enum BootstrapError {
          {id:?} of {namespace:?}; both must name the same"
     )]
     Mismatch {
-        /// By the message.
+        /// The id in the message.
         found_id: String,
-        /// By the message.
+        /// The namespace in the message.
         found_namespace: String,
-        /// By the flags.
+        /// The id in the flags.
         id: String,
-        /// By the flags.
+        /// The namespace in the flags.
         namespace: String,
     },
     /// Nowhere to publish events.
@@ -72,7 +72,7 @@ impl StartParams {
                 ttrpc_address: String::new(),
                 socket_dir: None,
                 extensions: legacy_options(input).into_iter().collect(),
-                reply: Reply::Address,
+                reply: BootstrapReply::Address,
             },
         };
         if params.ttrpc_address.is_empty() {
@@ -92,7 +92,7 @@ impl StartParams {
             ttrpc_address: params.containerd_ttrpc_address,
             socket_dir: params.socket_dir.filter(|directory| !directory.is_empty()),
             extensions: params.extensions.into_iter().filter_map(|extension| extension.value.into_option()).collect(),
-            reply: Reply::Bootstrap,
+            reply: BootstrapReply::Bootstrap,
         }
     }
 }
@@ -128,7 +128,7 @@ fn legacy_options(input: &[u8]) -> Option<Any> {
     Any::parse_from_bytes(input).ok().filter(|any| !any.type_url.is_empty())
 }
 
-impl Reply {
+impl BootstrapReply {
     /// The bytes that `start` prints.
     pub fn encode(self, address: &str) -> Result<Vec<u8>, BootstrapError> {
         match self {
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn empty_stdin_is_an_old_containerd() {
         let params = read(&[]).unwrap();
-        assert_eq!(params.reply, Reply::Address);
+        assert_eq!(params.reply, BootstrapReply::Address);
         assert_eq!(params.ttrpc_address, TTRPC);
         assert!(params.extensions.is_empty());
     }
@@ -197,7 +197,7 @@ mod tests {
         for options in [Options::default(), full] {
             let any = options_any(&options);
             let params = read(&any.write_to_bytes().unwrap()).unwrap();
-            assert_eq!(params.reply, Reply::Address);
+            assert_eq!(params.reply, BootstrapReply::Address);
             assert_eq!(params.extensions, [any]);
         }
     }
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn bootstrap_parameters_are_used() {
         let params = read(&bootstrap().write_to_bytes().unwrap()).unwrap();
-        assert_eq!(params.reply, Reply::Bootstrap);
+        assert_eq!(params.reply, BootstrapReply::Bootstrap);
         assert_eq!(params.identity, Identity { address: "/other.sock".into(), debug: true, ..identity() });
         assert_eq!(params.ttrpc_address, "/other.ttrpc");
         assert_eq!(params.socket_dir.as_deref(), Some("/short"));
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_message_are_ignored() {
-        assert_eq!(read(&[0xff, 0xfe, 0x01]).unwrap().reply, Reply::Address);
+        assert_eq!(read(&[0xff, 0xfe, 0x01]).unwrap().reply, BootstrapReply::Address);
     }
 
     #[test]
@@ -232,8 +232,9 @@ mod tests {
 
     #[test]
     fn answers() {
-        assert_eq!(Reply::Address.encode("unix:///s").unwrap(), b"unix:///s");
-        let answer = BootstrapResult::parse_from_bytes(&Reply::Bootstrap.encode("unix:///s").unwrap()).unwrap();
+        assert_eq!(BootstrapReply::Address.encode("unix:///s").unwrap(), b"unix:///s");
+        let answer =
+            BootstrapResult::parse_from_bytes(&BootstrapReply::Bootstrap.encode("unix:///s").unwrap()).unwrap();
         assert_eq!((answer.version, answer.address.as_str(), answer.protocol.as_str()), (3, "unix:///s", "ttrpc"));
     }
 

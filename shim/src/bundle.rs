@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     cgroup::{Cgroup, CgroupsPath, LocateError},
-    registry::Life,
+    registry::ProcessIdentity,
 };
 
 const NOTE: &str = "egpu.json";
@@ -74,7 +74,7 @@ pub struct Note {
     pub bundle: PathBuf,
     /// The shim that creates the container.
     #[serde(default)]
-    pub shim: Option<Life>,
+    pub shim: Option<ProcessIdentity>,
     /// The directory in which libcontainer keeps the container's state.
     pub runtime_root: PathBuf,
     /// `linux.cgroupsPath` of the spec.
@@ -85,7 +85,7 @@ pub struct Note {
     pub cgroup: Option<Cgroup>,
     /// Pid of init, once the container is created; for the answer to containerd only.
     pub init_pid: Option<i32>,
-    /// It seemed to ask for a GPU, and has none; for `egpu inspect`.
+    /// The reason why it has no GPU although it seemed to ask for one; for `egpu inspect`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without_gpu: Option<WithoutGpu>,
 }
@@ -109,7 +109,7 @@ impl Note {
 
     /// Its shim is gone for certain, so that somebody else has to clean up after it.
     pub fn is_abandoned(&self) -> bool {
-        self.shim.as_ref().is_some_and(Life::is_gone)
+        self.shim.as_ref().is_some_and(ProcessIdentity::is_gone)
     }
 
     /// Replaces the note in the bundle as a whole.
@@ -147,7 +147,7 @@ pub fn write_socket_address(bundle: &Path, address: &str) -> Result<(), BundleEr
     write_whole(&bundle.join(SOCKET_NOTE), address.as_bytes())
 }
 
-/// See [`write_socket_address`].
+/// Reads the address that [`write_socket_address`] wrote.
 pub fn read_socket_address(bundle: &Path) -> Option<String> {
     fs::read_to_string(bundle.join(SOCKET_NOTE)).ok().map(|address| address.trim().to_owned())
 }
@@ -174,7 +174,7 @@ pub struct SpecView {
     pub linux: Option<LinuxView>,
 }
 
-/// See [`SpecView`]; also what is looked at of an exec's process.
+/// The process of a [`SpecView`]; also the part of an exec's process that is read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessView {
@@ -182,7 +182,7 @@ pub struct ProcessView {
     pub console_size: Option<ConsoleSize>,
 }
 
-/// In characters.
+/// A terminal's size, in characters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub struct ConsoleSize {
     /// Rows.
@@ -191,7 +191,7 @@ pub struct ConsoleSize {
     pub width: u16,
 }
 
-/// See [`SpecView`].
+/// The Linux section of a [`SpecView`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LinuxView {
@@ -202,7 +202,7 @@ pub struct LinuxView {
     pub namespaces: Vec<NamespaceView>,
 }
 
-/// See [`SpecView`].
+/// A namespace of a [`SpecView`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct NamespaceView {
     /// `pid`, `network`, ...
@@ -226,7 +226,8 @@ impl SpecView {
         GROUP_LABELS.iter().find_map(|label| self.annotations.get(*label)).map_or(id, String::as_str)
     }
 
-    /// It is a pod's, as a kubelet makes them: who reads of it may be none of the node's.
+    /// Tells whether it is a pod's, as a kubelet makes them: who reads of it may be none of the
+    /// node's.
     pub fn is_in_pod(&self) -> bool {
         self.annotations.keys().any(|name| name.starts_with(CRI_ANNOTATIONS))
     }

@@ -18,7 +18,7 @@ use crate::capabilities::CAPABILITIES;
 
 /// The runtime's name.
 pub const NAME: &str = "io.containerd.egpu.v1";
-/// As containerd's own limit for what it sends.
+/// Limit of the input, containerd's own for what it sends.
 const MAX_INPUT: u64 = 10 << 20;
 /// The name that Go's typeurl registers for OCI features; the value is JSON.
 const FEATURES_URL: &str = "types.containerd.io/opencontainers/runtime-spec/1/features/Features";

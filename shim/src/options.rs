@@ -33,23 +33,23 @@ pub struct RuntimeOptions {
 pub struct ParsedOptions {
     /// The options to use.
     pub options: RuntimeOptions,
-    /// For the log: what was set and is ignored.
+    /// Options that were set and are ignored, for the log.
     pub warnings: Vec<String>,
 }
 
 /// Options that were refused.
 #[derive(Debug, thiserror::Error)]
 pub enum OptionsError {
-    /// None of the messages.
+    /// A message of an unknown type.
     #[error(
         "runtime options of type {type_url:?} are not understood; accepted are containerd.runc.v1.Options, \
          runtimeoptions.v1.Options and containerd.linux.runc.CreateOptions"
     )]
     UnknownType {
-        /// As in the request.
+        /// The type in the request.
         type_url: String,
     },
-    /// Not the message that the type names.
+    /// Bytes that are not the message that the type names.
     #[error("the runtime options are not a valid {type_name}")]
     Decode {
         /// The message.
@@ -73,9 +73,9 @@ pub enum OptionsError {
     /// A key has a value of another type.
     #[error("runtime option {key} = {value} is not valid; {expected}")]
     Value {
-        /// As in the TOML.
+        /// The key in the TOML.
         key: String,
-        /// As in the TOML.
+        /// The value in the TOML.
         value: String,
         /// The accepted values.
         expected: &'static str,
@@ -280,7 +280,7 @@ mod tests {
         Any { type_url: RUNC.into(), value: options.write_to_bytes().unwrap(), ..Default::default() }
     }
 
-    /// As containerd's CRI plugin sends it.
+    /// Returns options as containerd's CRI plugin sends them.
     fn generic(type_url: &str, path: &str, body: &str) -> Any {
         let mut value = vec![];
         let mut output = protobuf::CodedOutputStream::vec(&mut value);

@@ -25,7 +25,7 @@ use crate::sync::lock;
 
 /// The end of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Exit {
+pub struct ProcessExit {
     /// Its exit code, or 128 and the number of the signal that ended it.
     pub status: u32,
     /// The instant at which the shim learned of it.
@@ -40,7 +40,7 @@ pub struct Reaper {
 
 #[derive(Debug, Default)]
 struct Table {
-    claimed: HashMap<i32, oneshot::Sender<Exit>>,
+    claimed: HashMap<i32, oneshot::Sender<ProcessExit>>,
     /// Operations under way that will make a child.
     expecting: usize,
 }
@@ -57,7 +57,7 @@ impl Reaper {
         })
     }
 
-    /// To be held while a child is made, until it is claimed or known not to exist.
+    /// Returns a guard to be held while a child is made, until it is claimed or known not to exist.
     pub fn expect(self: &Arc<Self>) -> Expectation {
         lock(&self.table).expecting += 1;
         Expectation { reaper: Arc::clone(self) }
@@ -89,7 +89,7 @@ impl Table {
         // A child that nobody claims is a worker or a stray: reaping it was all.
         if let Some(waiter) = self.claimed.remove(&pid) {
             // Whoever claimed it may have lost interest.
-            let _ = waiter.send(Exit { status: exit_status(status), at: SystemTime::now() });
+            let _ = waiter.send(ProcessExit { status: exit_status(status), at: SystemTime::now() });
         }
     }
 }
@@ -113,7 +113,7 @@ fn exit_status(status: WaitStatus) -> u32 {
     code.and_then(|code| u32::try_from(code).ok()).unwrap_or(255)
 }
 
-/// See [`Reaper::expect`].
+/// A guard that keeps the exits of unknown children; see [`Reaper::expect`].
 #[derive(Debug)]
 pub struct Expectation {
     reaper: Arc<Reaper>,
@@ -122,7 +122,7 @@ pub struct Expectation {
 impl Expectation {
     /// Asks for the exit of a child that was made under this expectation. It may have ended
     /// already.
-    pub fn claim(&self, pid: i32) -> oneshot::Receiver<Exit> {
+    pub fn claim(&self, pid: i32) -> oneshot::Receiver<ProcessExit> {
         let (waiter, exit) = oneshot::channel();
         let mut table = lock(&self.reaper.table);
         table.claimed.insert(pid, waiter);

@@ -34,12 +34,12 @@ use crate::{
 pub const TTRPC_ADDRESS: &str = "TTRPC_ADDRESS";
 /// Set by containerd when every shim shall have a core scheduling domain of its own.
 const SCHED_CORE: &str = "SCHED_CORE";
-/// As containerd's own limit for what it sends.
+/// Limit of the input, containerd's own for what it sends.
 const MAX_INPUT: u64 = 10 << 20;
 
 /// A container that no shim serves.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum StartCommandError {
     /// stdin or stdout.
     #[error("cannot {action}")]
     Talk {
@@ -50,7 +50,7 @@ pub enum StartError {
         source: io::Error,
     },
     /// The parameters that containerd gave.
-    #[error("cannot start as containerd asks")]
+    #[error("the parameters of start cannot be used")]
     Bootstrap(#[source] BootstrapError),
     /// The runtime options.
     #[error("the runtime options cannot be used")]
@@ -73,7 +73,7 @@ pub enum StartError {
     /// `ShimCgroup`.
     #[error("cannot put the shim into the cgroup {path:?} of runtime option ShimCgroup")]
     ShimCgroup {
-        /// As given.
+        /// The path as given.
         path: String,
         /// The cause.
         #[source]
@@ -85,17 +85,20 @@ pub enum StartError {
 }
 
 /// Runs `start` in the bundle, which is the working directory.
-pub fn start(identity: Identity) -> Result<(), StartError> {
+pub fn start(identity: Identity) -> Result<(), StartCommandError> {
     let mut input = Vec::new();
     io::stdin()
         .lock()
         .take(MAX_INPUT)
         .read_to_end(&mut input)
-        .map_err(|source| StartError::Talk { action: "read what containerd says on stdin", source })?;
-    let params = StartParams::read(&input, identity, env::var(TTRPC_ADDRESS).ok()).map_err(StartError::Bootstrap)?;
-    let bundle = env::current_dir()
-        .map_err(|source| StartError::Talk { action: "find the bundle, which is the working directory", source })?;
-    let spec = SpecView::read(&bundle).map_err(StartError::Bundle)?;
+        .map_err(|source| StartCommandError::Talk { action: "read what containerd says on stdin", source })?;
+    let params =
+        StartParams::read(&input, identity, env::var(TTRPC_ADDRESS).ok()).map_err(StartCommandError::Bootstrap)?;
+    let bundle = env::current_dir().map_err(|source| StartCommandError::Talk {
+        action: "find the bundle, which is the working directory",
+        source,
+    })?;
+    let spec = SpecView::read(&bundle).map_err(StartCommandError::Bundle)?;
     let socket = socket_path(&params, spec.group(&params.identity.id));
     let address = format!("unix://{}", socket.display());
 
@@ -104,13 +107,13 @@ pub fn start(identity: Identity) -> Result<(), StartError> {
         Listening::Served => {}
         Listening::New(listener) => launch(&params, &socket, listener).inspect_err(|_| retire(&registry, &socket))?,
     }
-    bundle::write_socket_address(&bundle, &address).map_err(StartError::Bundle)?;
-    let answer = params.reply.encode(&address).map_err(StartError::Bootstrap)?;
+    bundle::write_socket_address(&bundle, &address).map_err(StartCommandError::Bundle)?;
+    let answer = params.reply.encode(&address).map_err(StartCommandError::Bootstrap)?;
     let mut stdout = io::stdout().lock();
     stdout
         .write_all(&answer)
         .and_then(|()| stdout.flush())
-        .map_err(|source| StartError::Talk { action: "answer containerd on stdout", source })
+        .map_err(|source| StartCommandError::Talk { action: "answer containerd on stdout", source })
 }
 
 fn socket_path(params: &StartParams, group: &str) -> PathBuf {
@@ -126,14 +129,14 @@ fn socket_path(params: &StartParams, group: &str) -> PathBuf {
 enum Listening {
     /// A shim of the group is there.
     Served,
-    /// This one is to serve.
+    /// A socket that this shim is to serve.
     New(UnixListener),
 }
 
 /// Takes the socket, unless a live shim has it. What a dead one has left is replaced. A registry
 /// that cannot be used (its disk is full) is no obstacle: it is only needed if the shim is killed.
-fn listen(registry: &Registry, path: &Path, containerd: &str) -> Result<Listening, StartError> {
-    let fail = |source| StartError::Listen { path: path.to_owned(), source };
+fn listen(registry: &Registry, path: &Path, containerd: &str) -> Result<Listening, StartCommandError> {
+    let fail = |source| StartCommandError::Listen { path: path.to_owned(), source };
     if let Some(directory) = path.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o711).create(directory).map_err(fail)?;
     }
@@ -148,7 +151,7 @@ fn listen(registry: &Registry, path: &Path, containerd: &str) -> Result<Listenin
         Err(error) => Some(chain(error)),
     };
     if let Some(error) = failure {
-        tracing::warn!(error, "if the shim is killed, its socket will stay");
+        tracing::warn!(error, "cannot register the shim's socket; it will stay if the shim is killed");
     }
     let listener = match UnixListener::bind(path) {
         Ok(listener) => listener,
@@ -162,7 +165,7 @@ fn listen(registry: &Registry, path: &Path, containerd: &str) -> Result<Listenin
     Ok(Listening::New(listener))
 }
 
-/// Nobody serves it.
+/// Removes a socket that nobody serves.
 fn retire(registry: &Registry, socket: &Path) {
     match registry.lock() {
         Ok(locked) => locked.retire(socket),
@@ -172,31 +175,31 @@ fn retire(registry: &Registry, socket: &Path) {
 
 /// Starts the process that serves. It gets the socket as its stdin: it listens already, so nobody
 /// has to wait for it.
-fn launch(params: &StartParams, socket: &Path, listener: UnixListener) -> Result<(), StartError> {
+fn launch(params: &StartParams, socket: &Path, listener: UnixListener) -> Result<(), StartCommandError> {
     let ParsedOptions { options, warnings } =
-        ParsedOptions::from_extensions(&params.extensions).map_err(StartError::Options)?;
+        ParsedOptions::from_extensions(&params.extensions).map_err(StartCommandError::Options)?;
     for warning in warnings {
         tracing::warn!("{warning}");
     }
     adjust_oom_score();
     let mut shim = spawn(params, socket, listener)?;
-    let settled = settle(&shim, options.shim_cgroup.as_deref());
-    if settled.is_err() {
+    let moved = move_to_cgroup(&shim, options.shim_cgroup.as_deref());
+    if moved.is_err() {
         // It has nothing yet that would have to be cleaned up.
         let _ = shim.kill();
         let _ = shim.wait();
     }
-    settled
+    moved
 }
 
-fn spawn(params: &StartParams, socket: &Path, listener: UnixListener) -> Result<Child, StartError> {
+fn spawn(params: &StartParams, socket: &Path, listener: UnixListener) -> Result<Child, StartCommandError> {
     if env::var_os(SCHED_CORE).is_some_and(|value| !value.is_empty()) {
         // Handed down to the shim; this process is about to end.
         rustix::thread::create_core_scheduling_cookie(getpid(), CoreSchedulingScope::ProcessGroup)
-            .map_err(|error| StartError::CoreScheduling(error.into()))?;
+            .map_err(|error| StartCommandError::CoreScheduling(error.into()))?;
     }
     let Identity { id, namespace, address, debug } = &params.identity;
-    let program = env::current_exe().map_err(StartError::Spawn)?;
+    let program = env::current_exe().map_err(StartCommandError::Spawn)?;
     let view = ReadOnlyProgram::of(&program);
     if let Err(error) = &view {
         tracing::debug!(%error, "the shim's program stays writable through /proc/PID/exe while no shim runs");
@@ -213,7 +216,7 @@ fn spawn(params: &StartParams, socket: &Path, listener: UnixListener) -> Result<
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .process_group(0);
-    command.spawn().map_err(StartError::Spawn)
+    command.spawn().map_err(StartCommandError::Spawn)
 }
 
 /// A program as seen through a read-only mount of its own.
@@ -258,9 +261,9 @@ fn adjust_oom_score() {
 }
 
 /// Puts the shim into its cgroup.
-fn settle(shim: &Child, shim_cgroup: Option<&str>) -> Result<(), StartError> {
+fn move_to_cgroup(shim: &Child, shim_cgroup: Option<&str>) -> Result<(), StartCommandError> {
     let Some(path) = shim_cgroup else { return Ok(()) };
-    join_cgroup(shim.id(), path).map_err(|source| StartError::ShimCgroup { path: path.to_owned(), source })
+    join_cgroup(shim.id(), path).map_err(|source| StartCommandError::ShimCgroup { path: path.to_owned(), source })
 }
 
 /// Moves a process into an existing cgroup: on v2, or on every v1 hierarchy that has it.
@@ -288,7 +291,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::bootstrap::Reply;
+    use crate::bootstrap::BootstrapReply;
 
     fn params(socket_dir: Option<&str>) -> StartParams {
         StartParams {
@@ -296,7 +299,7 @@ mod tests {
             ttrpc_address: "/c.sock.ttrpc".into(),
             socket_dir: socket_dir.map(str::to_owned),
             extensions: vec![],
-            reply: Reply::Address,
+            reply: BootstrapReply::Address,
         }
     }
 
@@ -329,7 +332,7 @@ mod tests {
             std::thread::yield_now();
         }
         let blocked = directory.path().join("new/s/t");
-        assert!(matches!(listen(&blocked), Err(StartError::Listen { .. })));
+        assert!(matches!(listen(&blocked), Err(StartCommandError::Listen { .. })));
     }
 
     /// A program that has ended is executed for a moment longer if some other process, such as ps,

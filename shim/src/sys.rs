@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 pub use mount::{MountAttributes, map_mount_ids, set_mount_attributes};
 #[cfg(test)]
-pub(crate) use process::tell_of_input;
+pub(crate) use process::signal_on_input;
 pub use process::{
     is_pid_namespace, is_there, let_signal_interrupt, memory_is_there, parent_namespace, pidfd_getfd, pidfd_open,
     pidfd_open_thread, pidfd_send_signal, share_descriptors, share_memory, share_open_file, signal_own_thread,
@@ -365,7 +365,7 @@ pub mod bpf {
         prog_flags: u32,
     }
 
-    /// Those for BPF_PROG_ATTACH.
+    /// The leading fields for BPF_PROG_ATTACH.
     #[repr(C)]
     #[derive(Default)]
     struct AttachAttributes {

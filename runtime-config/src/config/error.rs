@@ -15,7 +15,7 @@ pub enum ConfigError {
         #[source]
         source: io::Error,
     },
-    /// Not TOML, or a value of the wrong type.
+    /// A text that is not TOML, or a value of the wrong type.
     #[error("{origin}, line {line}: {message}")]
     Malformed {
         /// The file.
@@ -33,7 +33,7 @@ pub enum ConfigError {
         origin: String,
         /// Counted from 1.
         line: usize,
-        /// With the tables it stands in: `driver.knd`.
+        /// The key with the tables it stands in: `driver.knd`.
         key: String,
         /// The nearest key that there is.
         suggestion: Option<String>,
@@ -46,9 +46,9 @@ pub enum ConfigError {
         origin: String,
         /// Counted from 1.
         line: Option<usize>,
-        /// With the tables it stands in.
+        /// The key with the tables it stands in.
         key: String,
-        /// As written.
+        /// The value as written.
         value: String,
         /// The accepted values.
         accepted: String,

@@ -107,9 +107,9 @@ pub struct Config {
 /// `[default_share]`: a part of each card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DefaultShare {
-    /// Of its memory.
+    /// The share of its memory.
     pub memory: MemoryLimit,
-    /// Of its time.
+    /// The share of its time.
     pub compute: ComputeShare,
 }
 
@@ -151,7 +151,7 @@ pub enum DriverKind {
 /// Permission of containers that share a card to use a driver outside the known range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnknownDriver {
-    /// Nothing: they are not created.
+    /// The containers are not created.
     Refuse,
     /// Use it: their calls are read as those of the nearest known driver.
     Pass,
@@ -162,21 +162,21 @@ pub enum UnknownDriver {
 pub enum WholeCards {
     /// The driver gets them as they are.
     Direct,
-    /// They are mediated like those of a share, of all that the card has.
+    /// The calls are mediated like those of a share, of all that the card has.
     Mediated,
 }
 
 /// The time for which a create waits where there is no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdmissionWait {
-    /// Up to [`AdmissionWait::FOR_LEAVING`], while all that is in the way is leaving.
+    /// Waits up to [`AdmissionWait::FOR_LEAVING`], while all that is in the way is leaving.
     Leaving,
-    /// So long, whoever is in the way. At most [`AdmissionWait::LONGEST`].
+    /// Waits so long, whoever is in the way. At most [`AdmissionWait::LONGEST`].
     AnyTenant(Duration),
 }
 
 impl AdmissionWait {
-    /// For those that are leaving.
+    /// The wait for containers that are leaving.
     pub const FOR_LEAVING: Duration = Duration::from_secs(10);
     /// Less than Kubernetes waits for an answer.
     pub const LONGEST: Duration = Duration::from_secs(100);
@@ -193,7 +193,7 @@ impl AdmissionWait {
 /// The treatment of a request for a hard cap on a card that cannot take containers off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HardCapsUnavailable {
-    /// It is refused.
+    /// The request is refused.
     Refuse,
     /// The request counts as a weight.
     Degrade,
@@ -215,7 +215,7 @@ pub struct SimulatedCards {
     pub numa_node: Option<u32>,
     /// The connection between them.
     pub links: SimulatedLink,
-    /// They are said to be able to take containers off.
+    /// The cards are said to be able to take containers off.
     pub gsp: bool,
     /// The durations of their switches.
     pub edges: SimulatedEdges,
@@ -224,7 +224,7 @@ pub struct SimulatedCards {
 /// The manner in which simulated cards take containers off and put them back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SimulatedEdges {
-    /// They do it when they are asked to, if they have the firmware for it.
+    /// The cards switch when they are asked to, if they have the firmware for it.
     pub are_taken: bool,
     /// Duration of the call that puts a container on the card.
     pub opening: Duration,
@@ -235,14 +235,15 @@ pub struct SimulatedEdges {
 }
 
 impl SimulatedEdges {
-    /// As measured on an H200, with the 20 channels of a CUDA process (docs/driver-facts.md).
+    /// Durations measured on an H200, with the 20 channels of a CUDA process
+    /// (docs/driver-facts.md).
     pub const MEASURED: Self = Self {
         are_taken: true,
         opening: Duration::from_micros(410),
         closing: Duration::from_micros(690),
         ramp: Duration::from_micros(120),
     };
-    /// They cost nothing.
+    /// Switches that cost nothing.
     pub const FREE: Self =
         Self { are_taken: true, opening: Duration::ZERO, closing: Duration::ZERO, ramp: Duration::ZERO };
 }
@@ -256,7 +257,7 @@ pub enum SimulatedLink {
     PcieSwitch,
     /// The same NUMA node.
     NumaNode,
-    /// Nothing in particular.
+    /// No connection in particular.
     System,
 }
 

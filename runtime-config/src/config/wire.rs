@@ -67,7 +67,7 @@ pub(super) struct Simulated {
     /// Left out: empty, which is refused with what is accepted.
     #[serde(default)]
     pub(super) model: String,
-    /// Likewise.
+    /// Memory of each card; left out: empty, which is refused likewise.
     #[serde(default)]
     pub(super) memory: String,
     #[serde(default = "one")]

@@ -54,7 +54,7 @@ pub enum RequestError {
         /// A variable that belongs to that.
         second_said: Said,
     },
-    /// Something that the node's configuration does not allow.
+    /// A request that the node's configuration does not allow.
     #[error("{said} is not allowed on this node: it needs {key} in the node's configuration")]
     NotAllowed {
         /// The statement that asked.
@@ -77,7 +77,7 @@ pub enum RequestError {
     /// A name of egpu's own that there is not.
     #[error("there is no {name}{}", .suggestion.as_ref().map_or_else(|| "; leave it out".to_owned(), |near| format!(", did you mean {near}?")))]
     UnknownName {
-        /// As written.
+        /// The name as written.
         name: Shown,
         /// The nearest that there is.
         suggestion: Option<String>,
@@ -117,7 +117,7 @@ impl RequestError {
 pub struct Said {
     /// `EGPU_MEMORY`, `egpu.io/memory`.
     pub name: Shown,
-    /// As written.
+    /// The value as written.
     pub value: Shown,
 }
 

@@ -11,7 +11,7 @@ use crate::units::{Bytes, Percent};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MemoryLimit {
-    /// So many bytes, less `reserved`.
+    /// A number of bytes, less `reserved`.
     Bytes {
         /// The amount asked for.
         amount: Bytes,
@@ -27,7 +27,7 @@ pub enum MemoryLimit {
         /// Taken off.
         reserved: Bytes,
     },
-    /// As `Ratio` with the card's size, rounded up to whole GiB, as the denominator.
+    /// A ratio with the card's size, rounded up to whole GiB, as the denominator.
     OfCardInGib {
         /// `ALIYUN_COM_GPU_MEM_CONTAINER`.
         numerator: u64,
@@ -37,12 +37,12 @@ pub enum MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// So many bytes, nothing taken off.
+    /// Returns a limit of so many bytes, nothing taken off.
     pub fn bytes(amount: Bytes) -> Self {
         Self::Bytes { amount, reserved: Bytes(0) }
     }
 
-    /// So many hundredths of the card.
+    /// Returns a limit of so many hundredths of the card.
     pub fn percent(percent: Percent) -> Self {
         Self::Ratio { numerator: percent.get().into(), denominator: 100, reserved: Bytes(0) }
     }

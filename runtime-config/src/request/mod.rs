@@ -37,12 +37,12 @@ use crate::units::{Bytes, Percent, Weight};
 /// The meaning of one container's spec as to GPUs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ContainerRequest {
-    /// Nothing: the container gets no GPU.
+    /// No request: the container gets no GPU.
     None {
-        /// For the log: what was said about GPUs and not believed, and why.
+        /// Statements about GPUs that were not believed, and why, for the log.
         warnings: Vec<String>,
     },
-    /// Something: cards, driver files, or both.
+    /// A request for cards, driver files, or both.
     Gpu(Box<GpuRequest>),
 }
 
@@ -130,7 +130,7 @@ pub struct GpuRequest {
     /// held: the container's image may have set them. Of no interest once the request is believed.
     #[serde(skip)]
     pub visible_devices_alone: Vec<String>,
-    /// For the log: what was ignored or holds less than was asked, and why.
+    /// Statements that were ignored or hold less than was asked, and why, for the log.
     pub warnings: Vec<String>,
 }
 
@@ -161,9 +161,9 @@ pub enum CardRequest {
     None,
     /// Every card of the node.
     All,
-    /// So many; egpu chooses. At least 1.
+    /// A number of cards, at least 1; egpu chooses.
     Count(u32),
-    /// These, in this order, without repetition.
+    /// Particular cards, in this order, without repetition.
     Devices(Vec<DeviceSelector>),
     /// The cards whose device nodes somebody (CDI) has put into the spec already.
     PresentNodes {
@@ -259,10 +259,10 @@ pub enum Placement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Priority {
-    /// Before low.
+    /// Runs before low.
     #[default]
     High,
-    /// Only in time that high-priority containers do not use.
+    /// Runs only in time that high-priority containers do not use.
     Low,
 }
 
@@ -323,7 +323,7 @@ pub struct NvidiaExtras {
 pub struct Requirement {
     /// The variable's name.
     pub variable: String,
-    /// At least one of these must hold; in each, all conditions.
+    /// Alternatives of which at least one must hold; in each, all conditions.
     pub alternatives: Vec<Vec<Condition>>,
 }
 
@@ -334,7 +334,7 @@ pub struct Condition {
     pub property: Property,
     /// The comparison.
     pub operator: Operator,
-    /// With what, as written.
+    /// The value to compare with, as written.
     pub value: String,
 }
 

@@ -1,4 +1,4 @@
-//! From what a spec holds to one request.
+//! The steps from a spec to one request.
 //!
 //! Who speaks (native, one foreign language, NVIDIA) -> their terms joined -> which cards -> what
 //! share -> leave to have it.
@@ -83,7 +83,7 @@ pub fn parse(source: &Source, config: &Config) -> Result<ContainerRequest, Reque
     spoken.request(native, foreign, cards, warnings).map(|request| ContainerRequest::Gpu(Box::new(request)))
 }
 
-/// Everything that the last step reads.
+/// The input of the last step.
 struct Spoken<'a> {
     source: &'a Source,
     env: Statements<'a>,
@@ -210,7 +210,7 @@ impl Spoken<'_> {
         Ok(Share::Part { memory: terms.memory.clone(), compute, isolation })
     }
 
-    /// Only a mediator holds a container to it.
+    /// Returns the limit of pinned memory; only a mediator holds a container to it.
     fn pinned_memory(&self, share: &Share, terms: &mut Terms) -> Option<Bytes> {
         let is_mediated = match share {
             Share::Part { .. } => true,

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PerCard<T> {
     listed: Vec<T>,
-    /// For the cards after those; without it there must be exactly as many cards as are listed.
+    /// The value for the cards after those; without it there must be exactly as many cards as are
+    /// listed.
     rest: Option<T>,
 }
 

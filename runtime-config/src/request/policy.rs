@@ -11,11 +11,11 @@ pub enum CardPolicy {
     Fair,
     /// Equal among those that have the GPU open (cGPU 1).
     Preemptive,
-    /// By weight among those that exist (cGPU 2).
+    /// Shares by weight among those that exist (cGPU 2).
     Weighted,
     /// Weight of max_inst, or the percent asked for, as a hard cap (cGPU 3).
     Fixed,
-    /// By weight among those that have work (cGPU 4).
+    /// Shares by weight among those that have work (cGPU 4).
     Soft,
     /// The driver's own; memory quota only (cGPU 5).
     Native,

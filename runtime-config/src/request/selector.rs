@@ -108,7 +108,7 @@ impl DeviceSelector {
         }
     }
 
-    /// It names a MIG device.
+    /// Tells whether it names a MIG device.
     pub fn is_mig(&self) -> bool {
         matches!(self, Self::MigUuid(_) | Self::MigIndex { .. })
     }
@@ -161,7 +161,7 @@ pub(crate) enum DeviceList {
     None,
     /// `all`.
     All,
-    /// These, without repetition. Never empty.
+    /// Particular devices, without repetition. Never empty.
     Devices(Vec<DeviceSelector>),
 }
 

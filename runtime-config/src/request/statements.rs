@@ -25,12 +25,12 @@ pub(crate) struct Statements<'a> {
 }
 
 impl<'a> Statements<'a> {
-    /// From `process.env`; entries without `=` say nothing.
+    /// Reads `process.env`; entries without `=` say nothing.
     pub(crate) fn from_env(env: &'a [String]) -> Self {
         Self::new(env.iter().filter_map(|entry| entry.split_once('=')))
     }
 
-    /// From annotations.
+    /// Reads annotations.
     pub(crate) fn from_annotations(annotations: &'a BTreeMap<String, String>) -> Self {
         Self::new(annotations.iter().map(|(name, value)| (name.as_str(), value.as_str())))
     }
@@ -48,7 +48,7 @@ impl<'a> Statements<'a> {
         Self { values }
     }
 
-    /// Everything that was said under `name`.
+    /// Returns every statement under `name`.
     pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = Statement<'a>> + use<'a> {
         let (name, values) = match self.values.get_key_value(name) {
             Some((name, values)) => (*name, values.clone()),
@@ -57,8 +57,8 @@ impl<'a> Statements<'a> {
         values.into_iter().map(move |value| Statement { name, value })
     }
 
-    /// As [`Statements::all`] without empty values: shells and manifests leave a variable empty to
-    /// say nothing.
+    /// Returns those of [`Statements::all`] without empty values: shells and manifests leave a
+    /// variable empty to say nothing.
     pub(crate) fn spoken(&self, name: &str) -> impl Iterator<Item = Statement<'a>> + use<'a> {
         self.all(name).filter(|statement| !statement.value.trim().is_empty())
     }
@@ -94,7 +94,7 @@ impl<'a> Statements<'a> {
     }
 }
 
-/// As [`Statements::one`] for statements that are at hand.
+/// Returns the one statement, as [`Statements::one`], of those at hand.
 pub(crate) fn one<'a>(
     mut statements: impl Iterator<Item = Statement<'a>>,
 ) -> Result<Option<Statement<'a>>, RequestError> {
@@ -107,7 +107,7 @@ pub(crate) fn one<'a>(
     Err(RequestError::Ambiguous { name: first.name.to_owned(), values })
 }
 
-/// As [`Statements::joined`] for statements that are at hand.
+/// Joins statements, as [`Statements::joined`], of those at hand.
 pub(crate) fn joined<'a, T>(
     statements: impl Iterator<Item = Statement<'a>>,
     read: impl Fn(Statement<'a>) -> Result<T, RequestError>,

@@ -11,7 +11,7 @@ use runtime_config::{
 
 use super::golden::source;
 
-/// As many as a pod's spec of some megabytes has.
+/// Number of variables in a pod's spec of some megabytes.
 const MANY: usize = 400_000;
 
 fn refusal(said: &[&str]) -> String {

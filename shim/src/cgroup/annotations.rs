@@ -48,7 +48,7 @@ fn property(name: &str, text: &str) -> Result<Property, AnnotationError> {
         return Err(AnnotationError::Own(name.to_owned()));
     }
     let wrong = |reason| AnnotationError::Value { name: name.to_owned(), value: text.to_owned(), reason };
-    let value = Text { rest: text }.whole().map_err(wrong)?;
+    let value = ValueParser { rest: text }.whole().map_err(wrong)?;
     // systemd's files have `TimeoutStopSec`, its bus `TimeoutStopUSec`.
     match name.strip_suffix("Sec").filter(|stem| stem.ends_with(|last: char| last.is_ascii_lowercase())) {
         Some(stem) => {
@@ -77,11 +77,11 @@ fn microseconds(value: &Value<'_>) -> Option<u64> {
 }
 
 /// The rest of a value that is left to read.
-struct Text<'text> {
+struct ValueParser<'text> {
     rest: &'text str,
 }
 
-impl Text<'_> {
+impl ValueParser<'_> {
     fn whole(mut self) -> Result<Value<'static>, String> {
         let kind = self.kind()?;
         let value = if self.take('[') { self.array(kind)? } else { self.scalar(kind.as_ref())? };
@@ -119,7 +119,7 @@ impl Text<'_> {
         Ok(Some(kind))
     }
 
-    /// After the `[`. All elements have the type that is said, or that of the first.
+    /// Reads an array after its `[`. All elements have the type that is said, or that of the first.
     fn array(&mut self, kind: Option<Signature>) -> Result<Value<'static>, String> {
         let mut element = match kind {
             None => None,
@@ -163,7 +163,7 @@ impl Text<'_> {
         })
     }
 
-    /// Up to the quote that ends it.
+    /// Reads a string up to the quote that ends it.
     fn string(&mut self, quote: char) -> Result<String, String> {
         let mut text = String::new();
         let mut characters = self.rest.chars();

@@ -24,13 +24,13 @@ pub enum LocateError {
         /// The paths it is in.
         found: String,
     },
-    /// Neither version is mounted.
+    /// A host on which neither version is mounted.
     #[error("no cgroup file system is mounted; mount cgroup2 at /sys/fs/cgroup")]
     NotMounted,
     /// `linux.cgroupsPath` of the spec cannot be used.
     #[error("cgroupsPath {path:?} is not usable: {reason}")]
     BadPath {
-        /// As in the spec.
+        /// The path in the spec.
         path: PathBuf,
         /// The fault, and what is accepted.
         reason: &'static str,
@@ -107,7 +107,7 @@ pub enum CgroupError {
     Signal {
         /// Number.
         signal: i32,
-        /// To whom.
+        /// The process.
         pid: i32,
         /// The cause.
         #[source]

@@ -122,7 +122,7 @@ mod tests {
         assert!(!real.cgroup.is_frozen().unwrap());
     }
 
-    /// From the state on; see `proc_pid_stat(5)`.
+    /// Returns the fields of `stat` from the state on; see `proc_pid_stat(5)`.
     fn stat(pid: i32) -> Vec<String> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         text.split(' ').skip(2).map(str::to_owned).collect()

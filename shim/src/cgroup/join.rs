@@ -17,8 +17,8 @@ use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType, LinuxResources};
 use super::{Cgroup, CgroupError, Layout, files};
 
 /// Room for a service manager, or a whole Kubernetes node, within a container.
-const MOST_DEPTH: &str = "64";
-const MOST_DESCENDANTS: &str = "8192";
+const MAX_DEPTH: &str = "64";
+const MAX_DESCENDANTS: &str = "8192";
 
 impl Cgroup {
     /// Makes the directories that are missing, and hands the controllers down to them.
@@ -38,7 +38,7 @@ impl Cgroup {
 
     /// Moves the calling thread, the only one of its process, into the directories of v1, which
     /// must exist. There is nothing to do on v2, a hybrid host's included: see
-    /// [`Cgroup::birthplace`].
+    /// [`Cgroup::clone_target`].
     pub(crate) fn enter(&self) -> Result<(), CgroupError> {
         match &self.layout {
             Layout::V1 { hierarchies, .. } => {
@@ -63,16 +63,16 @@ impl Cgroup {
     }
 
     /// The directory in which a process can be born on v2, a hybrid host's included; nothing on v1.
-    pub(crate) fn birthplace(&self) -> Result<Option<OwnedFd>, CgroupError> {
+    pub(crate) fn clone_target(&self) -> Result<Option<OwnedFd>, CgroupError> {
         self.unified().map(open).transpose()
     }
 
     /// Bounds how many cgroups the container may make below its own on v2, where `given` (the
     /// spec's `unified`) does not: each costs whoever looks for its processes. It can lift the
     /// bound where v2 is mounted without `nsdelegate`; v1 has none.
-    pub(crate) fn bound_nesting(&self, given: Option<&HashMap<String, String>>) -> Result<(), CgroupError> {
+    pub(crate) fn limit_nesting(&self, given: Option<&HashMap<String, String>>) -> Result<(), CgroupError> {
         let Some(directory) = self.unified() else { return Ok(()) };
-        for (file, most) in [("cgroup.max.depth", MOST_DEPTH), ("cgroup.max.descendants", MOST_DESCENDANTS)] {
+        for (file, most) in [("cgroup.max.depth", MAX_DEPTH), ("cgroup.max.descendants", MAX_DESCENDANTS)] {
             if given.is_some_and(|given| given.contains_key(file)) {
                 continue;
             }
@@ -148,7 +148,7 @@ impl Cgroup {
     /// Opens the cgroup on v2 of a process of the container that sits below the container's: one
     /// that hands its controllers down itself takes no process any more. `membership` is the text
     /// of `/proc/PID/cgroup`.
-    pub(crate) fn birthplace_beside(&self, membership: &str) -> Result<Option<OwnedFd>, CgroupError> {
+    pub(crate) fn clone_target_of(&self, membership: &str) -> Result<Option<OwnedFd>, CgroupError> {
         self.place_of(membership).map(|place| open(&place)).transpose()
     }
 
@@ -181,8 +181,8 @@ fn inherit(directory: &Path, file: &str) -> Result<String, CgroupError> {
     Ok(inherited)
 }
 
-/// From the root of the hierarchy down: each level hands all its controllers to the next. One that
-/// cannot be handed down is missed by whoever sets a limit that needs it.
+/// Makes the directories from the root of the hierarchy down: each level hands all its controllers
+/// to the next. One that cannot be handed down is missed by whoever sets a limit that needs it.
 fn make_below_root(directory: &Path) -> Result<(), CgroupError> {
     let is_cgroup = |path: &Path| !path.exists() || path.join("cgroup.subtree_control").exists();
     let above: Vec<&Path> = directory.ancestors().skip(1).take_while(|path| is_cgroup(path)).collect();
@@ -278,14 +278,14 @@ mod tests {
         let cgroup = testing::directory(&[("cgroup.max.depth", ""), ("cgroup.max.descendants", "")]);
         let read = |name: &str| fs::read_to_string(cgroup.path().join(name)).unwrap();
         let given = HashMap::from([("cgroup.max.depth".to_owned(), "max".to_owned())]);
-        testing::v2(cgroup.path()).bound_nesting(Some(&given)).unwrap();
-        assert_eq!([read("cgroup.max.depth"), read("cgroup.max.descendants")], ["", MOST_DESCENDANTS]);
+        testing::v2(cgroup.path()).limit_nesting(Some(&given)).unwrap();
+        assert_eq!([read("cgroup.max.depth"), read("cgroup.max.descendants")], ["", MAX_DESCENDANTS]);
         // A hybrid host's, too.
-        testing::v1(&[(&[], cgroup.path())]).bound_nesting(None).unwrap();
-        assert_eq!(read("cgroup.max.depth"), MOST_DEPTH);
-        testing::v1(&[(&["pids"], Path::new("/nowhere"))]).bound_nesting(None).unwrap();
+        testing::v1(&[(&[], cgroup.path())]).limit_nesting(None).unwrap();
+        assert_eq!(read("cgroup.max.depth"), MAX_DEPTH);
+        testing::v1(&[(&["pids"], Path::new("/nowhere"))]).limit_nesting(None).unwrap();
         let old = testing::directory(&[]);
-        testing::v2(old.path()).bound_nesting(None).unwrap();
+        testing::v2(old.path()).limit_nesting(None).unwrap();
     }
 
     #[test]
@@ -356,7 +356,7 @@ mod tests {
         let cgroup = testing::v1(&[(&["name=systemd"], &named), (&[], &unified)]);
         cgroup.make().unwrap();
         assert!(named.is_dir() && unified.is_dir());
-        assert!(cgroup.birthplace().unwrap().is_some());
+        assert!(cgroup.clone_target().unwrap().is_some());
         let tasks = std::thread::spawn(move || {
             cgroup.enter().unwrap();
             fs::read_to_string(named.join("tasks")).unwrap()
@@ -380,7 +380,7 @@ mod tests {
         let Some(real) = RealCgroup::v2("birth") else { return };
         let inner = testing::v2(&real.cgroup.directories().next().unwrap().join("a/b"));
         inner.make().unwrap();
-        assert!(inner.birthplace().unwrap().is_some());
+        assert!(inner.clone_target().unwrap().is_some());
         assert!(inner.is_empty().unwrap());
     }
 }

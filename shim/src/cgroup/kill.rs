@@ -30,7 +30,7 @@ impl Cgroup {
             // moved by the host.
             (true, Layout::V1 { .. }) => self.send(Signal::SIGKILL as i32).map(drop),
             (false, _) if self.freeze_within(FREEZE_LIMIT).await.is_ok() => self.send(Signal::SIGKILL as i32).map(drop),
-            (false, _) => self.chase(),
+            (false, _) => self.kill_until_empty(),
         };
         self.thaw_killed()?;
         if let Layout::V2 { .. } = &self.layout
@@ -41,11 +41,11 @@ impl Cgroup {
         result
     }
 
-    /// By version 2, a hybrid host's included: atomic, whoever forks, and no matter how many
-    /// cgroups there are. `false` where it cannot be done.
+    /// Kills through `cgroup.kill` of version 2, a hybrid host's included: atomic, whoever forks,
+    /// and no matter how many cgroups there are. `false` where it cannot be done.
     fn kill_at_once(&self) -> Result<bool, CgroupError> {
         let Some(directory) = self.unified() else { return Ok(false) };
-        if self.holds_self(directory) {
+        if self.contains_caller(directory) {
             return Err(CgroupError::HoldsSelf { path: directory.to_owned() });
         }
         match files::write(&directory.join("cgroup.kill"), "1") {
@@ -62,7 +62,7 @@ impl Cgroup {
 
     /// Tells whether the caller is in `directory` of version 2 or below it: by the caller's own
     /// cgroup, not by the list of its processes, which may be long.
-    fn holds_self(&self, directory: &Path) -> bool {
+    fn contains_caller(&self, directory: &Path) -> bool {
         let own = Pid::this().as_raw();
         let listed = files::read_if_present(&directory.join("cgroup.procs")).ok().flatten().unwrap_or_default();
         let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -100,7 +100,7 @@ impl Cgroup {
 
     /// Kills until a pass finds nobody: without a freezer, a process may fork between the listing
     /// and its end.
-    fn chase(&self) -> Result<(), CgroupError> {
+    fn kill_until_empty(&self) -> Result<(), CgroupError> {
         for _ in 0..PASSES {
             if self.send(Signal::SIGKILL as i32)? == 0 {
                 break;
@@ -170,7 +170,7 @@ mod tests {
         real.cgroup.freeze().await.unwrap();
         real.cgroup.kill_all().await.unwrap();
         assert_eq!(real.wait(), [Some(9), Some(9)]);
-        testing::at_last(async || real.cgroup.remove().await).await;
+        testing::retry(async || real.cgroup.remove().await).await;
         assert!(real.cgroup.is_gone());
         // Once gone, there is nothing to do and nothing to complain about.
         real.cgroup.kill_all().await.unwrap();
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    /// By the container itself, that is.
+    /// The container itself has frozen a cgroup below its own.
     #[tokio::test]
     async fn v1_ends_who_was_frozen_below() {
         let Some(mut real) = RealCgroup::v1("ice", &["freezer", "memory"]) else { return };
@@ -214,16 +214,16 @@ mod tests {
         real.cgroup.kill_all().await.unwrap();
         assert_eq!(real.wait(), [Some(9), Some(9)]);
         assert!(!real.cgroup.is_frozen().unwrap());
-        testing::at_last(async || real.cgroup.remove().await).await;
+        testing::retry(async || real.cgroup.remove().await).await;
         assert!(real.cgroup.is_gone());
     }
 
     #[tokio::test]
     async fn without_a_freezer_forking_processes_are_chased() {
-        if let Some(mut real) = RealCgroup::v1("chase", &["pids"]) {
+        if let Some(mut real) = RealCgroup::v1("kill_until_empty", &["pids"]) {
             // Not without an end: nothing says how soon it is killed.
             real.spawn("", "i=0; while [ $i -lt 500 ]; do sleep 1000 & i=$((i+1)); done; exec sleep 1000");
-            testing::at_last(async || real.cgroup.destroy().await).await;
+            testing::retry(async || real.cgroup.destroy().await).await;
             assert_eq!(real.wait(), [Some(9)]);
         }
     }

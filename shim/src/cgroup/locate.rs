@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Cgroup, Hierarchy, Layout, LocateError, Scope,
-    mounts::{Mounts, parse_mountinfo},
+    mounts::{HierarchyMounts, parse_mountinfo},
 };
 
 /// The file system under which `/proc` and `/sys` are looked up.
@@ -34,7 +34,7 @@ impl Host {
         fs::read_to_string(&path).map_err(|source| LocateError::Read { path, source })
     }
 
-    fn mounts(&self) -> Result<Mounts, LocateError> {
+    fn mounts(&self) -> Result<HierarchyMounts, LocateError> {
         let mounts = parse_mountinfo(&self.read("proc/self/mountinfo")?);
         if mounts.v1.is_empty() && mounts.v2.is_none() { Err(LocateError::NotMounted) } else { Ok(mounts) }
     }
@@ -54,7 +54,7 @@ pub struct CgroupsPath {
 }
 
 impl CgroupsPath {
-    /// From `linux.cgroupsPath` of the spec, the container's id, and whether the systemd driver is
+    /// Resolves `linux.cgroupsPath` of the spec with the container's id; `systemd`: that driver is
     /// used.
     pub fn new(cgroups_path: Option<&Path>, id: &str, systemd: bool) -> Result<Self, LocateError> {
         let given = match cgroups_path {

@@ -72,7 +72,7 @@ enum Layout {
     V2 {
         /// Absolute.
         directory: PathBuf,
-        /// As on v1.
+        /// The systemd unit, as on v1.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         systemd_unit: Option<String>,
     },
@@ -98,8 +98,8 @@ impl Cgroup {
         v1.iter().map(|hierarchy| hierarchy.directory.as_path()).chain(v2)
     }
 
-    /// For each hierarchy of v1, the name of its mount point and the container's directory in it;
-    /// nothing on v2. `path` is what the cgroup was [intended](Cgroup::intended) by.
+    /// Returns, for each hierarchy of v1, the name of its mount point and the container's directory
+    /// in it; nothing on v2. `path` is the one that the cgroup was [intended](Cgroup::intended) by.
     pub(crate) fn v1_mounts(&self, path: &CgroupsPath) -> impl Iterator<Item = (&str, &Path)> {
         let hierarchies = match &self.layout {
             Layout::V1 { hierarchies, .. } => hierarchies.as_slice(),

@@ -6,7 +6,7 @@ use super::locate::join_below;
 
 /// The cgroup file systems that this mount namespace has.
 #[derive(Debug, Default)]
-pub(super) struct Mounts {
+pub(super) struct HierarchyMounts {
     pub(super) v1: Vec<Mount>,
     pub(super) v2: Option<Mount>,
 }
@@ -20,7 +20,7 @@ pub(super) struct Mount {
     pub(super) controllers: Vec<String>,
 }
 
-impl Mounts {
+impl HierarchyMounts {
     /// v2 alone, or with named v1 hierarchies that carry no controller.
     pub(super) fn is_v2(&self) -> bool {
         self.v1.iter().all(Mount::is_named) && self.v2.is_some()
@@ -51,8 +51,8 @@ impl Mount {
 
 /// Finds the cgroup mounts in `/proc/PID/mountinfo` (proc_pid_mountinfo(5)). The first mount of a
 /// hierarchy wins.
-pub(super) fn parse_mountinfo(text: &str) -> Mounts {
-    let mut mounts = Mounts::default();
+pub(super) fn parse_mountinfo(text: &str) -> HierarchyMounts {
+    let mut mounts = HierarchyMounts::default();
     for line in text.lines() {
         let Some((left, right)) = line.split_once(" - ") else { continue };
         let mut left = left.split(' ').skip(3);

@@ -34,10 +34,10 @@ const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 /// A request that systemd did not carry out.
 #[derive(Debug, thiserror::Error)]
 pub enum SystemdError {
-    /// It is not there, or refused.
+    /// A bus that is not there, or that refused.
     #[error("systemd refused, or could not be asked over the system bus")]
     Bus(#[source] Box<zbus::Error>),
-    /// It did not answer.
+    /// An answer that did not come.
     #[error("systemd did not answer within {seconds} s")]
     Timeout {
         /// The time limit.
@@ -112,7 +112,7 @@ impl Scope {
             started.map_err(|source| self.failed(source))?;
             // systemd hands down only the controllers of which it knows.
             cgroup.make()?;
-            Ok(cgroup.tell_systemd(resources).await?)
+            Ok(cgroup.set_systemd_limits(resources).await?)
         })
     }
 
@@ -191,8 +191,8 @@ impl Scope {
         Ok(())
     }
 
-    /// Those of runc, and that a unit that has failed (its processes killed for want of memory,
-    /// say) is forgotten without being asked for.
+    /// Returns the properties that runc sets, and one more: a unit that has failed (its processes
+    /// killed for want of memory, say) is forgotten without being asked for.
     ///
     /// No device policy on v2: the filter is egpu's own. A second one of systemd's would have to
     /// name each granted node too, and would take it away where it names it by a path that is
@@ -245,7 +245,8 @@ fn leading_number(text: &str) -> u32 {
 struct Jobs(Pin<Box<MessageStream>>);
 
 impl Jobs {
-    /// To be called before the job is asked for, so that its end is not missed.
+    /// Subscribes to the ends of jobs. To be called before the job is asked for, so that its end is
+    /// not missed.
     async fn of(bus: &Connection) -> Result<Self, SystemdError> {
         let rule = MatchRule::builder()
             .msg_type(Type::Signal)
@@ -271,7 +272,7 @@ impl Jobs {
     }
 }
 
-/// Of this thread alone.
+/// Returns a runtime of this thread alone.
 fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }

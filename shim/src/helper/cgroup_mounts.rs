@@ -47,7 +47,8 @@ fn tmpfs(destination: &Path) -> Mount {
     mount
 }
 
-/// As the spec's options say; in a cgroup namespace, runc takes the first three for granted.
+/// Returns the mount of one hierarchy, with the spec's options; in a cgroup namespace, runc takes
+/// the first three for granted.
 fn hierarchy(asked: &Mount, name: &str, directory: &Path, namespaced: bool) -> Mount {
     let granted: &[&str] = if namespaced { &["nosuid", "noexec", "nodev", "rbind"] } else { &["rbind"] };
     let mut options = asked.options().clone().unwrap_or_default();

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::frame::{self, FrameError};
 use super::protocol::{
-    Create, Delete, Exec, Failure, FailureKind, Hello, ImageVariable, Operation, Reply, Start, StdioKind,
+    Create, Delete, Exec, Failure, FailureKind, Hello, ImageVariable, Operation, Start, StdioKind, WorkerReply,
 };
 use super::zygote::Zygote;
 use crate::mediator::Setup;
@@ -27,7 +27,7 @@ const DELETE_LIMIT: Duration = Duration::from_secs(60);
 const INVENTORY_LIMIT: Duration = Duration::from_secs(30);
 /// More than the worker gives containerd.
 const IMAGE_LIMIT: Duration = Duration::from_secs(10);
-/// For another zygote to take the place of one that has ended.
+/// Time for another zygote to take the place of one that has ended.
 const REPLACEMENT_LIMIT: Duration = Duration::from_secs(5);
 /// The driver may have to wake a card first.
 const MEDIATE_LIMIT: Duration = Duration::from_secs(60);
@@ -115,19 +115,19 @@ impl HelperError {
 #[derive(Debug)]
 pub struct HelperClient {
     /// Another one when the first has ended.
-    zygote: watch::Sender<Current>,
-    /// Somebody replaces it then.
-    kept: AtomicBool,
+    zygote: watch::Sender<ActiveZygote>,
+    /// True where a supervisor replaces a zygote that ends.
+    supervised: AtomicBool,
 }
 
 /// The zygote that takes operations now.
 #[derive(Debug, Clone)]
-struct Current {
+struct ActiveZygote {
     socket: Arc<AsyncFd<OwnedFd>>,
     pid: i32,
 }
 
-impl Current {
+impl ActiveZygote {
     fn of(zygote: Zygote) -> io::Result<Self> {
         Ok(Self { socket: Arc::new(nonblocking(zygote.socket)?), pid: zygote.pid })
     }
@@ -136,7 +136,7 @@ impl Current {
 impl HelperClient {
     /// Wraps a zygote; call it inside the tokio runtime.
     pub fn new(zygote: Zygote) -> io::Result<Self> {
-        Ok(Self { zygote: watch::channel(Current::of(zygote)?).0, kept: AtomicBool::new(false) })
+        Ok(Self { zygote: watch::channel(ActiveZygote::of(zygote)?).0, supervised: AtomicBool::new(false) })
     }
 
     /// The zygote's pid; a child of the shim.
@@ -144,15 +144,15 @@ impl HelperClient {
         self.zygote.borrow().pid
     }
 
-    /// There is another zygote, and operations go there from now on.
+    /// Sends operations to another zygote from now on.
     pub(super) fn replace(&self, zygote: Zygote) -> io::Result<()> {
-        self.zygote.send_replace(Current::of(zygote)?);
+        self.zygote.send_replace(ActiveZygote::of(zygote)?);
         Ok(())
     }
 
-    /// Somebody watches over the zygote: an operation that finds none waits for the next.
-    pub(super) fn set_kept(&self) {
-        self.kept.store(true, Ordering::Relaxed);
+    /// Marks the zygote as supervised: an operation that finds none waits for the next.
+    pub(super) fn set_supervised(&self) {
+        self.supervised.store(true, Ordering::Relaxed);
     }
 
     /// Hands a frame to the zygote. One that has ended takes none, so that the next can have the
@@ -174,7 +174,7 @@ impl HelperClient {
                 Ok(()) => return Ok(()),
                 Err(FrameError::Closed) => {
                     let next = tokio::time::timeout(REPLACEMENT_LIMIT, zygotes.changed());
-                    if !self.kept.load(Ordering::Relaxed) || !matches!(next.await, Ok(Ok(()))) {
+                    if !self.supervised.load(Ordering::Relaxed) || !matches!(next.await, Ok(Ok(()))) {
                         return Err(HelperError::ZygoteGone { operation, pid: current.pid });
                     }
                 }
@@ -236,7 +236,7 @@ impl HelperClient {
     pub async fn inventory(&self) -> Result<nvidia_glue::cards::Inventory, HelperError> {
         let (reply, _) = self.call("inventory", Operation::Inventory, vec![], INVENTORY_LIMIT).await?;
         match reply {
-            Reply::Inventory(cards) => Ok(*cards),
+            WorkerReply::Inventory(cards) => Ok(*cards),
             _ => Err(unexpected("inventory")),
         }
     }
@@ -244,7 +244,7 @@ impl HelperClient {
     /// Returns the values that a container's image gives an environment variable.
     pub async fn image_variable(&self, asked: ImageVariable) -> Result<Vec<String>, HelperError> {
         match self.call("image", Operation::ImageVariable(asked), vec![], IMAGE_LIMIT).await?.0 {
-            Reply::ImageVariable(values) => Ok(values),
+            WorkerReply::ImageVariable(values) => Ok(values),
             _ => Err(unexpected("image")),
         }
     }
@@ -263,14 +263,14 @@ impl HelperClient {
         limit: Duration,
     ) -> Result<ContainerProcess, HelperError> {
         match self.call(name, operation, stdio, limit).await? {
-            (Reply::Process { pid, warnings }, Some(pidfd)) => Ok(ContainerProcess { pid, pidfd, warnings }),
+            (WorkerReply::Process { pid, warnings }, Some(pidfd)) => Ok(ContainerProcess { pid, pidfd, warnings }),
             _ => Err(unexpected(name)),
         }
     }
 
     async fn done(&self, name: &'static str, operation: Operation, limit: Duration) -> Result<(), HelperError> {
         match self.call(name, operation, vec![], limit).await?.0 {
-            Reply::Done => Ok(()),
+            WorkerReply::Done => Ok(()),
             _ => Err(unexpected(name)),
         }
     }
@@ -281,7 +281,7 @@ impl HelperClient {
         content: Operation,
         fds: Vec<OwnedFd>,
         limit: Duration,
-    ) -> Result<(Reply, Option<OwnedFd>), HelperError> {
+    ) -> Result<(WorkerReply, Option<OwnedFd>), HelperError> {
         let failed = |source| HelperError::Frame { operation, source };
         let (ours, theirs) = frame::pair().map_err(|e| failed(FrameError::Socket(e)))?;
         let packed = frame::pack(&content).map_err(failed)?;
@@ -291,13 +291,13 @@ impl HelperClient {
         drop(beside);
         drop((theirs, packed, fds));
         let ours = nonblocking(ours).map_err(|e| failed(FrameError::Socket(e)))?;
-        let mut seen = Seen::default();
-        let answer = tokio::time::timeout(limit, read_answer(operation, &ours, &mut seen)).await;
+        let mut received = ReceivedPidfds::default();
+        let answer = tokio::time::timeout(limit, read_answer(operation, &ours, &mut received)).await;
         match answer.unwrap_or(Err(HelperError::Deadline { operation, limit })) {
             // It has undone what it had begun.
             Err(HelperError::Failed(failure)) => Err(HelperError::Failed(failure)),
             Err(lost) => {
-                seen.end();
+                received.end();
                 Err(lost)
             }
             answer => answer,
@@ -307,14 +307,14 @@ impl HelperClient {
 
 /// Facts that come before an operation's answer: pidfds.
 #[derive(Debug, Default)]
-struct Seen {
+struct ReceivedPidfds {
     worker: Option<OwnedFd>,
     /// The process that it has made.
     process: Option<OwnedFd>,
 }
 
-impl Seen {
-    /// For an operation of which nobody knows how far it came.
+impl ReceivedPidfds {
+    /// Kills the processes of an operation of which nobody knows how far it came.
     fn end(&self) {
         for process in self.worker.iter().chain(&self.process) {
             // It may have ended by itself.
@@ -323,24 +323,24 @@ impl Seen {
     }
 }
 
-/// Reads the worker's frames. `seen` gets what it tells as soon as it does.
+/// Reads the worker's frames. `received` gets what it tells as soon as it does.
 async fn read_answer(
     operation: &'static str,
     socket: &AsyncFd<OwnedFd>,
-    seen: &mut Seen,
-) -> Result<(Reply, Option<OwnedFd>), HelperError> {
+    received: &mut ReceivedPidfds,
+) -> Result<(WorkerReply, Option<OwnedFd>), HelperError> {
     let lost = |e: FrameError| match e {
         FrameError::Closed => HelperError::WorkerDied { operation },
         source => HelperError::Frame { operation, source },
     };
     let (hello, mut fds) = receive(socket).await.map_err(lost)?;
     frame::unpack::<Hello>(hello).map_err(lost)?;
-    seen.worker = fds.pop();
+    received.worker = fds.pop();
     loop {
         let (reply, mut fds) = receive(socket).await.map_err(lost)?;
-        match frame::unpack::<Reply>(reply).map_err(lost)? {
-            Reply::Launched => seen.process = fds.pop(),
-            Reply::Failed(failure) => return Err(HelperError::Failed(failure)),
+        match frame::unpack::<WorkerReply>(reply).map_err(lost)? {
+            WorkerReply::Launched => received.process = fds.pop(),
+            WorkerReply::Failed(failure) => return Err(HelperError::Failed(failure)),
             reply => return Ok((reply, fds.pop())),
         }
     }
@@ -405,7 +405,7 @@ mod tests {
             let (_, mut fds) = frame::receive(zygote.as_fd()).unwrap();
             let reply = fds.remove(0);
             frame::send_value(&reply, &Hello { pid: 1 }, &[]).unwrap();
-            frame::send_value(&reply, &Reply::Launched, &[pidfd.as_fd()]).unwrap();
+            frame::send_value(&reply, &WorkerReply::Launched, &[pidfd.as_fd()]).unwrap();
         });
         let lost = client.call("exec", Operation::Inventory, vec![], EXEC_LIMIT).await.unwrap_err();
         assert!(matches!(lost, HelperError::WorkerDied { .. }), "{lost}");

@@ -27,18 +27,18 @@ use super::device_filter::{self, DeviceFilterError};
 use super::devices::{DeviceError, Devices};
 use super::fence::{self, Filter};
 use super::id_maps::{IdMaps, IdMapsError};
-use super::intermediate::{self, Place};
+use super::intermediate::{self, CgroupPlace};
 use super::launch::{Launch, LaunchError, Launched};
 use super::mounts::{self, PlanError};
 use super::proc_driver;
 use super::process::{self, AttributeError};
-use super::program::Program;
+use super::program::ContainerProgram;
 use super::protocol::{Create, Delete, FailureKind};
 use super::rootfs::{self, MountError};
-use super::rootfs_setup::Unfinished;
+use super::rootfs_setup::RootfsSetup;
 use super::rules::{self, HostFacts, ProcessNotes, Refused};
 use super::state::{Settings, StateDir, StateError, write_atomically};
-use super::stdio::{Stdio, StdioError};
+use super::stdio::{ChildStdio, StdioError};
 use super::worker::chain;
 use crate::cgroup::{AnnotationError, Cgroup, CgroupError, CgroupsPath, Host, LocateError, annotated_properties};
 
@@ -53,7 +53,7 @@ pub(crate) enum CreateError {
         #[source]
         source: std::io::Error,
     },
-    /// Not what the OCI runtime spec describes.
+    /// A spec that does not follow the OCI runtime specification.
     #[error("{} is no valid OCI spec", path.display())]
     Spec {
         path: PathBuf,
@@ -68,7 +68,7 @@ pub(crate) enum CreateError {
     Device(#[from] DeviceError),
     /// Asks for a mount that cannot be.
     #[error(transparent)]
-    Mounts(#[from] PlanError),
+    MountPlan(#[from] PlanError),
     /// Contradicts itself, or the host.
     #[error("the OCI spec cannot be run")]
     Invalid(#[source] LibcontainerError),
@@ -91,7 +91,7 @@ pub(crate) enum CreateError {
     /// libcontainer's part of it.
     #[error("cannot keep the container's state")]
     Keep(#[source] LibcontainerError),
-    /// Likewise.
+    /// The configuration that libcontainer keeps.
     #[error("cannot keep the container's configuration")]
     KeepConfig(#[source] ConfigError),
     /// The cgroup's place.
@@ -106,7 +106,7 @@ pub(crate) enum CreateError {
     /// A property of the container's scope.
     #[error(transparent)]
     Annotation(#[from] AnnotationError),
-    /// Somebody else lives there; deleting this container would end them.
+    /// A cgroup in use; deleting this container would end the processes in it.
     #[error(
         "the cgroup of container {id:?} is in use by process {pid}; end it, or give the container another cgroupsPath"
     )]
@@ -128,7 +128,7 @@ pub(crate) enum CreateError {
     Attribute(#[from] AttributeError),
     /// Its streams.
     #[error(transparent)]
-    Stdio(#[from] StdioError),
+    ChildStdio(#[from] StdioError),
     /// The socket at which init waits.
     #[error("cannot make the socket at which init waits for its start")]
     Notify(#[source] NotifyListenerError),
@@ -148,7 +148,7 @@ impl CreateError {
         match self {
             Self::Spec { .. }
             | Self::Refused(_)
-            | Self::Mounts(_)
+            | Self::MountPlan(_)
             | Self::Invalid(_)
             | Self::Missing(_)
             | Self::Annotation(_)
@@ -167,7 +167,7 @@ pub(crate) struct Created {
 }
 
 impl Created {
-    fn told_also(mut self, warnings: Vec<String>) -> Self {
+    fn with_warnings(mut self, warnings: Vec<String>) -> Self {
         self.warnings.extend(warnings);
         self
     }
@@ -176,7 +176,7 @@ impl Created {
 /// Creates the container; on failure nothing of it is left. `reply` is where the shim listens.
 pub(crate) fn create(create: &Create, mut fds: Vec<OwnedFd>, reply: &OwnedFd) -> Result<Created, CreateError> {
     let intake = fence::take_intake(create.mediated, &mut fds);
-    let stdio = Stdio::new(create.stdio, fds)?;
+    let stdio = ChildStdio::new(create.stdio, fds)?;
     let config = create.bundle.join("config.json");
     let mut json = read_spec(&config)?;
     let state = StateDir::create(&create.runtime_root, &create.id)?;
@@ -184,7 +184,7 @@ pub(crate) fn create(create: &Create, mut fds: Vec<OwnedFd>, reply: &OwnedFd) ->
         .map_err(CreateError::from)
         .and_then(|()| complete(create, &config, &mut json))
         .and_then(|(left_out, exec_edits)| {
-            run(create, json, exec_edits, &state, stdio, intake, reply).map(|created| created.told_also(left_out))
+            run(create, json, exec_edits, &state, stdio, intake, reply).map(|created| created.with_warnings(left_out))
         });
     if created.is_err() {
         let undo =
@@ -229,7 +229,7 @@ fn run(
     mut json: Value,
     exec_edits: ExecEdits,
     state: &StateDir,
-    stdio: Stdio,
+    stdio: ChildStdio,
     intake: Option<OwnedFd>,
     reply: &OwnedFd,
 ) -> Result<Created, CreateError> {
@@ -238,7 +238,7 @@ fn run(
     let mut warnings = rules::spec(&mut json, host)?;
     // What is injected brings a copy of its own.
     if create.fence && create.injection.is_none() {
-        proc_driver::hide(&mut json);
+        proc_driver::mask(&mut json);
     }
     let notes = rules::process(json.get_mut("process").ok_or(CreateError::Missing("process"))?, host)?;
     let path = create.bundle.join("config.json");
@@ -261,7 +261,7 @@ fn run(
     let (path, cgroup) = require_empty_cgroup(create, &spec)?;
     let links = cgroup_mounts::expand(&mut spec, &cgroup, &path);
     let devices = Devices::take(&mut spec, state.path())?;
-    let unfinished = Unfinished::take(&mut spec, links, devices, propagation, &create.bundle, &cgroup)?;
+    let rootfs_setup = RootfsSetup::take(&mut spec, links, devices, propagation, &create.bundle, &cgroup)?;
     if spec.hooks().is_none() {
         // init then waits once its mounts are there.
         spec.set_hooks(Some(Hooks::default()));
@@ -275,7 +275,7 @@ fn run(
         create,
         spec.clone(),
         (maps.as_ref(), cgroup_owner),
-        (hooks.as_ref(), &unfinished),
+        (hooks.as_ref(), &rootfs_setup),
         &kept.cgroup_path,
         (&path, &cgroup),
         &container,
@@ -340,7 +340,7 @@ fn make_place<'a>(
     config: &CgroupConfig,
     spec: &Spec,
     owner: Option<u32>,
-) -> Result<(Place<'a>, Vec<OwnedFd>), CreateError> {
+) -> Result<(CgroupPlace<'a>, Vec<OwnedFd>), CreateError> {
     let manager = |config| create_cgroup_manager(config).map_err(|e| CreateError::Limits(chain(&e)));
     if let Some(scope) = path.scope() {
         let config = CgroupConfig { cgroup_path: path.below_root(), systemd_cgroup: false, ..config.clone() };
@@ -348,7 +348,7 @@ fn make_place<'a>(
         if cgroup.is_v1() {
             properties.extend(device_filter::unit_properties(spec)?);
         }
-        return Ok((Place::Systemd { scope, properties, cgroup, manager: manager(config)?, owner }, vec![]));
+        return Ok((CgroupPlace::Systemd { scope, properties, cgroup, manager: manager(config)?, owner }, vec![]));
     }
     cgroup.make()?;
     let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
@@ -357,8 +357,8 @@ fn make_place<'a>(
         cgroup.forbid_swap(resources)?;
         cgroup.deny_console(resources.devices().as_deref().unwrap_or_default())?;
     }
-    cgroup.bound_nesting(intermediate::unified(resources))?;
-    Ok((Place::Own(cgroup), cgroup.birthplace()?.into_iter().collect()))
+    cgroup.limit_nesting(intermediate::unified(resources))?;
+    Ok((CgroupPlace::Own(cgroup), cgroup.clone_target()?.into_iter().collect()))
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -366,11 +366,11 @@ fn launch(
     create: &Create,
     spec: Spec,
     (maps, cgroup_owner): (Option<&IdMaps>, Option<u32>),
-    (hooks, unfinished): (Option<&Hooks>, &Unfinished),
+    (hooks, rootfs_setup): (Option<&Hooks>, &RootfsSetup),
     cgroup_path: &Path,
     (path, cgroup): (&CgroupsPath, &Cgroup),
     container: &Container,
-    stdio: Stdio,
+    stdio: ChildStdio,
     intake: Option<OwnedFd>,
     notes: &ProcessNotes,
     state: &StateDir,
@@ -381,7 +381,7 @@ fn launch(
         systemd_cgroup: create.systemd_cgroup,
         container_name: create.id.clone(),
     };
-    let (place, birthplaces) = make_place(cgroup, path, &cgroup_config, &spec, cgroup_owner)?;
+    let (place, clone_targets) = make_place(cgroup, path, &cgroup_config, &spec, cgroup_owner)?;
     let process = spec.process().as_ref().ok_or(CreateError::Missing("process"))?;
     let owner = process::stream_owner(maps, process, create.io_owner);
     stdio.give_to(owner)?;
@@ -399,7 +399,7 @@ fn launch(
         user_ns_config: UserNamespaceConfig::new(&spec).map_err(CreateError::UserNamespace)?,
         cgroup_config: cgroup_config.clone(),
         detached: true,
-        executor: Box::new(Program::new(Some(outcome.into()), notes.find_home)),
+        executor: Box::new(ContainerProgram::new(Some(outcome.into()), notes.find_home)),
         no_pivot: create.no_pivot_root,
         stdin,
         stdout,
@@ -411,8 +411,9 @@ fn launch(
     let filter = Filter::new(create.fence, intake).map_err(LaunchError::Filter)?;
     let private = stdio.private();
     let filter = filter.as_ref();
-    let init = Launch { args: &args, filter, private, place, birthplaces, reply, hooks, unfinished: Some(unfinished) }
-        .run()?;
+    let init =
+        Launch { args: &args, filter, private, place, clone_targets, reply, hooks, rootfs_setup: Some(rootfs_setup) }
+            .run()?;
     stdio.finish(owner, notes.console_size)?;
     Ok(init)
 }

@@ -1,4 +1,4 @@
-//! Whose a container's cgroup is, where the container may write to it.
+//! The owner of a container's cgroup, where the container may write to it.
 
 use std::path::Path;
 

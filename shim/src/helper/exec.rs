@@ -25,14 +25,14 @@ use serde_json::Value;
 
 use super::fence::{self, Filter};
 use super::id_maps::{IdMaps, IdMapsError};
-use super::intermediate::Place;
+use super::intermediate::CgroupPlace;
 use super::launch::{Launch, LaunchError, Launched};
 use super::process::{self, AttributeError};
-use super::program::Program;
+use super::program::ContainerProgram;
 use super::protocol::{Exec, FailureKind};
 use super::rules::{self, HostFacts, ProcessNotes, Refused};
 use super::state::{StateDir, StateError};
-use super::stdio::{Stdio, StdioError};
+use super::stdio::{ChildStdio, StdioError};
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::sys;
 
@@ -49,14 +49,14 @@ pub(crate) enum ExecError {
         #[source]
         source: Box<LibcontainerError>,
     },
-    /// Likewise.
+    /// The configuration that libcontainer keeps.
     #[error("cannot use the configuration of container {id:?}")]
     Config {
         id: String,
         #[source]
         source: ConfigError,
     },
-    /// Not running.
+    /// A container that is not running.
     #[error("container {id:?} is {status}; a process can be run in a running one only")]
     Status { id: String, status: ContainerStatus },
     /// The container's spec.
@@ -66,7 +66,7 @@ pub(crate) enum ExecError {
         #[source]
         source: io::Error,
     },
-    /// Neither the container's spec nor the process may be anything else.
+    /// A spec of the container or the process that does not follow the OCI runtime specification.
     #[error("{what} is not what the OCI spec describes")]
     Spec {
         what: String,
@@ -90,7 +90,7 @@ pub(crate) enum ExecError {
     Attribute(#[from] AttributeError),
     /// Its streams.
     #[error(transparent)]
-    Stdio(#[from] StdioError),
+    ChildStdio(#[from] StdioError),
     /// The socket at which it waits.
     #[error("cannot make the socket at which the process waits for its start")]
     Notify(#[source] NotifyListenerError),
@@ -130,7 +130,7 @@ pub(crate) struct Executed {
 }
 
 /// A container that a process is to join.
-struct Target {
+struct ExecTarget {
     container: Container,
     init: i32,
     /// The init process that `create` noted.
@@ -145,7 +145,7 @@ struct Target {
 /// Runs the process; on failure it is gone. `reply` is where the shim listens.
 pub(crate) fn exec(exec: &Exec, mut fds: Vec<OwnedFd>, reply: &OwnedFd) -> Result<Executed, ExecError> {
     let intake = fence::take_intake(exec.mediated, &mut fds);
-    let stdio = Stdio::new(exec.stdio, fds)?;
+    let stdio = ChildStdio::new(exec.stdio, fds)?;
     let target = open(exec)?;
     let mut json = exec.process.clone();
     inherit_from_init(&mut json, &target.spec);
@@ -172,7 +172,7 @@ pub(crate) fn exec(exec: &Exec, mut fds: Vec<OwnedFd>, reply: &OwnedFd) -> Resul
     started.map(|process| Executed { process, warnings: notes.warnings })
 }
 
-fn open(exec: &Exec) -> Result<Target, ExecError> {
+fn open(exec: &Exec) -> Result<ExecTarget, ExecError> {
     let id = || exec.id.clone();
     let state = StateDir::open(&exec.runtime_root, &exec.id)?;
     let failed = |e| ExecError::Container { id: exec.id.clone(), source: Box::new(e) };
@@ -196,7 +196,7 @@ fn open(exec: &Exec) -> Result<Target, ExecError> {
     let mut spec: Spec = serde_json::from_value(json).map_err(parse)?;
     spec.canonicalize_rootfs(container.bundle())
         .map_err(|source| ExecError::Describe(super::worker::chain(&source)))?;
-    Ok(Target {
+    Ok(ExecTarget {
         init: init.as_raw(),
         cgroup_path: config.cgroup_path,
         init_process: settings.init,
@@ -219,7 +219,7 @@ fn inherit_from_init(process: &mut Value, spec: &Spec) {
 }
 
 /// The container's spec with another process and its namespaces by path.
-fn describe(target: &Target, process: Process) -> Result<Spec, ExecError> {
+fn describe(target: &ExecTarget, process: Process) -> Result<Spec, ExecError> {
     let describe = |e: oci_spec::OciSpecError| ExecError::Describe(e.to_string());
     let mut spec = target.spec.clone();
     let own = spec.linux().as_ref().ok_or_else(|| ExecError::Describe("the spec has no linux section".to_owned()))?;
@@ -260,10 +260,10 @@ fn join(namespace: &LinuxNamespace, init: i32) -> Result<LinuxNamespace, oci_spe
 #[allow(clippy::too_many_arguments)]
 fn launch(
     exec: &Exec,
-    target: &Target,
+    target: &ExecTarget,
     spec: Spec,
     socket: &Path,
-    stdio: Stdio,
+    stdio: ChildStdio,
     intake: Option<OwnedFd>,
     notes: &ProcessNotes,
     reply: &OwnedFd,
@@ -291,7 +291,7 @@ fn launch(
             container_name: exec.id.clone(),
         },
         detached: true,
-        executor: Box::new(Program::new(None, notes.find_home)),
+        executor: Box::new(ContainerProgram::new(None, notes.find_home)),
         no_pivot: false,
         stdin,
         stdout,
@@ -302,33 +302,33 @@ fn launch(
     };
     let filter = Filter::new(exec.fence, intake).map_err(LaunchError::Filter)?;
     let private = stdio.private();
-    let (place, birthplaces) = (Place::Own(&exec.cgroup), birthplaces(&exec.cgroup, target.init)?);
+    let (place, clone_targets) = (CgroupPlace::Own(&exec.cgroup), clone_targets(&exec.cgroup, target.init)?);
     let process = Launch {
         args: &args,
         filter: filter.as_ref(),
         private,
         place,
-        birthplaces,
+        clone_targets,
         reply,
         hooks: None,
-        unfinished: None,
+        rootfs_setup: None,
     }
     .run()?;
     stdio.finish(owner, notes.console_size)?;
     Ok((process, File::from(OwnedFd::from(outcome))))
 }
 
-/// In the container's cgroup; where the container hands that one down to cgroups of its own, in its
-/// init's, as runc.
-fn birthplaces(cgroup: &Cgroup, init: i32) -> Result<Vec<OwnedFd>, ExecError> {
-    let Some(own) = cgroup.birthplace()? else { return Ok(vec![]) };
+/// Opens the cgroups in which the process may begin: the container's; where the container hands
+/// that one down to cgroups of its own, its init's, as runc.
+fn clone_targets(cgroup: &Cgroup, init: i32) -> Result<Vec<OwnedFd>, ExecError> {
+    let Some(own) = cgroup.clone_target()? else { return Ok(vec![]) };
     // Not where init is too deep for a path, or gone.
     let membership = std::fs::read_to_string(format!("/proc/{init}/cgroup")).unwrap_or_default();
-    Ok(std::iter::once(own).chain(cgroup.birthplace_beside(&membership)?).collect())
+    Ok(std::iter::once(own).chain(cgroup.clone_target_of(&membership)?).collect())
 }
 
 /// Lets the waiting process execute its program, and reads what libcontainer tells of a failure.
-fn start(target: &Target, socket: &Path, mut outcome: File) -> Result<(), ExecError> {
+fn start(target: &ExecTarget, socket: &Path, mut outcome: File) -> Result<(), ExecError> {
     require_init(target)?;
     NotifySocket::new(socket).notify_container_start().map_err(ExecError::Notify)?;
     let mut message = Vec::new();
@@ -341,7 +341,7 @@ fn start(target: &Target, socket: &Path, mut outcome: File) -> Result<(), ExecEr
 
 /// The namespaces were joined by init's pid, and init may end at any time. If it lives now, they
 /// were its own; if another process has the pid, they may have been the host's.
-fn require_init(target: &Target) -> Result<(), ExecError> {
+fn require_init(target: &ExecTarget) -> Result<(), ExecError> {
     if target.init_process.is_some_and(|init| ledger::Process::of(init.pid).is_ok_and(|now| now == init)) {
         return Ok(());
     }

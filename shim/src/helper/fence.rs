@@ -35,9 +35,9 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// For a container whose driver calls are mediated (`intake`), that was granted no GPU
-    /// (`fence`: the driver's calls answer as if there were no driver), or that has whole cards and
-    /// needs none.
+    /// Returns the filter of a container whose driver calls are mediated (`intake`), or that was
+    /// granted no GPU (`fence`: the driver's calls answer as if there were no driver); none for one
+    /// that has whole cards.
     pub(crate) fn new(fence: bool, intake: Option<OwnedFd>) -> Result<Option<Self>, FilterError> {
         let action = match (&intake, fence) {
             (Some(_), _) => Action::UserNotification,

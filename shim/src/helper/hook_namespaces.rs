@@ -73,7 +73,7 @@ pub(crate) fn run_prepared<P, E: std::error::Error>(
 /// A process that is about to join the namespaces of another.
 struct Joining {
     process: OwnedFd,
-    /// Those that are not its own already.
+    /// The namespaces that are not its own already.
     others: CloneFlags,
     /// The other's pid, as the namespace of the process's children knows it.
     seen: Pid,

@@ -45,9 +45,9 @@ pub(crate) struct IdMaps {
 }
 
 impl IdMaps {
-    /// Those of the namespace that the spec makes or joins; `None` where it does neither.
-    /// containerd writes mappings beside the path of one that is joined: they must be the same, as
-    /// under runc.
+    /// Returns the maps of the namespace that the spec makes or joins; `None` where it does
+    /// neither. containerd writes mappings beside the path of one that is joined: they must be the
+    /// same, as under runc.
     pub(crate) fn of(spec: &Spec) -> Result<Option<Self>, IdMapsError> {
         let (Some(linux), Some(namespace)) = (spec.linux(), namespaces::of(spec, LinuxNamespaceType::User)) else {
             return Ok(None);

@@ -9,7 +9,7 @@ use std::{collections::HashMap, io, time::Duration};
 use prost::Message;
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::containerd::{Containerd, ContainerdError};
+use super::containerd::{ContainerdClient, ContainerdError};
 use super::protocol::ImageVariable;
 
 /// containerd answers from its memory and its disk. A create waits meanwhile.
@@ -26,7 +26,7 @@ pub(crate) enum ImageError {
     /// containerd did not answer.
     #[error(transparent)]
     Containerd(#[from] ContainerdError),
-    /// Not in time.
+    /// An answer that did not come in time.
     #[error("containerd did not answer within {} s", PATIENCE.as_secs())]
     Timeout,
     /// The container was not made by CRI.
@@ -56,7 +56,7 @@ fn variable_within(patience: Duration, asked: &ImageVariable) -> Result<Vec<Stri
 }
 
 async fn environment(asked: &ImageVariable) -> Result<Vec<String>, ImageError> {
-    let mut containerd = Containerd::connect(&asked.containerd, &asked.namespace).await?;
+    let mut containerd = ContainerdClient::connect(&asked.containerd, &asked.namespace).await?;
     let question = GetContainerRequest { id: asked.container.clone() };
     let answer: Vec<GetContainerResponse> =
         containerd.ask("/containerd.services.containers.v1.Containers/Get", &question).await?;
@@ -119,11 +119,11 @@ struct GetContainerRequest {
 #[derive(Clone, PartialEq, Message)]
 struct GetContainerResponse {
     #[prost(message, optional, tag = "1")]
-    container: Option<Container>,
+    container: Option<ContainerRecord>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Container {
+struct ContainerRecord {
     #[prost(map = "string, message", tag = "10")]
     extensions: HashMap<String, Any>,
 }

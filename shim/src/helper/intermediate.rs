@@ -27,10 +27,11 @@ use crate::cgroup::{Cgroup, CgroupError, Property, Scope, ScopeError};
 use crate::sys::{self, Forked};
 
 /// The way in which a process gets into its container's cgroup.
-pub(crate) enum Place<'a> {
-    /// By itself, on v1; it is born there on v2, a hybrid host's included.
+pub(crate) enum CgroupPlace<'a> {
+    /// The process enters it by itself, on v1; it is born there on v2, a hybrid host's included.
     Own(&'a Cgroup),
-    /// In a scope that systemd makes around it; the limits come after. It is given to `owner`.
+    /// The process gets a scope that systemd makes around it; the limits come after. It is given to
+    /// `owner`.
     Systemd {
         scope: Scope,
         properties: Vec<Property>,
@@ -90,7 +91,7 @@ pub(crate) struct Ends<'a> {
 }
 
 /// Runs it; init tells by itself what goes wrong in it.
-pub(crate) fn run(args: &ContainerArgs, place: &Place<'_>, ends: &mut Ends<'_>) -> Result<(), IntermediateError> {
+pub(crate) fn run(args: &ContainerArgs, place: &CgroupPlace<'_>, ends: &mut Ends<'_>) -> Result<(), IntermediateError> {
     let spec = &args.spec;
     let linux = spec.linux().as_ref().ok_or(IntermediateError::Missing("linux section"))?;
     let process = spec.process().as_ref().ok_or(IntermediateError::Missing("process"))?;
@@ -144,10 +145,14 @@ fn set_affinity(
     }
 }
 
-fn join(place: &Place<'_>, resources: Option<&LinuxResources>, args: &ContainerArgs) -> Result<(), IntermediateError> {
+fn join(
+    place: &CgroupPlace<'_>,
+    resources: Option<&LinuxResources>,
+    args: &ContainerArgs,
+) -> Result<(), IntermediateError> {
     match place {
-        Place::Own(cgroup) => Ok(cgroup.enter()?),
-        Place::Systemd { scope, properties, cgroup, manager, owner } => {
+        CgroupPlace::Own(cgroup) => Ok(cgroup.enter()?),
+        CgroupPlace::Systemd { scope, properties, cgroup, manager, owner } => {
             let id = args.container.as_ref().map_or("", |container| container.id());
             // The systemd driver is asked for inits alone: an exec is born in the scope.
             scope.start(id, std::process::id(), cgroup, resources, properties)?;
@@ -156,7 +161,7 @@ fn join(place: &Place<'_>, resources: Option<&LinuxResources>, args: &ContainerA
                 limit(manager, resources).map_err(|e| IntermediateError::Limits(chain(&e)))?;
                 cgroup.deny_console(resources.devices().as_deref().unwrap_or_default())?;
             }
-            cgroup.bound_nesting(unified(resources))?;
+            cgroup.limit_nesting(unified(resources))?;
             Ok(owner.map_or(Ok(()), |uid| cgroup.delegate_to(uid))?)
         }
     }

@@ -28,10 +28,10 @@ use oci_spec::runtime::{Hooks, Linux, LinuxNamespaceType};
 use super::fence::{Filter, FilterError};
 use super::frame;
 use super::hook_namespaces::run_in_namespaces;
-use super::intermediate::{self, Ends, Place};
-use super::protocol::Reply;
+use super::intermediate::{self, CgroupPlace, Ends};
+use super::protocol::WorkerReply;
 use super::rlimits;
-use super::rootfs_setup::Unfinished;
+use super::rootfs_setup::RootfsSetup;
 use super::seccomp_listener::{self, ListenerError};
 use crate::cgroup::takes_no_process;
 use crate::sys::{self, Forked};
@@ -110,7 +110,7 @@ impl From<ChannelError> for LaunchError {
     }
 }
 
-/// Without the words that libcontainer puts before what our own program module said.
+/// Removes the words that libcontainer puts before what our own program module said.
 fn plain(text: &str) -> String {
     text.strip_prefix("error in executing process : ").unwrap_or(text).to_owned()
 }
@@ -124,17 +124,17 @@ pub(crate) struct Launch<'a> {
     /// Descriptors that the container's processes must not hold.
     pub(crate) private: Vec<&'a OwnedFd>,
     /// The cgroup that the process belongs in.
-    pub(crate) place: Place<'a>,
+    pub(crate) place: CgroupPlace<'a>,
     /// Directories of cgroup v2 in which it can be born, the best first; none where it has to move
     /// itself.
-    pub(crate) birthplaces: Vec<OwnedFd>,
+    pub(crate) clone_targets: Vec<OwnedFd>,
     /// The socket that is told of the process as soon as there is one.
     pub(crate) reply: &'a OwnedFd,
     /// The spec's hooks; only those of creation run here.
     pub(crate) hooks: Option<&'a Hooks>,
     /// The work that is left once libcontainer's mounts are there. The spec has hooks then, if
     /// empty ones.
-    pub(crate) unfinished: Option<&'a Unfinished>,
+    pub(crate) rootfs_setup: Option<&'a RootfsSetup>,
 }
 
 /// A process that waits for its start.
@@ -161,7 +161,7 @@ impl Launch<'_> {
                     to_main: &mut intermediate_main_sender,
                     init_to_main: &mut init_main_sender,
                 };
-                self.go_on_as_intermediate(ends)
+                self.run_intermediate(ends)
             }
         };
         intermediate_main_sender.close()?;
@@ -188,9 +188,9 @@ impl Launch<'_> {
         let pidfd = sys::pidfd_open(pid.as_raw());
         if let Ok(pidfd) = &pidfd {
             // A shim that is gone has nobody to end it for: whoever deletes the container does.
-            let _ = frame::send_value(self.reply, &Reply::Launched, &[pidfd.as_fd()]);
+            let _ = frame::send_value(self.reply, &WorkerReply::Launched, &[pidfd.as_fd()]);
         }
-        let result = self.admit(pid).and_then(|()| self.accompany(pid, &mut to_init, &mut from_init));
+        let result = self.admit(pid).and_then(|()| self.serve_init(pid, &mut to_init, &mut from_init));
         match (result, pidfd) {
             (Ok(()), Ok(pidfd)) => Ok(Launched { pid, pidfd }),
             (Ok(()), Err(gone)) => Err(LaunchError::Gone(gone)),
@@ -206,7 +206,7 @@ impl Launch<'_> {
 
     fn fork(&self) -> std::io::Result<Forked> {
         let mut last = None;
-        for place in &self.birthplaces {
+        for place in &self.clone_targets {
             match sys::clone_sibling_into(place) {
                 Err(error) if takes_no_process(&error) => last = Some(error),
                 forked => return forked,
@@ -216,7 +216,7 @@ impl Launch<'_> {
     }
 
     /// All that the intermediate process does.
-    fn go_on_as_intermediate(&self, mut ends: Ends<'_>) -> ! {
+    fn run_intermediate(&self, mut ends: Ends<'_>) -> ! {
         let result = self.enter().map_err(|e| super::worker::chain(&e)).and_then(|()| {
             let made = intermediate::run(self.args, &self.place, &mut ends);
             made.map_err(|e| super::worker::chain(&e))
@@ -251,23 +251,23 @@ impl Launch<'_> {
     }
 
     /// Answers init's requests until it waits for its start.
-    fn accompany(&self, pid: Pid, to_init: &mut InitSender, from_init: &mut MainReceiver) -> Result<(), LaunchError> {
+    fn serve_init(&self, pid: Pid, to_init: &mut InitSender, from_init: &mut MainReceiver) -> Result<(), LaunchError> {
         let is_init = matches!(self.args.container_type, ContainerType::InitContainer);
         if is_init && self.args.spec.hooks().is_some() {
             from_init.wait_for_hook_request()?;
-            self.unfinished.map_or(Ok(()), |work| work.finish(pid)).map_err(LaunchError::Finish)?;
+            self.rootfs_setup.map_or(Ok(()), |work| work.finish(pid)).map_err(LaunchError::Finish)?;
             self.run_hooks(pid)?;
             to_init.hook_done()?;
         }
         if let Some(linux) = self.args.spec.linux() {
             move_network_devices(linux, pid, to_init, from_init)?;
             if let (Some(seccomp), Some(container)) = (linux.seccomp(), &self.args.container) {
-                seccomp_listener::hand_over(seccomp, container, pid, is_init, to_init, from_init)?;
+                seccomp_listener::send_listener(seccomp, container, pid, is_init, to_init, from_init)?;
             }
         }
         to_init.close()?;
         from_init.wait_for_init_ready()?;
-        self.unfinished.map_or(Ok(()), |work| work.seal(pid)).map_err(LaunchError::Finish)
+        self.rootfs_setup.map_or(Ok(()), |work| work.seal(pid)).map_err(LaunchError::Finish)
     }
 
     fn run_hooks(&self, pid: Pid) -> Result<(), LaunchError> {

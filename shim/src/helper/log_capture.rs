@@ -20,11 +20,11 @@ const QUOTED: u64 = 2048;
 
 /// The captured log of this worker.
 #[derive(Debug)]
-pub(crate) struct Details {
+pub(crate) struct LogCapture {
     file: File,
 }
 
-impl Details {
+impl LogCapture {
     /// Starts to capture in this process and its children: errors that are logged, standard error,
     /// and panics (which end the process at once: a forked child must not unwind into code that
     /// belongs to its parent).
@@ -41,7 +41,7 @@ impl Details {
             .without_time()
             .try_init();
         std::panic::set_hook(Box::new(|panic| {
-            tracing::error!(%panic, "the helper has a defect");
+            tracing::error!(%panic, "the helper panicked");
             sys::exit_now(134);
         }));
         Ok(Self { file })

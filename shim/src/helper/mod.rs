@@ -8,7 +8,7 @@
 //! ```text
 //! shim ── operation ──> zygote ── fork (CLONE_PARENT) ──> worker ── libcontainer ──> init
 //!   ^                                                       |          (all three are the shim's children)
-//!   └───────────── Hello, Reply on the call's socket ───────┘
+//!   └───────────── Hello, WorkerReply on the call's socket ───────┘
 //! ```
 
 mod cgroup_mounts;
@@ -55,4 +55,4 @@ pub use frame::FrameError;
 pub use rootfs::MountError;
 pub use state::StateError;
 pub use zygote::{Zygote, spawn};
-pub use zygote_supervisor::Keeper;
+pub use zygote_supervisor::ZygoteSupervisor;

@@ -7,7 +7,7 @@ use oci_spec::runtime::{LinuxNamespaceType, Process, Spec};
 
 use super::id_maps::IdMaps;
 use super::namespaces;
-use super::stdio::Owner;
+use super::stdio::StreamOwner;
 use crate::sys;
 
 /// An attribute that could not be set.
@@ -83,9 +83,9 @@ fn join_keyring(id: &str, others: bool) -> Result<(), AttributeError> {
 
 /// Returns the owner of the process's pipes and terminal, in the host's ids: its user, as under
 /// runc, whoever the runtime options name. Their group stays.
-pub(crate) fn stream_owner(maps: Option<&IdMaps>, process: &Process, wanted: Option<(u32, u32)>) -> Owner {
+pub(crate) fn stream_owner(maps: Option<&IdMaps>, process: &Process, wanted: Option<(u32, u32)>) -> StreamOwner {
     let uid = process.user().uid();
     // Nobody can become a user that is not mapped; init says so.
     let uid = maps.map_or(Some(uid), |maps| maps.host_user(uid)).unwrap_or(uid);
-    Owner { uid, gid: wanted.map(|(_, gid)| gid) }
+    StreamOwner { uid, gid: wanted.map(|(_, gid)| gid) }
 }

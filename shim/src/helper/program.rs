@@ -28,7 +28,7 @@ pub(crate) const ABOUT_TO_EXECUTE: u8 = b'+';
 /// Executes the process of a spec. Runs in the container's init: after pivot_root, as the
 /// container's user, with its capabilities and seccomp filter.
 #[derive(Debug, Clone)]
-pub(crate) struct Program {
+pub(crate) struct ContainerProgram {
     /// Gets [`ABOUT_TO_EXECUTE`] and then, when that fails, the reason; closed by a successful
     /// `execve`.
     report: Option<Rc<OwnedFd>>,
@@ -52,7 +52,7 @@ pub(crate) enum ProgramError {
     /// A directory.
     #[error("exec: {0:?}: is a directory")]
     Directory(String),
-    /// There, but not executable by this user.
+    /// A file that this user may not execute.
     #[error("exec: {0:?}: permission denied")]
     Permission(String),
     /// `execve` refused.
@@ -72,7 +72,7 @@ impl From<NulError> for ProgramError {
     }
 }
 
-impl Program {
+impl ContainerProgram {
     /// `report`: see the field; none where libcontainer has a pipe of its own (exec).
     pub(crate) fn new(report: Option<OwnedFd>, find_home: bool) -> Self {
         Self { report: report.map(Rc::new), find_home, path: Rc::default() }
@@ -122,7 +122,7 @@ impl Program {
     }
 }
 
-impl Executor for Program {
+impl Executor for ContainerProgram {
     fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
         let result = spec.process().as_ref().ok_or(ProgramError::NoArguments).and_then(|process| self.execute(process));
         result.map_err(|error| {
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_environment_keeps_its_order_and_the_last_of_equal_names() {
-        let program = Program::new(None, false);
+        let program = ContainerProgram::new(None, false);
         let process = process(&["x"], &["A=1", "B=2", "A=3=4", "C="]);
         assert_eq!(program.environment(&process), ["B=2", "A=3=4", "C="]);
     }

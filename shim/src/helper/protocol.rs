@@ -38,7 +38,7 @@ pub enum StdioKind {
     Terminal,
 }
 
-/// See [`Operation::Create`].
+/// Parameters of [`Operation::Create`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Create {
     /// The container's id.
@@ -83,21 +83,21 @@ pub struct RootfsMount {
     pub options: Vec<String>,
 }
 
-/// See [`Operation::Start`].
+/// Parameters of [`Operation::Start`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Start {
     /// The container's id.
     pub id: String,
-    /// As in [`Create`].
+    /// The directory of libcontainer's state, as in [`Create`].
     pub runtime_root: PathBuf,
 }
 
-/// See [`Operation::Exec`].
+/// Parameters of [`Operation::Exec`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Exec {
     /// The container's id.
     pub id: String,
-    /// As in [`Create`].
+    /// The directory of libcontainer's state, as in [`Create`].
     pub runtime_root: PathBuf,
     /// The container's cgroup, which the process joins.
     pub cgroup: Cgroup,
@@ -105,27 +105,27 @@ pub struct Exec {
     pub process: serde_json::Value,
     /// Descriptors that follow.
     pub stdio: StdioKind,
-    /// As in [`Create`].
+    /// True where a seccomp listener goes to the mediator, as in [`Create`].
     #[serde(default)]
     pub mediated: bool,
-    /// As in [`Create`].
+    /// The owner of the streams, as in [`Create`].
     pub io_owner: Option<(u32, u32)>,
-    /// As in [`Create`].
+    /// True where the driver's calls are refused, as in [`Create`].
     pub fence: bool,
 }
 
-/// See [`Operation::Delete`]. Succeeds when there is nothing left to remove.
+/// Parameters of [`Operation::Delete`]. Succeeds when there is nothing left to remove.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Delete {
     /// The container's id.
     pub id: String,
-    /// As in [`Create`].
+    /// The directory of libcontainer's state, as in [`Create`].
     pub runtime_root: PathBuf,
     /// The bundle, whose root file system is unmounted.
     pub bundle: PathBuf,
 }
 
-/// See [`Operation::ImageVariable`].
+/// Parameters of [`Operation::ImageVariable`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ImageVariable {
     /// containerd's gRPC address.
@@ -147,25 +147,25 @@ pub(crate) struct Hello {
 
 /// A message of a worker after that. All but `Launched` is its answer, and its last frame.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Reply {
-    /// To `Create` and `Exec`, and not the last: there is a process now, which may still fail; a
-    /// pidfd of it travels beside. Whoever loses the worker after this has to end it.
+pub(crate) enum WorkerReply {
+    /// Reply to `Create` and `Exec` that is not the last: there is a process now, which may still
+    /// fail; a pidfd of it travels beside. Whoever loses the worker after this has to end it.
     Launched,
-    /// To `Create`, `Exec` and `Mediate`: the process, a child of the shim; a pidfd of it travels
-    /// beside.
+    /// Reply to `Create`, `Exec` and `Mediate`: the process, a child of the shim; a pidfd of it
+    /// travels beside.
     Process {
         /// Its pid in the shim's namespace.
         pid: i32,
         /// Parts of the request that were left out, for the shim's log.
         warnings: Vec<String>,
     },
-    /// To `Start` and `Delete`.
+    /// Reply to `Start` and `Delete`.
     Done,
-    /// To `Inventory`.
+    /// Reply to `Inventory`.
     Inventory(Box<nvidia_glue::cards::Inventory>),
-    /// To `ImageVariable`: each value that the image sets it to.
+    /// Reply to `ImageVariable`: each value that the image sets it to.
     ImageVariable(Vec<String>),
-    /// To anything.
+    /// Reply to anything.
     Failed(Failure),
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::namespaces;
-use super::stdio::ConsoleSize;
+use super::stdio::WindowSize;
 use crate::capabilities::CAPABILITIES;
 
 /// A spec or process that cannot be run as it asks to be.
@@ -43,7 +43,7 @@ impl HostFacts {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProcessNotes {
     /// `consoleSize`, which libcontainer does not set.
-    pub(crate) console_size: Option<ConsoleSize>,
+    pub(crate) console_size: Option<WindowSize>,
     /// The environment had no HOME, so that one is to be found in the container.
     pub(crate) find_home: bool,
     /// Parts of the request that were left out; for the shim's log.
@@ -73,7 +73,7 @@ pub(crate) fn process(process: &mut Value, host: HostFacts) -> Result<ProcessNot
         if let (Some(rows), Some(columns)) = (side("height"), side("width"))
             && (rows, columns) != (0, 0)
         {
-            notes.console_size = Some(ConsoleSize { rows, columns });
+            notes.console_size = Some(WindowSize { rows, columns });
         }
     }
     notes.find_home = home(process);
@@ -104,7 +104,7 @@ pub(crate) fn spec(spec: &mut Value, host: HostFacts) -> Result<Vec<String>, Ref
     Ok(warnings)
 }
 
-/// As runc: the domain counts, flags are left out and told.
+/// Removes the personality's flags, as runc does, and returns a warning: only the domain counts.
 fn personality_flags(linux: &mut Map<String, Value>) -> Option<String> {
     let flags = linux.get_mut("personality")?.as_object_mut()?.remove("flags")?;
     let is_asked = flags.as_array().is_some_and(|flags| !flags.is_empty());
@@ -134,9 +134,9 @@ fn rootfs_propagation(linux: &mut Map<String, Value>) -> Result<(), Refused> {
     Ok(())
 }
 
-/// As runc since 1.2 (pull request 3588) and crun: a profile that says nothing of flags leaves
-/// speculation alone. The mitigations that kernels before 5.16 else turn on halve what interpreters
-/// do. Who wants them writes an empty list.
+/// Adds the flag that leaves speculation alone to a profile without flags, as runc since 1.2 (pull
+/// request 3588) and crun. The mitigations that kernels before 5.16 else turn on halve what
+/// interpreters do. Who wants them writes an empty list.
 fn seccomp_flags(linux: &mut Map<String, Value>) {
     let Some(profile) = linux.get_mut("seccomp").and_then(Value::as_object_mut) else { return };
     if profile.get("flags").is_none_or(Value::is_null) {
@@ -144,8 +144,9 @@ fn seccomp_flags(linux: &mut Map<String, Value>) {
     }
 }
 
-/// As runc, and as the spec's own rules assume: no device to begin with. libcgroups leaves a v1
-/// cgroup with all that its parent may, and sets nothing at all for a spec without resources.
+/// Puts a rule that denies every device before the others, as runc does and the spec's own rules
+/// assume. libcgroups leaves a v1 cgroup with all that its parent may, and sets nothing at all for
+/// a spec without resources.
 fn deny_devices_first(linux: &mut Map<String, Value>) -> Result<(), Refused> {
     let not = |what: &str| Refused(format!("linux.{what} is not what the OCI spec describes"));
     let resources = linux.entry("resources").or_insert_with(|| json!({})).as_object_mut();
@@ -296,7 +297,7 @@ mod tests {
     #[test]
     fn the_console_size_is_noted() {
         let size = |value: Value| run(json!({"args": ["x"], "cwd": "/", "consoleSize": value})).unwrap().1.console_size;
-        assert_eq!(size(json!({"height": 40, "width": 120})), Some(ConsoleSize { rows: 40, columns: 120 }));
+        assert_eq!(size(json!({"height": 40, "width": 120})), Some(WindowSize { rows: 40, columns: 120 }));
         assert_eq!(size(json!({"height": 0, "width": 0})), None);
         assert_eq!(size(json!({"height": 70000, "width": 1})), None);
     }

@@ -42,9 +42,9 @@ pub(crate) enum ListenerError {
     },
 }
 
-/// If the profile notifies: receives the listener from init and sends it on, with the state that
+/// Receives the listener from init, if the profile notifies, and sends it on, with the state that
 /// the OCI spec wants.
-pub(crate) fn hand_over(
+pub(crate) fn send_listener(
     seccomp: &LinuxSeccomp,
     container: &Container,
     pid: Pid,

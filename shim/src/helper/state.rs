@@ -23,10 +23,10 @@ const ROOT_TRIES: u32 = 100;
 /// Options of `create` that `exec` and `delete` need to know.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Settings {
-    /// See [`Create::no_new_keyring`](super::protocol::Create).
+    /// The option [`Create::no_new_keyring`](super::protocol::Create).
     pub(crate) no_new_keyring: bool,
-    /// See [`Create::systemd_cgroup`](super::protocol::Create). libcontainer's own note of it is
-    /// not written atomically.
+    /// The option [`Create::systemd_cgroup`](super::protocol::Create). libcontainer's own note of
+    /// it is not written atomically.
     pub(crate) systemd_cgroup: bool,
     /// The injection, as it applies to execs.
     #[serde(default)]
@@ -38,13 +38,13 @@ pub(crate) struct Settings {
 /// A state directory that could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// Not an id.
+    /// A name that is no container id.
     #[error("{0:?} is no container id; letters, digits and _ + - . are accepted, at most 1024")]
     Id(String),
-    /// There is one.
+    /// A container that exists already.
     #[error("the runtime knows a container {0:?} already; delete it first")]
     Exists(String),
-    /// There is none.
+    /// A container that does not exist.
     #[error("the runtime knows no container {0:?}")]
     Unknown(String),
     /// A file of it.
@@ -52,7 +52,7 @@ pub enum StateError {
     File {
         /// The action that was tried.
         action: &'static str,
-        /// With what.
+        /// The path.
         path: PathBuf,
         /// The cause.
         #[source]

@@ -127,7 +127,7 @@ pub fn signal_own_thread(tid: i32, signal: i32) -> io::Result<()> {
 
 /// Two ways of having a process sent a signal when something happens to a file.
 #[cfg(test)]
-pub(crate) fn tell_of_input(file: BorrowedFd<'_>, pid: i32) -> [io::Result<()>; 2] {
+pub(crate) fn signal_on_input(file: BorrowedFd<'_>, pid: i32) -> [io::Result<()>; 2] {
     const FIOSETOWN: libc::Ioctl = 0x8901;
     let told = |answer| if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
     // SAFETY: the first takes integers only, the second reads an integer that lives through the

@@ -9,7 +9,7 @@ use std::{
 /// A thread that has stopped at a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyscallStop {
-    /// Before it.
+    /// The stop before the call.
     Entry {
         /// `AUDIT_ARCH_*`, linux/audit.h.
         audit_arch: u32,
@@ -18,7 +18,7 @@ pub enum SyscallStop {
         /// Its arguments.
         arguments: [u64; 6],
     },
-    /// After it.
+    /// The stop after the call.
     Exit {
         /// The return value, or a negative errno.
         result: i64,

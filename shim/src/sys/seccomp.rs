@@ -14,8 +14,9 @@ pub fn install_seccomp_filter(program: &[SeccompInstruction]) -> io::Result<()> 
     install(program, 0).map(drop)
 }
 
-/// As [`install_seccomp_filter`], with a listener for the calls that the filter notifies. EBUSY
-/// where one of the filters that the thread already has was installed with a listener.
+/// Installs a filter as [`install_seccomp_filter`], with a listener for the calls that the filter
+/// notifies. EBUSY where one of the filters that the thread already has was installed with a
+/// listener.
 ///
 /// Once a notification has been received, only a deadly signal takes the caller out of its call
 /// (`WAIT_KILLABLE_RECV`, Linux 5.19). Kernels before that interrupt it by any, and it makes the
@@ -62,9 +63,9 @@ pub struct Notification {
 /// The response to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Response {
-    /// It returns this.
+    /// The call returns this.
     Return(i64),
-    /// It fails with this errno.
+    /// The call fails with this errno.
     Errno(i32),
     /// The kernel executes it.
     Continue,

@@ -25,15 +25,15 @@ use super::{
     process::Process,
     state::{Change, State, Use},
 };
-use crate::{cgroup::Cgroup, events::Events, gpu::ExecRules, helper::protocol, reaper::Exit, sync::lock};
+use crate::{cgroup::Cgroup, events::TaskEvents, gpu::ExecRules, helper::protocol, reaper::ProcessExit, sync::lock};
 
 /// Time for which an exit waits for the ledger before it is reported.
-const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(5);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time for which a kill waits for the ledger before it is answered.
-const LEAVING_PATIENCE: Duration = Duration::from_secs(1);
+const MARK_LEAVING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// For a process that was sent SIGKILL to be gone.
+/// Time for a process that was sent SIGKILL to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 /// The same for an init that others may keep from it: how long it is waited for, and how often,
 /// before they are killed, and before the container's mediator is ended.
@@ -94,8 +94,8 @@ impl Container {
         })
     }
 
-    /// It has ended, and its bundle is gone: containerd's `delete` command has cleaned up after it,
-    /// or nobody ever will ask for it again.
+    /// Tells whether it has ended and its bundle is gone: containerd's `delete` command has cleaned
+    /// up after it, or nobody will ever ask for it again.
     pub(super) fn is_disowned(&self) -> bool {
         self.init.exit().is_some() && !self.fixed.bundle.exists()
     }
@@ -110,12 +110,16 @@ impl Container {
     }
 
     /// Tells of shortages of memory, from now until the container is deleted.
-    pub(super) fn watch_memory(&self, context: &Arc<Context>) {
+    pub(super) fn watch_oom_events(&self, context: &Arc<Context>) {
         let mut watch = match self.fixed.cgroup.watch_oom() {
             Ok(watch) => watch,
             Err(error) => {
                 let error = super::error::chain(&error);
-                tracing::warn!(container = self.fixed.id, error, "shortages of memory will not be told");
+                tracing::warn!(
+                    container = self.fixed.id,
+                    error,
+                    "cannot watch for OOM kills; no OOM events will be published"
+                );
                 return;
             }
         };
@@ -130,7 +134,7 @@ impl Container {
     }
 
     /// Handles init's end once it comes. To be called when the container's creation has been told.
-    pub(super) fn watch_init(self: &Arc<Self>, context: &Arc<Context>, exit: oneshot::Receiver<Exit>) {
+    pub(super) fn watch_init(self: &Arc<Self>, context: &Arc<Context>, exit: oneshot::Receiver<ProcessExit>) {
         let (container, context) = (Arc::clone(self), Arc::clone(context));
         tokio::spawn(async move {
             let Ok(exit) = exit.await else { return };
@@ -140,10 +144,10 @@ impl Container {
             if !container.fixed.own_pid_namespace {
                 container.kill_rest().await;
             }
-            container.until_no_exec().await;
+            container.wait_for_execs().await;
             container.give_back(&context).await;
             container.init.set_exited(exit);
-            container.tell_exit(&context, &container.init, exit);
+            container.publish_exit(&context, &container.init, exit);
         });
     }
 
@@ -156,13 +160,13 @@ impl Container {
             return;
         }
         let release = context.gpu.release(&self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended);
-        match tokio::time::timeout(GIVE_BACK_PATIENCE, release).await {
+        match tokio::time::timeout(RELEASE_TIMEOUT, release).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 let error = super::error::chain(&error);
                 tracing::warn!(container = self.fixed.id, error, "the grant is kept until Delete");
             }
-            Err(_) => tracing::warn!(container = self.fixed.id, "the ledger is busy; the exit is told first"),
+            Err(_) => tracing::warn!(container = self.fixed.id, "the ledger is busy; the exit is published first"),
         }
     }
 
@@ -174,7 +178,7 @@ impl Container {
         }
     }
 
-    fn tell_exit(&self, context: &Context, process: &Process, exit: Exit) {
+    fn publish_exit(&self, context: &Context, process: &Process, exit: ProcessExit) {
         // containerd names init by the container's id.
         let id = if process.exec_id.is_empty() { &self.fixed.id } else { &process.exec_id };
         context.events.publish(&TaskExit {
@@ -187,7 +191,7 @@ impl Container {
         });
     }
 
-    async fn until_no_exec(&self) {
+    async fn wait_for_execs(&self) {
         loop {
             let over = self.exec_over.notified();
             tokio::pin!(over);
@@ -203,7 +207,7 @@ impl Container {
     async fn kill_rest(&self) {
         if let Err(error) = self.fixed.cgroup.kill_all().await {
             let error = super::error::chain(&error);
-            tracing::warn!(container = self.fixed.id, error, "what init left running could not be killed");
+            tracing::warn!(container = self.fixed.id, error, "cannot kill the processes that init left running");
         }
     }
 
@@ -233,7 +237,7 @@ impl Container {
             // Before it is sent: a pause that is under way looks at it at its end.
             let known = std::mem::replace(&mut lock(&self.lifecycle).init_killed, true);
             if !known {
-                tokio::spawn(Arc::clone(self).see_to_the_end());
+                tokio::spawn(Arc::clone(self).enforce_kill());
             }
         }
         if all && exec_id.is_empty() {
@@ -245,11 +249,11 @@ impl Container {
     }
 
     /// Init was asked to end. Whoever waits for room may wait for what this container has.
-    pub(super) async fn note_leaving(&self, context: &Context) {
+    pub(super) async fn mark_leaving(&self, context: &Context) {
         let note = context.gpu.set_leaving(&self.fixed.id, &self.fixed.bundle, self.init.pid());
-        if let Ok(Err(error)) = timeout(LEAVING_PATIENCE, note).await {
+        if let Ok(Err(error)) = timeout(MARK_LEAVING_TIMEOUT, note).await {
             let error = super::error::chain(&error);
-            tracing::warn!(container = self.fixed.id, error, "nobody waits for its end");
+            tracing::warn!(container = self.fixed.id, error, "cannot tell the ledger that the container is ending");
         }
     }
 
@@ -257,16 +261,20 @@ impl Container {
     /// from that for a while, by freezing it on v1 as often as it is thawed: so they are killed,
     /// too. And whatever keeps it after that, in the driver or on a disk that does not answer: what
     /// it has of the cards is given back meanwhile.
-    async fn see_to_the_end(self: Arc<Self>) {
+    async fn enforce_kill(self: Arc<Self>) {
         for _ in 0..KILL_PASSES {
             if timeout(KILL_PAUSE, self.init.wait()).await.is_ok() {
                 return;
             }
             self.kill_rest().await;
         }
-        tracing::warn!(container = self.fixed.id, pid = self.init.pid(), "killed, and does not end");
+        tracing::warn!(container = self.fixed.id, pid = self.init.pid(), "init was killed but has not exited");
         if let Err(error) = self.end_mediation().await {
-            tracing::warn!(container = self.fixed.id, error = super::error::chain(&error), "it keeps what it has");
+            tracing::warn!(
+                container = self.fixed.id,
+                error = super::error::chain(&error),
+                "cannot take back the container's GPU resources"
+            );
         }
     }
 
@@ -312,7 +320,7 @@ impl Container {
         self.fixed.cgroup.signal_all(number).await.map_err(|source| TaskError::Cgroup { action: "kill", source })
     }
 
-    pub(super) async fn pause(&self, events: &Events) -> Result<(), TaskError> {
+    pub(super) async fn pause(&self, events: &TaskEvents) -> Result<(), TaskError> {
         let _operation = self.init.operation.lock().await;
         self.init.check(Change::Pause)?;
         if let Some(mediated) = &self.fixed.mediated {
@@ -327,7 +335,7 @@ impl Container {
         self.thaw_killed().await
     }
 
-    pub(super) async fn resume(&self, events: &Events) -> Result<(), TaskError> {
+    pub(super) async fn resume(&self, events: &TaskEvents) -> Result<(), TaskError> {
         let _operation = self.init.operation.lock().await;
         self.init.check(Change::Resume)?;
         self.fixed.cgroup.thaw().await.map_err(|source| TaskError::Cgroup { action: "resume", source })?;
@@ -357,7 +365,7 @@ impl Container {
 
     /// Delete of the container. When it fails, the container is still there, and can be deleted
     /// again.
-    pub(super) async fn delete(&self, context: &Context) -> Result<Exit, TaskError> {
+    pub(super) async fn delete(&self, context: &Context) -> Result<ProcessExit, TaskError> {
         self.end_created().await?;
         let _operation = self.init.operation.lock().await;
         self.init.check(Change::Delete)?;
@@ -374,7 +382,7 @@ impl Container {
         self.end_mediation().await?;
         let released = context.gpu.release(&self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended).await;
         released.map_err(TaskError::Gpu)?;
-        context.registry.forget(&context.containerd, &context.namespace, &self.fixed.id);
+        context.registry.remove_note(&context.containerd, &context.namespace, &self.fixed.id);
         if let Some(watch) = lock(&self.oom_watch).take() {
             watch.abort();
         }

@@ -22,13 +22,13 @@ pub enum TaskError {
     /// No such container in this shim.
     #[error("container {id:?} is not created")]
     NoContainer {
-        /// As asked.
+        /// The id asked for.
         id: String,
     },
     /// The id is taken.
     #[error("container {id:?} exists already")]
     ContainerExists {
-        /// As asked.
+        /// The id asked for.
         id: String,
     },
     /// No such exec.
@@ -36,7 +36,7 @@ pub enum TaskError {
     NoProcess {
         /// The container.
         id: String,
-        /// As asked.
+        /// The id asked for.
         exec_id: String,
     },
     /// The exec id is taken.
@@ -44,7 +44,7 @@ pub enum TaskError {
     ProcessExists {
         /// The container.
         id: String,
-        /// As asked.
+        /// The id asked for.
         exec_id: String,
     },
     /// The state does not allow the change.
@@ -99,7 +99,7 @@ pub enum TaskError {
     #[error("the bundle cannot be used")]
     Bundle(#[source] BundleError),
     /// The records of an earlier container of that name.
-    #[error("what an earlier container of that name left cannot be looked at")]
+    #[error("cannot read the records of an earlier container of that name")]
     Registry(#[source] RegistryError),
     /// The streams.
     #[error("the standard streams cannot be set up")]
@@ -135,8 +135,7 @@ pub enum TaskError {
     /// The cgroup could not be found.
     #[error("the container's cgroup cannot be found")]
     Locate(#[source] LocateError),
-    /// Somebody else lives in the cgroup; with a grant for it, they would be taken for this
-    /// container's processes.
+    /// A cgroup in use; with a grant for it, its processes would be taken for this container's.
     #[error(
         "the cgroup of container {id} is in use by process {pid}; end it, or give the container another cgroupsPath"
     )]
@@ -180,7 +179,7 @@ pub enum TaskError {
         /// The time that was waited.
         seconds: u64,
     },
-    /// Not part of egpu.
+    /// A feature that egpu does not have.
     #[error("{feature} is not supported")]
     Unsupported {
         /// The feature.
@@ -200,7 +199,7 @@ pub enum TaskError {
 impl TaskError {
     /// The text that containerd is told, and hands on to whoever asked. The node's log has the
     /// error with every cause.
-    fn told(&self) -> String {
+    fn message(&self) -> String {
         match self {
             Self::InPod(error) => match &**error {
                 Self::Gpu(cause) => format!("{error}: {}", cause.for_pod()),
@@ -250,7 +249,7 @@ impl TaskError {
 
 impl From<TaskError> for ttrpc::Error {
     fn from(error: TaskError) -> Self {
-        let text = error.told();
+        let text = error.message();
         Self::RpcStatus(get_status(readable(error.code(), &text), text))
     }
 }

@@ -43,8 +43,8 @@ impl Incidents {
         Arc::new(Self { log, container, pod, cards, since: Mutex::default() })
     }
 
-    /// It has happened that often.
-    pub(super) fn tell(self: &Arc<Self>, kind: Kind, card: Option<&str>, count: u64, text: &str) {
+    /// Records that it has happened `count` times.
+    pub(super) fn record(self: &Arc<Self>, kind: Kind, card: Option<&str>, count: u64, text: &str) {
         let index = self.cards.iter().find(|(uuid, _)| card == Some(uuid.as_str())).map(|(_, index)| *index);
         let name = ContainerName { key: &self.container, pod: self.pod.as_ref() };
         let entry = Entry::new(kind, name).on_card(card).counting(count).saying(text);
@@ -52,7 +52,7 @@ impl Incidents {
         if let Some(first) = self.take(kind, entry) {
             self.write(vec![first]);
             let incidents = Arc::clone(self);
-            tokio::spawn(async move { incidents.tell_the_rest(kind).await });
+            tokio::spawn(async move { incidents.record_sums(kind).await });
         }
     }
 
@@ -84,7 +84,7 @@ impl Incidents {
         waiting
     }
 
-    async fn tell_the_rest(&self, kind: Kind) {
+    async fn record_sums(&self, kind: Kind) {
         let mut window = FIRST_WINDOW;
         loop {
             sleep(window).await;
@@ -138,10 +138,10 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let incidents = incidents(EventLog::new(state.path()));
         for _ in 0..3600 {
-            incidents.tell(Kind::Denied, Some("GPU-1"), 5, "too much");
+            incidents.record(Kind::Denied, Some("GPU-1"), 5, "too much");
             sleep(Duration::from_secs(1)).await;
         }
-        incidents.tell(Kind::Denied, Some("GPU-1"), 5, "too much");
+        incidents.record(Kind::Denied, Some("GPU-1"), 5, "too much");
         incidents.finish();
         let path = nvidia_glue::event_log::directory(state.path()).join(nvidia_glue::event_log::CURRENT);
         let mut told = (0, 0);

@@ -30,11 +30,11 @@ pub use self::{
     service::TaskService,
 };
 use crate::{
-    events::Events,
+    events::TaskEvents,
     gpu::{AdmissionWait, Gpu},
     helper::HelperClient,
     reaper::Reaper,
-    registry::{Life, Registry},
+    registry::{ProcessIdentity, Registry},
     sync::lock,
 };
 
@@ -50,13 +50,13 @@ pub struct Context {
     /// Waits for children.
     pub reaper: Arc<Reaper>,
     /// Tells containerd.
-    pub events: Arc<Events>,
+    pub events: Arc<TaskEvents>,
     /// Grants.
     pub gpu: Gpu,
     /// Records for whoever cleans up if this shim is killed.
     pub registry: Registry,
-    /// This shim.
-    pub life: Option<Life>,
+    /// The shim's own process.
+    pub shim: Option<ProcessIdentity>,
     /// Told when the shim shall end.
     pub shutdown: Notify,
     containers: Mutex<HashMap<String, Slot>>,
@@ -69,23 +69,23 @@ pub struct Context {
 enum Slot {
     /// Its creation is under way, and may wait for room.
     Reserved(AdmissionWait),
-    /// It exists.
+    /// A container that exists.
     Created(Arc<Container>),
 }
 
 impl Context {
-    /// Of a shim without containers.
+    /// Returns the context of a shim without containers.
     pub fn new(
         namespace: String,
         containerd: String,
         helper: Arc<HelperClient>,
         reaper: Arc<Reaper>,
-        events: Arc<Events>,
+        events: Arc<TaskEvents>,
         registry: Registry,
     ) -> Self {
         let gpu = Gpu::new(&containerd, &namespace);
         // Without /proc the containers are not told to be a dead shim's, and are left to `delete`.
-        let life = Life::current().ok();
+        let shim = ProcessIdentity::current().ok();
         Self {
             namespace,
             containerd,
@@ -94,7 +94,7 @@ impl Context {
             events,
             gpu,
             registry,
-            life,
+            shim,
             shutdown: Notify::new(),
             containers: Mutex::default(),
             creations: Notify::new(),

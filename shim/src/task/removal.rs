@@ -43,10 +43,10 @@ impl Context {
         match looked.await {
             Ok(Ok(true)) => {
                 if let Err(error) = self.run(&mut self.own_command("sweep", "-", None)).await {
-                    tracing::warn!(error = super::chain(&error), "what dead shims left is not cleaned up");
+                    tracing::warn!(error = super::chain(&error), "cannot clean up after dead shims");
                 }
             }
-            Ok(Err(error)) => tracing::warn!(error = super::chain(&error), "what dead shims left is not known"),
+            Ok(Err(error)) => tracing::warn!(error = super::chain(&error), "cannot find what dead shims left"),
             Ok(Ok(false)) | Err(_) => {}
         }
     }

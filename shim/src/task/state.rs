@@ -19,13 +19,13 @@ use containerd_shim::protos::api::Status;
 pub enum State {
     /// An init that waits for Start, or an exec without a process.
     Created,
-    /// It executes its program.
+    /// The process executes its program.
     Running,
     /// Its container is frozen.
     Paused,
-    /// It has ended.
+    /// The process has ended.
     Stopped,
-    /// Nothing of it is left.
+    /// The process and its records are gone.
     Deleted,
 }
 
@@ -76,7 +76,7 @@ impl State {
         }
     }
 
-    /// For messages.
+    /// Returns the name for messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -89,7 +89,7 @@ impl State {
 }
 
 impl Change {
-    /// For messages.
+    /// Returns the name for messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Start => "start",
@@ -102,7 +102,7 @@ impl Change {
 }
 
 impl Use {
-    /// For messages.
+    /// Returns the name for messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Exec => "exec",
@@ -153,7 +153,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// In any order of requests: once ended, never running again, and deleted only after the
+        /// Requests come in any order: once ended, never running again, and deleted only after the
         /// end.
         #[test]
         fn nothing_comes_back_from_the_dead(changes in proptest::collection::vec(0usize..5, 0..40)) {

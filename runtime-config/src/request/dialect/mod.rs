@@ -29,13 +29,13 @@ pub(super) struct Foreign {
 /// The cards that a foreign language names.
 #[derive(Debug)]
 pub(super) enum ForeignCards {
-    /// Those that `NVIDIA_VISIBLE_DEVICES` names.
+    /// The cards that `NVIDIA_VISIBLE_DEVICES` names.
     Visible,
-    /// As `Visible`; where that names none, so many.
+    /// The same; where that names none, so many cards.
     VisibleOr(u32),
-    /// These are shared; what else `NVIDIA_VISIBLE_DEVICES` names is given whole.
+    /// Cards that are shared; what else `NVIDIA_VISIBLE_DEVICES` names is given whole.
     Shared(Vec<DeviceSelector>, Said),
-    /// These, each with its own limits; they must be among the visible ones.
+    /// Cards that have limits of their own each; they must be among the visible ones.
     Listed(Vec<DeviceSelector>, Said),
 }
 

@@ -16,7 +16,7 @@ use crate::{
 
 const ANNOTATION_PREFIX: &str = "egpu.io/";
 const VARIABLE_PREFIX: &str = "EGPU_";
-/// Of the `egpu` command, not of a request.
+/// Variables of the `egpu` command, not of a request.
 const NOT_A_REQUEST: [&str; 1] = ["EGPU_CONFIG"];
 /// More cards than any node has.
 const MAX_CARDS: u64 = 1024;

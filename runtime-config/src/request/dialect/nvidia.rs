@@ -16,7 +16,7 @@ const VOLUME_MOUNTS: &str = "/var/run/nvidia-container-devices";
 const CAPABILITIES: &str = "NVIDIA_DRIVER_CAPABILITIES";
 const REQUIRE: &str = "NVIDIA_REQUIRE_";
 const REQUIRE_CUDA: &str = "NVIDIA_REQUIRE_CUDA";
-/// Of Jetson boards; says nothing about cards.
+/// The requirement of Jetson boards; says nothing about cards.
 const REQUIRE_JETPACK: &str = "JETPACK";
 const DISABLE_REQUIRE: &str = "NVIDIA_DISABLE_REQUIRE";
 const MIG_CONFIG: &str = "NVIDIA_MIG_CONFIG_DEVICES";
@@ -31,7 +31,7 @@ const MAX_IMEX_CHANNEL: u32 = (1 << 20) - 1;
 pub(in crate::request) struct Visible {
     pub(in crate::request) cards: VisibleCards,
     pub(in crate::request) namer: Namer,
-    /// For messages.
+    /// The statement, for messages.
     pub(in crate::request) said: Said,
 }
 
@@ -51,17 +51,17 @@ pub(in crate::request) enum Namer {
 /// The visible cards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::request) enum VisibleCards {
-    /// Nothing is said.
+    /// No statement.
     Unset,
-    /// Nothing, explicitly.
+    /// No card, explicitly.
     Void,
     /// Driver files, no card.
     None,
     /// Every card.
     All,
-    /// These.
+    /// The cards of a list.
     Devices(Vec<DeviceSelector>),
-    /// Those whose nodes are there.
+    /// The cards whose nodes are there.
     Present {
         /// Minors of `/dev/nvidiaN`.
         cards: Vec<u32>,
@@ -71,7 +71,7 @@ pub(in crate::request) enum VisibleCards {
 }
 
 impl VisibleCards {
-    /// As a request; `None` where nothing is asked.
+    /// Returns the cards as a request; `None` where nothing is asked.
     pub(in crate::request) fn request(&self) -> Option<CardRequest> {
         match self {
             Self::Unset | Self::Void => None,
@@ -84,7 +84,7 @@ impl VisibleCards {
         }
     }
 
-    /// As a request, where particular cards are meant.
+    /// Returns the cards as a request, where particular cards are meant.
     pub(in crate::request) fn particular(&self) -> Option<CardRequest> {
         match self {
             Self::Devices(_) | Self::Present { .. } => self.request(),
@@ -259,7 +259,7 @@ pub(in crate::request) fn requirements(
     Ok(requirements)
 }
 
-/// As Go's `strconv.ParseBool`, which NVIDIA's tools use.
+/// Reads a truth value as Go's `strconv.ParseBool`, which NVIDIA's tools use.
 fn go_boolean(statement: Statement<'_>) -> Result<bool, RequestError> {
     match statement.value.trim() {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),

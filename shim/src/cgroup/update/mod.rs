@@ -31,7 +31,7 @@ pub enum UpdateError {
     Invalid {
         /// Its name in the OCI spec.
         field: &'static str,
-        /// As asked.
+        /// The value asked for.
         value: String,
         /// The accepted values.
         accepted: &'static str,
@@ -81,7 +81,7 @@ impl Cgroup {
         let resources: LinuxResources = serde_json::from_slice(resources).map_err(UpdateError::Parse)?;
         let plan = self.plan(&resources)?;
         let done = carry_out(&plan)?;
-        let told = self.tell(&plan).await.inspect_err(|_| take_back(done))?;
+        let told = self.set_unit_properties(&plan).await.inspect_err(|_| take_back(done))?;
         if told {
             // systemd has just written what it was told, a quota in its own steps.
             carry_out(&plan)?;
@@ -91,9 +91,9 @@ impl Cgroup {
 
     /// Tells systemd the limits of a container that it has just made a scope for. Nothing to do
     /// without its driver.
-    pub(crate) async fn tell_systemd(&self, resources: Option<&LinuxResources>) -> Result<(), UpdateError> {
+    pub(crate) async fn set_systemd_limits(&self, resources: Option<&LinuxResources>) -> Result<(), UpdateError> {
         let (Some(_), Some(resources)) = (self.systemd_unit(), resources) else { return Ok(()) };
-        self.tell(&self.plan(resources)?).await.map(drop)
+        self.set_unit_properties(&self.plan(resources)?).await.map(drop)
     }
 
     fn plan(&self, resources: &LinuxResources) -> Result<Vec<Write>, UpdateError> {
@@ -104,7 +104,7 @@ impl Cgroup {
     }
 
     /// Tells systemd, and returns whether it runs the container's scope.
-    async fn tell(&self, plan: &[Write]) -> Result<bool, UpdateError> {
+    async fn set_unit_properties(&self, plan: &[Write]) -> Result<bool, UpdateError> {
         let Some(unit) = self.systemd_unit() else { return Ok(false) };
         let told = scope::set_properties(unit, |version| systemd::properties(plan, version)).await;
         told.map_err(|source| UpdateError::Systemd { unit: unit.to_owned(), source })
@@ -116,8 +116,7 @@ impl Cgroup {
 struct Write {
     path: PathBuf,
     value: String,
-    /// For a file with a line per device: how the value of `value`'s device reads when it is
-    /// lifted.
+    /// The text of `value`'s device when it is lifted, for a file with a line per device.
     lifted: Option<String>,
 }
 
@@ -171,7 +170,7 @@ fn carry_out(plan: &[Write]) -> Result<Vec<Write>, CgroupError> {
 fn take_back(undo: Vec<Write>) {
     for write in undo {
         if let Err(error) = files::write(&write.path, &write.value) {
-            tracing::warn!(error = &error as &dyn std::error::Error, "a limit could not be taken back");
+            tracing::warn!(error = &error as &dyn std::error::Error, "cannot restore a limit");
         }
     }
 }

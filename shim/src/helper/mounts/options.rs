@@ -6,18 +6,18 @@ use crate::sys::MountAttributes;
 
 /// A flag of mount(2), and whether the word takes it away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Word(&'static str, bool, u64);
+struct OptionFlag(&'static str, bool, u64);
 
-const fn sets(name: &'static str, flag: u64) -> Word {
-    Word(name, false, flag)
+const fn sets(name: &'static str, flag: u64) -> OptionFlag {
+    OptionFlag(name, false, flag)
 }
 
-const fn clears(name: &'static str, flag: u64) -> Word {
-    Word(name, true, flag)
+const fn clears(name: &'static str, flag: u64) -> OptionFlag {
+    OptionFlag(name, true, flag)
 }
 
-/// Those of one mount, or of a file system.
-const FLAGS: [Word; 28] = [
+/// Flags of one mount, or of a file system.
+const FLAGS: [OptionFlag; 28] = [
     clears("async", libc::MS_SYNCHRONOUS),
     clears("atime", libc::MS_NOATIME),
     sets("bind", libc::MS_BIND),
@@ -60,7 +60,7 @@ const OF_FILE_SYSTEMS: [(&str, u64); 5] = [
     ("mand", libc::MS_MANDLOCK),
 ];
 
-/// Those of a mount alone, as mount_setattr(2) and fsmount(2) name them; all about access times is
+/// Flags of a mount alone, as mount_setattr(2) and fsmount(2) name them; all about access times is
 /// apart.
 const ATTRIBUTES: [(u64, MountAttrFlags); 5] = [
     (libc::MS_RDONLY, MountAttrFlags::MOUNT_ATTR_RDONLY),
@@ -131,7 +131,8 @@ impl Propagation {
 pub(super) struct Options {
     flags: u64,
     cleared: u64,
-    /// In their order; the last one counts, but of `slave` and `shared` both do.
+    /// Changes of propagation in their order; the last one counts, but of `slave` and `shared` both
+    /// do.
     pub(super) propagation: Vec<Propagation>,
     recursive: MountAttributes,
     /// `idmap` (false) or `ridmap` (true).
@@ -156,11 +157,11 @@ impl Options {
         let flag = FLAGS.iter().find(|flag| flag.0 == word);
         let recursive = word.strip_prefix('r').and_then(|word| RECURSIVE.iter().find(|one| one.0 == word));
         match (flag, Propagation::named(word), recursive) {
-            (Some(Word(_, true, flag)), ..) => {
+            (Some(OptionFlag(_, true, flag)), ..) => {
                 self.flags &= !flag;
                 self.cleared |= flag;
             }
-            (Some(Word(_, false, flag)), ..) => {
+            (Some(OptionFlag(_, false, flag)), ..) => {
                 self.flags |= flag;
                 self.cleared &= !flag;
             }
@@ -226,8 +227,8 @@ impl Options {
         Some(self.with_access_times(wanted, others))
     }
 
-    /// Likewise, but what is not named stays as it is: for a source whose flags this user namespace
-    /// may not take away.
+    /// Returns the same change, but leaves flags that are not named as they are: for a source whose
+    /// flags this user namespace may not take away.
     pub(super) fn besides(&self) -> MountAttributes {
         self.with_access_times(attributes_of(self.flags), attributes_of(self.cleared))
     }
@@ -252,7 +253,8 @@ fn attributes_of(flags: u64) -> MountAttrFlags {
     wanted.fold(MountAttrFlags::empty(), |all, (_, attribute)| all | *attribute)
 }
 
-/// As mount(2) reads them: `strictatime` before `noatime`, and `relatime` where neither is named.
+/// Returns the access times as mount(2) reads them: `strictatime` before `noatime`, and `relatime`
+/// where neither is named.
 fn access_times_of(flags: u64) -> MountAttrFlags {
     let of_directories = match flags & libc::MS_NODIRATIME {
         0 => MountAttrFlags::empty(),
