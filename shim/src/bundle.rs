@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     cgroup::{Cgroup, CgroupsPath, LocateError},
-    registry::ProcessIdentity,
+    registry::ProcessInstance,
 };
 
 const NOTE: &str = "egpu.json";
@@ -74,7 +74,7 @@ pub struct Note {
     pub bundle: PathBuf,
     /// The shim that creates the container.
     #[serde(default)]
-    pub shim: Option<ProcessIdentity>,
+    pub shim: Option<ProcessInstance>,
     /// The directory in which libcontainer keeps the container's state.
     pub runtime_root: PathBuf,
     /// `linux.cgroupsPath` of the spec.
@@ -109,7 +109,7 @@ impl Note {
 
     /// Its shim is gone for certain, so that somebody else has to clean up after it.
     pub fn is_abandoned(&self) -> bool {
-        self.shim.as_ref().is_some_and(ProcessIdentity::is_gone)
+        self.shim.as_ref().is_some_and(ProcessInstance::is_gone)
     }
 
     /// Replaces the note in the bundle as a whole.

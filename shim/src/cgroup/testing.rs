@@ -8,10 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ::testing::skipped;
 use tempfile::TempDir;
 
 use super::{Cgroup, CgroupError, Hierarchy, Layout};
-use crate::skipped::skipped;
 
 /// Time after which a test calls it "never".
 const TIMEOUT: Duration = Duration::from_secs(120);

@@ -134,7 +134,7 @@ struct ExecTarget {
     container: Container,
     init: i32,
     /// The init process that `create` noted.
-    init_process: Option<ledger::Process>,
+    init_process: Option<ledger::ProcessId>,
     spec: Spec,
     state: StateDir,
     cgroup_path: PathBuf,
@@ -342,7 +342,7 @@ fn start(target: &ExecTarget, socket: &Path, mut outcome: File) -> Result<(), Ex
 /// The namespaces were joined by init's pid, and init may end at any time. If it lives now, they
 /// were its own; if another process has the pid, they may have been the host's.
 fn require_init(target: &ExecTarget) -> Result<(), ExecError> {
-    if target.init_process.is_some_and(|init| ledger::Process::of(init.pid).is_ok_and(|now| now == init)) {
+    if target.init_process.is_some_and(|init| ledger::ProcessId::of(init.pid).is_ok_and(|now| now == init)) {
         return Ok(());
     }
     Err(ExecError::Status { id: target.container.id().to_owned(), status: ContainerStatus::Stopped })

@@ -15,7 +15,7 @@
 //! is there is never touched.
 
 mod orphaned_workers;
-mod process_identity;
+mod process_instance;
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -35,7 +35,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
-pub use self::{orphaned_workers::kill as kill_orphaned_workers, process_identity::ProcessIdentity};
+pub use self::{orphaned_workers::kill as kill_orphaned_workers, process_instance::ProcessInstance};
 use crate::bundle::Note;
 
 /// The lock is held for microseconds; whoever waits this long waits for a process that was stopped.
@@ -70,16 +70,16 @@ struct ShimEntry {
     /// containerd's gRPC address.
     containerd: String,
     /// The `start` that makes the shim; alive, it may be about to.
-    starter: ProcessIdentity,
+    starter: ProcessInstance,
     /// The shim, once it runs.
-    shim: Option<ProcessIdentity>,
+    shim: Option<ProcessInstance>,
 }
 
 impl ShimEntry {
     /// A shim whose `start` was killed before it could be written down is seen by its socket.
     fn is_gone(&self) -> bool {
         self.starter.is_gone()
-            && self.shim.as_ref().is_none_or(ProcessIdentity::is_gone)
+            && self.shim.as_ref().is_none_or(ProcessInstance::is_gone)
             && !is_listened_to(&self.socket)
     }
 }
@@ -206,7 +206,7 @@ impl RegistryLock<'_> {
     /// When it cannot be written down.
     pub fn announce(&self, socket: &Path, containerd: &str) -> Result<(), RegistryError> {
         let path = self.registry.shim_path(socket);
-        let starter = ProcessIdentity::current().map_err(failed("tell who writes", &path))?;
+        let starter = ProcessInstance::current().map_err(failed("tell who writes", &path))?;
         let entry = ShimEntry { socket: socket.to_owned(), containerd: containerd.to_owned(), starter, shim: None };
         self.write(&path, &entry)
     }
@@ -218,7 +218,7 @@ impl RegistryLock<'_> {
     /// When it cannot be written down.
     pub fn adopt(&self, socket: &Path, containerd: &str) -> Result<(), RegistryError> {
         let path = self.registry.shim_path(socket);
-        let own = ProcessIdentity::current().map_err(failed("tell who writes", &path))?;
+        let own = ProcessInstance::current().map_err(failed("tell who writes", &path))?;
         let announced = read(&path)?;
         if announced.is_none() && !socket.exists() {
             return Ok(());
@@ -347,7 +347,7 @@ mod tests {
         (directory, registry)
     }
 
-    fn note(id: &str, shim: Option<ProcessIdentity>) -> Note {
+    fn note(id: &str, shim: Option<ProcessInstance>) -> Note {
         Note {
             id: id.into(),
             namespace: "ns".into(),
@@ -382,7 +382,7 @@ mod tests {
     fn a_dead_shims_socket_goes_and_no_others() {
         let (directory, registry) = registry();
         let path = |name: &str| directory.path().join(name);
-        let gone = ProcessIdentity::gone_for_tests();
+        let gone = ProcessInstance::gone_for_tests();
         let locked = registry.lock().unwrap();
         let listeners: Vec<UnixListener> = ["starting", "killed", "unwritten", "served", "foreign", "elsewhere"]
             .into_iter()
@@ -434,7 +434,7 @@ mod tests {
         let (_directory, registry) = registry();
         assert!(registry.claim("/c.sock", "ns", "a").unwrap().is_none());
         let (lives, dead, untold) =
-            (ProcessIdentity::current().unwrap(), ProcessIdentity::gone_for_tests(), note("c", None));
+            (ProcessInstance::current().unwrap(), ProcessInstance::gone_for_tests(), note("c", None));
         for note in [note("a", Some(lives)), note("b", Some(dead.clone())), untold] {
             registry.lock().unwrap().save_note(&note).unwrap();
         }

@@ -6,7 +6,7 @@ use std::{fs, os::fd::AsFd, time::Duration};
 
 use procfs_core::{FromRead, process::Stat};
 
-use super::{ProcessIdentity, process_identity::has_ended};
+use super::{ProcessInstance, process_instance::has_ended};
 use crate::sys;
 
 /// A system call that a worker is in ends long before.
@@ -19,7 +19,7 @@ const KILL_PASSES: usize = 20;
 /// They are the members of the process group that the shim led. The kernel gives a group's number
 /// to nobody else before its last member is gone. Hooks, which may be in the group as well, are
 /// left to themselves.
-pub fn kill(shim: &ProcessIdentity) {
+pub fn kill(shim: &ProcessInstance) {
     if !shim.wait_for_exit(EXIT_TIMEOUT) {
         return;
     }

@@ -34,7 +34,7 @@ use crate::{
     gpu::{AdmissionWait, Gpu},
     helper::HelperClient,
     reaper::Reaper,
-    registry::{ProcessIdentity, Registry},
+    registry::{ProcessInstance, Registry},
     sync::lock,
 };
 
@@ -56,7 +56,7 @@ pub struct Context {
     /// Records for whoever cleans up if this shim is killed.
     pub registry: Registry,
     /// The shim's own process.
-    pub shim: Option<ProcessIdentity>,
+    pub shim: Option<ProcessInstance>,
     /// Told when the shim shall end.
     pub shutdown: Notify,
     containers: Mutex<HashMap<String, Slot>>,
@@ -85,7 +85,7 @@ impl Context {
     ) -> Self {
         let gpu = Gpu::new(&containerd, &namespace);
         // Without /proc the containers are not told to be a dead shim's, and are left to `delete`.
-        let shim = ProcessIdentity::current().ok();
+        let shim = ProcessInstance::current().ok();
         Self {
             namespace,
             containerd,

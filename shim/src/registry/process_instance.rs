@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use nvidia_glue::ledger::Process;
+use nvidia_glue::ledger::ProcessId;
 use procfs_core::{
     FromRead,
     process::{Stat, StatFlags},
@@ -24,20 +24,20 @@ use crate::sys;
 
 /// A process of this boot and of one process id namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProcessIdentity {
+pub struct ProcessInstance {
     boot_id: String,
     /// Inode of `/proc/PID/ns/pid`.
     pid_namespace: u64,
-    process: Process,
+    process: ProcessId,
 }
 
-impl ProcessIdentity {
+impl ProcessInstance {
     /// The calling process.
     pub fn current() -> io::Result<Self> {
         Ok(Self {
             boot_id: boot_id()?,
             pid_namespace: fs::metadata("/proc/self/ns/pid")?.ino(),
-            process: Process::current()?,
+            process: ProcessId::current()?,
         })
     }
 
@@ -58,7 +58,7 @@ impl ProcessIdentity {
         match sys::pidfd_open(self.process.pid) {
             // The handle is held, so that the pid is not taken by another while its start is read.
             Ok(handle) => {
-                let started = Process::of(self.process.pid);
+                let started = ProcessId::of(self.process.pid);
                 started.is_ok_and(|found| found != self.process) || has_ended(&handle, Duration::ZERO)
             }
             Err(error) => error.raw_os_error() == Some(libc::ESRCH),
@@ -79,7 +79,7 @@ impl ProcessIdentity {
     #[cfg(test)]
     pub(crate) fn gone_for_tests() -> Self {
         let own = Self::current().unwrap();
-        Self { process: Process { start_time: own.process.start_time + 1, ..own.process }, ..own }
+        Self { process: ProcessId { start_time: own.process.start_time + 1, ..own.process }, ..own }
     }
 
     #[cfg(test)]
@@ -119,13 +119,13 @@ mod tests {
 
     #[test]
     fn a_process_is_gone_once_it_has_ended() {
-        let own = ProcessIdentity::current().unwrap();
+        let own = ProcessInstance::current().unwrap();
         assert!(!own.is_gone());
-        assert!(ProcessIdentity::gone_for_tests().is_gone(), "another process with its pid");
-        assert!(ProcessIdentity { boot_id: "other".into(), ..own.clone() }.is_gone());
-        assert!(!ProcessIdentity::gone_for_tests().in_another_namespace_for_tests().is_gone(), "it cannot be told");
+        assert!(ProcessInstance::gone_for_tests().is_gone(), "another process with its pid");
+        assert!(ProcessInstance { boot_id: "other".into(), ..own.clone() }.is_gone());
+        assert!(!ProcessInstance::gone_for_tests().in_another_namespace_for_tests().is_gone(), "it cannot be told");
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-        let life = ProcessIdentity { process: Process::of(i32::try_from(child.id()).unwrap()).unwrap(), ..own };
+        let life = ProcessInstance { process: ProcessId::of(i32::try_from(child.id()).unwrap()).unwrap(), ..own };
         assert!(!life.is_gone());
         let handle = sys::pidfd_open(life.pid()).unwrap();
         assert!(!has_ended(&handle, Duration::ZERO));
