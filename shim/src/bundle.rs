@@ -1,5 +1,5 @@
 //! The container's bundle: what the Task service needs of its spec, and the note that the shim
-//! leaves in it for the `delete` command, which is told nothing but where the bundle is.
+//! leaves in it for the `delete` command, which knows nothing but the bundle's directory.
 
 use std::{
     collections::HashMap,
@@ -142,7 +142,8 @@ fn write_whole(path: &Path, text: &[u8]) -> Result<(), BundleError> {
     write().map_err(|source| BundleError::Write { path: path.to_owned(), source })
 }
 
-/// Leaves word of where the shim of this container listens: containerd reads it after a restart.
+/// Writes the address at which the shim of this container listens: containerd reads it after a
+/// restart.
 pub fn write_socket_address(bundle: &Path, address: &str) -> Result<(), BundleError> {
     write_whole(&bundle.join(SOCKET_NOTE), address.as_bytes())
 }

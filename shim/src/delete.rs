@@ -80,7 +80,7 @@ pub async fn delete(identity: &Identity, bundle: Option<PathBuf>, zygote: Zygote
 
 /// Runs `sweep`: does what `delete` does for every container of this containerd whose shim is gone,
 /// and removes the sockets of such shims. Goes on where one cannot be cleaned up; the first failure
-/// is told.
+/// is returned.
 pub async fn sweep(identity: &Identity, zygote: Zygote) -> Result<(), DeleteCommandError> {
     let helper = HelperClient::new(zygote).map_err(DeleteCommandError::Helper)?;
     let registry = Registry::of_this_node();

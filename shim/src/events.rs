@@ -254,7 +254,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers as told, then takes everything.
+    /// Gives the prepared answers, then takes everything.
     struct Script {
         answers: VecDeque<Result<(), ForwardError>>,
         taken: Vec<String>,

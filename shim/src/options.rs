@@ -3,7 +3,7 @@
 //! Which one arrives depends on the name under which the runtime is configured:
 //! `containerd.runc.v1.Options` for `io.containerd.runc.v2`, else `runtimeoptions.v1.Options`,
 //! whose body is TOML. Clients of containerd 1.x send `containerd.linux.runc.CreateOptions` to a
-//! runtime of another name, as `ctr run --uidmap` does. So the message is told by its type.
+//! runtime of another name, as `ctr run --uidmap` does. So the message is recognized by its type.
 
 use std::path::PathBuf;
 

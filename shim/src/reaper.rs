@@ -3,7 +3,7 @@
 //! The shim's children are the containers' processes, the helper and its workers, log drivers, and
 //! strays that it adopts as subreaper. Exits go by pid, and a pid means something only while the
 //! process is unreaped. So, while an operation that makes a process is under way, nobody but known
-//! children is reaped: a process that ends before its pid was told stays a zombie until it is
+//! children is reaped: a process that ends before its pid was known stays a zombie until it is
 //! claimed, and its pid cannot be taken for another's.
 
 use std::{
@@ -32,7 +32,7 @@ pub struct ProcessExit {
     pub at: SystemTime,
 }
 
-/// Reaps every child and tells those who wait.
+/// Reaps every child and notifies those who wait.
 #[derive(Debug, Default)]
 pub struct Reaper {
     table: Mutex<Table>,

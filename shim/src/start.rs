@@ -246,7 +246,7 @@ impl ReadOnlyProgram {
 
 /// Makes this process, and so the shim that it starts, a better victim than containerd when memory
 /// runs out. It has to be so before the shim is there: a container whose spec says nothing of its
-/// score has what the shim's helper was born with.
+/// score has what the shim's helper began with.
 fn adjust_oom_score() {
     let adjust = || -> io::Result<()> {
         let parent = format!("/proc/{}/oom_score_adj", std::os::unix::process::parent_id());

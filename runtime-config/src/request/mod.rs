@@ -133,7 +133,7 @@ pub struct GpuRequest {
     pub warnings: Vec<String>,
 }
 
-/// A container of a Kubernetes pod, as its node was told to call it. Whoever made it may have said
+/// A container of a Kubernetes pod, as its node knows it. Whoever made it may have said
 /// anything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodContainer {

@@ -131,7 +131,7 @@ impl<'a> Statement<'a> {
         number.ok_or_else(|| RequestError::invalid(self, format!("a whole number from {least} to {most}")))
     }
 
-    /// A whole number of something, `least` or more; `accepted` tells of what.
+    /// A whole number of something, `least` or more; `accepted` says of what.
     pub(crate) fn amount(self, least: u64, accepted: &str) -> Result<u64, RequestError> {
         let number = self.digits().filter(|number| *number >= least);
         number.ok_or_else(|| RequestError::invalid(self, accepted))

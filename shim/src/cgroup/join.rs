@@ -3,7 +3,7 @@
 //! Moving a process by its pid takes the lock that every fork and exit of the machine holds for
 //! reading, and to have it the kernel waits for an RCU grace period: about ten milliseconds. Two
 //! ways need no lock: a thread that moves itself alone (`0` into a v1 hierarchy's `tasks`; kernel
-//! 5.5), and a process that is born where it belongs (`CLONE_INTO_CGROUP` on v2; kernel 5.7).
+//! 5.5), and a process that begins where it belongs (`CLONE_INTO_CGROUP` on v2; kernel 5.7).
 
 use std::{
     collections::HashMap,
@@ -62,7 +62,8 @@ impl Cgroup {
         }
     }
 
-    /// The directory in which a process can be born on v2, a hybrid host's included; nothing on v1.
+    /// Opens the directory in which a process can begin on v2, a hybrid host's included; nothing on
+    /// v1.
     pub(crate) fn clone_target(&self) -> Result<Option<OwnedFd>, CgroupError> {
         self.unified().map(open).transpose()
     }

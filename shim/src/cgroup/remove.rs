@@ -13,7 +13,7 @@ const TRIES: u32 = 10;
 
 impl Cgroup {
     /// Removes the directories and those below them. Waits a moment for processes that are about to
-    /// be gone; a process that lives on makes it fail. Succeeds when there is nothing.
+    /// be gone; a process that is left makes it fail. Succeeds when there is nothing.
     pub async fn remove(&self) -> Result<(), CgroupError> {
         let mut wait = FIRST_WAIT;
         for _ in 1..TRIES {
@@ -45,7 +45,7 @@ impl Cgroup {
         self.remove_once()
     }
 
-    /// One try on every directory; the first failure is told after all were tried.
+    /// One try on every directory; the first failure is returned after all were tried.
     fn remove_once(&self) -> Result<(), CgroupError> {
         let mut result = Ok(());
         for directory in self.directories() {

@@ -49,7 +49,7 @@ pub enum SystemdError {
     /// The unit's start or stop went wrong; systemd's journal says why.
     #[error("systemd's job ended as {result:?}")]
     Job {
-        /// systemd's word for it.
+        /// systemd's name for it.
         result: String,
     },
     /// Another container's, most likely in another slice.
@@ -277,7 +277,7 @@ fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-/// Sets properties of `unit` until the next boot: those that systemd of this version is to be told.
+/// Sets properties of `unit` until the next boot: those that systemd of this version knows.
 /// True if there were some.
 pub(super) async fn set_properties(
     unit: &str,

@@ -111,7 +111,7 @@ impl HelperError {
 /// operation, and one short-lived process between a worker and each init (libcontainer's
 /// intermediate). All of them are the shim's children because init must be. A reaper that gets a
 /// pid it does not know keeps its status only while a `create` or an `exec` is under way (the
-/// process may have ended before its pid was told), and forgets it after.
+/// process may have ended before its pid was known), and forgets it after.
 #[derive(Debug)]
 pub struct HelperClient {
     /// Another one when the first has ended.

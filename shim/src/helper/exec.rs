@@ -327,7 +327,7 @@ fn clone_targets(cgroup: &Cgroup, init: i32) -> Result<Vec<OwnedFd>, ExecError> 
     Ok(std::iter::once(own).chain(cgroup.clone_target_of(&membership)?).collect())
 }
 
-/// Lets the waiting process execute its program, and reads what libcontainer tells of a failure.
+/// Lets the waiting process execute its program, and reads libcontainer's report of a failure.
 fn start(target: &ExecTarget, socket: &Path, mut outcome: File) -> Result<(), ExecError> {
     require_init(target)?;
     NotifySocket::new(socket).notify_container_start().map_err(ExecError::Notify)?;

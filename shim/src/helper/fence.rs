@@ -26,7 +26,7 @@ pub(crate) enum FilterError {
     HandOver(#[source] FrameError),
 }
 
-/// A program ready to be installed, and who is told of the calls that it stops.
+/// A program ready to be installed, and the receiver of the calls that it stops.
 #[derive(Debug)]
 pub(crate) struct Filter {
     program: Vec<SeccompInstruction>,

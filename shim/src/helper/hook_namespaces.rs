@@ -22,7 +22,7 @@ const NAMESPACES: [(&str, CloneFlags); 7] = [
 ];
 
 /// Runs `body` in a child that has joined the namespaces of `pid` which differ from the caller's.
-/// `body` is told the pid by which the namespace of its children knows that process. The error is
+/// `body` gets the pid by which the namespace of its children knows that process. The error is
 /// its text.
 pub(crate) fn run_in_namespaces<E: std::error::Error>(
     pid: Pid,
@@ -50,7 +50,7 @@ pub(crate) fn run_prepared<P, E: std::error::Error>(
                 joining.join().map_err(text)?;
                 body(prepared, joining.seen).map_err(chain)
             });
-            // An empty answer is success; one that cannot be written is told by the exit code.
+            // An empty answer is success; one that cannot be written is reported by the exit code.
             let told = match &result {
                 Ok(()) => Ok(()),
                 Err(message) => writer.write_all(message.as_bytes()),

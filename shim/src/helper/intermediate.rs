@@ -1,5 +1,5 @@
-//! The process between the worker and init: it enters what init must be born in, makes init, and
-//! ends.
+//! The process between the worker and init: it enters the cgroup and namespaces that init must
+//! begin in, makes init, and ends.
 //!
 //! The sequence is that of libcontainer 0.7.0's `container_intermediate_process`, which cannot be
 //! used as it is: for every process it reads the host's cgroup mounts a dozen times over, and it
@@ -28,7 +28,7 @@ use crate::sys::{self, Forked};
 
 /// The way in which a process gets into its container's cgroup.
 pub(crate) enum CgroupPlace<'a> {
-    /// The process enters it by itself, on v1; it is born there on v2, a hybrid host's included.
+    /// The process enters it by itself, on v1; it begins there on v2, a hybrid host's included.
     Own(&'a Cgroup),
     /// The process gets a scope that systemd makes around it; the limits come after. It is given to
     /// `owner`.
@@ -154,7 +154,7 @@ fn join(
         CgroupPlace::Own(cgroup) => Ok(cgroup.enter()?),
         CgroupPlace::Systemd { scope, properties, cgroup, manager, owner } => {
             let id = args.container.as_ref().map_or("", |container| container.id());
-            // The systemd driver is asked for inits alone: an exec is born in the scope.
+            // The systemd driver is asked for inits alone: an exec begins in the scope.
             scope.start(id, std::process::id(), cgroup, resources, properties)?;
             cgroup.enter_beyond_systemd()?;
             if let Some(resources) = resources {

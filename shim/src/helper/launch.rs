@@ -7,9 +7,10 @@
 //! 0.7.0's, the version that `Cargo.toml` pins.
 //!
 //! ```text
-//! worker ── fork ──> intermediate: drops what is private, installs the filter, joins cgroup, user and pid namespace
-//!   |                     └── clone ──> init: the other namespaces, mounts, pivot_root, user, waits for start
-//!   |<── "hooks" ────────────────────────┘
+//! worker ── fork ──> intermediate: closes what is private, installs the filter,
+//!   |                │               joins cgroup, user and pid namespace
+//!   |                └── clone ──> init: the other namespaces, mounts, pivot_root, user,
+//!   |<── "hooks" ────────────────────┘   waits for start
 //!   runs prestart and createRuntime (its own namespaces), createContainer (init's), unfiltered
 //! ```
 
@@ -45,7 +46,7 @@ pub(crate) enum LaunchError {
     /// The process said why it gave up.
     #[error("{0}")]
     Process(String),
-    /// The processes' channel failed; the other end ended without a word, or was killed.
+    /// The processes' channel failed; the other end ended without a message, or was killed.
     #[error("the container's process ended before it was ready")]
     Channel(#[source] ChannelError),
     /// A user namespace's id map.
@@ -125,10 +126,10 @@ pub(crate) struct Launch<'a> {
     pub(crate) private: Vec<&'a OwnedFd>,
     /// The cgroup that the process belongs in.
     pub(crate) place: CgroupPlace<'a>,
-    /// Directories of cgroup v2 in which it can be born, the best first; none where it has to move
+    /// Directories of cgroup v2 in which it can begin, the best first; none where it has to move
     /// itself.
     pub(crate) clone_targets: Vec<OwnedFd>,
-    /// The socket that is told of the process as soon as there is one.
+    /// The socket that the process is reported to as soon as there is one.
     pub(crate) reply: &'a OwnedFd,
     /// The spec's hooks; only those of creation run here.
     pub(crate) hooks: Option<&'a Hooks>,

@@ -7,9 +7,10 @@
 //!
 //! ```text
 //! shim ── operation ──> zygote ── fork (CLONE_PARENT) ──> worker ── libcontainer ──> init
-//!   ^                                                       |          (all three are the shim's children)
-//!   └───────────── Hello, WorkerReply on the call's socket ───────┘
+//!   ^                                                       |
+//!   └──────── Hello, WorkerReply on the call's socket ──────┘
 //! ```
+//! Zygote, worker and init are the shim's children.
 
 mod cgroup_mounts;
 pub mod client;

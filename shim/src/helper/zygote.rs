@@ -50,8 +50,7 @@ fn run(socket: &OwnedFd, shim: i32) -> io::Result<()> {
     sys::clear_listen_environment();
     sys::set_name(c"egpu-helper");
     nix::unistd::chdir("/")?;
-    // The shim's stdin is its listening socket. Whoever holds a copy answers for a shim that is
-    // long dead.
+    // The shim's stdin is its listening socket. Whoever holds a copy makes a dead shim look alive.
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     loop {
         let (operation, mut fds) = match frame::receive(socket.as_fd()) {

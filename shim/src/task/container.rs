@@ -74,7 +74,7 @@ pub(super) struct Container {
 /// The order that keeps init's end the last of the container.
 #[derive(Debug, Default)]
 struct Lifecycle {
-    /// Init was reaped; this is known before it is told.
+    /// Init was reaped; this is known before it is published.
     init_ended: bool,
     /// SIGKILL is on its way to init.
     init_killed: bool,
@@ -133,13 +133,14 @@ impl Container {
         *lock(&self.oom_watch) = Some(task.abort_handle());
     }
 
-    /// Handles init's end once it comes. To be called when the container's creation has been told.
+    /// Handles init's end once it comes. To be called when the container's creation has been
+    /// published.
     pub(super) fn watch_init(self: &Arc<Self>, context: &Arc<Context>, exit: oneshot::Receiver<ProcessExit>) {
         let (container, context) = (Arc::clone(self), Arc::clone(context));
         tokio::spawn(async move {
             let Ok(exit) = exit.await else { return };
             lock(&container.lifecycle).init_ended = true;
-            // Whoever is starting it tells of the start first.
+            // The start is published first, by whoever is starting it.
             drop(container.init.operation.lock().await);
             if !container.fixed.own_pid_namespace {
                 container.kill_rest().await;

@@ -137,7 +137,7 @@ impl Plan {
     }
 
     /// Reserves what the container asks for. The reservation names the cgroup before anything runs
-    /// in it: who lives there later is the container, and is killed when the shim is gone.
+    /// in it: a process there later is the container's, and is killed when the shim is gone.
     async fn prepare(&self, context: &Context, wait: &AdmissionWait) -> Result<Prepared, TaskError> {
         let path = self.note.cgroups_path().map_err(TaskError::Locate)?;
         let cgroup = Cgroup::intended(&Host::default(), &path).map_err(TaskError::Locate)?;
@@ -268,7 +268,7 @@ impl Plan {
         self.bundle.to_string_lossy().into_owned()
     }
 
-    /// Undoes everything, as far as it goes; the cause of the failure is what the caller is told.
+    /// Undoes everything, as far as it goes; the cause of the failure is the caller's answer.
     /// The cgroup is the helper's to remove: it knows whether it has made it, or whether the path
     /// is that of somebody else's.
     async fn roll_back(&self, context: &Context) {

@@ -145,7 +145,7 @@ pub enum TaskError {
         /// One of them.
         pid: i32,
     },
-    /// The cgroup did not do as told.
+    /// An operation on the cgroup failed.
     #[error("cannot {action} the container")]
     Cgroup {
         /// The action to be done.
@@ -197,7 +197,7 @@ pub enum TaskError {
 }
 
 impl TaskError {
-    /// The text that containerd is told, and hands on to whoever asked. The node's log has the
+    /// Returns the text that containerd gets, and hands on to whoever asked. The node's log has the
     /// error with every cause.
     fn message(&self) -> String {
         match self {

@@ -1,8 +1,8 @@
 //! Incidents of a container while it runs, for the node's events: so seldom that no container
 //! pushes others' out.
 //!
-//! Of each kind the first is told at once, and what follows is told in sums, after ten seconds,
-//! then twenty, and so on to ten minutes.
+//! Of each kind the first is recorded at once, and what follows is recorded in sums, after ten
+//! seconds, then twenty, and so on to ten minutes.
 
 use std::{
     collections::HashMap,
@@ -30,7 +30,7 @@ pub(super) struct Incidents {
     pod: Option<PodContainer>,
     /// Its cards' UUIDs, and their indices on the node.
     cards: Vec<(String, u32)>,
-    /// Kinds of which something was told a short while ago, and what came since.
+    /// Kinds of which something was recorded a short while ago, and what came since.
     since: Mutex<HashMap<Kind, Option<Entry>>>,
 }
 
@@ -56,7 +56,7 @@ impl Incidents {
         }
     }
 
-    /// `Some`: to be told at once.
+    /// `Some`: to be recorded at once.
     fn take(&self, kind: Kind, entry: Entry) -> Option<Entry> {
         let mut since = lock(&self.since);
         match since.get_mut(&kind) {

@@ -1,4 +1,4 @@
-//! A container whose driver calls are mediated: the two live and end together.
+//! A container whose driver calls are mediated: both end together.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -37,7 +37,7 @@ use crate::{
 
 /// A container without a process that uses the driver keeps its turns for so long.
 const PRESENCE_LINGER: Duration = Duration::from_secs(1);
-/// Interval at which the ledger is told again, should presence have come to count.
+/// Interval at which the ledger is updated again, should presence have come to count.
 const PRESENCE_REFRESH: Duration = Duration::from_secs(2);
 
 /// The mediator of a container, with its events.
@@ -265,7 +265,7 @@ impl Container {
                 let has_script = matches!(reason, KillReason::OverMemory(_));
                 tokio::spawn(async move { container.kill_for_excess(&context, pid, &pidfd, has_script).await });
             }
-            // Whoever asked for the pause or the end is told by the mediator's own reader.
+            // Whoever asked for the pause or the end is answered by the mediator's own reader.
             FromMediator::Paused { .. } | FromMediator::Pong | FromMediator::StillHeld { .. } => {}
             FromMediator::WeightsOnly { card } => self.on_weights_only(context, card),
             FromMediator::Presence { has_processes } => {

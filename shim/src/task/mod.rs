@@ -84,7 +84,8 @@ impl Context {
         registry: Registry,
     ) -> Self {
         let gpu = Gpu::new(&containerd, &namespace);
-        // Without /proc the containers are not told to be a dead shim's, and are left to `delete`.
+        // Without /proc nobody can tell that the containers are a dead shim's, and they are left to
+        // `delete`.
         let shim = ProcessInstance::current().ok();
         Self {
             namespace,

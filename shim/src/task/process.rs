@@ -31,8 +31,8 @@ pub(super) struct Process {
     pub(super) console_size: Option<ConsoleSize>,
     /// The OCI `process` object of an exec.
     pub(super) spec: serde_json::Value,
-    /// Held by whoever changes the state in more than one step, events included: an exit is told
-    /// only when nobody holds it, hence never before the start.
+    /// Held by whoever changes the state in more than one step, events included: an exit is
+    /// published only when nobody holds it, hence never before the start.
     pub(super) operation: tokio::sync::Mutex<()>,
     inner: Mutex<Inner>,
     exit: watch::Sender<Option<ProcessExit>>,

@@ -88,7 +88,7 @@ fn fields<'a>(variable: Statement<'a>, text: &'a str) -> Result<Vec<(&'a str, &'
     Ok(fields)
 }
 
-/// Policy, and whether the quota may be changed live.
+/// The policy, and whether the quota may be changed live.
 fn header_of(variable: Statement<'_>, fields: &[(&str, &str)]) -> Result<(Policy, bool), RequestError> {
     let mut policy = Policy::Caps;
     let mut online = false;

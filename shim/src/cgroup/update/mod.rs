@@ -6,7 +6,7 @@
 //!
 //! Device rules are never touched, as in runc: CRI sends the container's whole `resources` with
 //! every change of a CPU share, and the device list in it knows nothing of the GPUs that were
-//! granted. A granted GPU thus survives every update. With the systemd driver, systemd is told the
+//! granted. A granted GPU thus survives every update. With the systemd driver, systemd is given the
 //! same limits, and again nothing about devices; otherwise its next `daemon-reload` would bring
 //! back the old ones.
 
@@ -83,7 +83,7 @@ impl Cgroup {
         let done = carry_out(&plan)?;
         let told = self.set_unit_properties(&plan).await.inspect_err(|_| take_back(done))?;
         if told {
-            // systemd has just written what it was told, a quota in its own steps.
+            // systemd has just written what it was given, a quota in its own steps.
             carry_out(&plan)?;
         }
         Ok(())

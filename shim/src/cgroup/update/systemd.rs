@@ -28,7 +28,7 @@ pub(super) fn properties(plan: &[Write], version: u32) -> Vec<(&'static str, Val
 }
 
 const CPU_WEIGHT: &str = "CPUWeight";
-/// A weight of 0 is how `cpu.idle` is told. What is not idle has a weight.
+/// A weight of 0 stands for `cpu.idle`. What is not idle has a weight.
 const IDLE: Value<'static> = Value::U64(0);
 
 /// The properties that stand for a control file. None for a file that systemd leaves alone, such as

@@ -1,6 +1,6 @@
 //! The device rules of a container on cgroup v1 in systemd's words (systemd.resource-control(5)),
 //! for the scope that it makes: it writes what it knows of them with every `daemon-reload`, and
-//! knows of nothing but that all is allowed where it was told nothing.
+//! knows of nothing but that all is allowed where no rule was given.
 //!
 //! systemd has a list of what is allowed. Where that cannot say a rule, less is allowed, as under
 //! runc.

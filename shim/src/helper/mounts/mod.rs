@@ -114,7 +114,7 @@ pub(crate) struct MountPlan {
 
 impl MountPlan {
     /// Takes them out of the spec, in which those stay that are libcontainer's. `root` is what the
-    /// spec said before libcontainer's word was put in its place.
+    /// spec said before it was replaced by the one that libcontainer needs.
     pub(crate) fn plan(
         spec: &mut Spec,
         root: Option<Propagation>,

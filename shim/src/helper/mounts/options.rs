@@ -4,7 +4,7 @@ use rustix::mount::MountAttrFlags;
 
 use crate::sys::MountAttributes;
 
-/// A flag of mount(2), and whether the word takes it away.
+/// A flag of mount(2), and whether the option clears it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct OptionFlag(&'static str, bool, u64);
 
@@ -102,7 +102,7 @@ pub(crate) struct Propagation {
 }
 
 impl Propagation {
-    /// The kind that a word names, with or without an `r` before it.
+    /// The kind that an option names, with or without an `r` before it.
     pub(crate) fn named(word: &str) -> Option<Self> {
         let kind = |word| match word {
             "private" => Some(libc::MS_PRIVATE),
@@ -152,7 +152,7 @@ impl Options {
         options
     }
 
-    /// False for a word of the file system's.
+    /// False for an option of the file system's.
     fn take(&mut self, word: &str) -> bool {
         let flag = FLAGS.iter().find(|flag| flag.0 == word);
         let recursive = word.strip_prefix('r').and_then(|word| RECURSIVE.iter().find(|one| one.0 == word));

@@ -43,7 +43,7 @@ impl Container {
     }
 
     /// Start of an exec. One that could not be started has ended, for who waits for it; that is not
-    /// told.
+    /// published.
     pub(in crate::task) async fn start_exec(
         self: &Arc<Self>,
         context: &Arc<Context>,
