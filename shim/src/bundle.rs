@@ -134,10 +134,10 @@ impl Note {
 
 /// Writes beside and renames, so that a reader sees the old or the new whole.
 fn write_whole(path: &Path, text: &[u8]) -> Result<(), BundleError> {
-    let beside = path.with_extension("new");
+    let temporary = path.with_extension("new");
     let write = || {
-        fs::write(&beside, text)?;
-        fs::rename(&beside, path)
+        fs::write(&temporary, text)?;
+        fs::rename(&temporary, path)
     };
     write().map_err(|source| BundleError::Write { path: path.to_owned(), source })
 }

@@ -275,16 +275,16 @@ fn run(
         spec.set_hooks(Some(Hooks::default()));
     }
     // Its presence tells `delete` that the cgroup is this container's to empty.
-    let mut kept = YoukiConfig::from_spec(&spec, &create.id).map_err(CreateError::KeepConfig)?;
-    kept.hooks = hooks.clone();
-    kept.save(state.path()).map_err(CreateError::KeepConfig)?;
+    let mut saved_config = YoukiConfig::from_spec(&spec, &create.id).map_err(CreateError::KeepConfig)?;
+    saved_config.hooks = hooks.clone();
+    saved_config.save(state.path()).map_err(CreateError::KeepConfig)?;
 
     let init = launch(
         create,
         spec.clone(),
         (maps.as_ref(), cgroup_owner),
         (hooks.as_ref(), &rootfs_setup),
-        &kept.cgroup_path,
+        &saved_config.cgroup_path,
         (&path, &cgroup),
         &container,
         stdio,

@@ -51,11 +51,11 @@ pub(crate) fn run_prepared<P, E: std::error::Error>(
                 body(prepared, joining.seen).map_err(chain)
             });
             // An empty answer is success; one that cannot be written is reported by the exit code.
-            let told = match &result {
+            let reported = match &result {
                 Ok(()) => Ok(()),
                 Err(message) => writer.write_all(message.as_bytes()),
             };
-            sys::exit_now(i32::from(result.is_err() || told.is_err()))
+            sys::exit_now(i32::from(result.is_err() || reported.is_err()))
         }
     };
     drop(writer);

@@ -82,10 +82,10 @@ impl IdMaps {
         };
         drop((entering, waiting));
         let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}"));
-        let told = entered.read_exact(&mut [0]).and_then(|()| Ok((read("uid_map")?, read("gid_map")?)));
+        let read_maps = entered.read_exact(&mut [0]).and_then(|()| Ok((read("uid_map")?, read("gid_map")?)));
         drop(release);
         let status = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None)?;
-        match (told, status) {
+        match (read_maps, status) {
             (Ok((users, groups)), _) => Ok(Self { users: parse(&users)?, groups: parse(&groups)? }),
             (Err(_), nix::sys::wait::WaitStatus::Exited(_, errno)) if errno > 0 => {
                 Err(io::Error::from_raw_os_error(errno))

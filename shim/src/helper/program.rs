@@ -88,7 +88,7 @@ impl ContainerProgram {
         let program = CString::new(path.as_os_str().as_encoded_bytes())?;
         let args = args.iter().map(|arg| CString::new(arg.as_str())).collect::<Result<Vec<_>, _>>()?;
         let env = self.environment(process).into_iter().map(CString::new).collect::<Result<Vec<_>, _>>()?;
-        self.tell(&[ABOUT_TO_EXECUTE]);
+        self.report(&[ABOUT_TO_EXECUTE]);
         sys::restore_ignored_signals();
         match execve(&program, &args, &env) {
             Ok(never) => match never {},
@@ -114,7 +114,7 @@ impl ContainerProgram {
         environment
     }
 
-    fn tell(&self, bytes: &[u8]) {
+    fn report(&self, bytes: &[u8]) {
         if let Some(report) = &self.report {
             // Without a reader (the starter was killed) the message is for nobody.
             let _ = nix::unistd::write(&**report, bytes);
@@ -127,7 +127,7 @@ impl Executor for ContainerProgram {
         let result = spec.process().as_ref().ok_or(ProgramError::NoArguments).and_then(|process| self.execute(process));
         result.map_err(|error| {
             let message = error.to_string();
-            self.tell(message.as_bytes());
+            self.report(message.as_bytes());
             ExecutorError::Other(message)
         })
     }

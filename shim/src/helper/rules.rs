@@ -204,8 +204,8 @@ fn apparmor(process: &mut Map<String, Value>, host: HostFacts) -> Result<(), Ref
     }
 }
 
-/// An absent set is an empty one; a name that the kernel or oci-spec does not know is left out and
-/// told, as by runc.
+/// Fills in empty sets for absent ones, and leaves out, with a warning, names that the kernel or
+/// oci-spec does not know, as runc does.
 fn capabilities(process: &mut Map<String, Value>, host: HostFacts, notes: &mut ProcessNotes) {
     let given = process.remove("capabilities").unwrap_or_default();
     let mut unknown: Vec<String> = Vec::new();

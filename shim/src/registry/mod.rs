@@ -256,14 +256,14 @@ impl RegistryLock<'_> {
     /// Elsewhere and renamed, so that a reader sees the old or the new whole. Who is killed
     /// meanwhile leaves a file that the next one overwrites.
     fn write<T: Serialize>(&self, path: &Path, value: &T) -> Result<(), RegistryError> {
-        let beside = self.registry.state_dir.join("registry.tmp");
+        let temporary = self.registry.state_dir.join("registry.tmp");
         let written = serde_json::to_vec(value)
             .map_err(io::Error::from)
-            .and_then(|text| fs::write(&beside, text))
-            .and_then(|()| fs::rename(&beside, path));
+            .and_then(|text| fs::write(&temporary, text))
+            .and_then(|()| fs::rename(&temporary, path));
         written.map_err(|error| {
             // It takes up room on a disk that may be full.
-            let _ = fs::remove_file(&beside);
+            let _ = fs::remove_file(&temporary);
             failed("write", path)(error)
         })
     }

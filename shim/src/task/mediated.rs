@@ -167,15 +167,15 @@ impl Container {
             // A program that ends is often followed by the next one.
             while !*has_processes.borrow() && changes_within(&mut has_processes, PRESENCE_LINGER).await {}
             let present = *has_processes.borrow();
-            let told = context.gpu.set_present(id, bundle, present).await;
-            if let Err(error) = &told {
+            let updated = context.gpu.set_present(id, bundle, present).await;
+            if let Err(error) = &updated {
                 tracing::warn!(container = id, present, error = chain(error), "cannot update the ledger");
             }
             if present && let Err(error) = self.report_window_losses(context).await {
                 tracing::warn!(container = id, error = chain(&error), "cannot record window losses in the ledger");
             }
             // A card's policy may become one for which it counts.
-            again = if present || told.is_err() { PRESENCE_REFRESH } else { Duration::MAX };
+            again = if present || updated.is_err() { PRESENCE_REFRESH } else { Duration::MAX };
         }
     }
 
@@ -303,7 +303,7 @@ impl Container {
     }
 
     /// Runs the container's script, if it has one and `has_script`, and ends the process, which is
-    /// told as the kernel's OOM kills are: Kubernetes then shows `OOMKilled`, whichever process it
+    /// reported as the kernel's OOM kills are: Kubernetes then shows `OOMKilled`, whichever process it
     /// was.
     async fn kill_for_excess(self: &Arc<Self>, context: &Arc<Context>, pid: i32, pidfd: &OwnedFd, has_script: bool) {
         let Some(mediated) = &self.fixed.mediated else { return };

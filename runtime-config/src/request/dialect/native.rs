@@ -73,12 +73,12 @@ pub(in crate::request) struct Asking {
     pub(in crate::request) by_annotation: bool,
 }
 
-struct Source<'s, 'a> {
+struct NativeStatements<'s, 'a> {
     env: &'s Statements<'a>,
     annotations: &'s Statements<'a>,
 }
 
-impl<'a> Source<'_, 'a> {
+impl<'a> NativeStatements<'_, 'a> {
     /// Returns the statements under a key, in annotations or else in variables.
     fn said(&self, key: &str) -> Vec<Statement<'a>> {
         let annotations: Vec<Statement<'_>> = self.annotations.all(&format!("{ANNOTATION_PREFIX}{key}")).collect();
@@ -112,7 +112,7 @@ pub(in crate::request) fn parse(
     env: &Statements<'_>,
     annotations: &Statements<'_>,
 ) -> Result<Option<Native>, RequestError> {
-    let source = Source { env, annotations };
+    let source = NativeStatements { env, annotations };
     let first = KEYS.iter().find_map(|key| source.any(key));
     refuse_unknown(&source, first.is_some())?;
     let Some(first) = first else { return Ok(None) };
@@ -153,7 +153,7 @@ pub(in crate::request) fn isolation_none<'a>(
     env: &Statements<'a>,
     annotations: &Statements<'a>,
 ) -> Option<Statement<'a>> {
-    let said = Source { env, annotations }.said(ISOLATION);
+    let said = NativeStatements { env, annotations }.said(ISOLATION);
     said.into_iter().find(|statement| statement.value.trim() == "none")
 }
 
@@ -164,7 +164,7 @@ fn variable(key: &str) -> String {
 /// Names that look like this language's and are not: a mistyped limit must not go unnoticed. Where
 /// nothing else of this language was said, a variable that is not even similar may be somebody
 /// else's.
-fn refuse_unknown(source: &Source<'_, '_>, spoken: bool) -> Result<(), RequestError> {
+fn refuse_unknown(source: &NativeStatements<'_, '_>, spoken: bool) -> Result<(), RequestError> {
     for (name, key) in source.annotations.with_prefix(ANNOTATION_PREFIX) {
         if !KEYS.contains(&key) {
             let suggestion = nearest(key, KEYS.into_iter()).map(|near| format!("{ANNOTATION_PREFIX}{near}"));
@@ -189,7 +189,7 @@ fn refuse_unknown(source: &Source<'_, '_>, spoken: bool) -> Result<(), RequestEr
 
 /// A value for every card, or a list with one for each.
 fn lists<T: Clone>(
-    source: &Source<'_, '_>,
+    source: &NativeStatements<'_, '_>,
     key: &str,
     accepted: &str,
     read: impl Fn(&str) -> Option<T>,
@@ -223,7 +223,7 @@ fn lists<T: Clone>(
     Ok(result)
 }
 
-fn read_compute(source: &Source<'_, '_>, terms: &mut Terms) -> Result<(), RequestError> {
+fn read_compute(source: &NativeStatements<'_, '_>, terms: &mut Terms) -> Result<(), RequestError> {
     let cap = |item: &str| {
         item.parse::<Percent>().ok().map(|percent| ComputeShare::Cap { percent, lifted_when_alone: false })
     };
@@ -250,7 +250,7 @@ fn read_compute(source: &Source<'_, '_>, terms: &mut Terms) -> Result<(), Reques
     Ok(())
 }
 
-fn read_wishes(source: &Source<'_, '_>, terms: &mut Terms) -> Result<(), RequestError> {
+fn read_wishes(source: &NativeStatements<'_, '_>, terms: &mut Terms) -> Result<(), RequestError> {
     if let Some(statement) = source.one("policy")? {
         let policy = CardPolicy::named(statement.value.trim())
             .ok_or_else(|| RequestError::invalid(statement, format!("one of {}", CardPolicy::names())))?;
@@ -291,7 +291,7 @@ fn read_wishes(source: &Source<'_, '_>, terms: &mut Terms) -> Result<(), Request
     Ok(())
 }
 
-fn cards(source: &Source<'_, '_>) -> Result<Option<(NativeCards, Said)>, RequestError> {
+fn cards(source: &NativeStatements<'_, '_>) -> Result<Option<(NativeCards, Said)>, RequestError> {
     let devices = source.one(DEVICES)?;
     if let (Some(devices), Some(cards)) = (devices, source.any(CARDS)) {
         let reason = "the one says which cards, the other how many; set one of them";

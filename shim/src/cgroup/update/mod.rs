@@ -81,8 +81,8 @@ impl Cgroup {
         let resources: LinuxResources = serde_json::from_slice(resources).map_err(UpdateError::Parse)?;
         let plan = self.plan(&resources)?;
         let done = carry_out(&plan)?;
-        let told = self.set_unit_properties(&plan).await.inspect_err(|_| take_back(done))?;
-        if told {
+        let set = self.set_unit_properties(&plan).await.inspect_err(|_| take_back(done))?;
+        if set {
             // systemd has just written what it was given, a quota in its own steps.
             carry_out(&plan)?;
         }
@@ -106,8 +106,8 @@ impl Cgroup {
     /// Tells systemd, and returns whether it runs the container's scope.
     async fn set_unit_properties(&self, plan: &[Write]) -> Result<bool, UpdateError> {
         let Some(unit) = self.systemd_unit() else { return Ok(false) };
-        let told = scope::set_properties(unit, |version| systemd::properties(plan, version)).await;
-        told.map_err(|source| UpdateError::Systemd { unit: unit.to_owned(), source })
+        let set = scope::set_properties(unit, |version| systemd::properties(plan, version)).await;
+        set.map_err(|source| UpdateError::Systemd { unit: unit.to_owned(), source })
     }
 }
 
