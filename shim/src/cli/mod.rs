@@ -9,7 +9,7 @@ mod doctor;
 mod error;
 mod events;
 mod exit;
-mod force;
+mod in_force;
 mod inspect;
 mod metrics;
 mod node;
@@ -23,7 +23,7 @@ mod test_support;
 mod top;
 mod trace;
 mod usage;
-mod values;
+mod value_parsers;
 mod without_gpu;
 
 use std::{error::Error, io::Write, path::PathBuf};

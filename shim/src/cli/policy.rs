@@ -10,7 +10,7 @@ use nvidia_glue::{
 use runtime_config::request::{CardPolicy, DeviceSelector};
 use serde::Serialize;
 
-use super::{Exit, Output, error::CliError, force::InForce, node::Node, output, values};
+use super::{Exit, Output, error::CliError, in_force::InForce, node::Node, output, value_parsers};
 
 /// Arguments of `egpu policy`.
 #[derive(Debug, clap::Args)]
@@ -30,10 +30,10 @@ pub(super) struct Arguments {
     #[arg(value_name = "CARD")]
     card: Option<DeviceSelector>,
     /// How its containers share it: fair, preemptive, weighted, fixed, soft or native
-    #[arg(value_name = "POLICY", value_parser = values::policy)]
+    #[arg(value_name = "POLICY", value_parser = value_parsers::policy)]
     policy: Option<CardPolicy>,
     /// How often each has its turn, 20ms to 500ms; longer where a turn would be shorter than 5ms
-    #[arg(long, value_name = "TIME", value_parser = values::period_us, requires = "card")]
+    #[arg(long, value_name = "TIME", value_parser = value_parsers::period_us, requires = "card")]
     period: Option<u64>,
     /// Wait for the instant from which the change holds
     #[arg(long)]

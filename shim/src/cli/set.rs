@@ -11,8 +11,8 @@ use runtime_config::{
 use serde::Serialize;
 
 use super::{
-    Exit, Output, container_name, error::CliError, force::InForce, node::Node, output::printable, schedules::Schedules,
-    usage, values,
+    Exit, Output, container_name, error::CliError, in_force::InForce, node::Node, output::printable,
+    schedules::Schedules, usage, values,
 };
 
 /// Arguments of `egpu set`.
@@ -31,17 +31,17 @@ pub(super) struct Arguments {
     #[arg(long, short)]
     namespace: Option<String>,
     /// Memory of each card: 6GiB, 40%, or a list
-    #[arg(long, value_name = "LIMIT", allow_hyphen_values = true, value_parser = values::memory)]
+    #[arg(long, value_name = "LIMIT", allow_hyphen_values = true, value_parser = value_parsers::memory)]
     memory: Option<PerCard<MemoryLimit>>,
     /// Most that it gets of each card's time: 30%, none, or a list
-    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, value_parser = values::compute, conflicts_with = "weight")]
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, value_parser = value_parsers::compute, conflicts_with = "weight")]
     compute: Option<PerCard<ComputeShare>>,
     /// Its weight among the containers of each card: 1 to 1000, or a list
-    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = values::weight)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = value_parsers::weight)]
     weight: Option<PerCard<ComputeShare>>,
     /// Who runs first: high, or low (only in time that others do not use). Has no effect where a container has a part of the card's
     /// time to itself: a percent, or a share of the policies fair, preemptive and weighted
-    #[arg(long, value_name = "PRIORITY", value_parser = values::priority)]
+    #[arg(long, value_name = "PRIORITY", value_parser = value_parsers::priority)]
     priority: Option<Priority>,
     /// Wait for the instant from which the change holds
     #[arg(long)]

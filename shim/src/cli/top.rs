@@ -23,17 +23,17 @@ use super::{
     output::{self, Format, printable},
     schedules::{self, Schedules, Time},
     usage::{self, Usage},
-    values,
+    value_parsers,
 };
 
 /// Arguments of `egpu top`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// Time between two looks, 100ms or more
-    #[arg(long, short, value_name = "TIME", default_value = "1s", value_parser = values::interval)]
+    #[arg(long, short, value_name = "TIME", default_value = "1s", value_parser = value_parsers::interval)]
     interval: Duration,
     /// How often to look [default: until interrupted; with `--output json`: once]
-    #[arg(long, short = 'n', value_name = "N", value_parser = values::looks)]
+    #[arg(long, short = 'n', value_name = "N", value_parser = value_parsers::looks)]
     count: Option<u64>,
     #[command(flatten)]
     output: Output,

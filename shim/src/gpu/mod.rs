@@ -4,11 +4,11 @@
 //! way out: a failed create, the end of the container, and containerd's `delete` command. All file work happens on the
 //! blocking pool: the shim's one async thread never waits for a disk or a lock.
 
+mod admission_wait;
 mod error;
+mod grant_note;
 mod image;
 mod mediation;
-mod note;
-mod wait;
 
 use std::{
     io,
@@ -30,11 +30,11 @@ use runtime_config::{
 };
 use serde_json::Value;
 
-use self::note::GrantNote;
+use self::grant_note::GrantNote;
 pub use self::{
+    admission_wait::{AdmissionWait, EndsWait},
     error::GpuError,
     mediation::{ExcessRules, Mediation},
-    wait::{AdmissionWait, EndsWait},
 };
 use crate::{bundle::WithoutGpu, cgroup::Cgroup, helper::HelperClient};
 

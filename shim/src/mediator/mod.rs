@@ -17,21 +17,21 @@
 //! No thread ever holds a lock while it looks into a caller: a page of the container's can be made to block for ever. Such a
 //! thread is lost to its own container only.
 
+mod address_space;
 mod broker;
 mod caller;
 pub mod client;
-mod events;
-mod limited;
+mod event_loop;
 mod listener;
-mod looks_into;
-mod maps;
 pub mod message;
 mod mount_namespace;
 mod observer;
 mod outbox;
 mod pid_namespaces;
 mod privileges;
+mod proc_read_watchdog;
 mod processes;
+mod rate_limit;
 mod scheduler;
 mod setup;
 
@@ -49,7 +49,7 @@ pub use self::{
     setup::{MediatedCard, MediatedDriver, Setup},
 };
 use self::{
-    events::Events,
+    event_loop::Events,
     listener::Mediation,
     message::FromMediator,
     observer::Reporter,

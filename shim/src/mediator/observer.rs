@@ -14,10 +14,10 @@ use runtime_config::request::OverMemory;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::{
-    limited::Limited,
     message::{Excess, FromMediator, KillReason},
     outbox::Outbox,
     processes::ProcessTable,
+    rate_limit::Limited,
     scheduler::Wakers,
 };
 use crate::sync::lock;

@@ -19,9 +19,9 @@ use nvidia_glue::mediate::{AddressSpace, Numbers, Pid, Processes, UvmMapping};
 use rustix::{io::Errno, process::Pid as ThreadId, thread::sched_getaffinity};
 
 use super::{
+    address_space::{self, Memory},
     broker::Broker,
-    looks_into::{HeldUp, LooksInto},
-    maps::{self, Memory},
+    proc_read_watchdog::{HeldUp, LooksInto},
 };
 use crate::{sync::lock, sys};
 
@@ -198,7 +198,7 @@ impl Processes for ProcessTable {
     }
 
     fn share_memory(&self, one: Pid, other: Pid) -> io::Result<bool> {
-        self.looks.looking(&[one.0, other.0], || maps::share_memory(&self.broker, one.0, other.0))
+        self.looks.looking(&[one.0, other.0], || address_space::share_memory(&self.broker, one.0, other.0))
     }
 
     fn address_space(&self, pid: Pid, thread: i32) -> io::Result<Arc<dyn AddressSpace>> {
@@ -207,11 +207,11 @@ impl Processes for ProcessTable {
     }
 
     fn is_leaving(&self, pid: Pid) -> bool {
-        self.looks.looking(&[pid.0], || maps::is_leaving(&self.broker, pid.0))
+        self.looks.looking(&[pid.0], || address_space::is_leaving(&self.broker, pid.0))
     }
 
     fn uvm_mappings(&self, pid: Pid) -> io::Result<Vec<UvmMapping>> {
-        self.looks.looking(&[pid.0], || maps::of(&self.broker, pid.0))
+        self.looks.looking(&[pid.0], || address_space::of(&self.broker, pid.0))
     }
 
     fn has_open_file(&self, pid: Pid, file: &File) -> io::Result<bool> {

@@ -91,7 +91,7 @@ fn leap(node: &Node) {
     neighbour.end(container);
 }
 
-/// Defence: a program is told from the one that its process executed before by any of its threads (`shim/src/mediator/maps.rs`).
+/// Defence: a program is told from the one that its process executed before by any of its threads (`shim/src/mediator/address_space.rs`).
 fn mask(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["mask", "400"]).start().unwrap();

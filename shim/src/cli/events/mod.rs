@@ -13,7 +13,7 @@ use super::{
     container_name::EventsOf,
     error::CliError,
     output::{self, Format, printable},
-    values,
+    value_parsers,
 };
 
 /// Arguments of `egpu events`.
@@ -35,7 +35,7 @@ pub(super) struct Arguments {
     #[arg(long, short)]
     follow: bool,
     /// Only what happened since then: a time ago (10m, 2h30m) or an instant (2026-01-31T12:00:00Z)
-    #[arg(long, value_name = "TIME", value_parser = values::since)]
+    #[arg(long, value_name = "TIME", value_parser = value_parsers::since)]
     since: Option<Timestamp>,
     /// Only what is about this container: its id or enough of its beginning, NAMESPACE/ID, POD, NAMESPACE/POD or
     /// NAMESPACE/POD/CONTAINER

@@ -11,7 +11,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use nvidia_glue::event_log;
 
-use super::{Exit, error::CliError, node::Node, output, usage, values};
+use super::{Exit, error::CliError, node::Node, output, usage, value_parsers};
 use families::Snapshot;
 
 /// Arguments of `egpu metrics`.
@@ -25,7 +25,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE", conflicts_with = "listen")]
     textfile: Option<PathBuf>,
     /// Serve GET /metrics over HTTP until interrupted, such as 127.0.0.1:9402
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = values::address)]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = value_parsers::address)]
     listen: Option<SocketAddr>,
 }
 

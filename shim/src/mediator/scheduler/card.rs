@@ -3,7 +3,7 @@
 //! Each step brings the card to where it should be now and says until when nothing is to be done. While the container has no
 //! channels there, nothing is: the gate stands as the first one is to find it.
 
-mod standing;
+mod card_state;
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -18,13 +18,13 @@ use nvidia_glue::{
 
 use super::{
     alarm::Alarm,
-    board::Board,
     clock::Clock,
-    post::Post,
-    sight::Sight,
-    tally::Tally,
-    terms::{Sharing, Terms},
-    trouble::{Remedy, Trouble, is_hopeless},
+    edge_failure::{Remedy, Trouble, is_hopeless},
+    mailbox::Post,
+    residency_view::Sight,
+    share_terms::{Sharing, Terms},
+    status_page::Board,
+    usage_sums::Tally,
 };
 
 /// How often it is looked who has the card, where that matters.

@@ -8,15 +8,15 @@
 //! them cannot go on, the process ends, and the shim ends the container: nothing is left with its channels off.
 
 mod alarm;
-mod board;
 mod card;
 mod clock;
-mod post;
-mod priority;
-mod sight;
-mod tally;
-mod terms;
-mod trouble;
+mod edge_failure;
+mod mailbox;
+mod residency_view;
+mod share_terms;
+mod status_page;
+mod thread_priority;
+mod usage_sums;
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -33,12 +33,12 @@ use runtime_config::Bytes;
 
 use self::{
     alarm::Alarm,
-    board::Board,
     card::{CardScheduler, Place},
     clock::Monotonic,
-    post::Post,
-    priority::{Starter, Taken},
-    sight::Sight,
+    mailbox::Post,
+    residency_view::Sight,
+    status_page::Board,
+    thread_priority::{Starter, Taken},
 };
 use super::{listener::Mediation, setup::Setup};
 
@@ -119,7 +119,7 @@ impl Scheduler {
             epoch: Alarm::new()?,
             board: Arc::new(Board::new(file, setup.cards.iter().map(|card| card.uuid.clone()))),
             posts,
-            priority: priority::take(),
+            priority: thread_priority::take(),
         })
     }
 

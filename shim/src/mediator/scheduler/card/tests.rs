@@ -1,8 +1,8 @@
 //! A card's thread step by step on a clock that is played, with a gate that is.
 
 mod achieved;
+mod edge_failure;
 mod slices;
-mod trouble;
 mod windows;
 
 use std::{
@@ -30,7 +30,7 @@ use runtime_config::{Bytes, request::Priority};
 
 use super::*;
 use crate::{
-    mediator::scheduler::{board::Utilization, clock::Monotonic},
+    mediator::scheduler::{clock::Monotonic, status_page::Utilization},
     sync::lock,
 };
 

@@ -24,8 +24,8 @@ use nvidia_glue::usage::{Usage, UsageFile};
 
 use super::{
     listener::{Listener, Mediation},
-    looks_into::LOOK_LIMIT,
     message::{FromMediator, KillReason, ToMediator},
+    proc_read_watchdog::LOOK_LIMIT,
     scheduler::Scheduler,
 };
 use crate::helper::frame::{self, FrameError};

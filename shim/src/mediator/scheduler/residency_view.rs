@@ -13,7 +13,7 @@ use nvidia_glue::{
 };
 use runtime_config::request::Priority;
 
-use super::terms::{Other, Terms};
+use super::share_terms::{Other, Terms};
 
 /// How often it is asked which mediators the neighbours have.
 const ASKING_US: u64 = 1_000_000;

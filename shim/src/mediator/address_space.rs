@@ -20,7 +20,7 @@ use nvidia_glue::mediate::{AddressSpace, UvmMapping, is_for_want_of_room};
 
 use super::{
     broker::{Broker, ProcFile},
-    looks_into::LooksInto,
+    proc_read_watchdog::LooksInto,
 };
 use crate::{sync::lock, sys};
 

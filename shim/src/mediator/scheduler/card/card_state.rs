@@ -7,7 +7,7 @@ use nvidia_glue::{
 };
 
 use super::CardScheduler;
-use crate::mediator::scheduler::{clock::Clock, tally::Source, terms::Sharing};
+use crate::mediator::scheduler::{clock::Clock, share_terms::Sharing, usage_sums::Source};
 
 /// How often something is told at least while there are channels.
 const TELLING_US: u64 = 250_000;

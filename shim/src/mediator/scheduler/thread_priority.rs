@@ -112,7 +112,7 @@ mod tests {
         skipped::skipped,
     };
 
-    const NAME: &str = "mediator::scheduler::priority::tests::nobody_takes_a_priority_once_rights_are_given_up";
+    const NAME: &str = "mediator::scheduler::thread_priority::tests::nobody_takes_a_priority_once_rights_are_given_up";
     const IN_CHILD: &str = "EGPU_TEST_GIVES_UP_RIGHTS";
 
     /// Rights are given up for good, so it is another process, of this test alone, that does so.
