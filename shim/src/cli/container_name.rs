@@ -105,7 +105,7 @@ where
 
 /// The events about the container of one name, however often it was restarted.
 #[derive(Debug)]
-pub(super) struct EventsOf<'a> {
+pub(super) struct ContainerEvents<'a> {
     wanted: &'a str,
     /// The closest match among the events so far: a container that was found by its id is not another one later, whose id is longer.
     closest: Match,
@@ -113,7 +113,7 @@ pub(super) struct EventsOf<'a> {
     containers: BTreeMap<String, Option<PodContainer>>,
 }
 
-impl<'a> EventsOf<'a> {
+impl<'a> ContainerEvents<'a> {
     pub(super) fn new(wanted: &'a str) -> Self {
         Self { wanted, closest: Match::Prefix, containers: BTreeMap::new() }
     }
@@ -214,9 +214,9 @@ mod tests {
         ] {
             let error = find(&records, wanted, namespace).unwrap_err();
             assert_eq!(error.exit(), Exit::NotFound);
-            let CliError::Ambiguous { candidates: told, .. } = &error else { panic!("{wanted}: {error}") };
-            assert_eq!(told.len(), candidates.len(), "{error}");
-            assert!(candidates.iter().zip(told).all(|(part, told)| told.contains(part)), "{error}");
+            let CliError::Ambiguous { candidates: reported, .. } = &error else { panic!("{wanted}: {error}") };
+            assert_eq!(reported.len(), candidates.len(), "{error}");
+            assert!(candidates.iter().zip(reported).all(|(part, reported)| reported.contains(part)), "{error}");
         }
         for wanted in ["", "x", "/", "default/", "team/train", "team/train-0/mai", "team/train-0/main/x", "main"] {
             assert!(matches!(find(&records, wanted, None), Err(CliError::NoSuchContainer { .. })), "{wanted}");
@@ -239,7 +239,7 @@ mod tests {
         all.extend(entries(&["k8s.io/cc66=team/train-1/main", "k8s.io/cc66"]));
         all.push(Entry::about_card(Kind::Policy, None));
         let ids = |wanted: &str| -> Result<Vec<String>, CliError> {
-            let chosen = EventsOf::new(wanted).choose(all.clone(), |entry| entry)?;
+            let chosen = ContainerEvents::new(wanted).choose(all.clone(), |entry| entry)?;
             Ok(chosen.into_iter().filter_map(|entry| entry.container).collect())
         };
         assert_eq!(ids("team/train-1").unwrap(), ["ac33", "cc66"], "the same container, restarted");
@@ -249,13 +249,13 @@ mod tests {
         let error = ids("team/train-0").unwrap_err().to_string();
         assert!(error.contains("team/train-0/main, team/train-0/side"), "{error}");
 
-        let mut followed = EventsOf::new("web");
+        let mut followed = ContainerEvents::new("web");
         assert_eq!(followed.choose(entries(&["k8s.io/aa=one/web/main"]), |entry| entry).unwrap().len(), 1);
         assert_eq!(followed.choose(entries(&["k8s.io/ab=one/web/main"]), |entry| entry).unwrap().len(), 1);
         assert!(followed.choose(entries(&["k8s.io/bb=two/web/main"]), |entry| entry).is_err(), "it fits another, too");
 
         for wanted in ["web", "default/web"] {
-            let mut followed = EventsOf::new(wanted);
+            let mut followed = ContainerEvents::new(wanted);
             let mut count = |texts: &[&str]| followed.choose(entries(texts), |entry| entry).unwrap().len();
             assert_eq!(count(&["default/web-2", "default/web"]), 1, "{wanted}");
             assert_eq!(count(&["default/web-2"]), 0, "{wanted}: its id was found, so nothing longer is meant");

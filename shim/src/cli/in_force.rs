@@ -16,7 +16,7 @@ pub(super) struct InForce {
 
 impl InForce {
     /// Reads it, and waits for it where that is wanted; what goes wrong is told, but the change stands.
-    pub(super) fn look(state_dir: &Path, wait: bool) -> Self {
+    pub(super) fn read(state_dir: &Path, wait: bool) -> Self {
         let table = Ledger::timetable(state_dir);
         if let Err(error) = &table {
             super::say(&format!("egpu: {}", super::chain(error)));

@@ -19,9 +19,9 @@ use super::{
     usage, without_gpu,
 };
 
-/// Arguments of `egpu inspect`.
+/// InspectArguments of `egpu inspect`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Arguments {
+pub(super) struct InspectArguments {
     /// The container: its id or enough of its beginning, NAMESPACE/ID, POD, NAMESPACE/POD or NAMESPACE/POD/CONTAINER
     id: String,
     /// containerd's namespace or the pod's, where several have a container of that name
@@ -31,18 +31,20 @@ pub(super) struct Arguments {
     output: Output,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
+pub(super) fn run(arguments: &InspectArguments) -> Result<Exit, CliError> {
     let config = super::load()?;
     let (granted, without_gpu) = (node::records(&config)?, without_gpu::list(&config.state_dir));
     let record = match find(&granted, &without_gpu, &arguments.id, arguments.namespace.as_deref())? {
-        Container::Granted(record) => record,
-        Container::WithoutGpu(told) => return super::show(arguments.output, told, || without_gpu::text(told)),
+        InspectedContainer::Granted(record) => record,
+        InspectedContainer::WithoutGpu(reported) => {
+            return super::show(arguments.output, reported, || without_gpu::text(reported));
+        }
     };
     let usage = usage::mediated(&config.state_dir, record).unwrap_or_else(|error| {
         super::say(&format!("egpu: {}", super::chain(&error)));
         None
     });
-    let (schedules, warnings) = Schedules::look(&config.state_dir, slice::from_ref(record));
+    let (schedules, warnings) = Schedules::read(&config.state_dir, slice::from_ref(record));
     for warning in warnings {
         super::say(&format!("egpu: {warning}"));
     }
@@ -52,16 +54,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
 
 /// A container that can be inspected.
 #[derive(Debug, Clone, Copy)]
-enum Container<'a> {
+enum InspectedContainer<'a> {
     Granted(&'a Record),
-    WithoutGpu(&'a without_gpu::Container),
+    WithoutGpu(&'a without_gpu::ContainerWithoutGpu),
 }
 
-impl<'a> From<&'a Container<'_>> for ContainerName<'a> {
-    fn from(container: &'a Container<'_>) -> Self {
+impl<'a> From<&'a InspectedContainer<'_>> for ContainerName<'a> {
+    fn from(container: &'a InspectedContainer<'_>) -> Self {
         match *container {
-            Container::Granted(record) => record.into(),
-            Container::WithoutGpu(told) => told.into(),
+            InspectedContainer::Granted(record) => record.into(),
+            InspectedContainer::WithoutGpu(reported) => reported.into(),
         }
     }
 }
@@ -69,12 +71,12 @@ impl<'a> From<&'a Container<'_>> for ContainerName<'a> {
 /// Looks a name up among both together: one that fits a container of each is not guessed.
 fn find<'a>(
     granted: &'a [Record],
-    without_gpu: &'a [without_gpu::Container],
+    without_gpu: &'a [without_gpu::ContainerWithoutGpu],
     wanted: &str,
     namespace: Option<&str>,
-) -> Result<Container<'a>, CliError> {
-    let without_gpu = without_gpu.iter().map(Container::WithoutGpu);
-    let all: Vec<Container<'a>> = granted.iter().map(Container::Granted).chain(without_gpu).collect();
+) -> Result<InspectedContainer<'a>, CliError> {
+    let without_gpu = without_gpu.iter().map(InspectedContainer::WithoutGpu);
+    let all: Vec<InspectedContainer<'a>> = granted.iter().map(InspectedContainer::Granted).chain(without_gpu).collect();
     container_name::find(&all, wanted, namespace).copied()
 }
 
@@ -270,16 +272,16 @@ mod tests {
         let mut granted = test_support::node().records.remove(0);
         granted.container.id = "aab1".to_owned();
         granted.request.pod = Some(test_support::pod());
-        let without_gpu = ["aa", "bb"].map(|id| without_gpu::Container {
+        let without_gpu = ["aa", "bb"].map(|id| without_gpu::ContainerWithoutGpu {
             container: ContainerKey { id: id.to_owned(), ..granted.container.clone() },
             pod: Some(PodContainer { container: id.to_owned(), ..test_support::pod() }),
             asked: Vec::new(),
             without_gpu: String::new(),
         });
         let find = |wanted: &str| find(slice::from_ref(&granted), &without_gpu, wanted, None);
-        assert!(matches!(find("aa"), Ok(Container::WithoutGpu(_))), "a whole id goes before a beginning");
-        assert!(matches!(find("aab"), Ok(Container::Granted(_))));
-        assert!(matches!(find("bb"), Ok(Container::WithoutGpu(_))));
+        assert!(matches!(find("aa"), Ok(InspectedContainer::WithoutGpu(_))), "a whole id goes before a beginning");
+        assert!(matches!(find("aab"), Ok(InspectedContainer::Granted(_))));
+        assert!(matches!(find("bb"), Ok(InspectedContainer::WithoutGpu(_))));
         assert!(matches!(find("train-0"), Err(CliError::Ambiguous { .. })), "one has a GPU and two have none");
     }
 

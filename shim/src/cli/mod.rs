@@ -59,17 +59,17 @@ enum Command {
         output: Output,
     },
     /// Show who has how much of each card's time and memory, again and again
-    Top(top::Arguments),
+    Top(top::TopArguments),
     /// Show everything that is recorded about one container's grant
-    Inspect(inspect::Arguments),
+    Inspect(inspect::InspectArguments),
     /// Change a container's limits while it runs
-    Set(set::Arguments),
+    Set(set::SetArguments),
     /// Show or change how cards are shared
-    Policy(policy::Arguments),
+    Policy(policy::PolicyArguments),
     /// Show what happened on this node: admissions, refusals, denials, kills, changes
-    Events(events::Arguments),
+    Events(events::EventsArguments),
     /// Print the node's figures for Prometheus, write them to a file, or serve them
-    Metrics(metrics::Arguments),
+    Metrics(metrics::MetricsArguments),
     /// Show or check the configuration
     Config {
         #[command(subcommand)]
@@ -127,14 +127,14 @@ pub fn run(cli: Cli) -> Exit {
 fn execute(command: Command) -> Result<Exit, CliError> {
     match command {
         Command::Cards { output } => {
-            let cards = cards::list(&Node::look()?);
+            let cards = cards::list(&Node::read()?);
             if let Some(remark) = cards::remark(&cards) {
                 say(remark);
             }
             show(output, &cards, || cards::table(&cards))
         }
         Command::Ps { output } => {
-            let node = Node::look()?;
+            let node = Node::read()?;
             let (usage, warnings) = usage::measure(&node);
             for warning in warnings {
                 say(&format!("egpu: {warning}"));

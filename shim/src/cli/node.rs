@@ -25,7 +25,7 @@ pub(super) struct Node {
 
 impl Node {
     /// Asks the driver where nothing recent is known: this process is a short-lived one.
-    pub(super) fn look() -> Result<Self, CliError> {
+    pub(super) fn read() -> Result<Self, CliError> {
         let config = super::load()?;
         let inventory = match cards::cached(&config) {
             Some(inventory) => inventory,
@@ -36,7 +36,7 @@ impl Node {
         let records = ledger.records().map_err(&failed)?;
         let waiters = ledger.waiting().map_err(&failed)?;
         let cards = ledger.card_states(&inventory, &Limits::from(&config)).map_err(&failed)?;
-        let (schedules, warnings) = Schedules::look(&config.state_dir, &records);
+        let (schedules, warnings) = Schedules::read(&config.state_dir, &records);
         for warning in warnings {
             super::say(&format!("egpu: {warning}"));
         }

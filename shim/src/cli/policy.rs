@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{Exit, Output, error::CliError, in_force::InForce, node::Node, output, value_parsers};
 
-/// Arguments of `egpu policy`.
+/// PolicyArguments of `egpu policy`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Policies:
@@ -25,7 +25,7 @@ Policies:
 
 A policy under which one of the card's containers could not have what it was granted is refused. What is set holds for the \
 containers that the card has and for those to come, until the machine restarts.")]
-pub(super) struct Arguments {
+pub(super) struct PolicyArguments {
     /// The card: its index, its UUID or enough of its beginning (GPU-...), or its PCI address [default: list all]
     #[arg(value_name = "CARD")]
     card: Option<DeviceSelector>,
@@ -42,8 +42,8 @@ pub(super) struct Arguments {
     output: Output,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
-    let node = Node::look()?;
+pub(super) fn run(arguments: &PolicyArguments) -> Result<Exit, CliError> {
+    let node = Node::read()?;
     let card = arguments.card.as_ref().map(|selector| find(&node, selector)).transpose()?;
     let setting = CardSetting { policy: arguments.policy, period_us: arguments.period };
     let (Some(card), true) = (card, setting != CardSetting::default()) else {
@@ -64,9 +64,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
     ledger
         .set_policy(&node.inventory, &Limits::from(&node.config), &card.uuid, setting, &log)
         .map_err(|error| CliError::Policy(Box::new(error)))?;
-    let in_force = InForce::look(&node.config.state_dir, arguments.wait);
-    let after = CardPolicyListing::of(&Node::look()?, card);
-    let changed = Changed { in_force, before, after };
+    let in_force = InForce::read(&node.config.state_dir, arguments.wait);
+    let after = CardPolicyListing::of(&Node::read()?, card);
+    let changed = PolicyChange { in_force, before, after };
     super::show(arguments.output, &changed, || changed.text())
 }
 
@@ -154,14 +154,14 @@ pub(super) fn caps(hard: bool) -> &'static str {
 
 /// What was and is, as `--output json` shows it. Keys are fixed.
 #[derive(Debug, Serialize)]
-struct Changed {
+struct PolicyChange {
     #[serde(flatten)]
     in_force: InForce,
     before: Option<CardPolicyListing>,
     after: Option<CardPolicyListing>,
 }
 
-impl Changed {
+impl PolicyChange {
     fn text(&self) -> String {
         let (Some(before), Some(after)) = (&self.before, &self.after) else { return format!("{}\n", self.in_force) };
         let mut parts = Vec::new();
@@ -189,7 +189,7 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
-        arguments: Arguments,
+        arguments: PolicyArguments,
     }
 
     fn listings() -> Vec<CardPolicyListing> {
@@ -227,7 +227,7 @@ mod tests {
         let changed = |policy, period_us| {
             let after = CardPolicyListing { policy, period_us, ..card.clone() };
             let in_force = InForce { from_us: Some(1), in_us: 187_300 };
-            Changed { in_force, before: Some(card.clone()), after: Some(after) }.text()
+            PolicyChange { in_force, before: Some(card.clone()), after: Some(after) }.text()
         };
         let head = format!("card 0 ({})", card.uuid);
         assert_eq!(

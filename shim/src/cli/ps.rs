@@ -10,8 +10,8 @@ use serde::Serialize;
 use super::{
     node::Node,
     output::{self, printable},
-    schedules::{self, Schedules, Time},
-    usage::Usage,
+    schedules::{self, CardTime, Schedules},
+    usage::MemoryUsage,
 };
 
 /// One container, as `--output json` shows it. Keys are fixed.
@@ -80,13 +80,13 @@ pub(super) struct GrantListing {
     /// known.
     utilization_percent: Option<u8>,
     #[serde(flatten)]
-    time: Time,
+    time: CardTime,
     /// The card cannot take it off: its cap is only a weight.
     #[serde(skip)]
     is_weight_only: bool,
 }
 
-pub(super) fn list(node: &Node, usage: &Usage) -> Vec<ContainerListing> {
+pub(super) fn list(node: &Node, usage: &MemoryUsage) -> Vec<ContainerListing> {
     let waiting = node.waiters.iter().map(waiter);
     node.records.iter().map(|record| container(record, usage, &node.schedules)).chain(waiting).collect()
 }
@@ -108,8 +108,8 @@ fn waiter(waiter: &Waiter) -> ContainerListing {
     }
 }
 
-fn container(record: &Record, usage: &Usage, schedules: &Schedules) -> ContainerListing {
-    let told = usage.mediated(record);
+fn container(record: &Record, usage: &MemoryUsage, schedules: &Schedules) -> ContainerListing {
+    let reported = usage.mediated(record);
     let pid = match record.state {
         GrantState::Bound => record.init.map(|init| init.pid),
         GrantState::Pending => None,
@@ -130,9 +130,9 @@ fn container(record: &Record, usage: &Usage, schedules: &Schedules) -> Container
         exclusive: record.exclusive,
         monitor: record.cards.iter().all(|grant| grant.enforcement == Enforcement::Monitor),
         throttled_us: schedules.throttled_us(record),
-        denials: told.map_or(0, |told| told.denials),
+        denials: reported.map_or(0, |reported| reported.denials),
         mediator: record.mediator.map(|mediator| mediator.pid),
-        processes: told.into_iter().flat_map(|told| &told.processes).map(process).collect(),
+        processes: reported.into_iter().flat_map(|reported| &reported.processes).map(process).collect(),
         waiting: None,
     }
 }
@@ -143,7 +143,7 @@ fn process(process: &ProcessUsage) -> ProcessListing {
     ProcessListing { pid, pid_in_container, memory_used_bytes: Bytes(used) }
 }
 
-fn card(grant: &CardGrant, used: Option<Bytes>, time: Time, is_weight_only: bool) -> GrantListing {
+fn card(grant: &CardGrant, used: Option<Bytes>, time: CardTime, is_weight_only: bool) -> GrantListing {
     GrantListing {
         index: grant.index,
         uuid: grant.uuid.clone(),
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn json_keys_are_fixed() {
-        let containers = list(&test_support::node(), &Usage::nothing_runs());
+        let containers = list(&test_support::node(), &MemoryUsage::nothing_runs());
         let value = serde_json::to_value(&containers).unwrap();
         let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         assert_eq!(
@@ -268,12 +268,12 @@ mod tests {
         );
         assert_eq!(value[1]["exclusive"], true);
         assert_eq!(value[1]["pid"], serde_json::Value::Null);
-        assert_eq!(list(&test_support::empty_node(), &Usage::nothing_runs()).len(), 0);
+        assert_eq!(list(&test_support::empty_node(), &MemoryUsage::nothing_runs()).len(), 0);
     }
 
     #[test]
     fn sizes_are_shown_as_the_vendor_shows_them() {
-        let text = table(&list(&test_support::node(), &Usage::nothing_runs()));
+        let text = table(&list(&test_support::node(), &MemoryUsage::nothing_runs()));
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[1].contains("0MiB / 3276MiB"), "{text}");
         assert!(lines[2].contains("0MiB / 32768MiB"), "{text}");
@@ -285,7 +285,7 @@ mod tests {
     fn pods_are_named_where_there_are_any() {
         let mut node = test_support::node();
         let shown = |node: &Node| {
-            let containers = list(node, &Usage::nothing_runs());
+            let containers = list(node, &MemoryUsage::nothing_runs());
             (table(&containers), serde_json::to_value(containers).unwrap())
         };
         let (text, value) = shown(&node);
@@ -302,7 +302,7 @@ mod tests {
     fn who_waits_is_shown_after_those_who_hold() {
         let mut node = test_support::node();
         node.waiters = vec![test_support::waiter("late")];
-        let containers = list(&node, &Usage::nothing_runs());
+        let containers = list(&node, &MemoryUsage::nothing_runs());
         let text = table(&containers);
         assert!(
             text.lines().last().is_some_and(|line| line.starts_with("default") && line.contains("late  ")),
@@ -334,13 +334,13 @@ mod tests {
             pid_in_container: 7,
             cards: vec![(card.uuid.clone(), Bytes(60)), ("GPU-other".into(), Bytes(40))],
         };
-        let told = nvidia_glue::usage::Usage {
+        let reported = nvidia_glue::usage::Usage {
             cards: vec![card],
             processes: vec![process],
             denials: 3,
             ..nvidia_glue::usage::Usage::default()
         };
-        let usage = Usage::told(&node.records[0], told);
+        let usage = MemoryUsage::reported(&node.records[0], reported);
         let containers = list(&node, &usage);
         assert!(table(&containers).contains("100MiB / 3276MiB"));
         let value = serde_json::to_value(&containers).unwrap();
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn a_cap_that_is_only_a_weight_is_shown_as_one() {
         let mut node = test_support::node();
-        let text = |node: &Node| table(&list(node, &Usage::nothing_runs()));
+        let text = |node: &Node| table(&list(node, &MemoryUsage::nothing_runs()));
         assert!(!text(&node).contains("weight only"));
         node.records[0].cards[0].compute_by = nvidia_glue::ledger::ComputeEnforcement::WeightsOnly;
         assert!(text(&node).contains("10% / 9.9%  fixed (as a weight only)"), "{}", text(&node));
@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn what_the_driver_does_not_say_is_not_made_up() {
-        let text = table(&list(&test_support::node(), &Usage::unknown()));
+        let text = table(&list(&test_support::node(), &MemoryUsage::unknown()));
         assert!(text.contains("? / 3276MiB"), "{text}");
     }
 }

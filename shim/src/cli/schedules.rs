@@ -25,7 +25,7 @@ pub(super) struct Schedules {
 
 /// A container's time on one card, in percent of the card's. Null where it is not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub(super) struct Time {
+pub(super) struct CardTime {
     /// What it was granted, beside the others that are there now.
     pub(super) granted_percent: Option<f64>,
     /// What it achieved in the last second.
@@ -39,7 +39,7 @@ pub(super) struct Time {
 
 impl Schedules {
     /// Reads them, and says what to warn about.
-    pub(super) fn look(state_dir: &Path, records: &[Record]) -> (Self, Vec<String>) {
+    pub(super) fn read(state_dir: &Path, records: &[Record]) -> (Self, Vec<String>) {
         let (mut status, mut warnings) = (HashMap::new(), Vec::new());
         let table = match Ledger::timetable(state_dir) {
             Ok(table) => Some(in_order(table, records)),
@@ -50,8 +50,8 @@ impl Schedules {
             }
         };
         for record in records {
-            match told(state_dir, record) {
-                Ok(Some(told)) => drop(status.insert(record.grant_id.clone(), told)),
+            match read_status(state_dir, record) {
+                Ok(Some(reported)) => drop(status.insert(record.grant_id.clone(), reported)),
                 Ok(None) => {}
                 Err(error) => warnings.push(super::chain(&error)),
             }
@@ -98,9 +98,9 @@ impl Schedules {
             || self.card(record, &grant.uuid).is_some_and(|card| card.running == Running::Degraded)
     }
 
-    pub(super) fn time(&self, record: &Record, uuid: &str) -> Time {
+    pub(super) fn time(&self, record: &Record, uuid: &str) -> CardTime {
         let granted = self.turn(record).and_then(|turn| turn.card(uuid)).map(|card| card.share_ppm);
-        Time {
+        CardTime {
             granted_percent: granted.map(percent),
             achieved_1s_percent: self.achieved(record, uuid, FRESH_1S_US, |card| card.achieved_1s_ppm),
             achieved_60s_percent: self.achieved(record, uuid, FRESH_60S_US, |card| card.achieved_60s_ppm),
@@ -136,7 +136,7 @@ fn in_order(mut table: Timetable, records: &[Record]) -> Timetable {
     table
 }
 
-fn told(state_dir: &Path, record: &Record) -> Result<Option<Status>, ReadBlockError> {
+fn read_status(state_dir: &Path, record: &Record) -> Result<Option<Status>, ReadBlockError> {
     // A grant id that is none has no file.
     let Ok(path) = inject::status_file(state_dir, &record.grant_id) else { return Ok(None) };
     match StatusFile::read(&path) {

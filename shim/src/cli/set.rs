@@ -12,10 +12,10 @@ use serde::Serialize;
 
 use super::{
     Exit, Output, container_name, error::CliError, in_force::InForce, node::Node, output::printable,
-    schedules::Schedules, usage, values,
+    schedules::Schedules, usage, value_parsers,
 };
 
-/// Arguments of `egpu set`.
+/// SetArguments of `egpu set`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "A list has a value for each card that the container shares, in its own order. What does not fit beside the \
@@ -24,7 +24,7 @@ use super::{
                   Kubernetes and Docker restart containers in place, has what its request says.",
     group = clap::ArgGroup::new("what").required(true).multiple(true).args(["memory", "compute", "weight", "priority"])
 )]
-pub(super) struct Arguments {
+pub(super) struct SetArguments {
     /// The container: its id or enough of its beginning, NAMESPACE/ID, POD, NAMESPACE/POD or NAMESPACE/POD/CONTAINER
     id: String,
     /// containerd's namespace or the pod's, where several have a container of that name
@@ -50,8 +50,8 @@ pub(super) struct Arguments {
     output: Output,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
-    let node = Node::look()?;
+pub(super) fn run(arguments: &SetArguments) -> Result<Exit, CliError> {
+    let node = Node::read()?;
     let before = container_name::find(&node.records, &arguments.id, arguments.namespace.as_deref())?;
     let ledger = node.ledger()?;
     let log = DecisionLog::new(&node.config.log_file, &node.config.state_dir);
@@ -59,23 +59,23 @@ pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
     let after = ledger
         .set(&node.inventory, &limits, &before.container, &change(arguments, before), &log)
         .map_err(|error| CliError::Set(Box::new(error)))?;
-    let in_force = InForce::look(&node.config.state_dir, arguments.wait);
+    let in_force = InForce::read(&node.config.state_dir, arguments.wait);
     let used = usage::mediated(&node.config.state_dir, &after).ok().flatten().unwrap_or_default();
     for card in &after.cards {
-        let used = used.cards.iter().find(|told| told.uuid == card.uuid);
-        if let Some(used) = used.filter(|told| told.used > card.memory) {
+        let used = used.cards.iter().find(|reported| reported.uuid == card.uuid);
+        if let Some(used) = used.filter(|reported| reported.used > card.memory) {
             super::say(&format!(
                 "egpu: the container uses {} of card {}, more than its new limit: it keeps that, and gets no more",
                 used.used, card.index
             ));
         }
     }
-    let (schedules, _) = Schedules::look(&node.config.state_dir, std::slice::from_ref(&after));
-    let changed = Changed::new(before, &after, &schedules, in_force);
+    let (schedules, _) = Schedules::read(&node.config.state_dir, std::slice::from_ref(&after));
+    let changed = LimitChange::new(before, &after, &schedules, in_force);
     super::show(arguments.output, &changed, || changed.text())
 }
 
-fn change(arguments: &Arguments, record: &Record) -> Change {
+fn change(arguments: &SetArguments, record: &Record) -> Change {
     let compute = arguments.compute.as_ref().or(arguments.weight.as_ref());
     Change {
         memory: arguments.memory.clone(),
@@ -102,7 +102,7 @@ fn keep_lifted(compute: &PerCard<ComputeShare>, record: &Record) -> PerCard<Comp
 
 /// What a container had and has, as `--output json` shows it. Keys are fixed.
 #[derive(Debug, Serialize)]
-struct Changed {
+struct LimitChange {
     id: String,
     namespace: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,7 +142,7 @@ fn is_promised(grant: &CardGrant) -> bool {
     grant.compute_by == ComputeEnforcement::Windows && !is_shared
 }
 
-impl Changed {
+impl LimitChange {
     fn new(before: &Record, after: &Record, schedules: &Schedules, in_force: InForce) -> Self {
         let turn = schedules.last_turn(after);
         let cap = |grant: &CardGrant| grant.compute.cap().map(Percent::get);
@@ -229,10 +229,10 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
-        arguments: Arguments,
+        arguments: SetArguments,
     }
 
-    fn parse(line: &str) -> Result<Arguments, clap::Error> {
+    fn parse(line: &str) -> Result<SetArguments, clap::Error> {
         let words = std::iter::once("set").chain(line.split(' ').filter(|word| !word.is_empty()));
         Line::try_parse_from(words).map(|line| line.arguments)
     }
@@ -272,15 +272,18 @@ mod tests {
         let text = |policy, compute, by| {
             let mut after = after.clone();
             (after.cards[0].policy, after.cards[0].compute, after.cards[0].compute_by) = (policy, compute, by);
-            Changed::new(before, &after, &node.schedules, InForce { from_us: None, in_us: 0 }).text()
+            LimitChange::new(before, &after, &node.schedules, InForce { from_us: None, in_us: 0 }).text()
         };
         let cap = before.cards[0].compute;
         let (windows, slices) = (ComputeEnforcement::Windows, ComputeEnforcement::Slices);
-        let told = "card 0: the low priority has no effect: its part of the time is its own\n";
-        assert!(text(CardPolicy::Fixed, cap, windows).contains(told));
-        assert!(text(CardPolicy::Fair, ComputeShare::Unlimited, windows).contains(told));
-        assert!(!text(CardPolicy::Fixed, ComputeShare::Unlimited, windows).contains(told), "what is left is shared");
-        assert!(!text(CardPolicy::Soft, ComputeShare::Unlimited, slices).contains(told));
+        let reported = "card 0: the low priority has no effect: its part of the time is its own\n";
+        assert!(text(CardPolicy::Fixed, cap, windows).contains(reported));
+        assert!(text(CardPolicy::Fair, ComputeShare::Unlimited, windows).contains(reported));
+        assert!(
+            !text(CardPolicy::Fixed, ComputeShare::Unlimited, windows).contains(reported),
+            "what is left is shared"
+        );
+        assert!(!text(CardPolicy::Soft, ComputeShare::Unlimited, slices).contains(reported));
     }
 
     #[test]
@@ -290,7 +293,7 @@ mod tests {
         after.request.pod = Some(test_support::pod());
         after.priority = Some(Priority::Low);
         let in_force = InForce { from_us: Some(1), in_us: 0 };
-        let changed = Changed::new(&node.records[0], &after, &node.schedules, in_force);
+        let changed = LimitChange::new(&node.records[0], &after, &node.schedules, in_force);
         let text = changed.text();
         assert!(text.starts_with("team/train-0/main [default/training]\npriority high -> low\n"), "{text}");
         assert!(
@@ -299,7 +302,7 @@ mod tests {
         );
         let pod = serde_json::json!({"namespace": "team", "pod": "train-0", "container": "main"});
         assert_eq!(serde_json::to_value(&changed).unwrap()["pod"], pod);
-        let same = Changed::new(&after, &after, &node.schedules, in_force);
+        let same = LimitChange::new(&after, &after, &node.schedules, in_force);
         assert!(!same.text().contains("restart"), "nothing has changed");
     }
 
@@ -309,12 +312,12 @@ mod tests {
         let before = &node.records[0];
         let in_force = InForce { from_us: Some(test_support::NOW_US + 150_000), in_us: 150_000 };
         let mut after = before.clone();
-        let same = Changed::new(before, &after, &node.schedules, in_force);
+        let same = LimitChange::new(before, &after, &node.schedules, in_force);
         assert_eq!(same.text(), "default/training\nit has that already: nothing has changed\n");
         after.cards[0].memory = Bytes(6 * Bytes::GIB);
         after.cards[0].compute = ComputeShare::Weight(Weight::new(2).unwrap());
         after.priority = Some(Priority::Low);
-        let changed = Changed::new(before, &after, &node.schedules, in_force);
+        let changed = LimitChange::new(before, &after, &node.schedules, in_force);
         assert_eq!(
             changed.text(),
             "default/training\ncard 0: memory 3276MiB -> 6GiB, compute 10% -> weight 2 (10.0% of its time)\n\

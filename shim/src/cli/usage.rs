@@ -19,7 +19,7 @@ use super::node::Node;
 
 /// What the driver said.
 #[derive(Debug)]
-pub(super) struct Usage {
+pub(super) struct MemoryUsage {
     /// `None`: the driver could not be asked.
     processes: Option<Vec<ProcessMemory>>,
     /// What mediators tell, by grant.
@@ -39,19 +39,19 @@ pub(super) fn mediated(state_dir: &Path, record: &Record) -> Result<Option<usage
 
 /// Asks the driver, and says what to warn about when that fails. Nothing computes on simulated cards, so nothing uses
 /// their memory.
-pub(super) fn measure(node: &Node) -> (Usage, Vec<String>) {
-    let (mut told, mut warnings) = (HashMap::new(), Vec::new());
+pub(super) fn measure(node: &Node) -> (MemoryUsage, Vec<String>) {
+    let (mut reported, mut warnings) = (HashMap::new(), Vec::new());
     for record in &node.records {
         match mediated(&node.config.state_dir, record) {
-            Ok(Some(usage)) => drop(told.insert(record.grant_id.clone(), usage)),
+            Ok(Some(usage)) => drop(reported.insert(record.grant_id.clone(), usage)),
             Ok(None) => {}
             Err(error) => warnings.push(super::chain(&error)),
         }
     }
     // What all have mediators for, the driver need not be asked.
-    let is_told = node.records.iter().all(|record| told.contains_key(&record.grant_id));
+    let is_told = node.records.iter().all(|record| reported.contains_key(&record.grant_id));
     if node.inventory.source == Source::Simulated || is_told {
-        return (Usage { processes: Some(Vec::new()), mediated: told }, warnings);
+        return (MemoryUsage { processes: Some(Vec::new()), mediated: reported }, warnings);
     }
     let processes = match cards::processes(&node.config) {
         Ok(processes) => Some(processes),
@@ -60,14 +60,18 @@ pub(super) fn measure(node: &Node) -> (Usage, Vec<String>) {
             None
         }
     };
-    (Usage { processes, mediated: told }, warnings)
+    (MemoryUsage { processes, mediated: reported }, warnings)
 }
 
-impl Usage {
+impl MemoryUsage {
     /// Bytes that the container's processes have on the card; `None` where the driver does not say.
     pub(super) fn of(&self, record: &Record, card: &str) -> Option<Bytes> {
-        if let Some(told) = self.mediated(record) {
-            return told.cards.iter().find(|told| told.uuid == card).map_or(Some(Bytes(0)), |told| Some(told.used));
+        if let Some(reported) = self.mediated(record) {
+            return reported
+                .cards
+                .iter()
+                .find(|reported| reported.uuid == card)
+                .map_or(Some(Bytes(0)), |reported| Some(reported.used));
         }
         let processes = self.processes.as_ref()?;
         let on_card: Vec<&ProcessMemory> = processes.iter().filter(|process| process.card == card).collect();
@@ -90,7 +94,7 @@ impl Usage {
     }
 
     #[cfg(test)]
-    pub(super) fn told(record: &Record, usage: usage::Usage) -> Self {
+    pub(super) fn reported(record: &Record, usage: usage::Usage) -> Self {
         let mediated = HashMap::from([(record.grant_id.clone(), usage)]);
         Self { processes: Some(Vec::new()), mediated }
     }
@@ -125,7 +129,7 @@ mod tests {
         record.cgroups = vec![directory.path().display().to_string(), "/gone".to_owned()];
         let memory =
             |card: &str, pid, bytes: Option<u64>| ProcessMemory { card: card.into(), pid, bytes: bytes.map(Bytes) };
-        let usage = |processes| Usage { processes: Some(processes), mediated: HashMap::new() };
+        let usage = |processes| MemoryUsage { processes: Some(processes), mediated: HashMap::new() };
         let some = usage(vec![
             memory("GPU-a", 10, Some(1)),
             memory("GPU-a", 12, Some(2)),
@@ -137,6 +141,6 @@ mod tests {
         assert_eq!(some.of(&record, "GPU-c"), Some(Bytes(0)));
         let silent = usage(vec![memory("GPU-a", 10, Some(1)), memory("GPU-a", 11, None)]);
         assert_eq!(silent.of(&record, "GPU-a"), None);
-        assert_eq!(Usage::unknown().of(&record, "GPU-a"), None);
+        assert_eq!(MemoryUsage::unknown().of(&record, "GPU-a"), None);
     }
 }

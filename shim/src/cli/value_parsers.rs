@@ -10,14 +10,14 @@ use runtime_config::{
 };
 
 /// The shortest interval between two looks.
-const LEAST_INTERVAL: Duration = Duration::from_millis(100);
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
 fn duration(text: &str) -> Option<Duration> {
     text.parse::<SignedDuration>().ok().and_then(|parsed| Duration::try_from(parsed).ok())
 }
 
 pub(super) fn interval(text: &str) -> Result<Duration, String> {
-    let parsed = duration(text).filter(|parsed| *parsed >= LEAST_INTERVAL);
+    let parsed = duration(text).filter(|parsed| *parsed >= MIN_INTERVAL);
     parsed.ok_or_else(|| "a time of 100ms or more is accepted, such as 2s".to_owned())
 }
 
@@ -43,8 +43,8 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// How often to look.
-pub(super) fn looks(text: &str) -> Result<u64, String> {
-    text.parse().ok().filter(|looks| *looks > 0).ok_or_else(|| "a whole number above 0 is accepted".to_owned())
+pub(super) fn repetitions(text: &str) -> Result<u64, String> {
+    text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "a whole number above 0 is accepted".to_owned())
 }
 
 pub(super) fn memory(text: &str) -> Result<PerCard<MemoryLimit>, String> {

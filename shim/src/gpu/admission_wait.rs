@@ -24,9 +24,9 @@ pub struct AdmissionWait {
 
 /// Ends the wait when it is dropped.
 #[derive(Debug)]
-pub struct EndsWait(AdmissionWait);
+pub struct AdmissionWaitGuard(AdmissionWait);
 
-impl Drop for EndsWait {
+impl Drop for AdmissionWaitGuard {
     fn drop(&mut self) {
         self.0.end();
     }
@@ -46,8 +46,8 @@ impl AdmissionWait {
     }
 
     /// For whoever asked: the wait ends with it.
-    pub fn ends_when_dropped(&self) -> EndsWait {
-        EndsWait(self.clone())
+    pub fn ends_when_dropped(&self) -> AdmissionWaitGuard {
+        AdmissionWaitGuard(self.clone())
     }
 
     /// As the ledger wants it.

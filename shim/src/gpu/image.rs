@@ -9,7 +9,7 @@ use nvidia_glue::{
 };
 use runtime_config::request::GpuRequest;
 
-use super::{Ask, GpuError, Prepared, is_fenced};
+use super::{GpuAsk, GpuError, PreparedGrant, is_fenced};
 use crate::{
     bundle::WithoutGpu,
     helper::{HelperClient, protocol::ImageVariable},
@@ -22,7 +22,7 @@ const REMEDY: &str = "to give it one, set EGPU_DEVICES=all (or the annotation eg
 ///
 /// # Errors
 /// When containerd does not tell what the image sets: a device plugin's card must not be left out for that, nor an image believed.
-pub(super) async fn disbelief(
+pub(super) async fn image_only_reason(
     helper: &HelperClient,
     key: &ContainerKey,
     request: &GpuRequest,
@@ -37,10 +37,10 @@ pub(super) async fn disbelief(
         name: "NVIDIA_VISIBLE_DEVICES".to_owned(),
     };
     let by_image = helper.image_variable(question).await.map_err(|source| GpuError::Image(Box::new(source)))?;
-    Ok(why(&request.visible_devices_alone, &by_image))
+    Ok(reason(&request.visible_devices_alone, &by_image))
 }
 
-fn why(said: &[String], by_image: &[String]) -> Option<String> {
+fn reason(said: &[String], by_image: &[String]) -> Option<String> {
     said.iter().all(|value| by_image.contains(value)).then(|| {
         format!(
             "it starts without a GPU: NVIDIA_VISIBLE_DEVICES is what its image sets, and nothing else asks for cards; {REMEDY}"
@@ -49,14 +49,14 @@ fn why(said: &[String], by_image: &[String]) -> Option<String> {
 }
 
 /// What is asked of the helper for a container whose request is not believed, once the log and the node's events have it.
-pub(super) fn without_gpu(key: &ContainerKey, ask: Ask, why: String) -> Prepared {
-    let Ask { config, request, privileges, .. } = ask;
+pub(super) fn without_gpu(key: &ContainerKey, ask: GpuAsk, why: String) -> PreparedGrant {
+    let GpuAsk { config, request, privileges, .. } = ask;
     let name = ContainerName { key, pod: request.pod.as_ref() };
     DecisionLog::new(&config.log_file, &config.state_dir).ignored(name, &request.asked.join(" "), &why);
     tracing::warn!(container = %key, "{why}");
     let fence = is_fenced(key, &config, privileges);
     let without_gpu = Some(WithoutGpu { pod: request.pod, asked: request.asked, why });
-    Prepared { fence, without_gpu, ..Prepared::default() }
+    PreparedGrant { fence, without_gpu, ..PreparedGrant::default() }
 }
 
 #[cfg(test)]
@@ -76,9 +76,9 @@ mod tests {
             (&["0", "all"], &["all"], true),
             (&["0", "all"], &["all", "0"], false),
         ] {
-            assert_eq!(why(&strings(said), &strings(by_image)).is_none(), is_believed, "{said:?} {by_image:?}");
+            assert_eq!(reason(&strings(said), &strings(by_image)).is_none(), is_believed, "{said:?} {by_image:?}");
         }
-        let told = why(&strings(&["all"]), &strings(&["all"])).unwrap();
+        let told = reason(&strings(&["all"]), &strings(&["all"])).unwrap();
         for part in ["without a GPU", "EGPU_DEVICES=all", "of_images_in_pods = true"] {
             assert!(told.contains(part), "{told}");
         }

@@ -17,7 +17,7 @@ use crate::mediator::{MediatedCard, MediatedDriver, Setup};
 
 /// How the driver calls of a container are mediated.
 #[derive(Debug, Clone)]
-pub struct Mediation {
+pub struct MediationPlan {
     /// For its mediator.
     pub setup: Setup,
     /// What happens to a process that asks for too much, when it is to be killed.
@@ -26,7 +26,7 @@ pub struct Mediation {
     pub pod: Option<PodContainer>,
 }
 
-/// See [`Mediation::excess`].
+/// See [`MediationPlan::excess`].
 #[derive(Debug, Clone, Default)]
 pub struct ExcessRules {
     /// Program in the container that runs before the kill.
@@ -42,7 +42,7 @@ pub(super) fn mediation(
     record: &Record,
     inventory: &Inventory,
     is_confined: bool,
-) -> Result<Option<Mediation>, GpuError> {
+) -> Result<Option<MediationPlan>, GpuError> {
     let is_mediated = |grant: &CardGrant| match grant.enforcement {
         Enforcement::Mediated => true,
         // In MIG mode a card has no memory but its devices', which the driver holds apart, and tells through capabilities of the caller's.
@@ -90,7 +90,7 @@ pub(super) fn mediation(
     };
     let excess =
         ExcessRules { oom_script: record.request.oom_script.clone(), oom_script_timeout: config.oom_script_timeout };
-    Ok(Some(Mediation { setup, excess, pod: record.request.pod.clone() }))
+    Ok(Some(MediationPlan { setup, excess, pod: record.request.pod.clone() }))
 }
 
 fn is_in_mig_mode(grant: &CardGrant, inventory: &Inventory) -> bool {

@@ -32,14 +32,14 @@ use serde_json::Value;
 
 use self::grant_note::GrantNote;
 pub use self::{
-    admission_wait::{AdmissionWait, EndsWait},
+    admission_wait::{AdmissionWait, AdmissionWaitGuard},
     error::GpuError,
-    mediation::{ExcessRules, Mediation},
+    mediation::{ExcessRules, MediationPlan},
 };
 use crate::{bundle::WithoutGpu, cgroup::Cgroup, helper::HelperClient};
 
 /// For a mediator that was killed to be gone.
-const MEDIATOR_PATIENCE: Duration = Duration::from_secs(5);
+const MEDIATOR_END_LIMIT: Duration = Duration::from_secs(5);
 
 /// The grants of one containerd's and namespace's containers.
 #[derive(Debug)]
@@ -50,13 +50,13 @@ pub struct Gpu {
 
 /// What a grant (or its absence) asks of the helper.
 #[derive(Debug, Default)]
-pub struct Prepared {
+pub struct PreparedGrant {
     /// What the grant puts into the container.
     pub injection: Option<Value>,
     /// Install the static filter in the container and in every exec.
     pub fence: bool,
     /// Mediate the driver calls of the container and of every exec.
-    pub mediation: Option<Box<Mediation>>,
+    pub mediation: Option<Box<MediationPlan>>,
     /// What holds for every process that is executed in the container.
     pub exec_rules: ExecRules,
     /// It seemed to ask for a GPU, and gets none.
@@ -105,7 +105,7 @@ impl ExecRules {
 }
 
 /// A container that asks for GPUs, as far as its spec and the configuration tell.
-struct Ask {
+struct GpuAsk {
     config: Config,
     request: GpuRequest,
     privileges: Privileges,
@@ -113,9 +113,9 @@ struct Ask {
 }
 
 /// What reading a spec comes to.
-enum Reading {
-    NoGpu(Prepared),
-    Gpu(Box<Ask>),
+enum ParsedSpec {
+    NoGpu(PreparedGrant),
+    Gpu(Box<GpuAsk>),
 }
 
 impl Gpu {
@@ -142,18 +142,18 @@ impl Gpu {
         bundle: &Path,
         cgroup: &Cgroup,
         wait: &AdmissionWait,
-    ) -> Result<Prepared, GpuError> {
+    ) -> Result<PreparedGrant, GpuError> {
         let (key, bundle_path) = (self.key(id), bundle.to_owned());
         let reading = blocking(move || read(configuration()?, &key, &bundle_path)).await?;
         let ask = match reading {
-            Reading::NoGpu(prepared) => return Ok(prepared),
-            Reading::Gpu(ask) => *ask,
+            ParsedSpec::NoGpu(prepared) => return Ok(prepared),
+            ParsedSpec::Gpu(ask) => *ask,
         };
         let key = self.key(id);
-        if let Some(why) = image::disbelief(helper, &key, &ask.request).await? {
+        if let Some(why) = image::image_only_reason(helper, &key, &ask.request).await? {
             return blocking(move || Ok(image::without_gpu(&key, ask, why))).await;
         }
-        let Ask { config, request, privileges, inventory } = ask;
+        let GpuAsk { config, request, privileges, inventory } = ask;
         let inventory = match inventory {
             Some(inventory) => inventory,
             None => helper.inventory().await.map_err(|source| GpuError::Inventory(Box::new(source)))?,
@@ -311,8 +311,8 @@ pub fn release(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Resu
 /// For as long as a mediator may take to end.
 fn wait_while(mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
-    while holds() && begin.elapsed() < MEDIATOR_PATIENCE {
-        std::thread::sleep(MEDIATOR_PATIENCE / 500);
+    while holds() && begin.elapsed() < MEDIATOR_END_LIMIT {
+        std::thread::sleep(MEDIATOR_END_LIMIT / 500);
     }
 }
 
@@ -321,7 +321,7 @@ fn configuration() -> Result<Config, GpuError> {
 }
 
 /// From the bundle's spec to what it asks. No side effects but the decision log's line about a refusal.
-fn read(config: Config, key: &ContainerKey, bundle: &Path) -> Result<Reading, GpuError> {
+fn read(config: Config, key: &ContainerKey, bundle: &Path) -> Result<ParsedSpec, GpuError> {
     let path = bundle.join("config.json");
     let text = std::fs::read(&path).map_err(|source| GpuError::Spec { path: path.clone(), source })?;
     let document: Value =
@@ -339,7 +339,7 @@ fn read(config: Config, key: &ContainerKey, bundle: &Path) -> Result<Reading, Gp
                 tracing::warn!(container = %key, "{warning}");
             }
             let fence = is_fenced(key, &config, container.source.privileges);
-            Ok(Reading::NoGpu(Prepared { fence, ..Prepared::default() }))
+            Ok(ParsedSpec::NoGpu(PreparedGrant { fence, ..PreparedGrant::default() }))
         }
         ContainerRequest::Gpu(mut request) => {
             let privileges = container.source.privileges;
@@ -360,7 +360,7 @@ fn read(config: Config, key: &ContainerKey, bundle: &Path) -> Result<Reading, Gp
             }
             request.pod = container.pod;
             let inventory = cards::cached(&config);
-            Ok(Reading::Gpu(Box::new(Ask { config, request: *request, privileges, inventory })))
+            Ok(ParsedSpec::Gpu(Box::new(GpuAsk { config, request: *request, privileges, inventory })))
         }
     }
 }
@@ -389,7 +389,7 @@ struct Grant {
 
 impl Grant {
     /// Reserves, and works out what goes into the container.
-    fn admit(self) -> Result<Prepared, GpuError> {
+    fn admit(self) -> Result<PreparedGrant, GpuError> {
         let shim = Process::current().map_err(|source| GpuError::Process { pid: 0, source })?;
         let helper =
             Process::of(self.helper_pid).map_err(|source| GpuError::Process { pid: self.helper_pid, source })?;
@@ -426,7 +426,7 @@ impl Grant {
                 // Without a card, and with the driver's files: a card's descriptor that another container lends must be of no use.
                 let fence = record.cards.is_empty() && is_fenced(&self.key, &self.config, self.privileges);
                 let mediation = mediation.map(Box::new);
-                Ok(Prepared { injection: Some(injection), fence, mediation, exec_rules, without_gpu: None })
+                Ok(PreparedGrant { injection: Some(injection), fence, mediation, exec_rules, without_gpu: None })
             }
             Err(error) => {
                 // The first error is the one to tell; a reservation that cannot be taken back is reclaimed later.

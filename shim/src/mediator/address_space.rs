@@ -20,7 +20,7 @@ use nvidia_glue::mediate::{AddressSpace, UvmMapping, is_for_want_of_room};
 
 use super::{
     broker::{Broker, ProcFile},
-    proc_read_watchdog::LooksInto,
+    proc_read_watchdog::ProcReadWatchdog,
 };
 use crate::{sync::lock, sys};
 
@@ -29,20 +29,25 @@ const ROUNDS: usize = 16;
 
 /// An address space, as a session keeps it.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct ProcessMemory {
     pid: i32,
     process: OwnedFd,
-    program: Program,
+    fingerprint: ExecFingerprint,
     memory: File,
     maps: Mutex<File>,
     broker: Arc<Broker>,
-    looks: Arc<LooksInto>,
+    watchdog: Arc<ProcReadWatchdog>,
 }
 
-impl Memory {
-    pub(super) fn open(pid: i32, thread: i32, broker: Arc<Broker>, looks: Arc<LooksInto>) -> io::Result<Self> {
+impl ProcessMemory {
+    pub(super) fn open(
+        pid: i32,
+        thread: i32,
+        broker: Arc<Broker>,
+        watchdog: Arc<ProcReadWatchdog>,
+    ) -> io::Result<Self> {
         let (process, _) = broker.process(pid)?;
-        let program = Program::of(&broker, pid, &process)?;
+        let fingerprint = ExecFingerprint::read(&broker, pid, &process)?;
         // Those of the first thread can be read for as long as there is another one.
         let open = |thread: i32| -> io::Result<(File, File)> {
             let maps = broker.file(pid, thread, ProcFile::Maps)?;
@@ -54,39 +59,41 @@ impl Memory {
             None => open(first_that_has_memory(&broker, (pid, thread), &process)?)?,
         };
         // They are of one memory, unless it has executed something meanwhile.
-        if Program::of(&broker, pid, &process)?.is_another_than(program) || !sys::memory_is_there(memory.as_fd()) {
+        if ExecFingerprint::read(&broker, pid, &process)?.differs_from(fingerprint)
+            || !sys::memory_is_there(memory.as_fd())
+        {
             return Err(io::Error::other("the process executes another program"));
         }
-        Ok(Self { pid, process, program, memory, maps: Mutex::new(maps), broker, looks })
+        Ok(Self { pid, process, fingerprint, memory, maps: Mutex::new(maps), broker, watchdog })
     }
 }
 
-impl AddressSpace for Memory {
+impl AddressSpace for ProcessMemory {
     fn is_there(&self) -> bool {
         sys::memory_is_there(self.memory.as_fd())
     }
 
     fn is_its_process_s(&self) -> io::Result<bool> {
-        let program = Program::of(&self.broker, self.pid, &self.process);
+        let fingerprint = ExecFingerprint::read(&self.broker, self.pid, &self.process);
         // The number is the process's as long as that is there.
         if has_ended(&self.process)? {
             return Ok(false);
         }
-        Ok(!program?.is_another_than(self.program))
+        Ok(!fingerprint?.differs_from(self.fingerprint))
     }
 
     fn uvm_mappings(&self) -> io::Result<Vec<UvmMapping>> {
-        self.looks.looking(&[self.pid], || {
+        self.watchdog.watch(&[self.pid], || {
             let mut maps = lock(&self.maps);
             // Those of a process that has ended, and that nobody has waited for, can be read still, as long as others have the memory.
             if has_ended(&self.process)? {
                 return Err(io::ErrorKind::NotFound.into());
             }
-            if let Ok(Some(mappings)) = maps.rewind().and_then(|()| read(&*maps)) {
+            if let Ok(Some(mappings)) = maps.rewind().and_then(|()| parse_maps(&*maps)) {
                 return Ok(mappings);
             }
             // It was opened of a thread that has ended.
-            let mappings = of(&self.broker, self.pid)?;
+            let mappings = uvm_mappings(&self.broker, self.pid)?;
             if self.is_its_process_s()? { Ok(mappings) } else { Err(io::ErrorKind::NotFound.into()) }
         })
     }
@@ -96,18 +103,18 @@ impl AddressSpace for Memory {
 /// The fence keeps programs from choosing that (`PR_SET_MM`, `ADDR_NO_RANDOMIZE`). Where the host itself puts everything where it always does
 /// (`randomize_va_space`), there is the flag of those that have not executed anything since they were forked, and else nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Program {
+struct ExecFingerprint {
     /// `None`: its first thread has ended, and every other one is marked as forked.
     is_forked: Option<bool>,
     /// Code, stack, data, heap, arguments, environment.
     begins: [u64; 6],
 }
 
-impl Program {
-    fn of(broker: &Broker, pid: i32, process: &OwnedFd) -> io::Result<Self> {
+impl ExecFingerprint {
+    fn read(broker: &Broker, pid: i32, process: &OwnedFd) -> io::Result<Self> {
         // A thread that has ended has none of it, also where it was the first and the others go on.
-        let told = |thread| Ok(Self::parse(&io::read_to_string(broker.file(pid, thread, ProcFile::Stat)?)?));
-        let find = || find(pid, || has_ended(process), || threads(broker, pid), told);
+        let ask = |thread| Ok(Self::parse(&io::read_to_string(broker.file(pid, thread, ProcFile::Stat)?)?));
+        let find = || find(pid, || has_ended(process), || threads(broker, pid), ask);
         // One that executes a program just now begins nowhere yet.
         let mut found = find();
         for _ in 0..ROUNDS {
@@ -121,7 +128,7 @@ impl Program {
         Ok(Self { is_forked: program.is_forked.filter(|_| thread == pid), ..program })
     }
 
-    fn is_another_than(self, before: Self) -> bool {
+    fn differs_from(self, before: Self) -> bool {
         self.begins != before.begins || (before.is_forked == Some(true) && self.is_forked == Some(false))
     }
 
@@ -148,10 +155,10 @@ pub(super) fn share_memory(broker: &Broker, one: i32, other: i32) -> io::Result<
 
 /// The memory of a thread that has ended is none, to the kernel, also where it was the first and the others go on: so it is asked of them then.
 /// Nothing where all have ended.
-pub(super) fn of(broker: &Broker, pid: i32) -> io::Result<Vec<UvmMapping>> {
+pub(super) fn uvm_mappings(broker: &Broker, pid: i32) -> io::Result<Vec<UvmMapping>> {
     let (process, _) = broker.process(pid)?;
-    let told = |thread| read(broker.file(pid, thread, ProcFile::Maps)?);
-    let found = find(pid, || has_ended(&process), || threads(broker, pid), told)?;
+    let ask = |thread| parse_maps(broker.file(pid, thread, ProcFile::Maps)?);
+    let found = find(pid, || has_ended(&process), || threads(broker, pid), ask)?;
     Ok(found.map_or_else(Vec::new, |(_, mappings)| mappings))
 }
 
@@ -185,21 +192,21 @@ fn find<T>(
     likely: i32,
     has_ended: impl Fn() -> io::Result<bool>,
     threads: impl Fn() -> io::Result<Vec<i32>>,
-    told: impl Fn(i32) -> io::Result<Option<T>>,
+    ask: impl Fn(i32) -> io::Result<Option<T>>,
 ) -> io::Result<Option<(i32, T)>> {
-    let told = |thread: i32| match told(thread) {
+    let ask = |thread: i32| match ask(thread) {
         Err(error) if is_for_want_of_room(&error) => Err(error),
-        told => Ok(told.unwrap_or_default()),
+        ask => Ok(ask.unwrap_or_default()),
     };
     for _ in 0..ROUNDS {
-        if let Some(found) = told(likely)? {
+        if let Some(found) = ask(likely)? {
             return Ok(Some((likely, found)));
         }
         if has_ended()? {
             return Ok(None);
         }
         for thread in threads()? {
-            if let Some(found) = told(thread)? {
+            if let Some(found) = ask(thread)? {
                 return Ok(Some((thread, found)));
             }
         }
@@ -215,7 +222,7 @@ fn has_ended(pidfd: &OwnedFd) -> io::Result<bool> {
 /// The UVM mappings in the text of `/proc/PID/maps`: shared ones that lie at their own offset, as UVM demands and nothing else does, by
 /// whatever name the node goes in the container; and whatever else is mapped of a file of that name. `None`: there are no mappings at all, the
 /// memory is gone.
-fn read(maps: impl Read) -> io::Result<Option<Vec<UvmMapping>>> {
+fn parse_maps(maps: impl Read) -> io::Result<Option<Vec<UvmMapping>>> {
     // As much as a process likes is mapped: no more of it is kept than what is looked for.
     let mut lines = BufReader::with_capacity(64 << 10, maps);
     let (mut line, mut found, mut is_empty) = (Vec::new(), Vec::new(), true);
@@ -278,12 +285,12 @@ mod tests {
     #[test]
     fn it_is_told_by_whichever_thread_is_left() {
         let find = |threads: &[(i32, &'static str)], has_ended| {
-            let told = |thread| {
+            let ask = |thread| {
                 let text = threads.iter().find(|(of, _)| *of == thread).map(|(_, text)| *text);
                 text.map(|text| Some(text).filter(|text| !text.is_empty()))
                     .ok_or_else(|| io::ErrorKind::NotFound.into())
             };
-            find(10, || Ok(has_ended), || Ok(threads.iter().map(|(thread, _)| *thread).collect()), told).ok()
+            find(10, || Ok(has_ended), || Ok(threads.iter().map(|(thread, _)| *thread).collect()), ask).ok()
         };
         assert_eq!(find(&[(10, "of 10")], false), Some(Some((10, "of 10"))));
         // It has ended.
@@ -293,8 +300,8 @@ mod tests {
         assert_eq!(find(&nothing, false), None, "one that is there has something");
         assert_eq!(find(&nothing, true), Some(None));
         let full = |_| Err::<Option<()>, _>(io::Error::from_raw_os_error(libc::EMFILE));
-        let told = super::find(10, || Ok(true), || Ok(vec![10]), full);
-        assert_eq!(told.unwrap_err().raw_os_error(), Some(libc::EMFILE), "it is not known to be gone");
+        let ask = super::find(10, || Ok(true), || Ok(vec![10]), full);
+        assert_eq!(ask.unwrap_err().raw_os_error(), Some(libc::EMFILE), "it is not known to be gone");
     }
 
     #[test]
@@ -311,16 +318,16 @@ mod tests {
         }
         // Nobody has waited for it yet.
         assert!(share_memory(&broker(), pid, pid).is_err());
-        assert_eq!(of(&broker(), pid).unwrap(), []);
+        assert_eq!(uvm_mappings(&broker(), pid).unwrap(), []);
         child.wait().unwrap();
-        assert!(of(&broker(), pid).is_err());
+        assert!(uvm_mappings(&broker(), pid).is_err());
     }
 
     #[test]
     fn memory_is_there_until_its_last_owner_has_left_it() {
-        let looks = || Arc::new(LooksInto::new().unwrap());
+        let watchdog = || Arc::new(ProcReadWatchdog::new().unwrap());
         let own = nix::unistd::getpid().as_raw();
-        let memory = Memory::open(own, own, broker(), looks()).unwrap();
+        let memory = ProcessMemory::open(own, own, broker(), watchdog()).unwrap();
         assert!(memory.is_there() && memory.is_its_process_s().unwrap());
         assert!(memory.uvm_mappings().is_ok());
         // Waits for a line, and executes another program.
@@ -331,13 +338,13 @@ mod tests {
             .unwrap();
         let pid = child.id().cast_signed();
         waits(pid, libc::SYS_read);
-        let before = Memory::open(pid, pid, broker(), looks()).unwrap();
+        let before = ProcessMemory::open(pid, pid, broker(), watchdog()).unwrap();
         assert!(before.is_there() && before.is_its_process_s().unwrap());
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"\n").unwrap();
         waits(pid, libc::SYS_clock_nanosleep);
         assert!(!before.is_there() && !before.is_its_process_s().unwrap());
         assert!(before.uvm_mappings().is_err());
-        let after = Memory::open(pid, pid, broker(), looks()).unwrap();
+        let after = ProcessMemory::open(pid, pid, broker(), watchdog()).unwrap();
         assert!(after.is_there() && after.is_its_process_s().unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
@@ -355,21 +362,21 @@ mod tests {
                     (None, other) => other.to_string(),
                 })
                 .collect();
-            Program::parse(&format!("7 (a) b (c) {}\n", fields.join(" ")))
+            ExecFingerprint::parse(&format!("7 (a) b (c) {}\n", fields.join(" ")))
         };
         let places = [1, 2, 3, 4, 5, 6];
         let (forked, executed) = (stat(0x40_0040, places).unwrap(), stat(0x40_0100, places).unwrap());
-        assert!(executed.is_another_than(forked), "all of it may be where it was");
-        assert!(!executed.is_another_than(executed) && !forked.is_another_than(forked));
+        assert!(executed.differs_from(forked), "all of it may be where it was");
+        assert!(!executed.differs_from(executed) && !forked.differs_from(forked));
         // Its first thread has ended.
-        assert!(!Program { is_forked: None, ..forked }.is_another_than(forked));
+        assert!(!ExecFingerprint { is_forked: None, ..forked }.differs_from(forked));
         for place in 0..6 {
             let mut others = places;
             others[place] += 16;
-            assert!(stat(0x40_0100, others).unwrap().is_another_than(executed), "{place}");
+            assert!(stat(0x40_0100, others).unwrap().differs_from(executed), "{place}");
         }
         assert_eq!(stat(0x40_0000, [1, 0, 3, 4, 5, 6]), None, "of a thread that has ended");
-        assert_eq!(Program::parse("7 (a"), None);
+        assert_eq!(ExecFingerprint::parse("7 (a"), None);
     }
 
     /// As soon as its descriptors are closed, a program that is executed counts as started, and has no place yet.
@@ -379,29 +386,32 @@ mod tests {
         for _ in 0..200 {
             let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
             let pid = child.id().cast_signed();
-            let told = Program::of(&broker, pid, &sys::pidfd_open(pid).unwrap());
+            let ask = ExecFingerprint::read(&broker, pid, &sys::pidfd_open(pid).unwrap());
             child.kill().unwrap();
             child.wait().unwrap();
-            told.unwrap();
+            ask.unwrap();
         }
     }
 
     #[test]
     fn every_thread_tells_the_same_of_its_program() {
         let own = nix::unistd::getpid().as_raw();
-        let told = std::thread::spawn(move || {
+        let ask = std::thread::spawn(move || {
             let thread = nix::unistd::gettid().as_raw();
             let stat = fs::read_to_string(format!("/proc/{own}/task/{thread}/stat")).unwrap();
-            Program::parse(&stat).unwrap().begins
+            ExecFingerprint::parse(&stat).unwrap().begins
         });
-        assert_eq!(told.join().unwrap(), Program::of(&broker(), own, &sys::pidfd_open(own).unwrap()).unwrap().begins);
+        assert_eq!(
+            ask.join().unwrap(),
+            ExecFingerprint::read(&broker(), own, &sys::pidfd_open(own).unwrap()).unwrap().begins
+        );
     }
 
     #[test]
     fn who_has_ended_and_was_not_waited_for_has_no_memory() {
         let mut child = sleeper();
         let pid = child.id().cast_signed();
-        let memory = Memory::open(pid, pid, broker(), Arc::new(LooksInto::new().unwrap())).unwrap();
+        let memory = ProcessMemory::open(pid, pid, broker(), Arc::new(ProcReadWatchdog::new().unwrap())).unwrap();
         assert!(memory.is_its_process_s().unwrap() && !is_leaving(&broker(), pid));
         child.kill().unwrap();
         while !has_ended(&memory.process).unwrap() {
@@ -427,11 +437,11 @@ mod tests {
 nonsense
 7f00-6f00 rw-s 7f00 00:06 397 /dev/nvidia-uvm
 ";
-        let found = read(&maps[..]).unwrap().unwrap();
+        let found = parse_maps(&maps[..]).unwrap().unwrap();
         let found: Vec<(u64, u64)> = found.iter().map(|found| (found.address, found.length)).collect();
         let expected = [0x7f00_0020_0000, 0x7f00_0060_0000, 0x7f00_0180_0000, 0x7f00_0200_0000];
         assert_eq!(found.iter().map(|(address, _)| *address).collect::<Vec<_>>(), expected);
         assert_eq!(found.iter().map(|(_, length)| *length).collect::<Vec<_>>(), [0x20_0000, 0x40_0000, 0x1000, 0x1000]);
-        assert_eq!(read(&b""[..]).unwrap(), None, "the memory is gone");
+        assert_eq!(parse_maps(&b""[..]).unwrap(), None, "the memory is gone");
     }
 }

@@ -39,7 +39,7 @@ const STACK: usize = 128 << 10;
 
 /// Question of a mediator's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum Request {
+enum BrokerRequest {
     /// Open a thread: its process's pidfd, its memory, and its own pidfd if `with_pidfd` and the kernel has such (Linux 6.9).
     Thread { tid: i32, with_pidfd: bool },
     /// Open a process's pidfd.
@@ -67,7 +67,7 @@ pub(super) enum ProcFile {
 
 /// Answer; descriptors are beside it.
 #[derive(Debug, Serialize, Deserialize)]
-enum Reply {
+enum BrokerReply {
     /// The process, and its numbers: namespace and pid, from the host's inwards.
     Thread {
         pid: i32,
@@ -86,7 +86,7 @@ enum Reply {
     },
 }
 
-fn plain(numbers: &[Number]) -> Vec<(u64, i32)> {
+fn to_wire(numbers: &[Number]) -> Vec<(u64, i32)> {
     numbers.iter().map(|number| (number.namespace, number.pid)).collect()
 }
 
@@ -112,10 +112,10 @@ pub(super) fn start(intake: &OwnedFd, cgroups: Vec<PathBuf>) -> io::Result<(Brok
 /// Serves until the mediator ends. The exit code.
 fn run(mediator: i32, intake: &OwnedFd, forward: OwnedFd, sockets: Vec<OwnedFd>, cgroups: Vec<PathBuf>) -> i32 {
     sys::set_name(c"egpu-broker");
-    if privileges::drop_for_good(Role::Broker { mediator }).is_err() {
+    if privileges::drop_privileges(Role::Broker { mediator }).is_err() {
         return 1;
     }
-    let Ok(own) = server::Program::of_this_process() else { return 1 };
+    let Ok(own) = server::Executable::of_this_process() else { return 1 };
     let server = Arc::new(Server::new(cgroups, Some(own)));
     let mut threads = Vec::new();
     for socket in sockets {
@@ -129,7 +129,7 @@ fn run(mediator: i32, intake: &OwnedFd, forward: OwnedFd, sockets: Vec<OwnedFd>,
             Err(_) => return 1,
         }
     }
-    take_in(&server, intake, forward);
+    forward_intake(&server, intake, forward);
     for thread in threads {
         // None returns.
         let _: Result<(), _> = thread.join();
@@ -138,7 +138,7 @@ fn run(mediator: i32, intake: &OwnedFd, forward: OwnedFd, sockets: Vec<OwnedFd>,
 }
 
 /// Notes pid namespaces, and hands everything else on, until nobody can send any more.
-fn take_in(server: &Server, intake: &OwnedFd, forward: OwnedFd) {
+fn forward_intake(server: &Server, intake: &OwnedFd, forward: OwnedFd) {
     use std::os::fd::AsFd;
     loop {
         match frame::receive(intake.as_fd()) {

@@ -32,18 +32,18 @@ use nvidia_glue::mediate::{Caller, CallerError, Numbers, Pid};
 
 use super::{
     broker::OpenedThread,
-    processes::{Process, ProcessTable},
+    processes::{ContainerProcess, ProcessTable},
 };
 use crate::{sync::lock, sys};
 
 /// More threads than this are not kept; beyond, those that have ended are let go of first.
-const MOST_KEPT: usize = 4096;
+const MAX_CACHED: usize = 4096;
 
 /// What is kept of a calling thread.
 #[derive(Debug)]
-struct Thread {
+struct CallingThread {
     tid: i32,
-    process: Arc<Process>,
+    process: Arc<ContainerProcess>,
     memory: File,
     /// Of the thread itself; `None` on kernels before 6.9.
     pidfd: Option<OwnedFd>,
@@ -51,7 +51,7 @@ struct Thread {
     is_read_ahead: AtomicBool,
 }
 
-impl Thread {
+impl CallingThread {
     /// Whether the thread that this is of is there.
     fn is_there(&self) -> bool {
         match &self.pidfd {
@@ -64,9 +64,9 @@ impl Thread {
 
 /// All calling threads of the container.
 #[derive(Debug)]
-pub(super) struct Threads {
+pub(super) struct ThreadCache {
     processes: Arc<ProcessTable>,
-    kept: Mutex<HashMap<i32, Arc<Thread>>>,
+    cached: Mutex<HashMap<i32, Arc<CallingThread>>>,
     /// The kernel knows pidfds of threads.
     has_thread_pidfds: AtomicBool,
     /// Calls of threads with a table of their own, which cannot be reached on this kernel.
@@ -74,13 +74,13 @@ pub(super) struct Threads {
 }
 
 /// Told of a process whose number another has now, before that one's first call is handled.
-pub(super) type Gone<'a> = &'a dyn Fn(&Arc<Process>);
+pub(super) type OnProcessGone<'a> = &'a dyn Fn(&Arc<ContainerProcess>);
 
-impl Threads {
+impl ThreadCache {
     pub(super) fn new(processes: Arc<ProcessTable>) -> Self {
         Self {
             processes,
-            kept: Mutex::default(),
+            cached: Mutex::default(),
             has_thread_pidfds: AtomicBool::new(true),
             unreachable: AtomicU64::new(0),
         }
@@ -91,20 +91,26 @@ impl Threads {
         &'a self,
         listener: BorrowedFd<'a>,
         notification: &sys::Notification,
-        gone: Gone<'a>,
-    ) -> Result<Calling<'a>, CallerError> {
+        gone: OnProcessGone<'a>,
+    ) -> Result<WaitingCaller<'a>, CallerError> {
         let (id, tid) = (notification.id, notification.tid);
-        let kept = lock(&self.kept).get(&tid).cloned();
+        let kept = lock(&self.cached).get(&tid).cloned();
         let (thread, is_there) = match kept {
             Some(thread) => (thread, false),
             None => (self.open(listener, id, tid, gone)?, true),
         };
         let (thread, is_there) = (RefCell::new(thread), Cell::new(is_there));
         let ahead = RefCell::default();
-        Ok(Calling { threads: self, listener, id, tid, thread, is_there, ahead, gone })
+        Ok(WaitingCaller { threads: self, listener, id, tid, thread, is_there, ahead, gone })
     }
 
-    fn open(&self, listener: BorrowedFd<'_>, id: u64, tid: i32, gone: Gone<'_>) -> Result<Arc<Thread>, CallerError> {
+    fn open(
+        &self,
+        listener: BorrowedFd<'_>,
+        id: u64,
+        tid: i32,
+        gone: OnProcessGone<'_>,
+    ) -> Result<Arc<CallingThread>, CallerError> {
         if tid == 0 {
             // A process that somebody outside this pid namespace has put under the filter.
             return Err(CallerError::Other(io::ErrorKind::NotFound.into()));
@@ -115,49 +121,49 @@ impl Threads {
             return Err(CallerError::Gone);
         }
         let thread = Arc::new(opened.map_err(CallerError::Other)?);
-        let mut kept = lock(&self.kept);
-        if kept.len() >= MOST_KEPT {
+        let mut kept = lock(&self.cached);
+        if kept.len() >= MAX_CACHED {
             kept.retain(|_, thread| thread.is_there());
         }
-        if kept.len() < MOST_KEPT {
+        if kept.len() < MAX_CACHED {
             kept.insert(tid, Arc::clone(&thread));
         }
         Ok(thread)
     }
 
-    fn open_now(&self, tid: i32, gone: Gone<'_>) -> io::Result<Thread> {
+    fn open_now(&self, tid: i32, gone: OnProcessGone<'_>) -> io::Result<CallingThread> {
         let with_pidfd = self.has_thread_pidfds.load(Ordering::Relaxed);
         let OpenedThread { pid, process, numbers, memory, pidfd } = self.processes.broker().thread(tid, with_pidfd)?;
         if pidfd.is_none() {
             self.has_thread_pidfds.store(false, Ordering::Relaxed);
         }
-        let process = self.processes.enter(pid, process, numbers, gone)?;
-        Ok(Thread { tid, process, memory, pidfd, is_read_ahead: AtomicBool::new(false) })
+        let process = self.processes.register(pid, process, numbers, gone)?;
+        Ok(CallingThread { tid, process, memory, pidfd, is_read_ahead: AtomicBool::new(false) })
     }
 
     /// Lets go of what is kept of a process that has ended.
-    pub(super) fn forget(&self, process: &Arc<Process>) {
-        lock(&self.kept).retain(|_, thread| !Arc::ptr_eq(&thread.process, process));
+    pub(super) fn forget(&self, process: &Arc<ContainerProcess>) {
+        lock(&self.cached).retain(|_, thread| !Arc::ptr_eq(&thread.process, process));
     }
 }
 
 /// A thread that waits for its answer.
-pub(super) struct Calling<'a> {
-    threads: &'a Threads,
+pub(super) struct WaitingCaller<'a> {
+    threads: &'a ThreadCache,
     listener: BorrowedFd<'a>,
     id: u64,
     tid: i32,
-    thread: RefCell<Arc<Thread>>,
+    thread: RefCell<Arc<CallingThread>>,
     /// What is kept is of the thread that waits.
     is_there: Cell<bool>,
-    ahead: RefCell<Ahead>,
-    gone: Gone<'a>,
+    ahead: RefCell<ReadAhead>,
+    gone: OnProcessGone<'a>,
 }
 
 /// A call's argument and what lies right behind it, where the parameters that it points to are with programs that have both on their stack:
 /// they are read together, for that takes no longer than one of them.
 #[derive(Default)]
-struct Ahead {
+struct ReadAhead {
     /// Where the call's argument is; `None` until it is read.
     argument: Option<u64>,
     /// What was read from there on.
@@ -165,14 +171,14 @@ struct Ahead {
 }
 
 /// The most that is read for one call before it is asked for.
-const MOST_AHEAD: u64 = 1024;
+const MAX_READ_AHEAD: u64 = 1024;
 /// What lies in one page can be read as one, or not at all. Pages are larger on some machines.
 const PAGE: u64 = 4096;
 
-impl Ahead {
+impl ReadAhead {
     /// How much may be read at once from there on.
     fn room(argument: u64) -> u64 {
-        MOST_AHEAD.min(PAGE - argument % PAGE)
+        MAX_READ_AHEAD.min(PAGE - argument % PAGE)
     }
 
     /// Where these bytes are in what may be read at once.
@@ -184,9 +190,9 @@ impl Ahead {
     }
 }
 
-impl Calling<'_> {
+impl WaitingCaller<'_> {
     /// What is kept of the thread that waits.
-    fn thread_there(&self) -> Result<Arc<Thread>, CallerError> {
+    fn thread_there(&self) -> Result<Arc<CallingThread>, CallerError> {
         let kept = Arc::clone(&self.thread.borrow());
         if self.is_there.get() {
             return Ok(kept);
@@ -199,7 +205,7 @@ impl Calling<'_> {
     }
 
     /// The thread has executed another program since it was first seen, or what is kept is of another that had its number.
-    fn open_again(&self) -> Result<Arc<Thread>, CallerError> {
+    fn open_again(&self) -> Result<Arc<CallingThread>, CallerError> {
         let thread = self.threads.open(self.listener, self.id, self.tid, self.gone)?;
         self.thread.replace(Arc::clone(&thread));
         self.is_there.set(true);
@@ -278,7 +284,7 @@ fn at(address: u64, done: usize) -> u64 {
     address.wrapping_add(done as u64)
 }
 
-impl Caller for Calling<'_> {
+impl Caller for WaitingCaller<'_> {
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), CallerError> {
         let length = bytes.len();
         if self.read_up_to(address, bytes)? == length { Ok(()) } else { Err(CallerError::Fault { address }) }
@@ -294,7 +300,7 @@ impl Caller for Calling<'_> {
         if ahead.argument.is_none() {
             ahead.argument = Some(address);
             if self.thread.borrow().is_read_ahead.load(Ordering::Relaxed)
-                && let Some(whole) = usize::try_from(Ahead::room(address)).ok().filter(|whole| bytes.len() < *whole)
+                && let Some(whole) = usize::try_from(ReadAhead::room(address)).ok().filter(|whole| bytes.len() < *whole)
             {
                 ahead.bytes.resize(whole, 0);
                 let present = self.read_now(address, &mut ahead.bytes)?;

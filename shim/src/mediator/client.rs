@@ -115,10 +115,10 @@ impl Mediator {
         let ended = expectation.claim(child.pid);
         drop(expectation);
         let process = ledger::Process::of(child.pid).map_err(|_| MediatorError::Ended { pid: child.pid })?;
-        let (tell, exit) = watch::channel(None);
+        let (sender, exit) = watch::channel(None);
         tokio::spawn(async move {
             if let Ok(exit) = ended.await {
-                tell.send_replace(Some(exit));
+                sender.send_replace(Some(exit));
             }
         });
         nonblocking(&control).map_err(MediatorError::Sockets)?;
@@ -186,7 +186,7 @@ impl Mediator {
         let mut left = self.left.subscribe();
         let asked = async {
             // One that is gone takes nothing, and is found gone.
-            let _ = self.tell(ToMediator::End).await;
+            let _ = self.send(ToMediator::End).await;
             tokio::select! {
                 _ = self.wait() => None,
                 left = left.wait_for(Option::is_some) => left.ok().and_then(|left| left.clone()),
@@ -242,20 +242,20 @@ impl Mediator {
     pub async fn pause(&self) -> Result<bool, MediatorError> {
         self.paused.send_replace(None);
         let mut paused = self.paused.subscribe();
-        self.tell(ToMediator::Pause).await?;
+        self.send(ToMediator::Pause).await?;
         let answer = timeout(PAUSE_LIMIT, paused.wait_for(Option::is_some)).await;
         Ok(answer.ok().and_then(Result::ok).and_then(|all| *all).unwrap_or(false))
     }
 
     /// Has it go on.
     pub async fn resume(&self) -> Result<(), MediatorError> {
-        self.tell(ToMediator::Resume).await
+        self.send(ToMediator::Resume).await
     }
 
     /// Asks for a sign of life.
     pub async fn ping(&self) -> Result<(), MediatorError> {
         self.is_silent.store(true, Ordering::Relaxed);
-        self.tell(ToMediator::Ping).await
+        self.send(ToMediator::Ping).await
     }
 
     /// Whether it has not answered the last [`Mediator::ping`].
@@ -263,7 +263,7 @@ impl Mediator {
         self.is_silent.load(Ordering::Relaxed)
     }
 
-    async fn tell(&self, message: ToMediator) -> Result<(), MediatorError> {
+    async fn send(&self, message: ToMediator) -> Result<(), MediatorError> {
         let talk = |source| MediatorError::Talk { pid: self.process.pid, source };
         let sent = self.control.async_io(Interest::WRITABLE, |socket| message::send(socket.as_fd(), &message, None));
         sent.await.map_err(talk)

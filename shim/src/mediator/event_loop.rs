@@ -25,7 +25,7 @@ use nvidia_glue::usage::{Usage, UsageFile};
 use super::{
     listener::{Listener, Mediation},
     message::{FromMediator, KillReason, ToMediator},
-    proc_read_watchdog::LOOK_LIMIT,
+    proc_read_watchdog::READ_LIMIT,
     scheduler::Scheduler,
 };
 use crate::helper::frame::{self, FrameError};
@@ -35,8 +35,8 @@ const CONTROL: u64 = 1;
 const WAKE: u64 = 2;
 const PROCESSES: u64 = 3;
 const TIMER: u64 = 4;
-const BEAT: u64 = 5;
-const LEDGER: u64 = 6;
+const WATCHDOG: u64 = 5;
+const TIMETABLE: u64 = 6;
 const EPOCH: u64 = 7;
 /// Listeners are numbered from here.
 const FIRST_LISTENER: u64 = 16;
@@ -46,7 +46,7 @@ const TICK: Duration = Duration::from_micros(500);
 /// Without a call for so many, there are no more ticks.
 const QUIET_TICKS: u32 = 40;
 /// How soon a change of usage is told.
-const TELLING: Duration = Duration::from_millis(50);
+const PUBLISH_DELAY: Duration = Duration::from_millis(50);
 /// For so many times as long as a comparison has worked, none follows; but not for longer than this.
 const REST: u32 = 9;
 const LONGEST_REST: Duration = Duration::from_secs(10);
@@ -54,7 +54,7 @@ const LONGEST_REST: Duration = Duration::from_secs(10);
 const PAUSE_LIMIT: Duration = Duration::from_secs(2);
 
 /// See the module.
-pub(super) struct Events {
+pub(super) struct EventLoop {
     mediation: Arc<Mediation>,
     epoll: Epoll,
     intake: OwnedFd,
@@ -85,7 +85,7 @@ struct Ticks {
     quiet: u32,
 }
 
-impl Events {
+impl EventLoop {
     pub(super) fn new(
         mediation: Arc<Mediation>,
         intake: OwnedFd,
@@ -101,8 +101,8 @@ impl Events {
         epoll.add(mediation.outbox.waker(), readable(WAKE))?;
         epoll.add(&mediation.processes.ended().0, readable(PROCESSES))?;
         epoll.add(&timer, readable(TIMER))?;
-        epoll.add(mediation.processes.beat(), readable(BEAT))?;
-        epoll.add(scheduler.watch(), readable(LEDGER))?;
+        epoll.add(mediation.processes.watchdog_timer(), readable(WATCHDOG))?;
+        epoll.add(scheduler.watch(), readable(TIMETABLE))?;
         epoll.add(scheduler.epoch(), readable(EPOCH))?;
         Ok(Self {
             mediation,
@@ -124,18 +124,18 @@ impl Events {
     /// have handed to others.
     pub(super) fn run(self) -> io::Result<()> {
         let mediation = Arc::clone(&self.mediation);
-        let ended = self.run_until_the_end();
+        let ended = self.run_until_end();
         // A shim that asked has been told what could not be freed; one that is gone would not hear of it.
         let _ = mediation.session.end();
         ended
     }
 
-    fn run_until_the_end(mut self) -> io::Result<()> {
+    fn run_until_end(mut self) -> io::Result<()> {
         if let Some(usage) = self.usage.take() {
             let (mediation, period) = (Arc::clone(&self.mediation), self.period);
-            thread::Builder::new().name("accounts".into()).spawn(move || account(&mediation, &usage, period))?;
+            thread::Builder::new().name("accounts".into()).spawn(move || run_accounting(&mediation, &usage, period))?;
             let mediation = Arc::clone(&self.mediation);
-            thread::Builder::new().name("leftovers".into()).spawn(move || mediation.look_after_what_is_left())?;
+            thread::Builder::new().name("leftovers".into()).spawn(move || mediation.run_reclaim())?;
         }
         self.scheduler.start(&self.mediation)?;
         let mut events = [EpollEvent::empty(); 32];
@@ -147,47 +147,47 @@ impl Events {
             };
             for event in events.iter().take(ready) {
                 match event.data() {
-                    INTAKE => self.take_in()?,
-                    CONTROL if !self.hear(event.events())? => return Ok(()),
+                    INTAKE => self.accept_listener()?,
+                    CONTROL if !self.on_message(event.events())? => return Ok(()),
                     CONTROL => {}
-                    WAKE => self.mediation.outbox.woken(),
+                    WAKE => self.mediation.outbox.drain_wake(),
                     PROCESSES => {
                         for process in self.mediation.processes.take_ended()? {
                             self.mediation.process_ended(&process);
                         }
                     }
                     TIMER => self.tick()?,
-                    BEAT => self.end_hold_up(),
-                    LEDGER => self.scheduler.changed(&self.mediation.session)?,
+                    WATCHDOG => self.kill_stalling_processes(),
+                    TIMETABLE => self.scheduler.timetable_changed(&self.mediation.session)?,
                     EPOCH => self.scheduler.epoch_began(&self.mediation.session)?,
-                    listener => self.hung_up(listener)?,
+                    listener => self.listener_hung_up(listener)?,
                 }
             }
-            self.keep_ticking()?;
+            self.update_timer()?;
             self.answer_pause();
-            self.tell_presence();
-            self.speak()?;
+            self.publish_presence();
+            self.flush_outbox()?;
         }
     }
 
     /// Processes into which the kernel does not let anybody look are killed: what they have cannot be counted.
-    fn end_hold_up(&self) {
-        let (holding, again) = self.mediation.processes.hold_up(self.mediation.is_paused());
-        for process in holding {
-            let reason = format!("it could not be looked into for {} s", LOOK_LIMIT.as_secs());
+    fn kill_stalling_processes(&self) {
+        let (stalling, is_repeated) = self.mediation.processes.stalled_reads(self.mediation.is_paused());
+        for process in stalling {
+            let reason = format!("it could not be looked into for {} s", READ_LIMIT.as_secs());
             let (pid, pid_in_container, reason) = (process.pid, process.pid_in_container(), KillReason::Drift(reason));
             let told = Some(0);
             self.mediation.outbox.put(FromMediator::Kill { pid, pid_in_container, reason, told }, Some(process));
         }
         // Others may have the same memory, and hold up looks in turn. Who they are, only a look could tell.
-        if again {
+        if is_repeated {
             let text = "nobody can look into it, though those who hold that up were killed".to_owned();
             self.mediation.outbox.put(FromMediator::EndContainer { text }, None);
         }
     }
 
     /// A listener has come, or the last who could send one is gone.
-    fn take_in(&mut self) -> io::Result<()> {
+    fn accept_listener(&mut self) -> io::Result<()> {
         let fd = match frame::receive(self.intake.as_fd()) {
             Ok((fd, _)) => fd,
             Err(FrameError::Closed) => {
@@ -213,7 +213,7 @@ impl Events {
     }
 
     /// `false`: the shim has closed the socket, or nothing is left to be done.
-    fn hear(&mut self, events: EpollFlags) -> io::Result<bool> {
+    fn on_message(&mut self, events: EpollFlags) -> io::Result<bool> {
         if !events.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR) {
             return Ok(true);
         }
@@ -246,7 +246,7 @@ impl Events {
         }
     }
 
-    fn hung_up(&mut self, number: u64) -> io::Result<()> {
+    fn listener_hung_up(&mut self, number: u64) -> io::Result<()> {
         if let Some(watched) = self.listeners.iter_mut().find(|watched| watched.number == number) {
             self.epoll.delete(watched.listener.fd())?;
             watched.is_over = true;
@@ -265,7 +265,7 @@ impl Events {
             let calls = watched.listener.calls();
             if calls == watched.calls && !self.mediation.is_paused() {
                 // Without another thread these callers wait for one another; the next tick tries again.
-                let _ = watched.listener.relieve();
+                let _ = watched.listener.add_thread_if_stalled();
             }
             is_quiet &= calls == watched.calls && !watched.listener.is_busy() && !watched.is_over;
             watched.calls = calls;
@@ -277,7 +277,7 @@ impl Events {
         Ok(())
     }
 
-    fn keep_ticking(&mut self) -> io::Result<()> {
+    fn update_timer(&mut self) -> io::Result<()> {
         let is_needed = self.pausing.is_some() || self.listeners.iter().any(|watched| watched.is_over);
         if self.ticks.are_on && self.ticks.quiet >= QUIET_TICKS && !is_needed {
             self.mediation.is_active.store(false, Ordering::Relaxed);
@@ -293,23 +293,23 @@ impl Events {
 
     fn answer_pause(&mut self) {
         let Some(since) = self.pausing else { return };
-        let all = self.listeners.iter().all(|watched| watched.listener.is_at_rest());
+        let all = self.listeners.iter().all(|watched| watched.listener.is_quiescent());
         if all || since.elapsed() >= PAUSE_LIMIT {
             self.pausing = None;
             self.mediation.outbox.put(FromMediator::Paused { all }, None);
         }
     }
 
-    fn tell_presence(&mut self) {
+    fn publish_presence(&mut self) {
         let has_processes = !self.mediation.processes.is_empty();
         if has_processes != self.has_processes {
             self.has_processes = has_processes;
-            self.scheduler.tell_presence(has_processes);
+            self.scheduler.set_presence(has_processes);
             self.mediation.outbox.put(FromMediator::Presence { has_processes }, None);
         }
     }
 
-    fn speak(&mut self) -> io::Result<()> {
+    fn flush_outbox(&mut self) -> io::Result<()> {
         let mut wanted = EpollFlags::EPOLLIN;
         if !self.mediation.outbox.flush()? {
             wanted |= EpollFlags::EPOLLOUT;
@@ -320,30 +320,30 @@ impl Events {
 }
 
 /// Time that this thread has had of a processor.
-fn worked_so_far() -> Duration {
+fn thread_cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 /// The thread that compares, period by period, and tells what is used soon after it changes. It may have to wait for a
 /// process of the container's. While nothing of the container uses the driver, it sleeps.
-fn account(mediation: &Mediation, file: &UsageFile, period: Duration) {
+fn run_accounting(mediation: &Mediation, file: &UsageFile, period: Duration) {
     let mut last = Usage::default();
     let (mut compared, mut rest) = (Instant::now(), period);
     let mut had_processes = false;
     loop {
-        mediation.wait_for_work();
-        thread::sleep(TELLING.min(period));
+        mediation.wait_for_accounting();
+        thread::sleep(PUBLISH_DELAY.min(period));
         // An export may outlive its process.
-        let has_processes = !mediation.processes.known().is_empty() || mediation.session.holds_anything();
+        let has_processes = !mediation.processes.known_pids().is_empty() || mediation.session.holds_anything();
         had_processes |= has_processes;
         if had_processes && compared.elapsed() >= rest {
-            let worked = worked_so_far();
-            mediation.look_for_closed_files();
+            let worked = thread_cpu_time();
+            mediation.request_closed_file_scan();
             // What it finds it has told the observer.
             mediation.session.compare();
             compared = Instant::now();
             // The more a container has mapped, the more seldom it is all read.
-            rest = period.max((worked_so_far().saturating_sub(worked) * REST).min(LONGEST_REST));
+            rest = period.max((thread_cpu_time().saturating_sub(worked) * REST).min(LONGEST_REST));
             // Once more after the last has ended.
             had_processes = has_processes;
         }
@@ -351,7 +351,7 @@ fn account(mediation: &Mediation, file: &UsageFile, period: Duration) {
         mediation.session.tell_utilization();
         let usage = mediation.session.usage();
         if !has_processes && !had_processes && usage == last {
-            mediation.end_work();
+            mediation.end_accounting();
         }
         if usage != last {
             match file.write(&usage) {

@@ -1,7 +1,7 @@
 //! One listener: the notifications of a container's init, or of one exec, and of all that they fork.
 //!
 //! One thread receives and handles, one call after the other. When it stays in one call (the driver is slow, or the caller's
-//! memory blocks) and another call waits, the main thread starts another, up to [`MOST_THREADS`]; whoever comes back and finds a
+//! memory blocks) and another call waits, the main thread starts another, up to [`MAX_THREADS`]; whoever comes back and finds a
 //! thread that receives, ends. While no other call waits, none is started: a program that makes one call after the other, as at CUDA's
 //! start, where many take milliseconds, is served by one thread all the time, which knows its way.
 
@@ -23,9 +23,9 @@ use nvidia_glue::{
 };
 
 use super::{
-    caller::Threads,
+    caller::ThreadCache,
     outbox::Outbox,
-    processes::{Process, ProcessTable},
+    processes::{ContainerProcess, ProcessTable},
 };
 use crate::{
     sync::lock,
@@ -35,12 +35,12 @@ use crate::{
 /// Takes a thread out of a call that it waits in.
 pub(super) const INTERRUPT: i32 = libc::SIGUSR1;
 /// The most threads of one listener: as many of its callers may block for ever before the others stand still, too.
-const MOST_THREADS: usize = 8;
+const MAX_THREADS: usize = 8;
 const STACK: usize = 256 << 10;
 
 /// What may be gone, and has to be looked for.
 #[derive(Debug, Default)]
-struct Searched {
+struct PendingReclaim {
     /// What processes that have ended have left.
     left: Option<Left>,
     /// Whatever went with a file that was closed.
@@ -52,15 +52,15 @@ struct Searched {
 pub(super) struct Mediation {
     pub(super) session: Session,
     pub(super) processes: Arc<ProcessTable>,
-    pub(super) threads: Threads,
+    pub(super) threads: ThreadCache,
     pub(super) outbox: Arc<Outbox>,
     /// Calls are being handled, or were a moment ago.
     pub(super) is_active: AtomicBool,
     paused: Mutex<bool>,
     resumed: Condvar,
     /// What is to be looked for.
-    searched: Mutex<Searched>,
-    is_searched: Condvar,
+    pending_reclaim: Mutex<PendingReclaim>,
+    reclaim_requested: Condvar,
     /// There are accounts to be looked after.
     has_work: AtomicBool,
     /// Held while it changes to `true`.
@@ -79,14 +79,14 @@ impl Mediation {
     ) -> Self {
         Self {
             session,
-            threads: Threads::new(Arc::clone(&processes)),
+            threads: ThreadCache::new(Arc::clone(&processes)),
             processes,
             outbox,
             is_active: AtomicBool::new(false),
             paused: Mutex::new(false),
             resumed: Condvar::new(),
-            searched: Mutex::default(),
-            is_searched: Condvar::new(),
+            pending_reclaim: Mutex::default(),
+            reclaim_requested: Condvar::new(),
             has_work: AtomicBool::new(false),
             work: Mutex::default(),
             worked: Condvar::new(),
@@ -96,26 +96,27 @@ impl Mediation {
 
     /// The process is gone, and its number may be another's: it is known no more. What it left goes to the thread that looks
     /// after that.
-    pub(super) fn process_ended(&self, process: &Arc<Process>) {
+    pub(super) fn process_ended(&self, process: &Arc<ContainerProcess>) {
         self.threads.forget(process);
         let left = self.session.process_left(Pid(process.pid));
-        lock(&self.searched).left.get_or_insert_default().add(left);
-        self.is_searched.notify_all();
+        lock(&self.pending_reclaim).left.get_or_insert_default().add(left);
+        self.reclaim_requested.notify_all();
     }
 
     /// It is time to look for files that were closed. Who compares does not wait for that.
-    pub(super) fn look_for_closed_files(&self) {
-        lock(&self.searched).closed_files = true;
-        self.is_searched.notify_all();
+    pub(super) fn request_closed_file_scan(&self) {
+        lock(&self.pending_reclaim).closed_files = true;
+        self.reclaim_requested.notify_all();
     }
 
     /// For the thread that looks after what processes have left: it may have to wait for others of the container's.
-    pub(super) fn look_after_what_is_left(&self) -> ! {
+    pub(super) fn run_reclaim(&self) -> ! {
         loop {
-            let is_nothing = |searched: &mut Searched| searched.left.is_none() && !searched.closed_files;
-            let searched = self.is_searched.wait_while(lock(&self.searched), is_nothing);
-            let Searched { left, closed_files } =
-                std::mem::take(&mut *searched.unwrap_or_else(PoisonError::into_inner));
+            let is_nothing =
+                |pending_reclaim: &mut PendingReclaim| pending_reclaim.left.is_none() && !pending_reclaim.closed_files;
+            let pending_reclaim = self.reclaim_requested.wait_while(lock(&self.pending_reclaim), is_nothing);
+            let PendingReclaim { left, closed_files } =
+                std::mem::take(&mut *pending_reclaim.unwrap_or_else(PoisonError::into_inner));
             if let Some(left) = left {
                 self.session.look_after(&left);
             }
@@ -126,7 +127,7 @@ impl Mediation {
     }
 
     /// A call has been handled: the thread that keeps accounts has work.
-    fn give_work(&self) {
+    fn request_accounting(&self) {
         if !self.has_work.load(Ordering::SeqCst) {
             let work = lock(&self.work);
             self.has_work.store(true, Ordering::SeqCst);
@@ -137,15 +138,15 @@ impl Mediation {
 
     /// For the thread that keeps accounts: there was nothing to do. It looks once more for a process whose call was handled
     /// in this instant; later ones give work.
-    pub(super) fn end_work(&self) {
+    pub(super) fn end_accounting(&self) {
         self.has_work.store(false, Ordering::SeqCst);
-        if !self.processes.known().is_empty() {
+        if !self.processes.known_pids().is_empty() {
             self.has_work.store(true, Ordering::SeqCst);
         }
     }
 
     /// Returns once a call has been handled since [`Mediation::end_work`].
-    pub(super) fn wait_for_work(&self) {
+    pub(super) fn wait_for_accounting(&self) {
         let work = lock(&self.work);
         let is_idle = |_: &mut ()| !self.has_work.load(Ordering::SeqCst);
         drop(self.worked.wait_while(work, is_idle).unwrap_or_else(PoisonError::into_inner));
@@ -174,7 +175,7 @@ pub(super) struct Listener {
     fd: OwnedFd,
     mediation: Arc<Mediation>,
     /// Nobody has the filter any more.
-    over: AtomicBool,
+    is_closed: AtomicBool,
     /// Calls received.
     calls: AtomicU64,
     threads: Mutex<ThreadCount>,
@@ -182,7 +183,7 @@ pub(super) struct Listener {
 
 #[derive(Debug, Default)]
 struct ThreadCount {
-    /// Thread ids of all.
+    /// CallingThread ids of all.
     all: Vec<i32>,
     /// Started, and not yet in `all`.
     starting: usize,
@@ -200,7 +201,7 @@ impl Listener {
         let listener = Arc::new(Self {
             fd,
             mediation,
-            over: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             threads: Mutex::default(),
         });
@@ -234,16 +235,16 @@ impl Listener {
     }
 
     /// To be called when no call has been received for a moment: adds a thread if a call waits and none receives.
-    pub(super) fn relieve(self: &Arc<Self>) -> io::Result<()> {
+    pub(super) fn add_thread_if_stalled(self: &Arc<Self>) -> io::Result<()> {
         let may_be_added = {
             let threads = lock(&self.threads);
-            threads.receiving == 0 && threads.all.len() + threads.starting < MOST_THREADS
+            threads.receiving == 0 && threads.all.len() + threads.starting < MAX_THREADS
         };
         if may_be_added && self.has(PollFlags::POLLIN) { self.add_thread() } else { Ok(()) }
     }
 
     /// Whether a call is being handled, or a thread could still receive one.
-    pub(super) fn is_at_rest(&self) -> bool {
+    pub(super) fn is_quiescent(&self) -> bool {
         let threads = lock(&self.threads);
         threads.starting == 0 && threads.parked == threads.all.len()
     }
@@ -265,7 +266,7 @@ impl Listener {
 
     /// Nobody has the filter any more: the threads end. `false` as long as one is left; call it again.
     pub(super) fn end(&self) -> bool {
-        self.over.store(true, Ordering::Release);
+        self.is_closed.store(true, Ordering::Release);
         let threads = lock(&self.threads);
         if threads.all.is_empty() && threads.starting == 0 {
             return true;
@@ -294,7 +295,7 @@ impl Listener {
             self.mediation.wait_while_paused();
             lock(&self.threads).parked -= 1;
         }
-        let received = if self.over.load(Ordering::Acquire) { None } else { Some(sys::receive(self.fd.as_fd())) };
+        let received = if self.is_closed.load(Ordering::Acquire) { None } else { Some(sys::receive(self.fd.as_fd())) };
         match received {
             Some(Ok(notification)) => {
                 lock(&self.threads).receiving -= 1;
@@ -303,7 +304,7 @@ impl Listener {
                     self.mediation.outbox.wake();
                 }
                 self.handle(&notification);
-                self.mediation.give_work();
+                self.mediation.request_accounting();
                 let mut threads = lock(&self.threads);
                 if threads.receiving > 0 {
                     return false;
@@ -333,7 +334,7 @@ impl Listener {
             return;
         };
         let session = &self.mediation.session;
-        let gone = |process: &Arc<Process>| self.mediation.process_ended(process);
+        let gone = |process: &Arc<ContainerProcess>| self.mediation.process_ended(process);
         let caller = match self.mediation.threads.caller(self.fd.as_fd(), notification, &gone) {
             Ok(caller) => caller,
             Err(CallerError::Gone) => return,

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::sys;
 
 /// The longest message. What one tells is a line or two.
-const LONGEST: usize = 32 << 10;
-/// Of a text, no more than this is told. JSON may take six bytes for one, and all of it is less than [`LONGEST`] even then.
-pub(super) const LONGEST_TEXT: usize = 4 << 10;
+const MAX_MESSAGE: usize = 32 << 10;
+/// Of a text, no more than this is told. JSON may take six bytes for one, and all of it is less than [`MAX_MESSAGE`] even then.
+pub(super) const MAX_TEXT: usize = 4 << 10;
 
 /// From the shim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,7 +93,7 @@ pub enum FromMediator {
 }
 
 impl FromMediator {
-    /// Cuts its text to [`LONGEST_TEXT`]: one that does not arrive whole is not understood.
+    /// Cuts its text to [`MAX_TEXT`]: one that does not arrive whole is not understood.
     pub(super) fn cut(&mut self) {
         let text = match self {
             Self::Kill { reason: KillReason::Drift(text), .. }
@@ -106,7 +106,7 @@ impl FromMediator {
             | Self::WeightsOnly { card } => card,
             Self::Paused { .. } | Self::Pong | Self::Presence { .. } => return,
         };
-        if let Some(end) = (0..=LONGEST_TEXT.min(text.len())).rev().find(|&end| text.is_char_boundary(end)) {
+        if let Some(end) = (0..=MAX_TEXT.min(text.len())).rev().find(|&end| text.is_char_boundary(end)) {
             text.truncate(end);
         }
     }
@@ -140,9 +140,9 @@ pub struct Excess {
 }
 
 /// Sends one message; `WouldBlock` when the socket is full and not blocking.
-pub(super) fn send(socket: BorrowedFd<'_>, message: &impl Serialize, beside: Option<BorrowedFd<'_>>) -> io::Result<()> {
+pub(super) fn send(socket: BorrowedFd<'_>, message: &impl Serialize, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
-    let fds: Vec<RawFd> = beside.iter().map(AsRawFd::as_raw_fd).collect();
+    let fds: Vec<RawFd> = fd.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&fds)];
     let control = if fds.is_empty() { &rights[..0] } else { &rights[..] };
     sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(&text)], control, MsgFlags::MSG_NOSIGNAL, None)?;
@@ -152,7 +152,7 @@ pub(super) fn send(socket: BorrowedFd<'_>, message: &impl Serialize, beside: Opt
 /// Receives one message; `None` when the other end is closed. `InvalidData`: there was one, and it is gone, but it cannot be understood, or the
 /// descriptor beside it could not be taken.
 pub(super) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Option<OwnedFd>)>> {
-    let mut text = vec![0u8; LONGEST];
+    let mut text = vec![0u8; MAX_MESSAGE];
     let mut iov = [IoSliceMut::new(&mut text)];
     let mut control = nix::cmsg_space!([RawFd; 4]);
     let message = loop {

@@ -49,7 +49,7 @@ pub use self::{
     setup::{MediatedCard, MediatedDriver, Setup},
 };
 use self::{
-    event_loop::Events,
+    event_loop::EventLoop,
     listener::Mediation,
     message::FromMediator,
     observer::Reporter,
@@ -116,11 +116,11 @@ pub(crate) enum BeginError {
     NoWindows { card: String },
     /// Its event loop.
     #[error("the mediator cannot wait for events")]
-    Events(#[source] io::Error),
+    EventLoop(#[source] io::Error),
 }
 
 /// A mediator that is ready to run.
-pub(crate) struct Ready(Events);
+pub(crate) struct Ready(EventLoop);
 
 /// Opens, gives up rights, prepares the session. `shim` is the parent; `fds`: the receiving end of the intake, and the
 /// control socket.
@@ -132,7 +132,7 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     // Before there is anything that it should not have.
     let (broker, listeners) = broker::start(&intake, setup.cgroups.clone()).map_err(BeginError::Broker)?;
     drop(intake);
-    let outbox = Arc::new(Outbox::new(control).map_err(BeginError::Events)?);
+    let outbox = Arc::new(Outbox::new(control).map_err(BeginError::EventLoop)?);
     observer::log_to(&outbox);
     let parent = setup.usage_file.parent().unwrap_or(Path::new("/"));
     let usage = std::fs::create_dir_all(parent)
@@ -141,13 +141,13 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     let release = setup.release.parse().map_err(BeginError::Release)?;
     let driver = open_driver(&setup.driver)?;
     let cards = open_cards(&*driver, &setup)?;
-    let processes = Arc::new(ProcessTable::new(Arc::new(broker)).map_err(BeginError::Events)?);
+    let processes = Arc::new(ProcessTable::new(Arc::new(broker)).map_err(BeginError::EventLoop)?);
     let prepared = Scheduler::prepare(&setup).map_err(BeginError::Scheduler)?;
 
-    mount_namespace::enter(parent, &setup.seen()).map_err(BeginError::MountNamespace)?;
-    privileges::drop_for_good(Role::Mediator { shim }).map_err(BeginError::Privileges)?;
+    mount_namespace::enter(parent, &setup.visible_paths()).map_err(BeginError::MountNamespace)?;
+    privileges::drop_privileges(Role::Mediator { shim }).map_err(BeginError::Privileges)?;
     let mut scheduler = Scheduler::new(prepared).map_err(BeginError::Scheduler)?;
-    sys::let_signal_interrupt(listener::INTERRUPT).map_err(BeginError::Events)?;
+    sys::let_signal_interrupt(listener::INTERRUPT).map_err(BeginError::EventLoop)?;
 
     let reporter = Arc::new(Reporter::new(Arc::clone(&outbox), Arc::clone(&processes), scheduler.wakers()));
     let period = setup.reconcile_period();
@@ -161,12 +161,12 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
             if needs_windows {
                 return Err(BeginError::NoWindows { card });
             }
-            scheduler.without_windows(&card);
+            scheduler.mark_without_windows(&card);
             outbox.put(FromMediator::WeightsOnly { card }, None);
         }
     }
     let mediation = Arc::new(Mediation::new(session, processes, outbox, cards));
-    Ok(Ready(Events::new(mediation, listeners, scheduler, usage, period).map_err(BeginError::Events)?))
+    Ok(Ready(EventLoop::new(mediation, listeners, scheduler, usage, period).map_err(BeginError::EventLoop)?))
 }
 
 impl Ready {

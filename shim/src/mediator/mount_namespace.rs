@@ -23,7 +23,7 @@ use nix::{
 
 /// File or directory of the host that is seen in there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct VisiblePath {
     /// Its path on the host.
     pub(super) source: PathBuf,
     /// Its path in there.
@@ -31,7 +31,7 @@ pub(super) struct Seen {
     pub(super) is_read_only: bool,
 }
 
-impl Seen {
+impl VisiblePath {
     /// Under the name that it has on the host.
     pub(super) fn writable(path: PathBuf) -> Self {
         Self { target: path.clone(), source: path, is_read_only: false }
@@ -54,7 +54,7 @@ impl Seen {
 
 /// Moves the calling process, which must have one thread, to a mount namespace with nothing but these, as far as they are there. `place` is any directory: the new root is
 /// made over it.
-pub(super) fn enter(place: &Path, seen: &[Seen]) -> io::Result<()> {
+pub(super) fn enter(new_root: &Path, visible: &[VisiblePath]) -> io::Result<()> {
     // The library keeps what it reads of /proc/self/auxv, and does without nothing of it.
     let _ = rustix::param::page_size();
     let nothing = None::<&str>;
@@ -63,24 +63,24 @@ pub(super) fn enter(place: &Path, seen: &[Seen]) -> io::Result<()> {
     mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)?;
     // Opened before anything is mounted over them.
     let mut opened = Vec::new();
-    for seen in seen {
-        opened.extend(open(&seen.source)?.map(|file| (file, seen)));
+    for visible in visible {
+        opened.extend(open(&visible.source)?.map(|file| (file, visible)));
     }
     let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("egpu"), place, Some("tmpfs"), plain, Some("size=64k,nr_inodes=256,mode=755"))?;
-    for (file, seen) in &opened {
-        let target = place.join(seen.target.strip_prefix("/").unwrap_or(&seen.target));
+    mount(Some("egpu"), new_root, Some("tmpfs"), plain, Some("size=64k,nr_inodes=256,mode=755"))?;
+    for (file, visible) in &opened {
+        let target = new_root.join(visible.target.strip_prefix("/").unwrap_or(&visible.target));
         make(&target, file.metadata()?.is_dir())?;
         let source = format!("/proc/self/fd/{}", file.as_raw_fd());
         mount(Some(source.as_str()), &target, nothing, MsFlags::MS_BIND, nothing)?;
-        if seen.is_read_only {
+        if visible.is_read_only {
             let read_only = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | plain;
             mount(nothing, &target, nothing, read_only, nothing)?;
         }
     }
     let read_only = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | plain;
-    mount(nothing, place, nothing, read_only, nothing)?;
-    make_root(place)
+    mount(nothing, new_root, nothing, read_only, nothing)?;
+    make_root(new_root)
 }
 
 /// `None`: it is not there.
@@ -103,8 +103,8 @@ fn make(target: &Path, is_directory: bool) -> io::Result<()> {
     File::create(target).map(drop)
 }
 
-fn make_root(place: &Path) -> io::Result<()> {
-    chdir(place)?;
+fn make_root(new_root: &Path) -> io::Result<()> {
+    chdir(new_root)?;
     match pivot_root(".", ".") {
         // The former root is mounted over the new one.
         Ok(()) => umount2(".", MntFlags::MNT_DETACH)?,

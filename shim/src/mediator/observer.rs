@@ -17,36 +17,36 @@ use super::{
     message::{Excess, FromMediator, KillReason},
     outbox::Outbox,
     processes::ProcessTable,
-    rate_limit::Limited,
+    rate_limit::RateLimit,
     scheduler::Wakers,
 };
 use crate::sync::lock;
 
 /// So many of the processes that a drift is about are named: a container has as many as it likes.
-const NAMED: usize = 16;
+const MAX_NAMED_PIDS: usize = 16;
 /// For a container to end. Then it is to be ended again.
-const END_AGAIN: Duration = Duration::from_secs(30);
+const END_RETRY: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(super) struct Reporter {
     outbox: Arc<Outbox>,
     processes: Arc<ProcessTable>,
-    denials: Mutex<Limited>,
+    denials: Mutex<RateLimit>,
     /// Whoever is killed may have forked.
-    kills: Mutex<Limited>,
+    kills: Mutex<RateLimit>,
     /// Threads that wait for a card's first channel.
     wakers: Wakers,
     /// A container can make as many kinds of unknown calls as there are numbers.
-    lines: Mutex<Limited>,
+    lines: Mutex<RateLimit>,
     /// When it was told last that the container is to be ended.
     ended: Mutex<Option<Instant>>,
 }
 
 impl Reporter {
     pub(super) fn new(outbox: Arc<Outbox>, processes: Arc<ProcessTable>, wakers: Wakers) -> Self {
-        let limited = || Mutex::new(Limited::new(Instant::now()));
+        let limit = || Mutex::new(RateLimit::new(Instant::now()));
         let ended = Mutex::default();
-        Self { outbox, processes, denials: limited(), kills: limited(), wakers, lines: limited(), ended }
+        Self { outbox, processes, denials: limit(), kills: limit(), wakers, lines: limit(), ended }
     }
 
     fn kill(&self, pid: Pid, reason: KillReason) {
@@ -60,13 +60,13 @@ impl Reporter {
     /// Each time, the shim logs it, and ends whoever is there by then: while that is under way, more of it helps nobody.
     fn end_container_at(&self, now: Instant, why: &str) {
         let mut ended = lock(&self.ended);
-        if ended.is_none_or(|last| now.duration_since(last) >= END_AGAIN) {
+        if ended.is_none_or(|last| now.duration_since(last) >= END_RETRY) {
             *ended = Some(now);
             self.outbox.put(FromMediator::EndContainer { text: why.to_owned() }, None);
         }
     }
 
-    fn tell(&self, text: String, message: impl FnOnce(String) -> FromMediator) {
+    fn log_limited(&self, text: String, message: impl FnOnce(String) -> FromMediator) {
         let Some(untold) = lock(&self.lines).take(Instant::now()) else { return };
         let text = if untold == 0 { text } else { format!("{text}; before it, {untold} lines were left out") };
         self.outbox.put(message(text), None);
@@ -101,7 +101,7 @@ impl Observer for Reporter {
     fn unknown_call(&self, call: &UnknownCall) {
         let verdict = if call.passed { "passed, since it cannot take memory" } else { "refused" };
         let text = format!("a driver call that egpu does not know, {}, was {verdict}", call.kind);
-        self.tell(text, |text| FromMediator::Log { warning: true, text });
+        self.log_limited(text, |text| FromMediator::Log { warning: true, text });
     }
 
     fn lacks_graphics(&self, class: &str) {
@@ -109,7 +109,7 @@ impl Observer for Reporter {
             "an object of class {class}, which draws, was refused: that takes the driver capability `graphics` or `display` \
              (NVIDIA_DRIVER_CAPABILITIES), and the container has neither"
         );
-        self.tell(text, |text| FromMediator::Log { warning: true, text });
+        self.log_limited(text, |text| FromMediator::Log { warning: true, text });
     }
 
     fn first_channel(&self, uuid: &str) {
@@ -122,11 +122,11 @@ impl Observer for Reporter {
 
     fn drift(&self, drift: &Drift) {
         let text = format!("accounts and driver disagree: {:?}", drift.kind);
-        let (named, others) = drift.pids.split_at(drift.pids.len().min(NAMED));
+        let (named, others) = drift.pids.split_at(drift.pids.len().min(MAX_NAMED_PIDS));
         let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
-        self.tell(format!("{text}; processes {named:?}{more}"), |text| FromMediator::Drift { text });
+        self.log_limited(format!("{text}; processes {named:?}{more}"), |text| FromMediator::Drift { text });
         if drift.excess {
-            let pids = if drift.pids.is_empty() { self.processes.known() } else { drift.pids.clone() };
+            let pids = if drift.pids.is_empty() { self.processes.known_pids() } else { drift.pids.clone() };
             for pid in pids {
                 self.kill(pid, KillReason::Drift(text.clone()));
             }
@@ -218,7 +218,7 @@ mod tests {
         let outbox = Arc::new(Outbox::new(own).unwrap());
         let cgroup = tempfile::tempdir().unwrap();
         let processes = Arc::new(ProcessTable::new(Broker::of_tests(vec![cgroup.path().to_owned()])).unwrap());
-        let reporter = Reporter::new(Arc::clone(&outbox), Arc::clone(&processes), Wakers::of_nobody());
+        let reporter = Reporter::new(Arc::clone(&outbox), Arc::clone(&processes), Wakers::of_tests());
         let sleeping = |_| Command::new("sleep").arg("infinity").spawn().unwrap();
         let mut children = Children((0..4).map(sleeping).collect());
         let pids: Vec<i32> = children.0.iter().map(|child| child.id().cast_signed()).collect();
@@ -226,7 +226,7 @@ mod tests {
         std::fs::write(cgroup.path().join("cgroup.procs"), members).unwrap();
         // The third one uses no driver, and the fourth is none of the container's.
         for pid in &pids[..2] {
-            processes.enter(*pid, sys::pidfd_open(*pid).unwrap(), Numbers::new(Vec::new()), |_| ()).unwrap();
+            processes.register(*pid, sys::pidfd_open(*pid).unwrap(), Numbers::new(Vec::new()), |_| ()).unwrap();
         }
         let told = || -> Vec<(FromMediator, Option<std::os::fd::OwnedFd>)> {
             outbox.put(FromMediator::Pong, None);
@@ -273,7 +273,7 @@ mod tests {
         let (shim, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
         let outbox = Arc::new(Outbox::new(own).unwrap());
         let processes = Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap());
-        let reporter = Reporter::new(Arc::clone(&outbox), processes, Wakers::of_nobody());
+        let reporter = Reporter::new(Arc::clone(&outbox), processes, Wakers::of_tests());
         for (count, end) in [(0, "; processes []"), (16, ", Pid(16)]"), (20_000, ", Pid(16)] and 19984 more")] {
             reporter.drift(&drift(false, &(1..=count).collect::<Vec<i32>>()));
             assert!(outbox.flush().unwrap());
@@ -287,7 +287,7 @@ mod tests {
         let (shim, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
         let outbox = Arc::new(Outbox::new(own).unwrap());
         let processes = Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap());
-        let reporter = Reporter::new(Arc::clone(&outbox), processes, Wakers::of_nobody());
+        let reporter = Reporter::new(Arc::clone(&outbox), processes, Wakers::of_tests());
         let start = Instant::now();
         let told: Vec<u64> = (0..100)
             .filter(|second| {
@@ -311,9 +311,9 @@ mod tests {
         let (shim, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
         let outbox = Arc::new(Outbox::new(own).unwrap());
         let processes = Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap());
-        let reporter = Reporter::new(Arc::clone(&outbox), Arc::clone(&processes), Wakers::of_nobody());
+        let reporter = Reporter::new(Arc::clone(&outbox), Arc::clone(&processes), Wakers::of_tests());
         let pid = nix::unistd::getpid().as_raw();
-        processes.enter(pid, sys::pidfd_open(pid).unwrap(), Numbers::new(Vec::new()), |_| ()).unwrap();
+        processes.register(pid, sys::pidfd_open(pid).unwrap(), Numbers::new(Vec::new()), |_| ()).unwrap();
         let logged: Vec<bool> = (0..20)
             .map(|_| {
                 reporter.kill(Pid(pid), KillReason::Drift(String::new()));

@@ -11,19 +11,19 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::{
     message::{self, FromMediator, ToMediator},
-    processes::Process,
+    processes::ContainerProcess,
 };
 use crate::sync::lock;
 
 /// More than this waits only while the shim does not read; then what is not needed is left out.
-const MOST_WAITING: usize = 256;
+const MAX_QUEUED: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct Outbox {
     control: OwnedFd,
     /// Wakes the main thread.
     wake: EventFd,
-    queue: Mutex<VecDeque<(FromMediator, Option<Arc<Process>>)>>,
+    queue: Mutex<VecDeque<(FromMediator, Option<Arc<ContainerProcess>>)>>,
 }
 
 impl Outbox {
@@ -35,12 +35,12 @@ impl Outbox {
     }
 
     /// Queues a message; a pidfd of `process` travels beside it.
-    pub(super) fn put(&self, mut message: FromMediator, process: Option<Arc<Process>>) {
+    pub(super) fn put(&self, mut message: FromMediator, process: Option<Arc<ContainerProcess>>) {
         message.cut();
         {
             let mut queue = lock(&self.queue);
             // The same process's end is not asked for twice, and neither is the container's, or a shim that does not read would be told for ever.
-            let is_same = |(queued, of): &(FromMediator, Option<Arc<Process>>)| match (queued, &message) {
+            let is_same = |(queued, of): &(FromMediator, Option<Arc<ContainerProcess>>)| match (queued, &message) {
                 (FromMediator::Kill { .. }, FromMediator::Kill { .. }) => {
                     of.as_ref().zip(process.as_ref()).is_some_and(|(one, other)| one.is(other))
                 }
@@ -63,7 +63,7 @@ impl Outbox {
                     | FromMediator::Presence { .. }
                     | FromMediator::WeightsOnly { .. }
             );
-            if queue.len() >= MOST_WAITING && !needed {
+            if queue.len() >= MAX_QUEUED && !needed {
                 return;
             }
             queue.push_back((message, process));
@@ -78,7 +78,7 @@ impl Outbox {
     }
 
     /// The main thread is awake.
-    pub(super) fn woken(&self) {
+    pub(super) fn drain_wake(&self) {
         let _ = self.wake.read();
     }
 
@@ -159,7 +159,7 @@ mod tests {
     fn a_shim_that_does_not_read_makes_nothing_grow() {
         let (_other, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
         let outbox = Outbox::new(own).unwrap();
-        let processes: Vec<Arc<Process>> = (0..7).map(Process::of_nobody).collect();
+        let processes: Vec<Arc<ContainerProcess>> = (0..7).map(ContainerProcess::of_tests).collect();
         for process in processes.iter().cycle().take(10_000) {
             outbox.put(FromMediator::Log { warning: true, text: String::new() }, None);
             outbox.put(FromMediator::Presence { has_processes: process.pid % 2 == 0 }, None);
@@ -168,11 +168,11 @@ mod tests {
                 FromMediator::Kill { pid: process.pid, pid_in_container: 1, reason, told: Some(0) },
                 Some(Arc::clone(process)),
             );
-            if lock(&outbox.queue).len() >= MOST_WAITING {
+            if lock(&outbox.queue).len() >= MAX_QUEUED {
                 outbox.put(FromMediator::EndContainer { text: String::new() }, None);
             }
         }
-        assert!(lock(&outbox.queue).len() <= MOST_WAITING + 2);
+        assert!(lock(&outbox.queue).len() <= MAX_QUEUED + 2);
         let kills =
             lock(&outbox.queue).iter().filter(|(message, _)| matches!(message, FromMediator::Kill { .. })).count();
         assert_eq!(kills, processes.len(), "each once, and none is left out");

@@ -76,7 +76,7 @@ pub(crate) enum PrivilegeError {
 
 /// Gives up everything that is not needed, for good, and looks whether it is gone. Only with one thread: the sets are each
 /// thread's own.
-pub(super) fn drop_for_good(role: Role) -> Result<(), PrivilegeError> {
+pub(super) fn drop_privileges(role: Role) -> Result<(), PrivilegeError> {
     let step = |step| move |source: Errno| PrivilegeError::Step { step, source: source.into() };
     nix::unistd::setgroups(&[])
         .map_err(|error| PrivilegeError::Step { step: "leave supplementary groups", source: error.into() })?;

@@ -21,7 +21,7 @@ use runtime_config::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::mount_namespace::Seen;
+use super::mount_namespace::VisiblePath;
 
 /// One container's mediation.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -107,20 +107,20 @@ impl Setup {
     }
 
     /// Files that it opens once it has given up its rights.
-    pub(super) fn seen(&self) -> Vec<Seen> {
-        let mut seen = match &self.driver {
+    pub(super) fn visible_paths(&self) -> Vec<VisiblePath> {
+        let mut visible = match &self.driver {
             MediatedDriver::Nvidia { device_root } => {
                 let dev = device_root.join("dev");
                 let cards = self.cards.iter().map(|card| format!("nvidia{}", card.minor));
                 let names = cards.chain(["nvidiactl".to_owned(), "nvidia-uvm".to_owned()]);
-                names.map(|name| Seen::writable(dev.join(name))).collect()
+                names.map(|name| VisiblePath::writable(dev.join(name))).collect()
             }
-            MediatedDriver::Simulated { state_dir, .. } => vec![Seen::writable(state_dir.join("simulated"))],
+            MediatedDriver::Simulated { state_dir, .. } => vec![VisiblePath::writable(state_dir.join("simulated"))],
         };
-        seen.push(Seen::read_only(timetable_dir(&self.state_dir)));
-        seen.push(Seen::read_only(inject::directory(&self.state_dir)));
-        seen.extend(Seen::of_proc());
-        seen
+        visible.push(VisiblePath::read_only(timetable_dir(&self.state_dir)));
+        visible.push(VisiblePath::read_only(inject::directory(&self.state_dir)));
+        visible.extend(VisiblePath::of_proc());
+        visible
     }
 
     pub(super) fn into_session(

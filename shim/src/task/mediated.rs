@@ -26,7 +26,7 @@ use super::{
     watchdog,
 };
 use crate::{
-    gpu::{ExcessRules, GpuError, Mediation},
+    gpu::{ExcessRules, GpuError, MediationPlan},
     io::{Owner, ProcessIo, Stdio},
     mediator::{
         Mediator,
@@ -57,7 +57,7 @@ pub(super) struct Mediated {
 
 impl Mediated {
     /// Starts the mediator.
-    pub(super) async fn start(context: &Context, id: &str, mediation: Mediation) -> Result<Self, TaskError> {
+    pub(super) async fn start(context: &Context, id: &str, mediation: MediationPlan) -> Result<Self, TaskError> {
         let status_file = mediation.setup.status_file.clone();
         let cards = mediation.setup.cards.iter().map(|card| (card.uuid.clone(), card.index)).collect();
         let log = EventLog::new(&mediation.setup.state_dir);

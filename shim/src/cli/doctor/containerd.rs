@@ -260,7 +260,7 @@ mod tests {
             ),
         ] {
             assert_eq!(levels(version, text), expected, "{version:?} {text}");
-            assert!(judged_by(version, text).iter().any(|(_, told)| told.contains(part)), "{version:?} {part}");
+            assert!(judged_by(version, text).iter().any(|(_, reported)| reported.contains(part)), "{version:?} {part}");
         }
     }
 

@@ -38,7 +38,7 @@ fn judge(enabled: bool, exempt: usize) -> Check {
 }
 
 /// Processes by what is of interest of them.
-struct Process {
+struct ProcessFacts {
     parent: i32,
     is_shim: bool,
     has_sys_admin: bool,
@@ -54,13 +54,13 @@ fn exempt(proc: &Path, with_gpu: &BTreeSet<i32>) -> usize {
     let Ok(entries) = fs::read_dir(proc) else { return 0 };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     // A process that ends meanwhile is not there.
-    let processes: BTreeMap<i32, Process> = pids
+    let processes: BTreeMap<i32, ProcessFacts> = pids
         .filter_map(|pid| {
             let directory = proc.join(pid.to_string());
             let status = fs::read_to_string(directory.join("status")).ok()?;
             let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
             let bounding = u64::from_str_radix(field("CapBnd:")?, 16).ok()?;
-            let process = Process {
+            let process = ProcessFacts {
                 parent: field("PPid:")?.parse().ok()?,
                 is_shim: is_shim(&directory),
                 has_sys_admin: bounding >> CAP_SYS_ADMIN & 1 == 1,

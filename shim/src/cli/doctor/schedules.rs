@@ -22,9 +22,9 @@ const LATE_STATUS: Duration = Duration::from_secs(1);
 pub(super) fn check(config: &Config) -> Option<Check> {
     let records = state::records(&config.state_dir);
     let now = now_us();
-    let (schedules, _) = Schedules::look(&config.state_dir, &records);
-    let told = |record: &Record| Some((ContainerName::from(record).to_string(), schedules.status(record)?.clone()));
-    let all: Vec<(String, Status)> = records.iter().filter_map(told).collect();
+    let (schedules, _) = Schedules::read(&config.state_dir, &records);
+    let reported = |record: &Record| Some((ContainerName::from(record).to_string(), schedules.status(record)?.clone()));
+    let all: Vec<(String, Status)> = records.iter().filter_map(reported).collect();
     if all.is_empty() { None } else { Some(judge(&all, now)) }
 }
 
@@ -67,17 +67,17 @@ mod tests {
 
     #[test]
     fn what_keeps_a_container_from_its_turns_is_named() {
-        let told = |card: CardStatus, next_by_us| {
+        let reported = |card: CardStatus, next_by_us| {
             let status = Status { next_by_us, cards: vec![card], ..Status::default() };
             judge(&[("default/a".to_owned(), status)], 5_000_000)
         };
         let good = CardStatus { edges: 1000, late_edges: 10, ..CardStatus::default() };
-        assert_eq!(told(good.clone(), Some(4_900_000)).detail, "1 container kept to their turns");
-        assert_eq!(told(good.clone(), None).level, Level::Ok);
-        assert!(told(good.clone(), Some(3_000_000)).detail.contains("default/a have not told anything in time"));
+        assert_eq!(reported(good.clone(), Some(4_900_000)).detail, "1 container kept to their turns");
+        assert_eq!(reported(good.clone(), None).level, Level::Ok);
+        assert!(reported(good.clone(), Some(3_000_000)).detail.contains("default/a have not told anything in time"));
         let degraded = CardStatus { running: Running::Degraded, ..good.clone() };
-        assert!(told(degraded, None).detail.contains("weights only"));
+        assert!(reported(degraded, None).detail.contains("weights only"));
         let late = CardStatus { late_edges: 11, ..good };
-        assert!(told(late, None).detail.contains("late by more than a millisecond"));
+        assert!(reported(late, None).detail.contains("late by more than a millisecond"));
     }
 }

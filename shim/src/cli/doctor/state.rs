@@ -143,9 +143,9 @@ mod tests {
         record.mediator = record.init;
         assert_eq!(unheld(&records), None);
         records[0].mediator = None;
-        let told = unheld(&records).unwrap();
-        assert_eq!(told.level, Level::Warning);
-        assert!(told.detail.contains(&records[0].container.to_string()), "{told:?}");
+        let reported = unheld(&records).unwrap();
+        assert_eq!(reported.level, Level::Warning);
+        assert!(reported.detail.contains(&records[0].container.to_string()), "{reported:?}");
     }
 
     #[test]

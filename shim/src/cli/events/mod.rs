@@ -7,16 +7,16 @@ use jiff::Timestamp;
 use nvidia_glue::event_log::{self, Entry, Kind};
 use serde_json::Value;
 
-use self::{files::Files, wait::Wait};
+use self::{files::EventFiles, wait::EventWait};
 use super::{
     Exit, Output,
-    container_name::EventsOf,
+    container_name::ContainerEvents,
     error::CliError,
     output::{self, Format, printable},
     value_parsers,
 };
 
-/// Arguments of `egpu events`.
+/// EventsArguments of `egpu events`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Kinds:
@@ -30,7 +30,7 @@ Kinds:
 
 Events are kept until the machine restarts, the last 1 to 2 MiB of them. What happens again and again in a container is told in sums: \
 `count` says how often since it was told last. `--output json` prints one array, with `--follow` an object a line.")]
-pub(super) struct Arguments {
+pub(super) struct EventsArguments {
     /// Go on with what happens from now on, until interrupted
     #[arg(long, short)]
     follow: bool,
@@ -48,7 +48,7 @@ pub(super) struct Arguments {
     output: Output,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
+pub(super) fn run(arguments: &EventsArguments) -> Result<Exit, CliError> {
     for kind in &arguments.kinds {
         if Kind::ALL.iter().all(|known| known.name() != kind) {
             super::say(&format!(
@@ -58,12 +58,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
     }
     let directory = event_log::directory(&super::load()?.state_dir);
     let failed = |source| CliError::Events { directory: directory.clone(), source };
-    let wait = if arguments.follow { Some(Wait::begin(&directory).map_err(failed)?) } else { None };
-    let mut files = Files::new(directory.clone());
-    let mut container = arguments.container.as_deref().map(EventsOf::new);
-    let mut read = || -> Result<Vec<Line>, CliError> {
+    let wait = if arguments.follow { Some(EventWait::begin(&directory).map_err(failed)?) } else { None };
+    let mut files = EventFiles::new(directory.clone());
+    let mut container = arguments.container.as_deref().map(ContainerEvents::new);
+    let mut read = || -> Result<Vec<EventLine>, CliError> {
         let lines = files.read().map_err(failed)?;
-        let lines = lines.iter().filter_map(|line| Line::new(line)).collect();
+        let lines = lines.iter().filter_map(|line| EventLine::new(line)).collect();
         let mut lines = arguments.choose(lines, container.as_mut())?;
         // Those of several processes may stand in the file in another order.
         lines.sort_by(|one, other| one.entry.time.cmp(&other.entry.time));
@@ -91,14 +91,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
 
 /// An event, and its JSON with whatever later versions have put into it.
 #[derive(Debug)]
-struct Line {
+struct EventLine {
     entry: Entry,
     value: Value,
 }
 
 const TITLES: [&str; 6] = ["TIME", "KIND", "COUNT", "CARD", "CONTAINER", "WHAT"];
 
-impl Line {
+impl EventLine {
     /// `None`: half a line, or what is no event.
     fn new(line: &[u8]) -> Option<Self> {
         Some(Self { entry: event_log::parse(line)?, value: serde_json::from_slice(line).ok()? })
@@ -132,13 +132,17 @@ fn row(cells: &[impl AsRef<str>; 6]) -> String {
     format!("{time:<20}  {kind:<14}  {count:<5}  {card:<12}  {container:<32}  {text}\n")
 }
 
-fn table(lines: &[Line]) -> String {
+fn table(lines: &[EventLine]) -> String {
     let rows: Vec<Vec<String>> = lines.iter().map(|line| line.cells().into()).collect();
     output::table(&TITLES, &rows)
 }
 
-impl Arguments {
-    fn choose(&self, lines: Vec<Line>, container: Option<&mut EventsOf<'_>>) -> Result<Vec<Line>, CliError> {
+impl EventsArguments {
+    fn choose(
+        &self,
+        lines: Vec<EventLine>,
+        container: Option<&mut ContainerEvents<'_>>,
+    ) -> Result<Vec<EventLine>, CliError> {
         // First: a container without such an event may be the one that is meant.
         let mut lines = match container {
             Some(container) => container.choose(lines, |line| &line.entry)?,
@@ -166,16 +170,16 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Command {
         #[command(flatten)]
-        arguments: Arguments,
+        arguments: EventsArguments,
     }
 
-    fn arguments(line: &str) -> Arguments {
+    fn arguments(line: &str) -> EventsArguments {
         let words = std::iter::once("events").chain(line.split_whitespace());
         Command::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}")).arguments
     }
 
-    fn line(text: &str) -> Line {
-        Line::new(text.as_bytes()).unwrap_or_else(|| panic!("{text}"))
+    fn line(text: &str) -> EventLine {
+        EventLine::new(text.as_bytes()).unwrap_or_else(|| panic!("{text}"))
     }
 
     const REFUSED: &str = r#"{"time":"2026-01-31T12:00:00.250000Z","kind":"refused","namespace":"k8s.io","container":"abcdef","card_index":3,"count":1,"text":"it is full"}"#;
@@ -209,7 +213,7 @@ mod tests {
         let lines = [web, web_2, of_pod("one", REFUSED), later];
         let count = |words: &str| {
             let arguments = arguments(words);
-            let mut container = arguments.container.as_deref().map(EventsOf::new);
+            let mut container = arguments.container.as_deref().map(ContainerEvents::new);
             let lines = lines.iter().map(|text| line(text)).collect();
             arguments.choose(lines, container.as_mut()).map(|chosen| chosen.len())
         };

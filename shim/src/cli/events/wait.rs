@@ -15,13 +15,13 @@ use nvidia_glue::event_log;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Wait {
+pub(super) struct EventWait {
     directory: Inotify,
     signals: SignalFd,
 }
 
-impl Wait {
-    /// To be called before the files are read, so that nothing is missed. SIGINT and SIGTERM are for [`Wait::for_more`] from here on.
+impl EventWait {
+    /// To be called before the files are read, so that nothing is missed. SIGINT and SIGTERM are for [`EventWait::for_more`] from here on.
     pub(super) fn begin(directory: &Path) -> io::Result<Self> {
         event_log::make_directory(directory)?;
         let watch = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
@@ -70,7 +70,7 @@ mod tests {
     fn what_is_written_and_a_directory_that_goes_end_the_wait() {
         let state = tempfile::tempdir().unwrap();
         let directory = event_log::directory(state.path());
-        let wait = Wait::begin(&directory).unwrap();
+        let wait = EventWait::begin(&directory).unwrap();
         std::fs::write(directory.join(event_log::CURRENT), "x\n").unwrap();
         assert!(wait.for_more().unwrap());
         std::fs::remove_file(directory.join(event_log::CURRENT)).unwrap();

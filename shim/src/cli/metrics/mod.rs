@@ -14,13 +14,13 @@ use nvidia_glue::event_log;
 use super::{Exit, error::CliError, node::Node, output, usage, value_parsers};
 use families::Snapshot;
 
-/// Arguments of `egpu metrics`.
+/// MetricsArguments of `egpu metrics`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Prometheus' text format, version 0.0.4. What is not known is left out. For node_exporter's textfile collector, run it from a timer with \
 --textfile; to be scraped itself, run it as a service with --listen, on an address that only Prometheus reaches: the figures name \
 containers and pods, and there is no authentication.")]
-pub(super) struct Arguments {
+pub(super) struct MetricsArguments {
     /// Write to this file instead of stdout, all at once (mode 0644)
     #[arg(long, value_name = "FILE", conflicts_with = "listen")]
     textfile: Option<PathBuf>,
@@ -29,19 +29,19 @@ pub(super) struct Arguments {
     listen: Option<SocketAddr>,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
+pub(super) fn run(arguments: &MetricsArguments) -> Result<Exit, CliError> {
     match (&arguments.textfile, arguments.listen) {
-        (Some(path), _) => textfile::write(path, &look()?)
+        (Some(path), _) => textfile::write(path, &snapshot()?)
             .map_err(|source| CliError::Textfile { path: path.clone(), source })
             .map(|()| Exit::Success),
         (None, Some(address)) => server::serve(address).map(|()| Exit::Success),
-        (None, None) => output::print(&look()?).map(|()| Exit::Success),
+        (None, None) => output::print(&snapshot()?).map(|()| Exit::Success),
     }
 }
 
 /// One exposition.
-fn look() -> Result<String, CliError> {
-    let node = Node::look()?;
+fn snapshot() -> Result<String, CliError> {
+    let node = Node::read()?;
     let (usage, warnings) = usage::measure(&node);
     for warning in warnings {
         super::say(&format!("egpu: {warning}"));

@@ -27,7 +27,7 @@ const HEAD_LIMIT: Duration = Duration::from_secs(5);
 const CONNECTION_LIMIT: Duration = Duration::from_secs(20);
 const HEAD_BYTES: usize = 16 << 10;
 /// For a look at the node: the driver may be asked.
-const LOOK_LIMIT: Duration = Duration::from_secs(10);
+const SNAPSHOT_LIMIT: Duration = Duration::from_secs(10);
 /// A look that is not older is as good as another.
 const FRESH: Duration = Duration::from_millis(500);
 /// After the kernel had no descriptor or memory for a connection.
@@ -47,7 +47,7 @@ pub(super) fn serve(address: SocketAddr) -> Result<(), CliError> {
         let listener = TcpListener::bind(address).await?;
         crate::cli::say(&format!("egpu: metrics at http://{}/metrics", listener.local_addr()?));
         tokio::select! {
-            () = accept(listener, Arc::new(Looks::new(super::look))) => {}
+            () = accept(listener, Arc::new(SnapshotCache::new(super::snapshot))) => {}
             _ = interrupted.recv() => {}
             _ = terminated.recv() => {}
         }
@@ -58,7 +58,7 @@ pub(super) fn serve(address: SocketAddr) -> Result<(), CliError> {
     served.map_err(failed)
 }
 
-async fn accept(listener: TcpListener, looks: Arc<Looks>) {
+async fn accept(listener: TcpListener, snapshots: Arc<SnapshotCache>) {
     let free = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         // Closed by nobody.
@@ -67,19 +67,19 @@ async fn accept(listener: TcpListener, looks: Arc<Looks>) {
             sleep(PAUSE).await;
             continue;
         };
-        let looks = Arc::clone(&looks);
+        let snapshots = Arc::clone(&snapshots);
         tokio::spawn(async move {
-            let _ = timeout(CONNECTION_LIMIT, converse(stream, looks)).await;
+            let _ = timeout(CONNECTION_LIMIT, converse(stream, snapshots)).await;
             drop(slot);
         });
     }
 }
 
 /// One request and its answer. Whatever goes wrong is between the kernel and the other end.
-async fn converse(stream: TcpStream, looks: Arc<Looks>) {
+async fn converse(stream: TcpStream, snapshots: Arc<SnapshotCache>) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let looks = Arc::clone(&looks);
-        async move { Ok::<_, Infallible>(answer(&looks, request.method(), request.uri().path()).await) }
+        let snapshots = Arc::clone(&snapshots);
+        async move { Ok::<_, Infallible>(answer(&snapshots, request.method(), request.uri().path()).await) }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_LIMIT).max_buf_size(HEAD_BYTES).keep_alive(false);
@@ -87,7 +87,7 @@ async fn converse(stream: TcpStream, looks: Arc<Looks>) {
 }
 
 /// For HEAD, hyper leaves the body out.
-async fn answer(looks: &Looks, method: &Method, path: &str) -> Response<Full<Bytes>> {
+async fn answer(snapshots: &SnapshotCache, method: &Method, path: &str) -> Response<Full<Bytes>> {
     let say = |status: StatusCode, text: &'static str| {
         let mut response = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
         *response.status_mut() = status;
@@ -102,49 +102,49 @@ async fn answer(looks: &Looks, method: &Method, path: &str) -> Response<Full<Byt
         response.headers_mut().insert(ALLOW, METHODS);
         return response;
     }
-    match looks.get().await {
+    match snapshots.get().await {
         Ok(text) => {
             let mut response = Response::new(Full::new(text));
             response.headers_mut().insert(CONTENT_TYPE, TEXT);
             response
         }
-        Err(NoLook::Late) => say(StatusCode::SERVICE_UNAVAILABLE, "the node could not be read in time\n"),
-        Err(NoLook::Failed) => {
+        Err(SnapshotError::Late) => say(StatusCode::SERVICE_UNAVAILABLE, "the node could not be read in time\n"),
+        Err(SnapshotError::Failed) => {
             say(StatusCode::INTERNAL_SERVER_ERROR, "the node cannot be read; egpu's own log says why\n")
         }
     }
 }
 
 /// One look at a time.
-struct Looks {
-    look: fn() -> Result<String, CliError>,
+struct SnapshotCache {
+    snapshot: fn() -> Result<String, CliError>,
     last: Arc<Mutex<Option<(Instant, Bytes)>>>,
 }
 
 /// Why there is none.
 #[derive(Debug, PartialEq, Eq)]
-enum NoLook {
+enum SnapshotError {
     Late,
     Failed,
 }
 
-impl Looks {
-    fn new(look: fn() -> Result<String, CliError>) -> Self {
-        Self { look, last: Arc::default() }
+impl SnapshotCache {
+    fn new(snapshot: fn() -> Result<String, CliError>) -> Self {
+        Self { snapshot, last: Arc::default() }
     }
 
-    async fn get(&self) -> Result<Bytes, NoLook> {
-        timeout(LOOK_LIMIT, self.take()).await.unwrap_or(Err(NoLook::Late))
+    async fn get(&self) -> Result<Bytes, SnapshotError> {
+        timeout(SNAPSHOT_LIMIT, self.take()).await.unwrap_or(Err(SnapshotError::Late))
     }
 
-    async fn take(&self) -> Result<Bytes, NoLook> {
+    async fn take(&self) -> Result<Bytes, SnapshotError> {
         let mut last = Arc::clone(&self.last).lock_owned().await;
         if let Some((_, text)) = last.as_ref().filter(|(taken, _)| taken.elapsed() < FRESH) {
             return Ok(text.clone());
         }
-        let look = self.look;
+        let snapshot = self.snapshot;
         // Who waits may give up; the look goes on, and the next waits for it.
-        let looked = tokio::task::spawn_blocking(move || match look() {
+        let taken = tokio::task::spawn_blocking(move || match snapshot() {
             Ok(text) => {
                 let text = Bytes::from(text);
                 *last = Some((Instant::now(), text.clone()));
@@ -152,10 +152,10 @@ impl Looks {
             }
             Err(error) => {
                 crate::cli::say(&format!("egpu: {}", crate::cli::chain(&error)));
-                Err(NoLook::Failed)
+                Err(SnapshotError::Failed)
             }
         });
-        looked.await.unwrap_or(Err(NoLook::Failed))
+        taken.await.unwrap_or(Err(SnapshotError::Failed))
     }
 }
 
@@ -168,10 +168,10 @@ mod tests {
     use super::*;
 
     /// What the other end says to `request`, all of it.
-    async fn ask(looks: fn() -> Result<String, CliError>, request: &[u8]) -> String {
+    async fn ask(snapshots: fn() -> Result<String, CliError>, request: &[u8]) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let server = tokio::spawn(accept(listener, Arc::new(Looks::new(looks))));
+        let server = tokio::spawn(accept(listener, Arc::new(SnapshotCache::new(snapshots))));
         let mut stream = TcpStream::connect(address).await.unwrap();
         // A server that has heard enough may close while this is being sent.
         let _ = stream.write_all(request).await;
@@ -222,10 +222,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn everybody_within_half_a_second_gets_the_same_look() {
         static LOOKS: AtomicU32 = AtomicU32::new(0);
-        let looks = Looks::new(|| Ok(format!("{}", LOOKS.fetch_add(1, Ordering::Relaxed))));
-        let (one, other) = tokio::join!(looks.get(), looks.get());
+        let snapshots = SnapshotCache::new(|| Ok(format!("{}", LOOKS.fetch_add(1, Ordering::Relaxed))));
+        let (one, other) = tokio::join!(snapshots.get(), snapshots.get());
         assert_eq!((one.unwrap(), other.unwrap()), ("0".into(), "0".into()));
         sleep(FRESH).await;
-        assert_eq!(looks.get().await.unwrap(), "1");
+        assert_eq!(snapshots.get().await.unwrap(), "1");
     }
 }

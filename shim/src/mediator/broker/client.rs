@@ -9,7 +9,7 @@ use std::{
 
 use nvidia_glue::mediate::{Number, Numbers};
 
-use super::{ProcFile, Reply, Request};
+use super::{BrokerReply, BrokerRequest, ProcFile};
 use crate::{
     helper::frame::{self, FrameError},
     sync::lock,
@@ -69,8 +69,8 @@ impl Broker {
 
     /// A thread by its number, whatever process it is of. `with_pidfd`: where the kernel has pidfds of threads.
     pub(in crate::mediator) fn thread(&self, tid: i32, with_pidfd: bool) -> io::Result<OpenedThread> {
-        match self.ask(Request::Thread { tid, with_pidfd })? {
-            (Reply::Thread { pid, numbers }, opened) => {
+        match self.ask(BrokerRequest::Thread { tid, with_pidfd })? {
+            (BrokerReply::Thread { pid, numbers }, opened) => {
                 let mut opened = opened.into_iter();
                 let (process, memory) = opened.next().zip(opened.next()).ok_or_else(not_understood)?;
                 let (numbers, memory) = (read(&numbers), memory.into());
@@ -82,41 +82,43 @@ impl Broker {
 
     /// A process's pidfd, and its numbers. Nobody holds that up.
     pub(in crate::mediator) fn process(&self, pid: i32) -> io::Result<(OwnedFd, Numbers)> {
-        match ask(&lock(&self.prompt), Request::Process { pid })? {
-            (Reply::Process { numbers }, mut opened) => Ok((opened.pop().ok_or_else(not_understood)?, read(&numbers))),
+        match ask(&lock(&self.prompt), BrokerRequest::Process { pid })? {
+            (BrokerReply::Process { numbers }, mut opened) => {
+                Ok((opened.pop().ok_or_else(not_understood)?, read(&numbers)))
+            }
             _ => Err(not_understood()),
         }
     }
 
     /// A file of a process's thread.
     pub(in crate::mediator) fn file(&self, pid: i32, thread: i32, file: ProcFile) -> io::Result<File> {
-        let (_, mut opened) = self.ask(Request::File { pid, thread, file })?;
+        let (_, mut opened) = self.ask(BrokerRequest::File { pid, thread, file })?;
         opened.pop().map(File::from).ok_or_else(not_understood)
     }
 
     /// What lives in the container's cgroups, in no order. One that is not there has nobody.
     pub(in crate::mediator) fn members(&self) -> io::Result<Vec<i32>> {
-        self.list(Request::Members)
+        self.list(BrokerRequest::Members)
     }
 
     /// A process's threads, in no order.
     pub(in crate::mediator) fn threads(&self, pid: i32) -> io::Result<Vec<i32>> {
-        self.list(Request::Threads { pid })
+        self.list(BrokerRequest::Threads { pid })
     }
 
     /// Descriptors of a thread that may be of the driver, in no order.
     pub(in crate::mediator) fn descriptors(&self, pid: i32, thread: i32) -> io::Result<Vec<i32>> {
-        self.list(Request::Descriptors { pid, thread })
+        self.list(BrokerRequest::Descriptors { pid, thread })
     }
 
-    fn list(&self, request: Request) -> io::Result<Vec<i32>> {
+    fn list(&self, request: BrokerRequest) -> io::Result<Vec<i32>> {
         match self.ask(request)? {
-            (Reply::Numbers(numbers), _) => Ok(numbers),
+            (BrokerReply::Numbers(numbers), _) => Ok(numbers),
             _ => Err(not_understood()),
         }
     }
 
-    fn ask(&self, request: Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    fn ask(&self, request: BrokerRequest) -> io::Result<(BrokerReply, Vec<OwnedFd>)> {
         let idle = self.is_idle.wait_while(lock(&self.idle), |idle| idle.is_empty());
         let Some(socket) = idle.unwrap_or_else(PoisonError::into_inner).pop() else { return Err(not_understood()) };
         let answer = ask(&socket, request);
@@ -126,7 +128,7 @@ impl Broker {
     }
 }
 
-fn ask(socket: &OwnedFd, request: Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
+fn ask(socket: &OwnedFd, request: BrokerRequest) -> io::Result<(BrokerReply, Vec<OwnedFd>)> {
     let sent = frame::send_question(socket.as_fd(), &request);
     // Nothing was asked, and no answer comes.
     if let Err(FrameError::Socket(error)) = sent {
@@ -138,7 +140,7 @@ fn ask(socket: &OwnedFd, request: Request) -> io::Result<(Reply, Vec<OwnedFd>)> 
         Ok((frame::unpack(packed)?, opened))
     };
     match answer() {
-        Ok((Reply::Failed { errno }, _)) => Err(io::Error::from_raw_os_error(errno)),
+        Ok((BrokerReply::Failed { errno }, _)) => Err(io::Error::from_raw_os_error(errno)),
         Ok(answered) => Ok(answered),
         // Of this question, whose answer has come: for want of memory, or of room for one more descriptor.
         Err(FrameError::Memory(error)) => Err(error),

@@ -21,7 +21,7 @@ use nvidia_glue::{cgroup_tree, mediate::Number};
 
 use super::{
     super::pid_namespaces::{numbers, pids},
-    ProcFile, Reply, Request, plain,
+    BrokerReply, BrokerRequest, ProcFile, to_wire,
 };
 use crate::{
     helper::frame::{self, FrameError},
@@ -42,15 +42,15 @@ pub(super) struct Server {
     cgroups: Vec<PathBuf>,
     /// Whoever executes it is not opened, though it may be in the container's pid namespace already: what becomes a process of the container's
     /// has all rights of the host until it executes the container's program.
-    own: Option<Program>,
+    own: Option<Executable>,
     namespaces: Mutex<Vec<Namespace>>,
 }
 
 /// A program, by its file's device and inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Program(u64, u64);
+pub(super) struct Executable(u64, u64);
 
-impl Program {
+impl Executable {
     pub(super) fn of_this_process() -> io::Result<Self> {
         Self::of(Path::new("/proc/self"))
     }
@@ -70,7 +70,7 @@ struct Namespace {
 }
 
 impl Server {
-    pub(super) fn new(cgroups: Vec<PathBuf>, own: Option<Program>) -> Self {
+    pub(super) fn new(cgroups: Vec<PathBuf>, own: Option<Executable>) -> Self {
         Self { cgroups, own, namespaces: Mutex::default() }
     }
 
@@ -94,7 +94,7 @@ impl Server {
                 Err(_) => return,
             };
             let (reply, opened) = answer.unwrap_or_else(|error| {
-                (Reply::Failed { errno: error.raw_os_error().unwrap_or(libc::EIO) }, Vec::new())
+                (BrokerReply::Failed { errno: error.raw_os_error().unwrap_or(libc::EIO) }, Vec::new())
             });
             let beside: Vec<_> = opened.iter().map(AsFd::as_fd).collect();
             if frame::send_value(socket, &reply, &beside).is_err() {
@@ -103,25 +103,25 @@ impl Server {
         }
     }
 
-    fn answer(&self, request: Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    fn answer(&self, request: BrokerRequest) -> io::Result<(BrokerReply, Vec<OwnedFd>)> {
         match request {
-            Request::Thread { tid, with_pidfd } => self.thread(tid, with_pidfd),
-            Request::Process { pid } => self.process(pid),
-            Request::File { pid, thread, file } => self.file(pid, thread, file),
-            Request::Threads { pid } => {
+            BrokerRequest::Thread { tid, with_pidfd } => self.thread(tid, with_pidfd),
+            BrokerRequest::Process { pid } => self.process(pid),
+            BrokerRequest::File { pid, thread, file } => self.file(pid, thread, file),
+            BrokerRequest::Threads { pid } => {
                 let directory = PathBuf::from(format!("/proc/{pid}"));
                 self.list(pid, &directory, "task", |_| true)
             }
-            Request::Descriptors { pid, thread } => {
+            BrokerRequest::Descriptors { pid, thread } => {
                 let directory = PathBuf::from(format!("/proc/{pid}/task/{thread}"));
                 let is_of_file = |path: &Path| fs::read_link(path).is_ok_and(|target| target.is_absolute());
                 self.list(pid, &directory, "fd", is_of_file)
             }
-            Request::Members => Ok((Reply::Numbers(self.members()?), Vec::new())),
+            BrokerRequest::Members => Ok((BrokerReply::Numbers(self.members()?), Vec::new())),
         }
     }
 
-    fn thread(&self, tid: i32, with_pidfd: bool) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    fn thread(&self, tid: i32, with_pidfd: bool) -> io::Result<(BrokerReply, Vec<OwnedFd>)> {
         let status = fs::read_to_string(format!("/proc/{tid}/status"))?;
         let (pid, _) = pids(&status).ok_or(io::ErrorKind::InvalidData)?;
         let process = sys::pidfd_open(pid)?;
@@ -134,19 +134,19 @@ impl Server {
         require_there(&process)?;
         pidfd.as_ref().map_or(Ok(()), require_there)?;
         let opened = [process, memory.into()].into_iter().chain(pidfd);
-        Ok((Reply::Thread { pid, numbers: plain(&numbers) }, opened.collect()))
+        Ok((BrokerReply::Thread { pid, numbers: to_wire(&numbers) }, opened.collect()))
     }
 
-    fn process(&self, pid: i32) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    fn process(&self, pid: i32) -> io::Result<(BrokerReply, Vec<OwnedFd>)> {
         let process = sys::pidfd_open(pid)?;
         let directory = PathBuf::from(format!("/proc/{pid}"));
         let numbers = self.numbers(&directory).and_then(|numbers| self.refuse_own(&directory).map(|()| numbers));
         // Who is gone meanwhile is just that, whatever else was said.
         require_there(&process)?;
-        Ok((Reply::Process { numbers: plain(&numbers?) }, vec![process]))
+        Ok((BrokerReply::Process { numbers: to_wire(&numbers?) }, vec![process]))
     }
 
-    fn file(&self, pid: i32, thread: i32, file: ProcFile) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    fn file(&self, pid: i32, thread: i32, file: ProcFile) -> io::Result<(BrokerReply, Vec<OwnedFd>)> {
         let process = sys::pidfd_open(pid)?;
         self.numbers(Path::new(&format!("/proc/{pid}")))?;
         let directory = PathBuf::from(format!("/proc/{pid}/task/{thread}"));
@@ -158,7 +158,7 @@ impl Server {
         };
         self.refuse_own(&directory)?;
         require_there(&process)?;
-        Ok((Reply::File, vec![opened.into()]))
+        Ok((BrokerReply::File, vec![opened.into()]))
     }
 
     /// Of a process or thread that may be opened: to the mediator, there are no others.
@@ -179,7 +179,7 @@ impl Server {
         directory: &Path,
         name: &str,
         is_wanted: impl Fn(&Path) -> bool,
-    ) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    ) -> io::Result<(BrokerReply, Vec<OwnedFd>)> {
         let process = sys::pidfd_open(pid)?;
         self.numbers(directory)?;
         let began = worked();
@@ -190,13 +190,13 @@ impl Server {
         self.refuse_own(directory)?;
         require_there(&process)?;
         rest(began, SHORT_LIST);
-        Ok((Reply::Numbers(numbers), Vec::new()))
+        Ok((BrokerReply::Numbers(numbers), Vec::new()))
     }
 
     /// Asked after whatever was opened: memory that was opened before the process executed the container's program is nobody's any more.
     fn refuse_own(&self, directory: &Path) -> io::Result<()> {
         let Some(own) = self.own else { return Ok(()) };
-        match Program::of(directory) {
+        match Executable::of(directory) {
             Ok(program) if program == own => Err(gone()),
             Ok(_) => Ok(()),
             // It has left its memory.
@@ -252,22 +252,22 @@ mod tests {
 
     use super::*;
 
-    fn requests(pid: i32) -> [Request; 7] {
-        let file = |file| Request::File { pid, thread: pid, file };
+    fn requests(pid: i32) -> [BrokerRequest; 7] {
+        let file = |file| BrokerRequest::File { pid, thread: pid, file };
         [
-            Request::Thread { tid: pid, with_pidfd: true },
-            Request::Process { pid },
+            BrokerRequest::Thread { tid: pid, with_pidfd: true },
+            BrokerRequest::Process { pid },
             file(ProcFile::Stat),
             file(ProcFile::Maps),
             file(ProcFile::Memory),
-            Request::Threads { pid },
-            Request::Descriptors { pid, thread: pid },
+            BrokerRequest::Threads { pid },
+            BrokerRequest::Descriptors { pid, thread: pid },
         ]
     }
 
     #[test]
     fn what_executes_our_own_program_is_not_opened_and_no_directory_of_anybody_else() {
-        let server = Server::new(Vec::new(), Some(Program::of_this_process().unwrap()));
+        let server = Server::new(Vec::new(), Some(Executable::of_this_process().unwrap()));
         server.admit(File::open("/proc/self/ns/pid").unwrap().into());
         let own = std::process::id().cast_signed();
         for request in requests(own) {

@@ -10,15 +10,15 @@ use super::*;
 use crate::mediator::broker::Broker;
 
 /// Calls of this thread's, of which nobody waits for an answer.
-fn with_calls(test: impl for<'a> FnOnce(&'a (dyn Fn() -> Calling<'a> + 'a))) {
+fn with_calls(test: impl for<'a> FnOnce(&'a (dyn Fn() -> WaitingCaller<'a> + 'a))) {
     let tid = nix::unistd::gettid().as_raw();
     let listener = File::open("/dev/null").unwrap();
-    let threads = Threads::new(Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap()));
+    let threads = ThreadCache::new(Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap()));
     let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{tid}/mem")).unwrap();
-    let process = Process::of_nobody(nix::unistd::getpid().as_raw());
-    let thread = Arc::new(Thread { tid, process, memory, pidfd: None, is_read_ahead: AtomicBool::new(false) });
-    let gone = |_: &Arc<Process>| {};
-    test(&|| Calling {
+    let process = ContainerProcess::of_tests(nix::unistd::getpid().as_raw());
+    let thread = Arc::new(CallingThread { tid, process, memory, pidfd: None, is_read_ahead: AtomicBool::new(false) });
+    let gone = |_: &Arc<ContainerProcess>| {};
+    test(&|| WaitingCaller {
         threads: &threads,
         listener: listener.as_fd(),
         id: 0,
@@ -72,7 +72,7 @@ fn what_is_read_ahead_ends_with_the_page_and_is_never_more_than_is_there() {
     let (memory, offset, base) = page();
     let end = base + PAGE;
     let near = |argument, address, length| {
-        Ahead { argument: Some(argument), bytes: Vec::new() }.place(address, length).is_some()
+        ReadAhead { argument: Some(argument), bytes: Vec::new() }.place(address, length).is_some()
     };
     assert!(near(base, base + 1000, 24) && !near(base, base + 1000, 25));
     assert!(near(end - 48, end - 8, 8) && !near(end - 48, end - 8, 9));
@@ -124,9 +124,9 @@ fn descriptors_of_a_thread_are_not_looked_for_in_another_table() {
     for (has_own_table, has_pidfds) in [(true, true), (true, false), (false, true), (false, false)] {
         let (thread, listener, opened) = waiting(file.path(), has_own_table);
         let notification = sys::receive(listener.as_fd()).unwrap();
-        let threads = Threads::new(Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap()));
+        let threads = ThreadCache::new(Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap()));
         threads.has_thread_pidfds.store(has_pidfds, Ordering::Relaxed);
-        let gone = |_: &Arc<Process>| {};
+        let gone = |_: &Arc<ContainerProcess>| {};
         let caller = threads.caller(listener.as_fd(), &notification, &gone).unwrap();
         let found = caller.file(opened);
         // Before Linux 6.9 a thread has no pidfd, whatever is asked for.

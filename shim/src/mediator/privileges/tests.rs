@@ -25,7 +25,7 @@ use super::*;
 use crate::{
     mediator::{
         broker::{Broker, ProcFile},
-        mount_namespace::{self, Seen},
+        mount_namespace::{self, VisiblePath},
     },
     skipped::skipped,
 };
@@ -104,11 +104,11 @@ fn is_confined(directory: &Path, container: i32, victim: i32) {
     // Its threads are there already, and give up nothing.
     let broker = Broker::of_namespace(&format!("/proc/{container}/ns/pid"), Vec::new());
     let state = directory.join("state");
-    let mut seen = vec![Seen::writable(state.join("simulated"))];
-    seen.extend(["timetable", "inject"].map(|name| Seen::read_only(state.join(name))));
-    seen.extend(Seen::of_proc());
+    let mut seen = vec![VisiblePath::writable(state.join("simulated"))];
+    seen.extend(["timetable", "inject"].map(|name| VisiblePath::read_only(state.join(name))));
+    seen.extend(VisiblePath::of_proc());
     mount_namespace::enter(directory, &seen).unwrap();
-    drop_for_good(Role::Mediator { shim: getppid().as_raw() }).unwrap();
+    drop_privileges(Role::Mediator { shim: getppid().as_raw() }).unwrap();
 
     reaches_its_container(&broker, &state, container);
     opens_nothing_else(directory, victim);

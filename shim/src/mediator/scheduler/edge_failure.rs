@@ -6,7 +6,7 @@ use nvidia_glue::{
 };
 
 /// How often the shim is told.
-const TELLING_US: u64 = 60_000_000;
+const LOG_INTERVAL_US: u64 = 60_000_000;
 /// For so many periods without success, an edge is tried again; then time slices are what is left.
 const PATIENCE_PERIODS: u64 = 10;
 /// How often a card that has only its time slices is tried again.
@@ -20,12 +20,12 @@ const GPU_IS_LOST: Status = Status(0xf);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Trouble {
+pub(super) struct EdgeFailures {
     /// Calls that failed, in all.
     pub(super) failures: u64,
     /// Since when nothing succeeded.
     since_us: Option<u64>,
-    told_us: Option<u64>,
+    logged_us: Option<u64>,
     retry_us: Option<u64>,
     /// Since when it is off a card that does not put it back.
     off_since_us: Option<u64>,
@@ -35,28 +35,28 @@ pub(super) struct Trouble {
 
 /// What to do about a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Remedy {
+pub(super) enum FailureAction {
     /// Try again, later.
     Retry,
     /// Time slices are left.
     Degrade,
 }
 
-impl Trouble {
+impl EdgeFailures {
     /// A move was made. Whether that is news.
-    pub(super) fn over(&mut self) {
+    pub(super) fn succeeded(&mut self) {
         self.since_us = None;
     }
 
     /// A move was given up. Tells the shim now and then.
-    pub(super) fn failed(&mut self, what: Move, error: &EdgeError, now_us: u64, period_us: u64) -> Remedy {
+    pub(super) fn failed(&mut self, what: Move, error: &EdgeError, now_us: u64, period_us: u64) -> FailureAction {
         let since_us = *self.since_us.get_or_insert(now_us);
-        let is_over = now_us.saturating_sub(since_us) >= PATIENCE_PERIODS * period_us;
-        if is_over || is_hopeless(error) {
-            return Remedy::Degrade;
+        let is_exhausted = now_us.saturating_sub(since_us) >= PATIENCE_PERIODS * period_us;
+        if is_exhausted || is_hopeless(error) {
+            return FailureAction::Degrade;
         }
-        if self.told_us.is_none_or(|told_us| now_us.saturating_sub(told_us) >= TELLING_US) {
-            self.told_us = Some(now_us);
+        if self.logged_us.is_none_or(|logged_us| now_us.saturating_sub(logged_us) >= LOG_INTERVAL_US) {
+            self.logged_us = Some(now_us);
             let what = match what {
                 Move::Open => "put back on",
                 Move::Close => "taken off",
@@ -64,7 +64,7 @@ impl Trouble {
             let error: &dyn std::error::Error = error;
             tracing::warn!(error, "the container's channels cannot be {what} its card; it is tried again");
         }
-        Remedy::Retry
+        FailureAction::Retry
     }
 
     /// Only time slices are left, or, unless it `is_back`, not even those. Whether it was otherwise before.
@@ -79,7 +79,7 @@ impl Trouble {
     }
 
     /// The card was found to have only time slices, before anything was on it.
-    pub(super) fn begin_degraded(&mut self, now_us: u64) {
+    pub(super) fn start_degraded(&mut self, now_us: u64) {
         self.degrade_for(now_us, RETRY_US);
     }
 

@@ -12,15 +12,15 @@ use crate::sync::lock;
 
 /// Where a card's thread is told what there is.
 #[derive(Debug)]
-pub(super) struct Post {
+pub(super) struct Mailbox {
     pub(super) uuid: String,
     pub(super) waker: Waker,
-    news: Mutex<Option<Option<Arc<Timetable>>>>,
+    unread: Mutex<Option<Option<Arc<Timetable>>>>,
 }
 
-impl Post {
+impl Mailbox {
     pub(super) fn new(uuid: String) -> io::Result<Self> {
-        Ok(Self { uuid, waker: Waker::new()?, news: Mutex::default() })
+        Ok(Self { uuid, waker: Waker::new()?, unread: Mutex::default() })
     }
 
     pub(super) fn wake(&self) {
@@ -28,12 +28,12 @@ impl Post {
     }
 
     /// Another timetable, or none that could be read.
-    pub(super) fn tell(&self, table: Option<Arc<Timetable>>) {
-        *lock(&self.news) = Some(table);
+    pub(super) fn send(&self, table: Option<Arc<Timetable>>) {
+        *lock(&self.unread) = Some(table);
         self.wake();
     }
 
-    pub(super) fn take(&self) -> Option<Option<Arc<Timetable>>> {
-        lock(&self.news).take()
+    pub(super) fn receive(&self) -> Option<Option<Arc<Timetable>>> {
+        lock(&self.unread).take()
     }
 }

@@ -8,16 +8,16 @@ const PERIOD_US: u64 = 100_000;
 
 /// What holds now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Terms {
+pub(super) struct ShareTerms {
     pub(super) sharing: Sharing,
     pub(super) period_us: u64,
-    /// Its weight, beside those of [`Terms::others`].
+    /// Its weight, beside those of [`ShareTerms::others`].
     pub(super) weight: u32,
     /// What it was granted of the card's time, in millionths.
     pub(super) share_ppm: u32,
     pub(super) priority: Priority,
     /// Those that may be on the card at the same time: all, or those with the same windows.
-    pub(super) others: Vec<Other>,
+    pub(super) others: Vec<OtherContainer>,
     /// Windows of which others have none: whoever has some has been promised them, whatever its priority.
     is_promised: bool,
     /// When other terms hold; `None`: when there is another timetable.
@@ -35,13 +35,13 @@ pub(super) enum Sharing {
 
 /// Another container on the card.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Other {
+pub(super) struct OtherContainer {
     pub(super) grant_id: String,
     pub(super) priority: Priority,
     pub(super) weight: u32,
 }
 
-impl Terms {
+impl ShareTerms {
     /// Nobody has said anything.
     pub(super) fn none(until_us: Option<u64>) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl Terms {
                 Pass::Weight(_) => other.weight,
                 Pass::Free | Pass::Windows(_) => share().unwrap_or(1),
             };
-            Other { grant_id: other.grant_id.clone(), priority: other.priority, weight }
+            OtherContainer { grant_id: other.grant_id.clone(), priority: other.priority, weight }
         };
         Self {
             sharing,
@@ -139,8 +139,8 @@ mod tests {
         Timetable { version: 1, boot_id: String::new(), revision: 1, epochs }
     }
 
-    fn terms(turns: Vec<Turn>, now_us: u64) -> Terms {
-        Terms::at(&table(turns), "a", "GPU-a", now_us, true)
+    fn terms(turns: Vec<Turn>, now_us: u64) -> ShareTerms {
+        ShareTerms::at(&table(turns), "a", "GPU-a", now_us, true)
     }
 
     fn windows(start_us: u64, end_us: u64) -> Pass {
@@ -157,11 +157,11 @@ mod tests {
         assert_eq!((held.sharing, held.weight, held.others.len()), (Sharing::Windows, 100, 0));
         assert_eq!((held.period_us, held.until_us), (50_000, Some(20)));
         assert!(!held.gives_way(), "its windows are its own");
-        let left = Terms::at(&table(turns()), "a", "GPU-a", 10, false);
+        let left = ShareTerms::at(&table(turns()), "a", "GPU-a", 10, false);
         assert_eq!((left.sharing, left.weight, left.others[0].weight), (Sharing::Weights, 100, 900));
         assert!(!left.gives_way(), "it was promised a share");
-        assert_eq!(terms(turns(), 9), Terms::none(Some(10)));
-        assert_eq!(terms(turns(), 20), Terms::none(None));
+        assert_eq!(terms(turns(), 9), ShareTerms::none(Some(10)));
+        assert_eq!(terms(turns(), 20), ShareTerms::none(None));
     }
 
     #[test]

@@ -14,9 +14,9 @@ use super::super::listener::Mediation;
 use crate::sync::lock;
 
 #[derive(Debug)]
-pub(super) struct Board {
+pub(super) struct StatusPage {
     file: StatusFile,
-    told: Mutex<Told>,
+    published: Mutex<Published>,
     /// Who tells the container how busy it is.
     mediation: OnceLock<Arc<dyn Utilization>>,
 }
@@ -34,24 +34,24 @@ impl Utilization for Mediation {
 }
 
 #[derive(Debug)]
-struct Told {
+struct Published {
     status: Status,
     /// Card by card: when it tells again, at the latest.
     next_by_us: Vec<Option<u64>>,
-    is_troubled: bool,
+    is_failure_logged: bool,
 }
 
-impl Board {
+impl StatusPage {
     pub(super) fn new(file: StatusFile, uuids: impl Iterator<Item = String>) -> Self {
         let cards: Vec<CardStatus> = uuids.map(|uuid| CardStatus { uuid, ..CardStatus::default() }).collect();
         let next_by_us = vec![None; cards.len()];
         let status = Status { process: std::process::id(), cards, ..Status::default() };
-        let told = Mutex::new(Told { status, next_by_us, is_troubled: false });
-        Self { file, told, mediation: OnceLock::new() }
+        let published = Mutex::new(Published { status, next_by_us, is_failure_logged: false });
+        Self { file, published, mediation: OnceLock::new() }
     }
 
     /// From now on what cards' threads measure is the container's utilization.
-    pub(super) fn tell_container(&self, mediation: Arc<dyn Utilization>) {
+    pub(super) fn set_utilization(&self, mediation: Arc<dyn Utilization>) {
         // There is one.
         let _ = self.mediation.set(mediation);
     }
@@ -62,33 +62,33 @@ impl Board {
     }
 
     /// What a card's thread tells, and when it tells again at the latest.
-    pub(super) fn tell(&self, index: usize, card: CardStatus, next_by_us: Option<u64>) {
-        self.change(|told| {
-            if let Some(slot) = told.status.cards.get_mut(index) {
+    pub(super) fn publish(&self, index: usize, card: CardStatus, next_by_us: Option<u64>) {
+        self.update(|published| {
+            if let Some(slot) = published.status.cards.get_mut(index) {
                 *slot = card;
             }
-            if let Some(slot) = told.next_by_us.get_mut(index) {
+            if let Some(slot) = published.next_by_us.get_mut(index) {
                 *slot = next_by_us;
             }
         });
     }
 
     /// The container's first process has the driver open, or none has any more.
-    pub(super) fn tell_presence(&self, has_processes: bool) {
-        self.change(|told| told.status.has_processes = has_processes);
+    pub(super) fn set_presence(&self, has_processes: bool) {
+        self.update(|published| published.status.has_processes = has_processes);
     }
 
-    fn change(&self, change: impl FnOnce(&mut Told)) {
+    fn update(&self, update: impl FnOnce(&mut Published)) {
         // Held while it is written: what is told last is what is read. The file is one of a memory file system.
-        let mut told = lock(&self.told);
-        change(&mut told);
-        told.status.written_us = now_us();
+        let mut published = lock(&self.published);
+        update(&mut published);
+        published.status.written_us = now_us();
         // Whoever is late first makes all of it late.
-        told.status.next_by_us = told.next_by_us.iter().flatten().min().copied();
-        match self.file.write(&told.status) {
-            Ok(()) => told.is_troubled = false,
-            Err(error) if !told.is_troubled => {
-                told.is_troubled = true;
+        published.status.next_by_us = published.next_by_us.iter().flatten().min().copied();
+        match self.file.write(&published.status) {
+            Ok(()) => published.is_failure_logged = false,
+            Err(error) if !published.is_failure_logged => {
+                published.is_failure_logged = true;
                 tracing::warn!(%error, "what the container does on its cards cannot be told");
             }
             Err(_) => {}
@@ -105,14 +105,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("schedule");
         let uuids = ["GPU-a", "GPU-b"].map(str::to_owned).into_iter();
-        let board = Board::new(StatusFile::create(&path).unwrap(), uuids);
+        let status_page = StatusPage::new(StatusFile::create(&path).unwrap(), uuids);
         let card = |uuid: &str, edges| CardStatus { uuid: uuid.into(), edges, ..CardStatus::default() };
-        board.tell(1, card("GPU-b", 3), Some(50));
-        board.tell(0, card("GPU-a", 7), Some(70));
+        status_page.publish(1, card("GPU-b", 3), Some(50));
+        status_page.publish(0, card("GPU-a", 7), Some(70));
         let read = StatusFile::read(&path).unwrap();
         assert_eq!((read.next_by_us, read.cards[0].edges, read.cards[1].edges), (Some(50), 7, 3));
-        board.tell(1, card("GPU-b", 4), None);
-        board.tell_presence(true);
+        status_page.publish(1, card("GPU-b", 4), None);
+        status_page.set_presence(true);
         let read = StatusFile::read(&path).unwrap();
         assert_eq!((read.next_by_us, read.has_processes), (Some(70), true));
     }

@@ -19,7 +19,7 @@ use crate::sys;
 
 /// What could be had.
 #[derive(Debug)]
-enum Had {
+enum Granted {
     RealTime,
     /// The highest of the others, and why not a real-time one: some kernels give none to a cgroup that has no budget for it
     /// (`CONFIG_RT_GROUP_SCHED`).
@@ -29,50 +29,53 @@ enum Had {
 
 /// A priority that the calling thread has taken, and all that it starts.
 #[derive(Debug)]
-pub(super) struct Taken {
-    had: Had,
+pub(super) struct TakenPriority {
+    granted: Granted,
     /// The thread's nice value before.
     nice: i32,
 }
 
 /// Takes the priority for the calling thread; to be called while the mediator has its rights.
-pub(super) fn take() -> Taken {
+pub(super) fn take() -> TakenPriority {
     // 0: this thread.
     let nice = getpriority_process(None).unwrap_or(0);
-    let had = match sys::become_real_time() {
-        Ok(()) => Had::RealTime,
-        Err(error) if setpriority_process(None, -20).is_ok() => Had::Preferred(error),
-        Err(error) => Had::Nothing(error),
+    let granted = match sys::become_real_time() {
+        Ok(()) => Granted::RealTime,
+        Err(error) if setpriority_process(None, -20).is_ok() => Granted::Preferred(error),
+        Err(error) => Granted::Nothing(error),
     };
-    Taken { had, nice }
+    TakenPriority { granted, nice }
 }
 
 /// Starts the threads that schedule.
 #[derive(Debug)]
-pub(super) struct Starter(SyncSender<Box<CardScheduler<Monotonic>>>);
+pub(super) struct ThreadStarter(SyncSender<Box<CardScheduler<Monotonic>>>);
 
-impl Taken {
+impl TakenPriority {
     /// Leaves it to a thread of its own; the calling one has what it had before.
-    pub(super) fn leave(self) -> io::Result<Starter> {
-        let Self { had, nice } = self;
+    pub(super) fn hand_over(self) -> io::Result<ThreadStarter> {
+        let Self { granted, nice } = self;
         let (sender, receiver) = sync_channel(0);
-        thread::Builder::new().name("starter".into()).stack_size(STACK).spawn(move || start_all(&receiver, &had))?;
+        thread::Builder::new()
+            .name("starter".into())
+            .stack_size(STACK)
+            .spawn(move || start_all(&receiver, &granted))?;
         sys::become_ordinary()?;
         setpriority_process(None, nice)?;
-        Ok(Starter(sender))
+        Ok(ThreadStarter(sender))
     }
 }
 
-impl Starter {
+impl ThreadStarter {
     /// Starts a card's thread.
     pub(super) fn start(&self, scheduler: Box<CardScheduler<Monotonic>>) -> io::Result<()> {
         self.0.send(scheduler).map_err(|_| io::Error::other("the thread that starts others has ended"))
     }
 }
 
-fn start_all(schedulers: &Receiver<Box<CardScheduler<Monotonic>>>, had: &Had) {
+fn start_all(schedulers: &Receiver<Box<CardScheduler<Monotonic>>>, granted: &Granted) {
     while let Ok(scheduler) = schedulers.recv() {
-        tell(had);
+        warn_once(granted);
         let run = move || {
             let error = scheduler.run();
             // The shim sees the exit; a message might not get there.
@@ -87,14 +90,14 @@ fn start_all(schedulers: &Receiver<Box<CardScheduler<Monotonic>>>, had: &Had) {
 }
 
 /// Once: what holds for one card holds for all.
-fn tell(had: &Had) {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    let (error, is_preferred) = match had {
-        Had::RealTime => return,
-        Had::Preferred(error) => (error, true),
-        Had::Nothing(error) => (error, false),
+fn warn_once(granted: &Granted) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    let (error, is_preferred) = match granted {
+        Granted::RealTime => return,
+        Granted::Preferred(error) => (error, true),
+        Granted::Nothing(error) => (error, false),
     };
-    if !TOLD.swap(true, Ordering::Relaxed) {
+    if !WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(%error, is_preferred, "no real-time priority can be had: on a busy host, turns may begin and end late");
     }
 }
@@ -108,7 +111,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        mediator::privileges::{Role, drop_for_good},
+        mediator::privileges::{Role, drop_privileges},
         skipped::skipped,
     };
 
@@ -127,22 +130,22 @@ mod tests {
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args(["--exact", NAME, "--nocapture", "--test-threads", "1"]).env(IN_CHILD, "1");
         let output = child.output().unwrap();
-        let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success() && told.contains("1 passed"), "{}: {told}", output.status);
+        let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && printed.contains("1 passed"), "{}: {printed}", output.status);
     }
 
     /// As a mediator does.
     fn gives_up_rights() {
         let taken = take();
-        if matches!(taken.had, Had::Nothing(_)) {
+        if matches!(taken.granted, Granted::Nothing(_)) {
             skipped("this machine gives nobody a priority");
         }
         // As who started it may have left it. Where nobody may, there is nothing to be lowered.
         for (resource, most) in [(Resource::Rtprio, 99), (Resource::Nice, 40)] {
             let _ = setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
         }
-        drop_for_good(Role::Mediator { shim: getppid().as_raw() }).unwrap();
-        let _starter = taken.leave().unwrap();
+        drop_privileges(Role::Mediator { shim: getppid().as_raw() }).unwrap();
+        let _starter = taken.hand_over().unwrap();
         has_none_and_takes_none();
         thread::spawn(has_none_and_takes_none).join().unwrap();
     }

@@ -13,10 +13,10 @@ const STALE_US: u64 = 3_000_000;
 
 /// How long the channels were on the card and off it while there were any.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct UsageSums {
     pub(super) open_us: u64,
     pub(super) throttled_us: u64,
-    /// Card time that it used, as well as it is known: see [`Tally::count`].
+    /// Card time that it used, as well as it is known: see [`UsageSums::count`].
     pub(super) used_us: u64,
     /// What was counted of each source.
     counted: Counted,
@@ -36,10 +36,10 @@ struct Counted {
     worked_us: u64,
 }
 
-/// What tells how much a container used of its card since it was counted last. Where it has no windows it is [`Tally::worked`] alone: who is
+/// What tells how much a container used of its card since it was counted last. Where it has no windows it is [`UsageSums::worked`] alone: who is
 /// not taken off stays on the card without work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum UsageSource {
     /// A window of its own in which something ran: its time on the card.
     Window,
     /// One that others have, too: the card's log.
@@ -48,47 +48,47 @@ pub(super) enum Source {
     Nothing,
 }
 
-impl Tally {
+impl UsageSums {
     /// Counts what was used since this was asked last. `log_us`: what the card's log says in all, where there is one.
-    pub(super) fn count(&mut self, source: Source, log_us: Option<u64>) {
+    pub(super) fn count(&mut self, source: UsageSource, log_us: Option<u64>) {
         let counted = Counted { open_us: self.open_us, log_us: log_us.unwrap_or_default(), ..self.counted };
         let before = std::mem::replace(&mut self.counted, counted);
         let used_us = match source {
-            Source::Window => self.open_us.saturating_sub(before.open_us),
-            Source::Log => self.counted.log_us.saturating_sub(before.log_us),
-            Source::Nothing => 0,
+            UsageSource::Window => self.open_us.saturating_sub(before.open_us),
+            UsageSource::Log => self.counted.log_us.saturating_sub(before.log_us),
+            UsageSource::Nothing => 0,
         };
         self.used_us = self.used_us.saturating_add(used_us);
     }
 
     /// Counts what it has had the card work, which is known later than it is over, and tells what it achieved until then.
-    pub(super) fn worked(&mut self, known: &[Worked]) {
+    pub(super) fn add_work(&mut self, known: &[Worked]) {
         for Worked { until_us, worked_us } in known {
             let more_us = worked_us.saturating_sub(self.counted.worked_us);
             self.counted.worked_us = *worked_us;
             self.used_us = self.used_us.saturating_add(more_us);
             if self.achieved_us.is_some_and(|achieved_us| until_us.saturating_sub(achieved_us) >= STALE_US) {
-                self.forget();
+                self.clear_samples();
             }
             // The first has been told before.
             if self.achieved_us.is_none_or(|achieved_us| achieved_us < *until_us) {
-                self.achieve(*until_us);
+                self.sample(*until_us);
             }
         }
     }
 
     /// From now on: no channels (`None`), or whether they are on the card.
-    pub(super) fn turn(&mut self, now_us: u64, is_open: Option<bool>) {
-        self.add_up(now_us);
+    pub(super) fn set_open(&mut self, now_us: u64, is_open: Option<bool>) {
+        self.add_elapsed(now_us);
         if is_open.is_none() {
-            self.forget();
+            self.clear_samples();
         }
         self.since_us = is_open.map(|_| now_us);
         self.is_open = is_open.unwrap_or(false);
     }
 
     /// Brings the sums up to now.
-    pub(super) fn add_up(&mut self, now_us: u64) {
+    pub(super) fn add_elapsed(&mut self, now_us: u64) {
         let Some(since_us) = self.since_us else { return };
         let passed = now_us.saturating_sub(since_us);
         *(if self.is_open { &mut self.open_us } else { &mut self.throttled_us }) += passed;
@@ -96,7 +96,7 @@ impl Tally {
     }
 
     /// All that it used until `at_us` is counted. To be told at the same place of each period.
-    pub(super) fn achieve(&mut self, at_us: u64) {
+    pub(super) fn sample(&mut self, at_us: u64) {
         let now = (at_us, self.used_us);
         let second = achieved(&mut self.fine, now, FINE_US, SECOND_US);
         self.achieved = [second, achieved(&mut self.coarse, now, COARSE_US, 60 * SECOND_US)];
@@ -107,7 +107,7 @@ impl Tally {
     /// more. `None`: nothing is known of late.
     pub(super) fn achieved_ppm(&mut self, now_us: u64) -> [Option<u32>; 2] {
         if !self.is_known(now_us) {
-            self.forget();
+            self.clear_samples();
         }
         self.achieved
     }
@@ -118,7 +118,7 @@ impl Tally {
     }
 
     /// What was achieved until now says nothing of what follows.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn clear_samples(&mut self) {
         self.fine.clear();
         self.coarse.clear();
         (self.achieved, self.achieved_us) = ([None; 2], None);
@@ -149,36 +149,36 @@ mod tests {
 
     #[test]
     fn time_without_channels_is_nobodys() {
-        let mut tally = Tally::default();
-        tally.turn(100, Some(false));
-        tally.turn(150, Some(true));
-        tally.turn(170, None);
-        tally.turn(500, Some(true));
-        tally.add_up(510);
-        tally.add_up(520);
-        assert_eq!((tally.open_us, tally.throttled_us), (40, 50));
+        let mut usage_sums = UsageSums::default();
+        usage_sums.set_open(100, Some(false));
+        usage_sums.set_open(150, Some(true));
+        usage_sums.set_open(170, None);
+        usage_sums.set_open(500, Some(true));
+        usage_sums.add_elapsed(510);
+        usage_sums.add_elapsed(520);
+        assert_eq!((usage_sums.open_us, usage_sums.throttled_us), (40, 50));
     }
 
     #[test]
     fn what_was_used_has_one_source_at_a_time() {
-        let mut tally = Tally::default();
-        tally.turn(0, Some(true));
-        tally.turn(100, Some(false));
-        tally.count(Source::Window, Some(70));
-        assert_eq!(tally.used_us, 100);
-        tally.turn(200, Some(true));
-        tally.turn(300, Some(false));
-        tally.count(Source::Nothing, Some(70));
-        assert_eq!(tally.used_us, 100, "nothing ran");
-        tally.turn(400, Some(true));
-        tally.add_up(500);
-        tally.count(Source::Log, Some(110));
-        assert_eq!(tally.used_us, 140, "somebody else was there");
-        tally.add_up(600);
-        tally.count(Source::Window, Some(110));
-        assert_eq!(tally.used_us, 240);
-        tally.count(Source::Log, Some(20));
-        assert_eq!(tally.used_us, 240, "a log that was begun anew takes nothing back");
+        let mut usage_sums = UsageSums::default();
+        usage_sums.set_open(0, Some(true));
+        usage_sums.set_open(100, Some(false));
+        usage_sums.count(UsageSource::Window, Some(70));
+        assert_eq!(usage_sums.used_us, 100);
+        usage_sums.set_open(200, Some(true));
+        usage_sums.set_open(300, Some(false));
+        usage_sums.count(UsageSource::Nothing, Some(70));
+        assert_eq!(usage_sums.used_us, 100, "nothing ran");
+        usage_sums.set_open(400, Some(true));
+        usage_sums.add_elapsed(500);
+        usage_sums.count(UsageSource::Log, Some(110));
+        assert_eq!(usage_sums.used_us, 140, "somebody else was there");
+        usage_sums.add_elapsed(600);
+        usage_sums.count(UsageSource::Window, Some(110));
+        assert_eq!(usage_sums.used_us, 240);
+        usage_sums.count(UsageSource::Log, Some(20));
+        assert_eq!(usage_sums.used_us, 240, "a log that was begun anew takes nothing back");
     }
 
     fn worked(until_us: u64, worked_us: u64) -> Worked {
@@ -187,45 +187,45 @@ mod tests {
 
     #[test]
     fn what_was_worked_counts_once_whatever_the_time_on_the_card() {
-        let mut tally = Tally::default();
-        tally.turn(0, Some(true));
-        tally.worked(&[worked(0, 0)]);
-        tally.add_up(SECOND_US);
-        tally.count(Source::Nothing, None);
-        tally.worked(&[worked(0, 0), worked(200_000, 50_000), worked(400_000, 50_000)]);
-        assert_eq!((tally.open_us, tally.used_us), (SECOND_US, 50_000));
-        tally.worked(&[worked(400_000, 50_000), worked(600_000, 250_000)]);
-        assert_eq!(tally.used_us, 250_000);
-        assert_eq!(tally.achieved_ppm(SECOND_US)[0], Some(416_666), "until then");
+        let mut usage_sums = UsageSums::default();
+        usage_sums.set_open(0, Some(true));
+        usage_sums.add_work(&[worked(0, 0)]);
+        usage_sums.add_elapsed(SECOND_US);
+        usage_sums.count(UsageSource::Nothing, None);
+        usage_sums.add_work(&[worked(0, 0), worked(200_000, 50_000), worked(400_000, 50_000)]);
+        assert_eq!((usage_sums.open_us, usage_sums.used_us), (SECOND_US, 50_000));
+        usage_sums.add_work(&[worked(400_000, 50_000), worked(600_000, 250_000)]);
+        assert_eq!(usage_sums.used_us, 250_000);
+        assert_eq!(usage_sums.achieved_ppm(SECOND_US)[0], Some(416_666), "until then");
     }
 
     #[test]
     fn what_is_not_known_of_late_is_not_told() {
-        let mut tally = Tally::default();
-        tally.turn(0, Some(true));
-        tally.worked(&[worked(0, 0), worked(SECOND_US, SECOND_US)]);
-        assert_eq!(tally.achieved_ppm(SECOND_US + STALE_US - 1), [Some(1_000_000); 2]);
-        assert_eq!(tally.achieved_ppm(SECOND_US + STALE_US), [None; 2]);
-        assert!(!tally.is_known(SECOND_US + STALE_US));
+        let mut usage_sums = UsageSums::default();
+        usage_sums.set_open(0, Some(true));
+        usage_sums.add_work(&[worked(0, 0), worked(SECOND_US, SECOND_US)]);
+        assert_eq!(usage_sums.achieved_ppm(SECOND_US + STALE_US - 1), [Some(1_000_000); 2]);
+        assert_eq!(usage_sums.achieved_ppm(SECOND_US + STALE_US), [None; 2]);
+        assert!(!usage_sums.is_known(SECOND_US + STALE_US));
         let back_us = 10 * SECOND_US;
-        tally.worked(&[worked(SECOND_US, SECOND_US), worked(back_us, SECOND_US)]);
-        assert_eq!(tally.achieved_ppm(back_us), [None; 2], "nothing to compare it with");
-        tally.worked(&[worked(back_us, SECOND_US), worked(back_us + 200_000, SECOND_US + 100_000)]);
-        assert_eq!(tally.achieved_ppm(back_us + 200_000), [Some(500_000); 2], "not of the time that nobody knows");
+        usage_sums.add_work(&[worked(SECOND_US, SECOND_US), worked(back_us, SECOND_US)]);
+        assert_eq!(usage_sums.achieved_ppm(back_us), [None; 2], "nothing to compare it with");
+        usage_sums.add_work(&[worked(back_us, SECOND_US), worked(back_us + 200_000, SECOND_US + 100_000)]);
+        assert_eq!(usage_sums.achieved_ppm(back_us + 200_000), [Some(500_000); 2], "not of the time that nobody knows");
     }
 
     #[test]
     fn what_is_achieved_follows_a_change_within_a_second_or_a_minute() {
-        let mut tally = Tally::default();
+        let mut usage_sums = UsageSums::default();
         let mut now = 0;
         let mut run = |periods: u64, open_us: u64| {
             let mut seen = [None; 2];
             for _ in 0..periods {
-                tally.turn(now, Some(true));
-                tally.turn(now + open_us, Some(false));
-                tally.count(Source::Window, None);
-                tally.achieve(now + open_us);
-                seen = tally.achieved_ppm(now + open_us);
+                usage_sums.set_open(now, Some(true));
+                usage_sums.set_open(now + open_us, Some(false));
+                usage_sums.count(UsageSource::Window, None);
+                usage_sums.sample(now + open_us);
+                seen = usage_sums.achieved_ppm(now + open_us);
                 now += 100_000;
             }
             seen
@@ -237,6 +237,6 @@ mod tests {
         assert_eq!(second, Some(750_000));
         assert!(minute.is_some_and(|minute| minute > 250_000 && minute < 400_000), "{minute:?}");
         assert_eq!(run(630, 75_000), [Some(750_000); 2]);
-        assert!(tally.fine.len() < 20 && tally.coarse.len() < 40);
+        assert!(usage_sums.fine.len() < 20 && usage_sums.coarse.len() < 40);
     }
 }

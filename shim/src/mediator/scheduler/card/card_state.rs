@@ -7,37 +7,37 @@ use nvidia_glue::{
 };
 
 use super::CardScheduler;
-use crate::mediator::scheduler::{clock::Clock, share_terms::Sharing, usage_sums::Source};
+use crate::mediator::scheduler::{clock::Clock, share_terms::Sharing, usage_sums::UsageSource};
 
 /// How often something is told at least while there are channels.
-const TELLING_US: u64 = 250_000;
+const PUBLISH_INTERVAL_US: u64 = 250_000;
 
 impl<C: Clock> CardScheduler<C> {
     /// Tells how it stands, if it is time. When to tell again.
-    pub(super) fn tell(&mut self) -> u64 {
+    pub(super) fn publish(&mut self) -> u64 {
         let now_us = self.clock.now_us();
-        if now_us >= self.tell_us {
-            self.tell_us = now_us + TELLING_US;
-            self.tally.add_up(now_us);
+        if now_us >= self.publish_us {
+            self.publish_us = now_us + PUBLISH_INTERVAL_US;
+            self.usage_sums.add_elapsed(now_us);
             if self.has_company() {
-                self.sight.take();
+                self.residency_view.read_log();
             }
             // A window of its own is counted when it is over: only then is known whether anything ran.
             if self.has_company() || !self.has_windows(now_us) {
                 self.count();
             }
-            let seen = self.see(now_us);
+            let seen = self.report_measured(now_us);
             if !self.has_windows(now_us) {
-                self.tally.worked(&seen.worked);
+                self.usage_sums.add_work(&seen.worked);
             } else if self.knows_who() {
-                self.tally.achieve(now_us);
+                self.usage_sums.sample(now_us);
             }
-            let achieved = self.tally.achieved_ppm(now_us);
+            let achieved = self.usage_sums.achieved_ppm(now_us);
             let mut status = self.status(now_us, achieved);
             status.utilization_ppm = seen.utilization_ppm;
-            self.board.tell(self.place.index, status, Some(self.tell_us));
+            self.status_page.publish(self.place.index, status, Some(self.publish_us));
         }
-        self.tell_us
+        self.publish_us
     }
 
     /// Others may be on the card at the same time.
@@ -52,41 +52,41 @@ impl<C: Clock> CardScheduler<C> {
 
     /// Nobody else is on the card at the same time, or there is a log of who was.
     fn knows_who(&self) -> bool {
-        !self.has_company() || self.sight.has_log()
+        !self.has_company() || self.residency_view.has_log()
     }
 
     /// Counts what it used of the card in windows. Where it has none the driver's samples say that, later.
     pub(super) fn count(&mut self) {
         let now_us = self.clock.now_us();
         let source = if !self.has_windows(now_us) {
-            Source::Nothing
+            UsageSource::Nothing
         } else if self.has_company() {
-            Source::Log
+            UsageSource::Log
         } else if self.ran == Some(false) {
-            Source::Nothing
+            UsageSource::Nothing
         } else {
-            Source::Window
+            UsageSource::Window
         };
-        self.tally.count(source, self.sight.used_us(now_us));
+        self.usage_sums.count(source, self.residency_view.used_us(now_us));
     }
 
     /// Tells the container what it used, and asks what of it was work. Where there are windows, edges are not to wait for the driver, and
     /// whoever has no work does not come back in the next one.
-    pub(super) fn see(&self, now_us: u64) -> Seen {
+    pub(super) fn report_measured(&self, now_us: u64) -> Seen {
         let in_doubt = self.is_awake && !self.has_windows(now_us);
-        self.board.measured(self.gate.uuid(), self.measured(now_us), in_doubt)
+        self.status_page.measured(self.gate.uuid(), self.measured(now_us), in_doubt)
     }
 
     /// The most that it can have used of the card; `None`: others are there at the same time, and nobody can tell.
     fn measured(&self, now_us: u64) -> Measured {
-        let log_us = || self.sight.used_us(now_us);
+        let log_us = || self.residency_view.used_us(now_us);
         let used_us = if self.has_company() {
             log_us()
         } else if self.has_windows(now_us) {
-            log_us().or(Some(self.tally.open_us))
+            log_us().or(Some(self.usage_sums.open_us))
         } else {
             // Nobody takes what is logged while nobody else is there.
-            Some(self.tally.open_us)
+            Some(self.usage_sums.open_us)
         };
         Measured { at_us: now_us, used_us, share_ppm: self.terms.share_ppm, rests: !self.is_awake }
     }
@@ -97,7 +97,7 @@ impl<C: Clock> CardScheduler<C> {
         } else if self.has_windows(now_us) {
             self.ran
         } else {
-            self.has_company().then(|| self.sight.is_busy(now_us)).flatten()
+            self.has_company().then(|| self.residency_view.is_busy(now_us)).flatten()
         };
         let cost = thread_cost().unwrap_or_default();
         CardStatus {
@@ -106,9 +106,9 @@ impl<C: Clock> CardScheduler<C> {
             channels: self.gate.channels(),
             groups: self.gate.groups(),
             busy,
-            open_us: self.tally.open_us,
-            throttled_us: self.tally.throttled_us,
-            used_us: (!self.is_awake || self.tally.is_known(now_us)).then_some(self.tally.used_us),
+            open_us: self.usage_sums.open_us,
+            throttled_us: self.usage_sums.throttled_us,
+            used_us: (!self.is_awake || self.usage_sums.is_known(now_us)).then_some(self.usage_sums.used_us),
             share_ppm: self.terms.share_ppm,
             utilization_ppm: None,
             achieved_1s_ppm,
@@ -117,15 +117,15 @@ impl<C: Clock> CardScheduler<C> {
             edges: self.edges.all,
             late_edges: self.edges.late,
             latest_edge_us: self.edges.latest_us,
-            failures: self.trouble.failures,
-            refused: self.trouble.refused(),
+            failures: self.edge_failures.failures,
+            refused: self.edge_failures.refused(),
             scheduler_cpu_us: cost.cpu_us,
             scheduler_driver_cpu_us: cost.driver_us,
         }
     }
 
     fn running(&self, now_us: u64) -> Running {
-        if self.trouble.is_degraded() {
+        if self.edge_failures.is_degraded() {
             Running::Degraded
         } else if self.is_held {
             Running::Waiting
