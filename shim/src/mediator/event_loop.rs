@@ -23,7 +23,8 @@ use nix::{
 use nvidia_glue::usage::{Usage, UsageFile};
 
 use super::{
-    listener::{Listener, Mediation},
+    listener::Listener,
+    mediation::Mediation,
     message::{FromMediator, KillReason, ToMediator},
     proc_read_watchdog::READ_LIMIT,
     scheduler::Scheduler,

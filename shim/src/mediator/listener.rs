@@ -9,7 +9,7 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     sync::{
-        Arc, Condvar, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
@@ -17,16 +17,11 @@ use std::{
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvidia_glue::{
-    driver::DeviceFile,
     fence::{Arch, NotifiedCall},
-    mediate::{Answer, CallerError, Left, Pid, Session, Stopped},
+    mediate::{Answer, CallerError, Stopped},
 };
 
-use super::{
-    caller::ThreadCache,
-    outbox::Outbox,
-    processes::{ContainerProcess, ProcessTable},
-};
+use super::{mediation::Mediation, processes::ContainerProcess};
 use crate::{
     sync::lock,
     sys::{self, Notification, Response},
@@ -37,137 +32,6 @@ pub(super) const INTERRUPT: i32 = libc::SIGUSR1;
 /// The most threads of one listener: as many of its callers may block for ever before the others stand still, too.
 const MAX_THREADS: usize = 8;
 const STACK: usize = 256 << 10;
-
-/// What may be gone, and has to be looked for.
-#[derive(Debug, Default)]
-struct PendingReclaim {
-    /// What processes that have ended have left.
-    left: Option<Left>,
-    /// Whatever went with a file that was closed.
-    closed_files: bool,
-}
-
-/// What all listeners of the container share.
-#[derive(Debug)]
-pub(super) struct Mediation {
-    pub(super) session: Session,
-    pub(super) processes: Arc<ProcessTable>,
-    pub(super) threads: ThreadCache,
-    pub(super) outbox: Arc<Outbox>,
-    /// Calls are being handled, or were a moment ago.
-    pub(super) is_active: AtomicBool,
-    paused: Mutex<bool>,
-    resumed: Condvar,
-    /// What is to be looked for.
-    pending_reclaim: Mutex<PendingReclaim>,
-    reclaim_requested: Condvar,
-    /// There are accounts to be looked after.
-    has_work: AtomicBool,
-    /// Held while it changes to `true`.
-    work: Mutex<()>,
-    worked: Condvar,
-    /// Open for as long as the process lives.
-    _cards: Vec<DeviceFile>,
-}
-
-impl Mediation {
-    pub(super) fn new(
-        session: Session,
-        processes: Arc<ProcessTable>,
-        outbox: Arc<Outbox>,
-        cards: Vec<DeviceFile>,
-    ) -> Self {
-        Self {
-            session,
-            threads: ThreadCache::new(Arc::clone(&processes)),
-            processes,
-            outbox,
-            is_active: AtomicBool::new(false),
-            paused: Mutex::new(false),
-            resumed: Condvar::new(),
-            pending_reclaim: Mutex::default(),
-            reclaim_requested: Condvar::new(),
-            has_work: AtomicBool::new(false),
-            work: Mutex::default(),
-            worked: Condvar::new(),
-            _cards: cards,
-        }
-    }
-
-    /// The process is gone, and its number may be another's: it is known no more. What it left goes to the thread that looks
-    /// after that.
-    pub(super) fn process_ended(&self, process: &Arc<ContainerProcess>) {
-        self.threads.forget(process);
-        let left = self.session.process_left(Pid(process.pid));
-        lock(&self.pending_reclaim).left.get_or_insert_default().add(left);
-        self.reclaim_requested.notify_all();
-    }
-
-    /// It is time to look for files that were closed. Who compares does not wait for that.
-    pub(super) fn request_closed_file_scan(&self) {
-        lock(&self.pending_reclaim).closed_files = true;
-        self.reclaim_requested.notify_all();
-    }
-
-    /// For the thread that looks after what processes have left: it may have to wait for others of the container's.
-    pub(super) fn run_reclaim(&self) -> ! {
-        loop {
-            let is_nothing =
-                |pending_reclaim: &mut PendingReclaim| pending_reclaim.left.is_none() && !pending_reclaim.closed_files;
-            let pending_reclaim = self.reclaim_requested.wait_while(lock(&self.pending_reclaim), is_nothing);
-            let PendingReclaim { left, closed_files } =
-                std::mem::take(&mut *pending_reclaim.unwrap_or_else(PoisonError::into_inner));
-            if let Some(left) = left {
-                self.session.look_after(&left);
-            }
-            if closed_files {
-                self.session.look_for_closed_files();
-            }
-        }
-    }
-
-    /// A call has been handled: the thread that keeps accounts has work.
-    fn request_accounting(&self) {
-        if !self.has_work.load(Ordering::SeqCst) {
-            let work = lock(&self.work);
-            self.has_work.store(true, Ordering::SeqCst);
-            drop(work);
-            self.worked.notify_all();
-        }
-    }
-
-    /// For the thread that keeps accounts: there was nothing to do. It looks once more for a process whose call was handled
-    /// in this instant; later ones give work.
-    pub(super) fn end_accounting(&self) {
-        self.has_work.store(false, Ordering::SeqCst);
-        if !self.processes.known_pids().is_empty() {
-            self.has_work.store(true, Ordering::SeqCst);
-        }
-    }
-
-    /// Returns once a call has been handled since [`Mediation::end_work`].
-    pub(super) fn wait_for_accounting(&self) {
-        let work = lock(&self.work);
-        let is_idle = |_: &mut ()| !self.has_work.load(Ordering::SeqCst);
-        drop(self.worked.wait_while(work, is_idle).unwrap_or_else(PoisonError::into_inner));
-    }
-
-    pub(super) fn set_paused(&self, paused: bool) {
-        *lock(&self.paused) = paused;
-        // No call waits for the container's turn, so that none is open when the container is frozen.
-        self.session.hurry(paused);
-        self.resumed.notify_all();
-    }
-
-    pub(super) fn is_paused(&self) -> bool {
-        *lock(&self.paused)
-    }
-
-    fn wait_while_paused(&self) {
-        let paused = lock(&self.paused);
-        drop(self.resumed.wait_while(paused, |paused| *paused).unwrap_or_else(PoisonError::into_inner));
-    }
-}
 
 /// See the module.
 #[derive(Debug)]

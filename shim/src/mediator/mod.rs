@@ -23,6 +23,7 @@ mod caller;
 pub mod client;
 mod event_loop;
 mod listener;
+mod mediation;
 pub mod message;
 mod mount_namespace;
 mod observer;
@@ -50,7 +51,7 @@ pub use self::{
 };
 use self::{
     event_loop::EventLoop,
-    listener::Mediation,
+    mediation::Mediation,
     message::FromMediator,
     observer::Reporter,
     outbox::Outbox,

@@ -4,7 +4,7 @@ use std::{
     fs::File,
     io,
     os::fd::{AsFd, OwnedFd},
-    sync::{Condvar, Mutex, PoisonError},
+    sync::Mutex,
 };
 
 use nvidia_glue::mediate::{Number, Numbers};
@@ -12,7 +12,7 @@ use nvidia_glue::mediate::{Number, Numbers};
 use super::{BrokerReply, BrokerRequest, ProcFile};
 use crate::{
     helper::frame::{self, FrameError},
-    sync::lock,
+    sync::{Monitor, lock},
     sys,
 };
 
@@ -22,8 +22,7 @@ use crate::{
 /// for another; all of them are for the same container.
 #[derive(Debug)]
 pub(in crate::mediator) struct Broker {
-    idle: Mutex<Vec<OwnedFd>>,
-    is_idle: Condvar,
+    idle: Monitor<Vec<OwnedFd>>,
     /// For what no process holds up.
     prompt: Mutex<OwnedFd>,
 }
@@ -44,7 +43,7 @@ pub(in crate::mediator) struct OpenedThread {
 impl Broker {
     pub(super) fn new(mut sockets: Vec<OwnedFd>) -> io::Result<Self> {
         let prompt = sockets.pop().ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(Self { idle: Mutex::new(sockets), is_idle: Condvar::new(), prompt: Mutex::new(prompt) })
+        Ok(Self { idle: Monitor::new(sockets), prompt: Mutex::new(prompt) })
     }
 
     /// A broker that threads of this process are, for its own pid namespace.
@@ -119,11 +118,9 @@ impl Broker {
     }
 
     fn ask(&self, request: BrokerRequest) -> io::Result<(BrokerReply, Vec<OwnedFd>)> {
-        let idle = self.is_idle.wait_while(lock(&self.idle), |idle| idle.is_empty());
-        let Some(socket) = idle.unwrap_or_else(PoisonError::into_inner).pop() else { return Err(not_understood()) };
+        let Some(socket) = self.idle.wait_while(|idle| idle.is_empty()).pop() else { return Err(not_understood()) };
         let answer = ask(&socket, request);
-        lock(&self.idle).push(socket);
-        self.is_idle.notify_one();
+        self.idle.update(|idle| idle.push(socket));
         answer
     }
 }

@@ -40,7 +40,7 @@ use self::{
     status_page::StatusPage,
     thread_priority::{TakenPriority, ThreadStarter},
 };
-use super::{listener::Mediation, setup::Setup};
+use super::{mediation::Mediation, setup::Setup};
 
 /// A card's thread needs little: the pacer, one status, one call to the driver at a time.
 const STACK: usize = 128 << 10;

@@ -10,7 +10,7 @@ use nvidia_glue::{
     schedule::{CardStatus, Status, StatusFile, meter::Measured, now_us},
 };
 
-use super::super::listener::Mediation;
+use super::super::mediation::Mediation;
 use crate::sync::lock;
 
 #[derive(Debug)]
