@@ -19,7 +19,7 @@ use super::{
     usage, without_gpu,
 };
 
-/// InspectArguments of `egpu inspect`.
+/// Arguments of `egpu inspect`.
 #[derive(Debug, clap::Args)]
 pub(super) struct InspectArguments {
     /// The container: its id or enough of its beginning, NAMESPACE/ID, POD, NAMESPACE/POD or NAMESPACE/POD/CONTAINER

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{Exit, Output, error::CliError, in_force::InForce, node::Node, output, value_parsers};
 
-/// PolicyArguments of `egpu policy`.
+/// Arguments of `egpu policy`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Policies:

@@ -15,7 +15,7 @@ use super::{
     schedules::Schedules, usage, value_parsers,
 };
 
-/// SetArguments of `egpu set`.
+/// Arguments of `egpu set`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "A list has a value for each card that the container shares, in its own order. What does not fit beside the \

@@ -26,7 +26,7 @@ use super::{
     value_parsers,
 };
 
-/// TopArguments of `egpu top`.
+/// Arguments of `egpu top`.
 #[derive(Debug, clap::Args)]
 pub(super) struct TopArguments {
     /// Time between two looks, 100ms or more

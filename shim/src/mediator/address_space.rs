@@ -1,7 +1,8 @@
-//! What processes have mapped.
+//! Address spaces of the container's processes: their memory, and their UVM mappings.
 //!
-//! `/proc/PID/maps` and `/proc/PID/mem` are of the memory that the process had when they were opened, whatever it executes afterwards. The
-//! first can be read as long as the process is there, and the second tells, for ever, whether anybody has that memory.
+//! `/proc/PID/maps` and `/proc/PID/mem` are of the memory that the process had when they were
+//! opened, whatever it executes afterwards. The first can be read while the process exists; the
+//! second shows for ever whether anybody still has that memory.
 
 use std::{
     fs::File,
@@ -24,10 +25,11 @@ use super::{
 };
 use crate::{sync::lock, sys};
 
-/// Threads may come and go all the time, and each have ended by the time that it is asked.
+/// Times that the threads of a process are listed anew: each may have ended by the time it is
+/// asked.
 const ROUNDS: usize = 16;
 
-/// An address space, as a session keeps it.
+/// An address space that a session keeps open.
 #[derive(Debug)]
 pub(super) struct ProcessMemory {
     pid: i32,
@@ -48,7 +50,7 @@ impl ProcessMemory {
     ) -> io::Result<Self> {
         let (process, _) = broker.process(pid)?;
         let fingerprint = ExecFingerprint::read(&broker, pid, &process)?;
-        // Those of the first thread can be read for as long as there is another one.
+        // The files of the first thread can be read for as long as there is another one.
         let open = |thread: i32| -> io::Result<(File, File)> {
             let maps = broker.file(pid, thread, ProcFile::Maps)?;
             Ok((broker.file(pid, thread, ProcFile::Memory)?, maps))
@@ -58,7 +60,7 @@ impl ProcessMemory {
             Some(files) => files,
             None => open(first_that_has_memory(&broker, (pid, thread), &process)?)?,
         };
-        // They are of one memory, unless it has executed something meanwhile.
+        // Both files are of one memory, unless the process has executed a program meanwhile.
         if ExecFingerprint::read(&broker, pid, &process)?.differs_from(fingerprint)
             || !sys::memory_is_there(memory.as_fd())
         {
@@ -75,7 +77,7 @@ impl AddressSpace for ProcessMemory {
 
     fn is_its_process_s(&self) -> io::Result<bool> {
         let fingerprint = ExecFingerprint::read(&self.broker, self.pid, &self.process);
-        // The number is the process's as long as that is there.
+        // The pid is the process's as long as the process is there.
         if has_ended(&self.process)? {
             return Ok(false);
         }
@@ -85,23 +87,27 @@ impl AddressSpace for ProcessMemory {
     fn uvm_mappings(&self) -> io::Result<Vec<UvmMapping>> {
         self.watchdog.watch(&[self.pid], || {
             let mut maps = lock(&self.maps);
-            // Those of a process that has ended, and that nobody has waited for, can be read still, as long as others have the memory.
+            // The maps of a process that has ended, and that nobody has waited for, can still be
+            // read as long as others have the memory.
             if has_ended(&self.process)? {
                 return Err(io::ErrorKind::NotFound.into());
             }
             if let Ok(Some(mappings)) = maps.rewind().and_then(|()| parse_maps(&*maps)) {
                 return Ok(mappings);
             }
-            // It was opened of a thread that has ended.
+            // The file is of a thread that has ended.
             let mappings = uvm_mappings(&self.broker, self.pid)?;
             if self.is_its_process_s()? { Ok(mappings) } else { Err(io::ErrorKind::NotFound.into()) }
         })
     }
 }
 
-/// What tells whether a process has executed a program since: where the kernel has put what the program began with, which is another place each time.
-/// The fence keeps programs from choosing that (`PR_SET_MM`, `ADDR_NO_RANDOMIZE`). Where the host itself puts everything where it always does
-/// (`randomize_va_space`), there is the flag of those that have not executed anything since they were forked, and else nothing.
+/// Fingerprint of the program that a process executes: the addresses at which the kernel has put
+/// its parts, which are others each time.
+///
+/// The fence keeps programs from choosing them (`PR_SET_MM`, `ADDR_NO_RANDOMIZE`). On a host
+/// without address space randomisation (`randomize_va_space`) only the flag of processes that have
+/// executed nothing since they were forked tells programs apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ExecFingerprint {
     /// `None`: its first thread has ended, and every other one is marked as forked.
@@ -112,10 +118,10 @@ struct ExecFingerprint {
 
 impl ExecFingerprint {
     fn read(broker: &Broker, pid: i32, process: &OwnedFd) -> io::Result<Self> {
-        // A thread that has ended has none of it, also where it was the first and the others go on.
+        // A thread that has ended has no addresses, even if it was the first and the others go on.
         let ask = |thread| Ok(Self::parse(&io::read_to_string(broker.file(pid, thread, ProcFile::Stat)?)?));
         let find = || find(pid, || has_ended(process), || threads(broker, pid), ask);
-        // One that executes a program just now begins nowhere yet.
+        // A process in the middle of an execve has no addresses yet.
         let mut found = find();
         for _ in 0..ROUNDS {
             if found.is_ok() {
@@ -132,10 +138,10 @@ impl ExecFingerprint {
         self.begins != before.begins || (before.is_forked == Some(true) && self.is_forked == Some(false))
     }
 
-    /// `None`: it has no memory.
+    /// Parses `/proc/PID/stat`; `None`: it has no memory.
     fn parse(stat: &str) -> Option<Self> {
         const PF_FORKNOEXEC: u64 = 0x40;
-        // The name before may have anything in it.
+        // The name before them may contain anything.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
         // As proc_pid_stat(5) numbers them, from the state on, which is the third.
         let field = |number: usize| fields.get(number.checked_sub(3)?)?.parse::<u64>().ok();
@@ -144,7 +150,9 @@ impl ExecFingerprint {
     }
 }
 
-/// Whether two processes have the same memory. Those whose first threads have ended have the same by those: none.
+/// Returns whether two processes have the same memory.
+///
+/// Processes whose first threads have ended would be the same by those threads: both have none.
 pub(super) fn share_memory(broker: &Broker, one: i32, other: i32) -> io::Result<bool> {
     if !sys::share_memory(one, other)? {
         return Ok(false);
@@ -153,8 +161,10 @@ pub(super) fn share_memory(broker: &Broker, one: i32, other: i32) -> io::Result<
     sys::share_memory(thread(one)?, thread(other)?)
 }
 
-/// The memory of a thread that has ended is none, to the kernel, also where it was the first and the others go on: so it is asked of them then.
-/// Nothing where all have ended.
+/// Lists the UVM mappings of a process; none if all its threads have ended.
+///
+/// To the kernel a thread that has ended has no memory, even if it was the first and the others go
+/// on, so those are asked.
 pub(super) fn uvm_mappings(broker: &Broker, pid: i32) -> io::Result<Vec<UvmMapping>> {
     let (process, _) = broker.process(pid)?;
     let ask = |thread| parse_maps(broker.file(pid, thread, ProcFile::Maps)?);
@@ -162,18 +172,19 @@ pub(super) fn uvm_mappings(broker: &Broker, pid: i32) -> io::Result<Vec<UvmMappi
     Ok(found.map_or_else(Vec::new, |(_, mappings)| mappings))
 }
 
-/// Whether all of a process's threads have left its memory and it has not ended: the kernel takes that away just now.
+/// Returns whether all threads of a process have left its memory although it has not ended: the
+/// kernel is tearing it down.
 pub(super) fn is_leaving(broker: &Broker, pid: i32) -> bool {
     match broker.process(pid) {
         Ok((process, _)) => {
             first_that_has_memory(broker, (pid, pid), &process).is_err() && !has_ended(&process).unwrap_or(false)
         }
-        // Where it cannot be told, nobody may conclude that it is gone.
+        // Without an answer nobody may conclude that it is gone.
         Err(error) => error.raw_os_error() != Some(libc::ESRCH),
     }
 }
 
-/// A thread of a process that has memory; `likely` is asked first.
+/// Finds a thread of a process that has memory; `likely` is asked first.
 fn first_that_has_memory(broker: &Broker, (pid, likely): (i32, i32), process: &OwnedFd) -> io::Result<i32> {
     let has_memory = |thread| {
         let memory = broker.file(pid, thread, ProcFile::Memory)?;
@@ -187,7 +198,9 @@ fn threads(broker: &Broker, pid: i32) -> io::Result<Vec<i32>> {
     broker.threads(pid)
 }
 
-/// The first thread of which `told` says something. Which is gone says nothing; that there are no files left is no word of a thread.
+/// Finds the first thread for which `ask` has an answer.
+///
+/// A thread that is gone has none; that no file can be opened (`EMFILE`) is no answer of a thread.
 fn find<T>(
     likely: i32,
     has_ended: impl Fn() -> io::Result<bool>,
@@ -214,22 +227,25 @@ fn find<T>(
     Err(io::Error::other("no thread of the process is there for long enough to be looked at"))
 }
 
-/// Whether no thread of a process is left, be it reaped or not.
+/// Returns whether no thread of a process is left, reaped or not.
 fn has_ended(pidfd: &OwnedFd) -> io::Result<bool> {
     Ok(poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO)? > 0)
 }
 
-/// The UVM mappings in the text of `/proc/PID/maps`: shared ones that lie at their own offset, as UVM demands and nothing else does, by
-/// whatever name the node goes in the container; and whatever else is mapped of a file of that name. `None`: there are no mappings at all, the
-/// memory is gone.
+/// Parses the UVM mappings of `/proc/PID/maps`; `None`: there are no mappings at all, the memory is
+/// gone.
+///
+/// UVM mappings are shared and lie at their own offset, as UVM demands and nothing else does,
+/// whatever the name of the node in the container; so is whatever else is mapped of a file of that
+/// name.
 fn parse_maps(maps: impl Read) -> io::Result<Option<Vec<UvmMapping>>> {
-    // As much as a process likes is mapped: no more of it is kept than what is looked for.
+    // A process maps as much as it likes: only what is looked for is kept.
     let mut lines = BufReader::with_capacity(64 << 10, maps);
     let (mut line, mut found, mut is_empty) = (Vec::new(), Vec::new(), true);
     while lines.read_until(b'\n', &mut line)? > 0 {
         is_empty = false;
         if is_shared(&line) {
-            // A name need not be text.
+            // A name need not be UTF-8.
             found.extend(uvm_mapping(&String::from_utf8_lossy(&line)));
         }
         line.clear();
@@ -267,14 +283,15 @@ mod tests {
         Broker::of_tests(Vec::new())
     }
 
-    /// A process that does nothing, and has come so far: while it executes its program, what the kernel says of that changes.
+    /// A process that sleeps, and has got that far: while it executes its program, the kernel
+    /// reports changing addresses.
     fn sleeper() -> std::process::Child {
         let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         waits(child.id().cast_signed(), libc::SYS_clock_nanosleep);
         child
     }
 
-    /// Until the process waits in that call, with 0 as its first argument.
+    /// Waits until the process is in that call, with 0 as its first argument.
     fn waits(pid: i32, call: libc::c_long) {
         let said = || fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap();
         while !said().starts_with(&format!("{call} 0x0 ")) {

@@ -1,16 +1,19 @@
-//! The thread whose call is handled: its memory, its descriptors, who it is.
+//! The calling thread: its memory, its descriptors, its process.
 //!
-//! What is opened of a thread (by the broker) is kept, since a program makes its calls from few threads, and opening costs more than the rest.
-//! A thread's number may go to another when it ends, so what is kept is used only once its pidfd has said that the thread is
-//! there: the number then cannot be another's, and the notification, which came before that look, is this thread's. It says so by the
-//! first descriptor that it gives out, or it is asked.
+//! The files that the broker opens of a thread are cached, since a program makes its calls from few
+//! threads, and opening costs more than the rest. A thread's number may go to another when it ends,
+//! so a cached entry is used only once its pidfd has shown that the thread is there: the number
+//! then cannot be another's, and the notification, which came before, is this thread's. The first
+//! descriptor that is duplicated shows that, or the pidfd is polled.
 //!
-//! Whether the thread still waits is not asked here, but by whoever decides on what was seen ([`Caller::is_waiting`]): once,
-//! after the last look.
+//! The code that decides on what was read asks whether the thread still waits
+//! ([`Caller::is_waiting`]): once, after the last read.
 //!
-//! A kept `/proc/TID/mem` is of the memory that the thread had when it was opened. After `execve(2)` that memory is gone, reads
-//! find nothing, and the file is opened again. (Where somebody still has the old memory, a child made with `CLONE_VM` and not
-//! as a thread, a program that made driver calls both before and after its exec is served from there; it is its own.)
+//! A cached `/proc/TID/mem` is of the memory that the thread had when it was opened. After
+//! `execve(2)` that memory is gone, reads find nothing, and the file is opened again. (Where
+//! another process still has the old memory, a child made with `CLONE_VM` and not as a thread, a
+//! program that made driver calls both before and after its exec is served from there; it is its
+//! own.)
 
 use std::{
     cell::{Cell, RefCell},
@@ -36,23 +39,23 @@ use super::{
 };
 use crate::{sync::lock, sys};
 
-/// More threads than this are not kept; beyond, those that have ended are let go of first.
+/// The most threads that are cached; beyond, those that have ended are dropped first.
 const MAX_CACHED: usize = 4096;
 
-/// What is kept of a calling thread.
+/// Cached files of a calling thread.
 #[derive(Debug)]
 struct CallingThread {
     tid: i32,
     process: Arc<ContainerProcess>,
     memory: File,
-    /// Of the thread itself; `None` on kernels before 6.9.
+    /// The pidfd of the thread itself; `None` on kernels before 6.9.
     pidfd: Option<OwnedFd>,
-    /// What its last call pointed to lay right behind the argument.
+    /// The parameters of its last call lay right behind the argument.
     is_read_ahead: AtomicBool,
 }
 
 impl CallingThread {
-    /// Whether the thread that this is of is there.
+    /// Returns whether the thread is there.
     fn is_there(&self) -> bool {
         match &self.pidfd {
             Some(pidfd) => sys::is_there(pidfd.as_fd()),
@@ -62,18 +65,20 @@ impl CallingThread {
     }
 }
 
-/// All calling threads of the container.
+/// The calling threads of the container.
 #[derive(Debug)]
 pub(super) struct ThreadCache {
     processes: Arc<ProcessTable>,
     cached: Mutex<HashMap<i32, Arc<CallingThread>>>,
-    /// The kernel knows pidfds of threads.
+    /// The kernel has pidfds of threads.
     has_thread_pidfds: AtomicBool,
-    /// Calls of threads with a table of their own, which cannot be reached on this kernel.
+    /// Calls of threads with a descriptor table of their own, which cannot be reached on this
+    /// kernel.
     pub(super) unreachable: AtomicU64,
 }
 
-/// Told of a process whose number another has now, before that one's first call is handled.
+/// Called with a process whose number another has now, before the first call of that one is
+/// handled.
 pub(super) type OnProcessGone<'a> = &'a dyn Fn(&Arc<ContainerProcess>);
 
 impl ThreadCache {
@@ -86,7 +91,7 @@ impl ThreadCache {
         }
     }
 
-    /// The caller of a notification that `listener` has just received.
+    /// Returns the caller of a notification that `listener` has just received.
     pub(super) fn caller<'a>(
         &'a self,
         listener: BorrowedFd<'a>,
@@ -112,11 +117,11 @@ impl ThreadCache {
         gone: OnProcessGone<'_>,
     ) -> Result<Arc<CallingThread>, CallerError> {
         if tid == 0 {
-            // A process that somebody outside this pid namespace has put under the filter.
+            // A process outside this pid namespace has the filter.
             return Err(CallerError::Other(io::ErrorKind::NotFound.into()));
         }
         let opened = self.open_now(tid, gone);
-        // While it waits, its number is its own: then all that was opened is of it.
+        // While it waits, its number is its own: so all that was opened is of it.
         if !sys::is_waiting(listener, id) {
             return Err(CallerError::Gone);
         }
@@ -141,47 +146,50 @@ impl ThreadCache {
         Ok(CallingThread { tid, process, memory, pidfd, is_read_ahead: AtomicBool::new(false) })
     }
 
-    /// Lets go of what is kept of a process that has ended.
+    /// Drops the cached threads of a process that has ended.
     pub(super) fn forget(&self, process: &Arc<ContainerProcess>) {
         lock(&self.cached).retain(|_, thread| !Arc::ptr_eq(&thread.process, process));
     }
 }
 
-/// A thread that waits for its answer.
+/// A thread that waits for the answer to its call.
 pub(super) struct WaitingCaller<'a> {
     threads: &'a ThreadCache,
     listener: BorrowedFd<'a>,
     id: u64,
     tid: i32,
     thread: RefCell<Arc<CallingThread>>,
-    /// What is kept is of the thread that waits.
+    /// The cached entry was seen to be of the thread that waits.
     is_there: Cell<bool>,
     ahead: RefCell<ReadAhead>,
     gone: OnProcessGone<'a>,
 }
 
-/// A call's argument and what lies right behind it, where the parameters that it points to are with programs that have both on their stack:
-/// they are read together, for that takes no longer than one of them.
+/// A call's argument and the bytes right behind it, which are read together: that takes no longer
+/// than one of them.
+///
+/// Programs that have both on their stack have the parameters to which the argument points there.
 #[derive(Default)]
 struct ReadAhead {
-    /// Where the call's argument is; `None` until it is read.
+    /// Address of the call's argument; `None` until it is read.
     argument: Option<u64>,
-    /// What was read from there on.
+    /// The bytes that were read from there on.
     bytes: Vec<u8>,
 }
 
-/// The most that is read for one call before it is asked for.
+/// The most bytes that are read ahead for one call.
 const MAX_READ_AHEAD: u64 = 1024;
-/// What lies in one page can be read as one, or not at all. Pages are larger on some machines.
+/// Size of a page: bytes of one page can be read together, or not at all. Pages are larger on some
+/// machines.
 const PAGE: u64 = 4096;
 
 impl ReadAhead {
-    /// How much may be read at once from there on.
+    /// Returns the number of bytes that may be read at once from there on.
     fn room(argument: u64) -> u64 {
         MAX_READ_AHEAD.min(PAGE - argument % PAGE)
     }
 
-    /// Where these bytes are in what may be read at once.
+    /// Returns the place of these bytes in those that may be read at once.
     fn place(&self, address: u64, length: usize) -> Option<Range<usize>> {
         let argument = self.argument?;
         let begin = address.checked_sub(argument)?;
@@ -191,7 +199,7 @@ impl ReadAhead {
 }
 
 impl WaitingCaller<'_> {
-    /// What is kept of the thread that waits.
+    /// Returns the cached entry, opened again if it is not of the thread that waits.
     fn thread_there(&self) -> Result<Arc<CallingThread>, CallerError> {
         let kept = Arc::clone(&self.thread.borrow());
         if self.is_there.get() {
@@ -204,7 +212,8 @@ impl WaitingCaller<'_> {
         Ok(kept)
     }
 
-    /// The thread has executed another program since it was first seen, or what is kept is of another that had its number.
+    /// Opens the thread again: it has executed another program since it was first seen, or the
+    /// cached entry is of another thread that had its number.
     fn open_again(&self) -> Result<Arc<CallingThread>, CallerError> {
         let thread = self.threads.open(self.listener, self.id, self.tid, self.gone)?;
         self.thread.replace(Arc::clone(&thread));
@@ -212,7 +221,8 @@ impl WaitingCaller<'_> {
         Ok(thread)
     }
 
-    /// A duplicate of a descriptor, by the thread's pidfd: where the thread is gone, that says `ESRCH`, and nowhere else.
+    /// Duplicates a descriptor by the thread's pidfd: only a thread that is gone fails with
+    /// `ESRCH`.
     fn file_by_pidfd(&self, fd: i32) -> Result<OwnedFd, CallerError> {
         let mut thread = Arc::clone(&self.thread.borrow());
         loop {
@@ -229,7 +239,8 @@ impl WaitingCaller<'_> {
         }
     }
 
-    /// The same where the kernel has no pidfds of threads: by the process's, if the thread's descriptors are the process's.
+    /// Duplicates a descriptor by the process's pidfd, on kernels without those of threads, if the
+    /// thread has the process's descriptor table.
     fn file_by_process(&self, fd: i32) -> Result<OwnedFd, CallerError> {
         let thread = self.thread_there()?;
         let (tid, pid) = (thread.tid, thread.process.pid);
@@ -257,7 +268,8 @@ impl WaitingCaller<'_> {
         if self.is_waiting() { Ok(result) } else { Err(CallerError::Gone) }
     }
 
-    /// Moves bytes by `call` (memory, bytes done) until it says 0 or fails; how many.
+    /// Moves bytes by `call` (memory, bytes done) until it returns 0 or fails. Returns their
+    /// number.
     fn transfer(
         &self,
         length: usize,
@@ -272,7 +284,7 @@ impl WaitingCaller<'_> {
                 Ok(0) => (thread, is_fresh) = (self.open_again()?, true),
                 Ok(moved) => done += moved,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Not mapped, or not so that this may be done with it.
+                // Not mapped, or without this permission.
                 Err(_) => break,
             }
         }
@@ -318,7 +330,7 @@ impl Caller for WaitingCaller<'_> {
         self.read_now(address, bytes)
     }
 
-    // Whether the caller still waits then, the answer to it tells: what it never hears of is undone.
+    // The answer shows whether the caller still waits then: a call whose answer is lost is undone.
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), CallerError> {
         self.ahead.borrow_mut().bytes.clear();
         let written = self.transfer(bytes.len(), |memory, done| {

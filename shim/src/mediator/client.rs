@@ -28,47 +28,51 @@ use crate::{
     sys,
 };
 
-/// For a mediator to free all that its container has. What a process with a context has is freed in about a tenth of a second.
+/// Time for a mediator to free all that its container has.
+///
+/// The objects of a process with a context are freed in about a tenth of a second.
 const FREE_LIMIT: Duration = Duration::from_secs(10);
-/// The same for one that has stalled, most likely for good: its container's work is on the card as long as that.
+/// Time for a mediator that has stalled, most likely for good: meanwhile the work of its container
+/// stays on the card.
 const STALLED_LIMIT: Duration = Duration::from_secs(1);
-/// For a mediator that was killed to be gone: the driver takes back all that the container had meanwhile.
+/// Time for a killed mediator to be gone: the driver takes back all that the container had
+/// meanwhile.
 const END_LIMIT: Duration = Duration::from_secs(10);
-/// For calls that are being handled to come to their end before a pause.
+/// Time for calls that are being handled to end before a pause.
 const PAUSE_LIMIT: Duration = Duration::from_secs(3);
 
-/// Why a mediator could not be had, or does not do as it is told.
+/// Error of starting or using a mediator.
 #[derive(Debug, thiserror::Error)]
 pub enum MediatorError {
-    /// Its sockets.
+    /// Its sockets cannot be made.
     #[error("cannot make the mediator's sockets")]
     Sockets(#[source] io::Error),
     /// It did not begin.
     #[error("the container's driver calls cannot be mediated")]
     Begin(#[source] HelperError),
-    /// It is gone already.
+    /// It has ended already.
     #[error("the mediator {pid} has ended")]
     Ended {
         /// Its pid.
         pid: i32,
     },
-    /// Its socket.
+    /// Its socket fails.
     #[error("cannot talk to the mediator {pid}")]
     Talk {
         /// Its pid.
         pid: i32,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The driver has memory of a container that has ended, and does not free it.
+    /// The driver does not free memory of a container that has ended.
     #[error(
         "the mediator {pid} cannot free what its ended container has of its cards: {left}; end whoever has files of the driver from it"
     )]
     StillHeld {
         /// Its pid.
         pid: i32,
-        /// What is left.
+        /// The objects that are left.
         left: String,
     },
     /// It is stuck, most likely in the driver.
@@ -78,32 +82,34 @@ pub enum MediatorError {
     Unkillable {
         /// Its pid.
         pid: i32,
-        /// How long it was waited for.
+        /// Seconds that it was waited for.
         seconds: u64,
     },
 }
 
-/// A container's mediator. It ends when this is dropped, as then its end of the socket closes.
+/// A container's mediator. It ends when this is dropped, as its end of the socket then closes.
 #[derive(Debug)]
 pub struct Mediator {
     process: ledger::Process,
     pidfd: OwnedFd,
-    /// Listeners go in here.
+    /// The socket that takes listeners.
     intake: OwnedFd,
     control: AsyncFd<OwnedFd>,
     exit: watch::Receiver<Option<Exit>>,
-    /// Its end is no news any more.
+    /// Its end was asked for.
     is_ending: AtomicBool,
-    /// Whether nothing is being handled since the last [`ToMediator::Pause`]; told by whoever reads the messages.
+    /// True if no call is being handled since the last [`ToMediator::Pause`]; set by the reader of
+    /// messages.
     paused: watch::Sender<Option<bool>>,
-    /// The last ping is not answered.
+    /// The last ping was not answered.
     is_silent: AtomicBool,
-    /// What it could not free at the last [`ToMediator::End`]; told by whoever reads the messages.
+    /// Objects that it could not free at the last [`ToMediator::End`]; set by the reader of
+    /// messages.
     left: watch::Sender<Option<String>>,
 }
 
 impl Mediator {
-    /// Has the helper fork one; returns once it is ready.
+    /// Has the helper fork a mediator; returns once it is ready.
     pub async fn start(helper: &HelperClient, reaper: &Arc<Reaper>, setup: Setup) -> Result<Arc<Self>, MediatorError> {
         let pair = || {
             let made = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
@@ -135,23 +141,23 @@ impl Mediator {
         }))
     }
 
-    /// Which process it is.
+    /// Returns its process.
     pub fn process(&self) -> ledger::Process {
         self.process
     }
 
-    /// An end of the socket that takes listeners, for the helper.
+    /// Returns an end of the socket that takes listeners, for the helper.
     pub fn intake(&self) -> Result<OwnedFd, MediatorError> {
         self.intake.try_clone().map_err(MediatorError::Sockets)
     }
 
-    /// Waits for its end; `None` when it was asked for.
+    /// Waits for its end; returns `None` if that was asked for.
     pub async fn unexpected_end(&self) -> Option<Exit> {
         let exit = self.wait().await;
         if self.is_ending.load(Ordering::Relaxed) { None } else { exit }
     }
 
-    /// Waits for its end, however it comes.
+    /// Waits for its end, asked for or not.
     pub async fn ended(&self) {
         self.wait().await;
     }
@@ -161,21 +167,24 @@ impl Mediator {
         exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit)
     }
 
-    /// Whether it still runs.
+    /// Returns whether it still runs.
     pub fn is_running(&self) -> bool {
         self.exit.borrow().is_none()
     }
 
-    /// Ends it, after all processes of its container: it frees what the driver has given them, whoever may have their files by now, and
-    /// returns once that is gone. One that does not answer is killed: then what hangs on files in other hands stays.
+    /// Ends it, after all processes of its container.
     ///
-    /// # Errors
-    /// [`MediatorError::StillHeld`] where the driver does not free everything: it stays, keeps the files, and can be told again.
+    /// It frees what the driver has given them, whoever may have their files by now, and this
+    /// returns once that is gone. One that does not answer is killed: then what depends on files in
+    /// other processes stays.
+    ///
+    /// # Errors [`MediatorError::StillHeld`] if the driver does not free everything: it stays,
+    /// keeps the files, and can be told again.
     pub async fn end(&self) -> Result<(), MediatorError> {
         self.end_within(FREE_LIMIT).await
     }
 
-    /// The same for one that has stalled, which is not waited for for long.
+    /// Ends a mediator that has stalled, and does not wait for it for long.
     pub async fn end_stalled(&self) -> Result<(), MediatorError> {
         self.end_within(STALLED_LIMIT).await
     }
@@ -185,7 +194,7 @@ impl Mediator {
         self.left.send_replace(None);
         let mut left = self.left.subscribe();
         let asked = async {
-            // One that is gone takes nothing, and is found gone.
+            // A mediator that is gone takes no message, and is found gone below.
             let _ = self.send(ToMediator::End).await;
             tokio::select! {
                 _ = self.wait() => None,
@@ -212,8 +221,11 @@ impl Mediator {
         let _ = sys::pidfd_send_signal(self.pidfd.as_fd(), libc::SIGKILL);
     }
 
-    /// The next message, and what came beside it; `None` when there are no more. For one reader, which must not stop:
-    /// [`Mediator::pause`], [`Mediator::end`] and [`Mediator::is_silent`] need it.
+    /// Returns the next message and the descriptor that came with it; `None` when there are no
+    /// more.
+    ///
+    /// For one reader, which must not stop: [`Mediator::pause`], [`Mediator::end`] and
+    /// [`Mediator::is_silent`] need it.
     pub async fn next(&self) -> Option<(FromMediator, Option<OwnedFd>)> {
         loop {
             let received = self.control.async_io(Interest::READABLE, |socket| message::receive(socket.as_fd())).await;
@@ -238,7 +250,8 @@ impl Mediator {
         }
     }
 
-    /// Has it finish what it handles, and take up nothing new. `false`: not everything was finished in time.
+    /// Has it finish the calls that it handles, and take up none. `false`: not all of them ended in
+    /// time.
     pub async fn pause(&self) -> Result<bool, MediatorError> {
         self.paused.send_replace(None);
         let mut paused = self.paused.subscribe();
@@ -247,7 +260,7 @@ impl Mediator {
         Ok(answer.ok().and_then(Result::ok).and_then(|all| *all).unwrap_or(false))
     }
 
-    /// Has it go on.
+    /// Has it take up calls again.
     pub async fn resume(&self) -> Result<(), MediatorError> {
         self.send(ToMediator::Resume).await
     }
@@ -258,7 +271,7 @@ impl Mediator {
         self.send(ToMediator::Ping).await
     }
 
-    /// Whether it has not answered the last [`Mediator::ping`].
+    /// Returns whether it has not answered the last [`Mediator::ping`].
     pub fn is_silent(&self) -> bool {
         self.is_silent.load(Ordering::Relaxed)
     }

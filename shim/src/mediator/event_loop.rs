@@ -1,6 +1,8 @@
-//! The mediator's main thread: it takes up listeners, hears the shim, sees processes end, and watches over the threads that
-//! handle calls. It never looks into a caller, so nothing that a container does can hold it up; it frees what the container had when that has
-//! ended.
+//! The mediator's main thread: an event loop that accepts listeners, reads the shim's messages,
+//! sees processes end, and supervises the threads that handle calls.
+//!
+//! It never reads from a caller, so nothing that a container does can stall it; it frees what the
+//! container had when that has ended.
 
 use std::{
     io,
@@ -39,22 +41,24 @@ const TIMER: u64 = 4;
 const WATCHDOG: u64 = 5;
 const TIMETABLE: u64 = 6;
 const EPOCH: u64 = 7;
-/// Listeners are numbered from here.
+/// The number of the first listener.
 const FIRST_LISTENER: u64 = 16;
 
-/// How often threads are looked after while calls are made. Beside a call that takes longer, another thread takes the next one.
+/// Interval at which threads are supervised while calls are made. Beside a call that takes longer,
+/// another thread takes the next one.
 const TICK: Duration = Duration::from_micros(500);
-/// Without a call for so many, there are no more ticks.
+/// Ticks without a call after which the timer stops.
 const QUIET_TICKS: u32 = 40;
-/// How soon a change of usage is told.
+/// The delay with which a change of usage is written.
 const PUBLISH_DELAY: Duration = Duration::from_millis(50);
-/// For so many times as long as a comparison has worked, none follows; but not for longer than this.
+/// Rest after a comparison, in multiples of the processor time that it took; no longer than the
+/// limit.
 const REST: u32 = 9;
 const LONGEST_REST: Duration = Duration::from_secs(10);
-/// For calls that are being handled to come to their end before a pause.
+/// Time for calls that are being handled to end before a pause.
 const PAUSE_LIMIT: Duration = Duration::from_secs(2);
 
-/// See the module.
+/// The event loop.
 pub(super) struct EventLoop {
     mediation: Arc<Mediation>,
     epoll: Epoll,
@@ -64,18 +68,18 @@ pub(super) struct EventLoop {
     listeners: Vec<Watched>,
     next: u64,
     ticks: Ticks,
-    /// A pause was asked for then, and is not answered yet.
+    /// Instant of a pause that is not answered yet.
     pausing: Option<Instant>,
     usage: Option<UsageFile>,
     period: Duration,
-    /// What the shim was told last.
+    /// Presence as the shim was told last.
     has_processes: bool,
 }
 
 struct Watched {
     number: u64,
     listener: Arc<Listener>,
-    /// At the last tick.
+    /// Calls at the last tick.
     calls: u64,
     is_over: bool,
 }
@@ -121,12 +125,15 @@ impl EventLoop {
         })
     }
 
-    /// Until the shim says so, or closes its end. Then all is freed that the container has, so that nothing is left in files that it may
-    /// have handed to others.
+    /// Runs until the shim ends it, or closes its end of the control socket.
+    ///
+    /// Then it frees all that the container has, so that nothing is left in files that it may have
+    /// handed to others.
     pub(super) fn run(self) -> io::Result<()> {
         let mediation = Arc::clone(&self.mediation);
         let ended = self.run_until_end();
-        // A shim that asked has been told what could not be freed; one that is gone would not hear of it.
+        // A shim that asked has been told what could not be freed; one that is gone has no use for
+        // it.
         let _ = mediation.session.end();
         ended
     }
@@ -171,7 +178,7 @@ impl EventLoop {
         }
     }
 
-    /// Processes into which the kernel does not let anybody look are killed: what they have cannot be counted.
+    /// Kills processes that stall the reading of `/proc`, as their memory cannot be counted.
     fn kill_stalling_processes(&self) {
         let (stalling, is_repeated) = self.mediation.processes.stalled_reads(self.mediation.is_paused());
         for process in stalling {
@@ -180,14 +187,14 @@ impl EventLoop {
             let told = Some(0);
             self.mediation.outbox.put(FromMediator::Kill { pid, pid_in_container, reason, told }, Some(process));
         }
-        // Others may have the same memory, and hold up looks in turn. Who they are, only a look could tell.
+        // Others may have the same memory, and stall reads in turn. Only a read could find them.
         if is_repeated {
             let text = "nobody can look into it, though those who hold that up were killed".to_owned();
             self.mediation.outbox.put(FromMediator::EndContainer { text }, None);
         }
     }
 
-    /// A listener has come, or the last who could send one is gone.
+    /// Accepts a listener, or sees that the last process that could send one is gone.
     fn accept_listener(&mut self) -> io::Result<()> {
         let fd = match frame::receive(self.intake.as_fd()) {
             Ok((fd, _)) => fd,
@@ -200,20 +207,22 @@ impl EventLoop {
         let listener = match Listener::start(fd, Arc::clone(&self.mediation)) {
             Ok(listener) => listener,
             Err(error) => {
-                // Without a listener, the calls of whoever has this filter fail; the others go on.
+                // Without a listener, the calls of the processes with this filter fail; the others
+                // go on.
                 tracing::warn!(%error, "no thread can be had for a process that was started in the container: its driver calls fail");
                 return Ok(());
             }
         };
         let number = self.next;
         self.next += 1;
-        // Without events it tells of the end only: nobody has the filter any more.
+        // Without events only the end is reported: no process has the filter any more.
         self.epoll.add(listener.fd(), EpollEvent::new(EpollFlags::empty(), number))?;
         self.listeners.push(Watched { number, listener, calls: 0, is_over: false });
         Ok(())
     }
 
-    /// `false`: the shim has closed the socket, or nothing is left to be done.
+    /// Handles a message of the shim. `false`: it has closed the socket, or nothing is left to be
+    /// done.
     fn on_message(&mut self, events: EpollFlags) -> io::Result<bool> {
         if !events.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR) {
             return Ok(true);
@@ -258,14 +267,15 @@ impl EventLoop {
     }
 
     fn tick(&mut self) -> io::Result<()> {
-        // Only that it has expired is of interest.
+        // Only the expiry matters.
         let _ = nix::unistd::read(&self.timer, &mut [0u8; 8]);
         self.listeners.retain(|watched| !(watched.is_over && watched.listener.end()));
         let mut is_quiet = true;
         for watched in &mut self.listeners {
             let calls = watched.listener.calls();
             if calls == watched.calls && !self.mediation.is_paused() {
-                // Without another thread these callers wait for one another; the next tick tries again.
+                // Without another thread these callers wait for one another; the next tick tries
+                // again.
                 let _ = watched.listener.add_thread_if_stalled();
             }
             is_quiet &= calls == watched.calls && !watched.listener.is_busy() && !watched.is_over;
@@ -320,13 +330,16 @@ impl EventLoop {
     }
 }
 
-/// Time that this thread has had of a processor.
+/// Returns the processor time of this thread.
 fn thread_cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// The thread that compares, period by period, and tells what is used soon after it changes. It may have to wait for a
-/// process of the container's. While nothing of the container uses the driver, it sleeps.
+/// Runs the accounting thread: compares accounts with the driver's each period, and writes usage
+/// soon after it changes.
+///
+/// It may have to wait for a process of the container. It sleeps while nothing of the container
+/// uses the driver.
 fn run_accounting(mediation: &Mediation, file: &UsageFile, period: Duration) {
     let mut last = Usage::default();
     let (mut compared, mut rest) = (Instant::now(), period);
@@ -334,18 +347,18 @@ fn run_accounting(mediation: &Mediation, file: &UsageFile, period: Duration) {
     loop {
         mediation.wait_for_accounting();
         thread::sleep(PUBLISH_DELAY.min(period));
-        // An export may outlive its process.
+        // An exported object may outlive its process.
         let has_processes = !mediation.processes.known_pids().is_empty() || mediation.session.holds_anything();
         had_processes |= has_processes;
         if had_processes && compared.elapsed() >= rest {
             let worked = thread_cpu_time();
             mediation.request_closed_file_scan();
-            // What it finds it has told the observer.
+            // It reports what it finds to the observer.
             mediation.session.compare();
             compared = Instant::now();
-            // The more a container has mapped, the more seldom it is all read.
+            // The more a container has mapped, the less often all of it is read.
             rest = period.max((thread_cpu_time().saturating_sub(worked) * REST).min(LONGEST_REST));
-            // Once more after the last has ended.
+            // Compare once more after the last process has ended.
             had_processes = has_processes;
         }
         mediation.session.look_at_what_is_pinned();

@@ -1,9 +1,11 @@
-//! One listener: the notifications of a container's init, or of one exec, and of all that they fork.
+//! One listener: the seccomp notifications of the container's init, or of one exec, and of all that
+//! they fork.
 //!
-//! One thread receives and handles, one call after the other. When it stays in one call (the driver is slow, or the caller's
-//! memory blocks) and another call waits, the main thread starts another, up to [`MAX_THREADS`]; whoever comes back and finds a
-//! thread that receives, ends. While no other call waits, none is started: a program that makes one call after the other, as at CUDA's
-//! start, where many take milliseconds, is served by one thread all the time, which knows its way.
+//! One thread receives and handles calls, one after the other. When it stays in one call (the
+//! driver is slow, or the caller's memory blocks) and another call waits, the main thread starts
+//! another, up to [`MAX_THREADS`]; a thread that comes back and finds another one receiving ends.
+//! While no other call waits, none is started: a program that makes one call after the other, as at
+//! CUDA's start, where many take milliseconds, is served by one thread whose caches are warm.
 
 use std::{
     io,
@@ -27,18 +29,19 @@ use crate::{
     sys::{self, Notification, Response},
 };
 
-/// Takes a thread out of a call that it waits in.
+/// Signal that takes a thread out of a call in which it waits.
 pub(super) const INTERRUPT: i32 = libc::SIGUSR1;
-/// The most threads of one listener: as many of its callers may block for ever before the others stand still, too.
+/// The most threads of one listener: as many callers may block for ever before the others wait,
+/// too.
 const MAX_THREADS: usize = 8;
 const STACK: usize = 256 << 10;
 
-/// See the module.
+/// A seccomp listener and the threads that serve it.
 #[derive(Debug)]
 pub(super) struct Listener {
     fd: OwnedFd,
     mediation: Arc<Mediation>,
-    /// Nobody has the filter any more.
+    /// No process has the filter any more.
     is_closed: AtomicBool,
     /// Calls received.
     calls: AtomicU64,
@@ -47,20 +50,20 @@ pub(super) struct Listener {
 
 #[derive(Debug, Default)]
 struct ThreadCount {
-    /// CallingThread ids of all.
+    /// Thread ids of all that run.
     all: Vec<i32>,
-    /// Started, and not yet in `all`.
+    /// Threads that were started and are not yet in `all`.
     starting: usize,
-    /// Those that wait for a call.
+    /// Threads that wait for a call.
     receiving: usize,
-    /// Those that wait for the end of a pause; they count as receiving.
+    /// Threads that wait for the end of a pause; they count as receiving.
     parked: usize,
 }
 
 impl Listener {
     /// Takes the listener and starts its first thread.
     pub(super) fn start(fd: OwnedFd, mediation: Arc<Mediation>) -> io::Result<Arc<Self>> {
-        // Kernels before 6.6 do not know how.
+        // Kernels before 6.6 lack it.
         let _ = sys::wake_synchronously(fd.as_fd());
         let listener = Arc::new(Self {
             fd,
@@ -98,7 +101,8 @@ impl Listener {
         Ok(())
     }
 
-    /// To be called when no call has been received for a moment: adds a thread if a call waits and none receives.
+    /// Adds a thread if a call waits and no thread receives. To be called when no call has been
+    /// received for a moment.
     pub(super) fn add_thread_if_stalled(self: &Arc<Self>) -> io::Result<()> {
         let may_be_added = {
             let threads = lock(&self.threads);
@@ -107,19 +111,19 @@ impl Listener {
         if may_be_added && self.has(PollFlags::POLLIN) { self.add_thread() } else { Ok(()) }
     }
 
-    /// Whether a call is being handled, or a thread could still receive one.
+    /// Returns whether no call is being handled, and no thread could receive one.
     pub(super) fn is_quiescent(&self) -> bool {
         let threads = lock(&self.threads);
         threads.starting == 0 && threads.parked == threads.all.len()
     }
 
-    /// Whether some call is being handled.
+    /// Returns whether some call is being handled.
     pub(super) fn is_busy(&self) -> bool {
         let threads = lock(&self.threads);
         threads.all.len() + threads.starting > threads.receiving
     }
 
-    /// Takes waiting threads out of their wait, so that they see what has changed.
+    /// Interrupts the threads that wait, so that they see what has changed.
     pub(super) fn interrupt(&self) {
         let threads = lock(&self.threads).all.clone();
         for tid in threads {
@@ -128,7 +132,8 @@ impl Listener {
         }
     }
 
-    /// Nobody has the filter any more: the threads end. `false` as long as one is left; call it again.
+    /// Ends the threads, as no process has the filter any more. `false` as long as one is left;
+    /// call it again.
     pub(super) fn end(&self) -> bool {
         self.is_closed.store(true, Ordering::Release);
         let threads = lock(&self.threads);
@@ -151,7 +156,8 @@ impl Listener {
         lock(&self.threads).all.retain(|other| *other != tid);
     }
 
-    /// Receives and handles one call. `false`: the thread ends; it does not count as receiving any more.
+    /// Receives and handles one call. `false`: the thread ends, and does not count as receiving any
+    /// more.
     fn serve_one(&self) -> bool {
         if self.mediation.is_paused() {
             lock(&self.threads).parked += 1;
@@ -185,7 +191,8 @@ impl Listener {
         }
     }
 
-    /// What the kernel says of the listener: a call that nobody has received yet (`POLLIN`), nobody has the filter any more (`POLLHUP`).
+    /// Returns whether the kernel reports `event`: a call that no thread has received yet
+    /// (`POLLIN`), no process that has the filter (`POLLHUP`).
     fn has(&self, event: PollFlags) -> bool {
         let mut polled = [PollFd::new(self.fd.as_fd(), event)];
         let _ = poll(&mut polled, PollTimeout::ZERO);
@@ -212,7 +219,7 @@ impl Listener {
             Answer::Return(value) => Response::Return(value),
             Answer::Errno(errno) => Response::Errno(errno),
             Answer::Continue => Response::Continue,
-            // It waits until it is killed.
+            // The caller waits until it is killed.
             Answer::KillCaller => return,
         };
         if !self.respond(notification, response)
@@ -222,13 +229,14 @@ impl Listener {
         }
     }
 
-    /// `false`: the caller was killed, or interrupted where the kernel cannot hold that off, and does not hear of it.
+    /// Answers a call. `false`: the caller was killed, or interrupted where the kernel cannot hold
+    /// that off, and does not get the answer.
     fn respond(&self, notification: &Notification, response: Response) -> bool {
         sys::respond(self.fd.as_fd(), notification.id, response).is_ok()
     }
 }
 
-/// The call, as far as registers tell; the filter notifies no others.
+/// Decodes the call from the registers; the filter notifies no others.
 fn stopped(notification: &Notification) -> Option<Stopped> {
     let [first, second, third, fourth, fifth, sixth] = notification.arguments;
     #[expect(clippy::cast_possible_truncation, reason = "the kernel, too, takes the low half of these")]

@@ -21,28 +21,28 @@ use nix::{
     unistd::{chdir, chroot, pivot_root},
 };
 
-/// File or directory of the host that is seen in there.
+/// File or directory of the host that is visible in the namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct VisiblePath {
     /// Its path on the host.
     pub(super) source: PathBuf,
-    /// Its path in there.
+    /// Its path in the namespace.
     pub(super) target: PathBuf,
     pub(super) is_read_only: bool,
 }
 
 impl VisiblePath {
-    /// Under the name that it has on the host.
+    /// Makes a path visible under its name on the host, for writing.
     pub(super) fn writable(path: PathBuf) -> Self {
         Self { target: path.clone(), source: path, is_read_only: false }
     }
 
-    /// See above.
+    /// Makes a path visible under its name on the host, read-only.
     pub(super) fn read_only(path: PathBuf) -> Self {
         Self { target: path.clone(), source: path, is_read_only: true }
     }
 
-    /// Files of `/proc` that every mediator reads.
+    /// Lists the files of `/proc` that every mediator reads.
     pub(super) fn of_proc() -> [Self; 2] {
         let fdinfo = PathBuf::from(format!("/proc/{}/fdinfo", std::process::id()));
         [
@@ -52,14 +52,16 @@ impl VisiblePath {
     }
 }
 
-/// Moves the calling process, which must have one thread, to a mount namespace with nothing but these, as far as they are there. `place` is any directory: the new root is
-/// made over it.
+/// Moves the calling process, which must have one thread, to a mount namespace with nothing but
+/// these paths, as far as they exist.
+///
+/// `new_root` is any directory: the new root is mounted over it.
 pub(super) fn enter(new_root: &Path, visible: &[VisiblePath]) -> io::Result<()> {
-    // The library keeps what it reads of /proc/self/auxv, and does without nothing of it.
+    // The library caches what it reads of /proc/self/auxv, and works without.
     let _ = rustix::param::page_size();
     let nothing = None::<&str>;
     unshare(CloneFlags::CLONE_NEWNS)?;
-    // Nothing that happens here is seen outside.
+    // Mounts made here are not propagated to the host.
     mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)?;
     // Opened before anything is mounted over them.
     let mut opened = Vec::new();
@@ -83,7 +85,7 @@ pub(super) fn enter(new_root: &Path, visible: &[VisiblePath]) -> io::Result<()> 
     make_root(new_root)
 }
 
-/// `None`: it is not there.
+/// Opens a path; `None`: it does not exist.
 fn open(path: &Path) -> io::Result<Option<File>> {
     match OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path) {
         Ok(file) => Ok(Some(file)),
@@ -92,7 +94,7 @@ fn open(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Something to mount on.
+/// Makes a file or directory to mount on.
 fn make(target: &Path, is_directory: bool) -> io::Result<()> {
     if is_directory {
         return fs::create_dir_all(target);
@@ -108,7 +110,8 @@ fn make_root(new_root: &Path) -> io::Result<()> {
     match pivot_root(".", ".") {
         // The former root is mounted over the new one.
         Ok(()) => umount2(".", MntFlags::MNT_DETACH)?,
-        // The initial RAM file system cannot be left so. It stays, where no path leads to.
+        // The initial RAM file system cannot be left so. It stays mounted, where no path leads to
+        // it.
         Err(nix::Error::EINVAL) => {
             mount(Some("."), "/", None::<&str>, MsFlags::MS_MOVE, None::<&str>)?;
             chroot(".")?;

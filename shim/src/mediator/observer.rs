@@ -1,4 +1,4 @@
-//! What a session tells of, on its way to the shim.
+//! Reports of a session, on their way to the shim.
 
 use std::{
     io,
@@ -22,9 +22,9 @@ use super::{
 };
 use crate::sync::lock;
 
-/// So many of the processes that a drift is about are named: a container has as many as it likes.
+/// The most processes that a report of drift names: a container has as many as it likes.
 const MAX_NAMED_PIDS: usize = 16;
-/// For a container to end. Then it is to be ended again.
+/// Time for a container to end, after which it is to be ended again.
 const END_RETRY: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -32,13 +32,13 @@ pub(super) struct Reporter {
     outbox: Arc<Outbox>,
     processes: Arc<ProcessTable>,
     denials: Mutex<RateLimit>,
-    /// Whoever is killed may have forked.
+    /// Kills: a process that is killed may have forked.
     kills: Mutex<RateLimit>,
-    /// Threads that wait for a card's first channel.
+    /// Threads that wait for the first channel on their card.
     wakers: Wakers,
-    /// A container can make as many kinds of unknown calls as there are numbers.
+    /// Other lines: a container can make as many kinds of unknown calls as there are numbers.
     lines: Mutex<RateLimit>,
-    /// When it was told last that the container is to be ended.
+    /// Instant at which the shim was last told to end the container.
     ended: Mutex<Option<Instant>>,
 }
 
@@ -50,14 +50,16 @@ impl Reporter {
     }
 
     fn kill(&self, pid: Pid, reason: KillReason) {
-        // One that has made no driver call can have the memory of one that has. One that is gone needs no killing.
+        // A process that has made no driver call can have the memory of one that has. One that is
+        // gone needs no kill.
         let Some(process) = self.processes.process(pid) else { return };
         let pid_in_container = process.pid_in_container();
         let told = lock(&self.kills).take(Instant::now());
         self.outbox.put(FromMediator::Kill { pid: pid.0, pid_in_container, reason, told }, Some(process));
     }
 
-    /// Each time, the shim logs it, and ends whoever is there by then: while that is under way, more of it helps nobody.
+    /// Has the shim end the container, unless that is under way: each time, the shim logs it and
+    /// ends the processes that there are.
     fn end_container_at(&self, now: Instant, why: &str) {
         let mut ended = lock(&self.ended);
         if ended.is_none_or(|last| now.duration_since(last) >= END_RETRY) {
@@ -134,10 +136,10 @@ impl Observer for Reporter {
     }
 }
 
-/// Has what libraries log reach the shim's log.
+/// Sends the log of this process to the shim.
 pub(super) fn log_to(outbox: &Arc<Outbox>) {
     let lines = Lines(Arc::clone(outbox));
-    // The first to call wins, and nobody else has called: the process was forked for this.
+    // The first to call wins, and none has called before: the process was forked for this.
     let _ = tracing_subscriber::fmt()
         .with_writer(lines)
         .with_max_level(tracing::Level::WARN)
@@ -193,7 +195,7 @@ mod tests {
         sys,
     };
 
-    /// Processes that end with the test, however that ends.
+    /// Processes that end with the test, whatever its result.
     struct Children(Vec<Child>);
 
     impl Drop for Children {
@@ -211,7 +213,7 @@ mod tests {
         Drift { kind, excess, pids: pids.iter().copied().map(Pid).collect() }
     }
 
-    /// What the driver says that a container has too much is not said of any process.
+    /// An excess that the driver reports is not of any one process.
     #[test]
     fn an_excess_of_nobody_in_particular_ends_all_that_use_the_driver() {
         let (shim, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
@@ -224,7 +226,7 @@ mod tests {
         let pids: Vec<i32> = children.0.iter().map(|child| child.id().cast_signed()).collect();
         let members: String = pids[..3].iter().map(|pid| format!("{pid}\n")).collect();
         std::fs::write(cgroup.path().join("cgroup.procs"), members).unwrap();
-        // The third one uses no driver, and the fourth is none of the container's.
+        // The third one does not use the driver, and the fourth is not of the container.
         for pid in &pids[..2] {
             processes.register(*pid, sys::pidfd_open(*pid).unwrap(), Numbers::new(Vec::new()), |_| ()).unwrap();
         }
@@ -259,7 +261,8 @@ mod tests {
             assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
         }
         assert!(children.0[2].try_wait().unwrap().is_none());
-        // Who is named is killed, whether he has made a driver call or not: he has the memory of one that has.
+        // A process that is named is killed, even without a driver call: it has the memory of one
+        // that has made some.
         reporter.drift(&drift(true, &pids[2..]));
         let is_kill = |(message, _): &(FromMediator, _)| match message {
             FromMediator::Kill { pid, .. } => Some(*pid),

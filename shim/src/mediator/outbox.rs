@@ -1,4 +1,5 @@
-//! Messages to the shim: queued by any thread, sent by the main one, so that a shim that does not read holds up nobody.
+//! Queue of messages to the shim: any thread puts, the main thread sends, so that a shim that does
+//! not read stalls nobody.
 
 use std::{
     collections::VecDeque,
@@ -15,7 +16,8 @@ use super::{
 };
 use crate::sync::lock;
 
-/// More than this waits only while the shim does not read; then what is not needed is left out.
+/// The longest queue: it grows longer only while the shim does not read; then messages that can be
+/// left out are.
 const MAX_QUEUED: usize = 256;
 
 #[derive(Debug)]
@@ -34,12 +36,13 @@ impl Outbox {
         Ok(Self { control, wake, queue: Mutex::default() })
     }
 
-    /// Queues a message; a pidfd of `process` travels beside it.
+    /// Queues a message, with a pidfd of `process`.
     pub(super) fn put(&self, mut message: FromMediator, process: Option<Arc<ContainerProcess>>) {
         message.cut();
         {
             let mut queue = lock(&self.queue);
-            // The same process's end is not asked for twice, and neither is the container's, or a shim that does not read would be told for ever.
+            // No process, nor the container, is to be ended twice, or the queue of a shim that does
+            // not read would grow for ever.
             let is_same = |(queued, of): &(FromMediator, Option<Arc<ContainerProcess>>)| match (queued, &message) {
                 (FromMediator::Kill { .. }, FromMediator::Kill { .. }) => {
                     of.as_ref().zip(process.as_ref()).is_some_and(|(one, other)| one.is(other))
@@ -51,7 +54,7 @@ impl Outbox {
                 return;
             }
             if matches!(message, FromMediator::Presence { .. }) {
-                // Only the last counts. The main thread puts these, and it is the one that takes from the queue.
+                // Only the last counts. The main thread alone puts these, and takes from the queue.
                 queue.retain(|(queued, _)| !matches!(queued, FromMediator::Presence { .. }));
             }
             let needed = matches!(
@@ -73,16 +76,16 @@ impl Outbox {
 
     /// Wakes the main thread.
     pub(super) fn wake(&self) {
-        // Full means that it is awake.
+        // A full counter means that it is awake.
         let _ = self.wake.write(1);
     }
 
-    /// The main thread is awake.
+    /// Clears the wake-up of the main thread.
     pub(super) fn drain_wake(&self) {
         let _ = self.wake.read();
     }
 
-    /// Sends what waits. Whether all of it is gone.
+    /// Sends the queue. Returns whether all of it is gone.
     pub(super) fn flush(&self) -> io::Result<bool> {
         loop {
             // Only the main thread takes from the queue.
@@ -96,7 +99,7 @@ impl Outbox {
         }
     }
 
-    /// The shim's next message; `None` when it has closed the socket.
+    /// Receives the shim's next message; `None` when it has closed the socket.
     pub(super) fn receive(&self) -> io::Result<Option<ToMediator>> {
         Ok(message::receive(self.control.as_fd())?.map(|(message, _)| message))
     }

@@ -1,4 +1,4 @@
-//! ReadsInFlight into processes, which may hold them up.
+//! Watchdog of reads from `/proc`, which the process that is read can stall.
 
 use std::{collections::BTreeSet, io, sync::Mutex, time::Duration};
 
@@ -10,20 +10,24 @@ use nix::sys::{
 
 use crate::sync::lock;
 
-/// Longer than that no process can be looked into, unless it keeps the kernel from it (with a page that does not come, while
-/// another thread waits to change its memory): then what it has mapped cannot be counted, and it is killed. Slow disks answer
-/// earlier.
+/// The longest that reading from a process may take before it is killed, as its mappings cannot be
+/// counted.
+///
+/// A process stalls the kernel with a page that does not come, while another thread waits to change
+/// its memory. Slow disks answer earlier.
 pub(super) const READ_LIMIT: Duration = TICK.saturating_mul(TICKS);
-/// It is counted by how often a timer was met, each of which takes this: what passes while the host stands still, the mediator itself waits for a
-/// processor, or the container is paused, is nobody's fault, and counts once at the most.
+/// The interval of the timer by which reads are timed.
+///
+/// Time that passes while the host stands still, the mediator itself waits for a processor, or the
+/// container is paused counts as one tick at the most.
 const TICK: Duration = Duration::from_secs(3);
 const TICKS: u32 = 10;
 
-/// Those under way.
+/// The reads in flight.
 #[derive(Debug)]
 pub(super) struct ProcReadWatchdog {
     reads: Mutex<ReadsInFlight>,
-    /// Ready when a look has taken a beat more.
+    /// Readable when the reads in flight have taken one tick more.
     timer: TimerFd,
 }
 
@@ -36,18 +40,18 @@ struct ReadsInFlight {
 #[derive(Debug)]
 struct ProcRead {
     number: u64,
-    /// Which processes are looked into.
+    /// The processes that are read.
     pids: Vec<i32>,
-    /// How many it has seen.
+    /// Ticks since it began.
     ticks: u32,
 }
 
-/// Whoever has held up a look for too long just now.
+/// Processes that have just stalled a read for too long.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct StalledReads {
-    /// Those that were looked into.
+    /// The processes that were read.
     pub(super) pids: BTreeSet<i32>,
-    /// That was said of one of them before.
+    /// One of the reads had been reported before.
     pub(super) is_repeated: bool,
 }
 
@@ -57,13 +61,13 @@ impl ProcReadWatchdog {
         Ok(Self { reads: Mutex::default(), timer })
     }
 
-    /// Does `look`, which these processes may hold up.
+    /// Performs a read that these processes may stall.
     pub(super) fn watch<T>(&self, pids: &[i32], read: impl FnOnce() -> T) -> T {
         let number = {
             let mut reads = lock(&self.reads);
             if reads.all.is_empty() {
                 let every = Expiration::Interval(TimeSpec::from_duration(TICK));
-                // A timer that was made can be set.
+                // Setting a timer that exists cannot fail.
                 let _ = self.timer.set(every, TimerSetTimeFlags::empty());
             }
             reads.next += 1;
@@ -80,12 +84,15 @@ impl ProcReadWatchdog {
         result
     }
 
-    /// Ready when [`ProcReadWatchdog::tick`] is to be called.
+    /// Timer that is readable when [`ProcReadWatchdog::tick`] is to be called.
     pub(super) const fn timer(&self) -> &TimerFd {
         &self.timer
     }
 
-    /// A beat has passed, which counts unless the container was paused. Who has held up a look for [`READ_LIMIT`] by now, or for as long once more.
+    /// Counts a tick, unless the container was paused.
+    ///
+    /// Returns the processes that have stalled a read for [`READ_LIMIT`] by now, or for as long
+    /// once more.
     pub(super) fn tick(&self, is_paused: bool) -> StalledReads {
         let _ = nix::unistd::read(&self.timer, &mut [0u8; 8]);
         let mut held_up = StalledReads::default();

@@ -1,4 +1,5 @@
-//! The container's processes: those that have made a driver call, and what reconciliation asks about all of them.
+//! Processes of the container: those that have made a driver call, and the questions that
+//! reconciliation asks about all of them.
 
 use std::{
     collections::HashMap,
@@ -25,13 +26,13 @@ use super::{
 };
 use crate::{sync::lock, sys};
 
-/// A process that has made a driver call.
+/// A process of the container.
 #[derive(Debug)]
 pub(super) struct ContainerProcess {
     pub(super) pid: i32,
     pub(super) numbers: Numbers,
     pub(super) pidfd: OwnedFd,
-    /// Its name in the epoll set; never used twice, as pids are.
+    /// Its key in the epoll set; unlike a pid, never used twice.
     token: u64,
 }
 
@@ -46,21 +47,21 @@ impl ContainerProcess {
         self.numbers.in_container()
     }
 
-    /// Whether both are one process.
+    /// Returns whether both are one process.
     pub(super) fn is(&self, other: &Self) -> bool {
         (self.pid, self.token) == (other.pid, other.token)
     }
 }
 
-/// See the module.
+/// The processes of the container that have made a driver call.
 #[derive(Debug)]
 pub(super) struct ProcessTable {
     broker: Arc<Broker>,
-    /// Ready when one of the processes has ended.
+    /// Readable when one of the processes has ended.
     ended: Epoll,
     next_token: AtomicU64,
     known: Mutex<HashMap<i32, Arc<ContainerProcess>>>,
-    /// Processes that are being looked into.
+    /// Reads of files of `/proc` that a process may hold up.
     watchdog: Arc<ProcReadWatchdog>,
 }
 
@@ -71,40 +72,44 @@ impl ProcessTable {
         Ok(Self { broker, ended, next_token: AtomicU64::new(0), known: Mutex::default(), watchdog })
     }
 
-    /// Who opens processes and their threads.
+    /// Returns the broker, which opens processes and their threads.
     pub(super) fn broker(&self) -> &Broker {
         &self.broker
     }
 
-    /// Ready when [`ProcessTable::hold_up`] is to be called.
+    /// Timer that is readable when [`ProcessTable::stalled_reads`] is to be called.
     pub(super) fn watchdog_timer(&self) -> &TimerFd {
         self.watchdog.timer()
     }
 
-    /// A beat of [`ProcessTable::beat`] has passed: the container's processes that have held up a look for too long by now, and whether one has done so for
-    /// as long once more, whoever it is.
+    /// Counts a tick of [`ProcessTable::watchdog_timer`].
+    ///
+    /// Returns the processes of the container that have stalled a read for too long by now, and
+    /// whether one, whoever it is, has done so for as long once more.
     pub(super) fn stalled_reads(&self, is_paused: bool) -> (Vec<Arc<ContainerProcess>>, bool) {
         let StalledReads { pids, is_repeated } = self.watchdog.tick(is_paused);
         (pids.into_iter().filter_map(|pid| self.process(Pid(pid))).collect(), is_repeated)
     }
 
-    /// A process of the container's, known or not.
+    /// Returns a process of the container, registered or not.
     pub(super) fn process(&self, pid: Pid) -> Option<Arc<ContainerProcess>> {
         self.find(pid).or_else(|| self.unknown_process(pid.0))
     }
 
-    /// A process of the container's that has made no driver call.
+    /// Returns a process of the container that has made no driver call.
     fn unknown_process(&self, pid: i32) -> Option<Arc<ContainerProcess>> {
         let (pidfd, numbers) = self.broker.process(pid).ok()?;
         let pids = self.broker.members().ok()?;
-        // The number was the container's after the pidfd was opened, and is still the same process's: so it is of the container.
+        // The number was the container's after the pidfd was opened, and is still the same
+        // process's: so the process is of the container.
         let is_own = pids.contains(&pid) && sys::is_there(pidfd.as_fd());
         is_own.then(|| Arc::new(ContainerProcess { pid, numbers, pidfd, token: u64::MAX }))
     }
 
-    /// The process that has this number now, and this pidfd. The caller makes sure that the number cannot go to another meanwhile.
+    /// Registers the process that has this pid and pidfd now. The caller makes sure that the number
+    /// cannot go to another process meanwhile.
     ///
-    /// `gone` is called first with one that had the number before.
+    /// `gone` is called first with a process that had the number before.
     pub(super) fn register(
         &self,
         pid: i32,
@@ -132,27 +137,27 @@ impl ProcessTable {
         Ok(process)
     }
 
-    /// The process, if it is known.
+    /// Returns the process, if it is registered.
     pub(super) fn find(&self, pid: Pid) -> Option<Arc<ContainerProcess>> {
         lock(&self.known).get(&pid.0).cloned()
     }
 
-    /// All that are known.
+    /// Returns the pids of all that are registered.
     pub(super) fn known_pids(&self) -> Vec<Pid> {
         lock(&self.known).keys().copied().map(Pid).collect()
     }
 
-    /// Nobody has made a driver call who still runs.
+    /// Returns whether no process that has made a driver call still runs.
     pub(super) fn is_empty(&self) -> bool {
         lock(&self.known).is_empty()
     }
 
-    /// Ready when [`ProcessTable::take_ended`] has something.
+    /// Readable when [`ProcessTable::take_ended`] has something.
     pub(super) fn ended(&self) -> &Epoll {
         &self.ended
     }
 
-    /// Processes that have ended since the last call.
+    /// Returns the processes that have ended since the last call.
     pub(super) fn take_ended(&self) -> io::Result<Vec<Arc<ContainerProcess>>> {
         let mut events = [EpollEvent::empty(); 64];
         let ready = match self.ended.wait(&mut events, 0u8) {
@@ -173,7 +178,7 @@ impl ProcessTable {
         let mut known = lock(&self.known);
         if known.get(&process.pid).is_some_and(|other| Arc::ptr_eq(other, process)) {
             known.remove(&process.pid);
-            // Closing it would do, once the last owner has let go of it.
+            // Closing it would be enough, once its last owner has dropped it.
             let _ = self.ended.delete(&process.pidfd);
         }
     }
@@ -193,7 +198,7 @@ impl Processes for ProcessTable {
     }
 
     fn is_thread_running(&self, thread: i32) -> bool {
-        // Any question will do that the kernel answers of every thread. What cannot be told may run.
+        // Any call will do that the kernel answers for every thread. Without an answer it may run.
         ThreadId::from_raw(thread).is_none_or(|thread| sched_getaffinity(Some(thread)).err() != Some(Errno::SRCH))
     }
 
@@ -219,8 +224,10 @@ impl Processes for ProcessTable {
     }
 }
 
-/// Each of its threads may have a table of descriptors of its own (`unshare(CLONE_FILES)`), and the first one, which alone `/proc/PID/fd`
-/// shows, may have ended before the others.
+/// Returns whether a process has a file open.
+///
+/// Each of its threads may have a descriptor table of its own (`unshare(CLONE_FILES)`), and the
+/// first one, which alone `/proc/PID/fd` shows, may have ended before the others.
 fn has_open_file(broker: &Broker, pid: Pid, file: &File) -> io::Result<bool> {
     if thread_has_open_file(broker, (pid.0, pid.0), file)? {
         return Ok(true);
@@ -231,7 +238,7 @@ fn has_open_file(broker: &Broker, pid: Pid, file: &File) -> io::Result<bool> {
         if thread == pid.0 || tables.iter().any(is_known) {
             continue;
         }
-        // One that has ended meanwhile has none.
+        // A thread that has ended meanwhile has none.
         if matches!(thread_has_open_file(broker, (pid.0, thread), file), Ok(true)) {
             return Ok(true);
         }

@@ -1,12 +1,12 @@
-//! What a container can cause as often as it likes is told so often and no more.
+//! Rate limit of reports that a container can cause as often as it likes.
 
 use std::time::{Duration, Instant};
 
-/// So many in each period are told one by one.
+/// The most reports in a period.
 const MAX_PER_PERIOD: u32 = 5;
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// At most [`MAX_PER_PERIOD`] in a [`PERIOD`].
+/// A limit of [`MAX_PER_PERIOD`] reports in a [`PERIOD`].
 #[derive(Debug)]
 pub(super) struct RateLimit {
     since: Instant,
@@ -19,7 +19,8 @@ impl RateLimit {
         Self { since: now, passed: 0, suppressed: 0 }
     }
 
-    /// `None`: not this one. Else how many were left out before it.
+    /// Admits a report, and returns the number that were suppressed before it; `None`: it is
+    /// suppressed.
     pub(super) fn take(&mut self, now: Instant) -> Option<u64> {
         if now.duration_since(self.since) >= PERIOD {
             (self.since, self.passed) = (now, 0);

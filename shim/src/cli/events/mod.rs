@@ -16,7 +16,7 @@ use super::{
     value_parsers,
 };
 
-/// EventsArguments of `egpu events`.
+/// Arguments of `egpu events`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Kinds:

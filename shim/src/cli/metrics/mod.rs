@@ -14,7 +14,7 @@ use nvidia_glue::event_log;
 use super::{Exit, error::CliError, node::Node, output, usage, value_parsers};
 use families::Snapshot;
 
-/// MetricsArguments of `egpu metrics`.
+/// Arguments of `egpu metrics`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Prometheus' text format, version 0.0.4. What is not known is left out. For node_exporter's textfile collector, run it from a timer with \

@@ -1,4 +1,4 @@
-//! The mediator's side.
+//! The mediator's side of the broker.
 
 use std::{
     fs::File,
@@ -16,27 +16,28 @@ use crate::{
     sys,
 };
 
-/// Opens files of the container's processes, by their numbers.
+/// Client of the broker: opens files of the container's processes, by their pids.
 ///
-/// Answers that a process can hold up (`/proc/PID/mem` of one that executes a program) have as many sockets as [`super::SOCKETS`]. Beyond, one waits
-/// for another; all of them are for the same container.
+/// Requests that a process can stall (`/proc/PID/mem` of one that executes a program) have
+/// [`super::SOCKETS`] sockets. Beyond, one waits for another; all of them are for the same
+/// container.
 #[derive(Debug)]
 pub(in crate::mediator) struct Broker {
     idle: Monitor<Vec<OwnedFd>>,
-    /// For what no process holds up.
+    /// The socket for requests that no process can stall.
     prompt: Mutex<OwnedFd>,
 }
 
-/// A thread of the container's.
+/// Open files of a thread of the container.
 #[derive(Debug)]
 pub(in crate::mediator) struct OpenedThread {
-    /// Its process.
+    /// The pid of its process.
     pub(in crate::mediator) pid: i32,
-    /// The process's.
+    /// The pidfd of its process.
     pub(in crate::mediator) process: OwnedFd,
     pub(in crate::mediator) numbers: Numbers,
     pub(in crate::mediator) memory: File,
-    /// Its own.
+    /// The pidfd of the thread itself.
     pub(in crate::mediator) pidfd: Option<OwnedFd>,
 }
 
@@ -46,13 +47,13 @@ impl Broker {
         Ok(Self { idle: Monitor::new(sockets), prompt: Mutex::new(prompt) })
     }
 
-    /// A broker that threads of this process are, for its own pid namespace.
+    /// Runs a broker in threads of this process, for its own pid namespace.
     #[cfg(test)]
     pub(in crate::mediator) fn of_tests(cgroups: Vec<std::path::PathBuf>) -> std::sync::Arc<Self> {
         Self::of_namespace("/proc/self/ns/pid", cgroups)
     }
 
-    /// The same for another.
+    /// Runs a broker for another pid namespace.
     #[cfg(test)]
     pub(in crate::mediator) fn of_namespace(path: &str, cgroups: Vec<std::path::PathBuf>) -> std::sync::Arc<Self> {
         let server = std::sync::Arc::new(super::Server::new(cgroups, None));
@@ -66,7 +67,8 @@ impl Broker {
         std::sync::Arc::new(Self::new(sockets.collect()).unwrap())
     }
 
-    /// A thread by its number, whatever process it is of. `with_pidfd`: where the kernel has pidfds of threads.
+    /// Opens a thread by its number, of any process. `with_pidfd`: the kernel has pidfds of
+    /// threads.
     pub(in crate::mediator) fn thread(&self, tid: i32, with_pidfd: bool) -> io::Result<OpenedThread> {
         match self.ask(BrokerRequest::Thread { tid, with_pidfd })? {
             (BrokerReply::Thread { pid, numbers }, opened) => {
@@ -79,7 +81,7 @@ impl Broker {
         }
     }
 
-    /// A process's pidfd, and its numbers. Nobody holds that up.
+    /// Opens a process's pidfd, and reads its pids. No process can stall that.
     pub(in crate::mediator) fn process(&self, pid: i32) -> io::Result<(OwnedFd, Numbers)> {
         match ask(&lock(&self.prompt), BrokerRequest::Process { pid })? {
             (BrokerReply::Process { numbers }, mut opened) => {
@@ -89,23 +91,24 @@ impl Broker {
         }
     }
 
-    /// A file of a process's thread.
+    /// Opens a file of a process's thread.
     pub(in crate::mediator) fn file(&self, pid: i32, thread: i32, file: ProcFile) -> io::Result<File> {
         let (_, mut opened) = self.ask(BrokerRequest::File { pid, thread, file })?;
         opened.pop().map(File::from).ok_or_else(not_understood)
     }
 
-    /// What lives in the container's cgroups, in no order. One that is not there has nobody.
+    /// Lists the processes in the container's cgroups, in no order. A cgroup that does not exist
+    /// has none.
     pub(in crate::mediator) fn members(&self) -> io::Result<Vec<i32>> {
         self.list(BrokerRequest::Members)
     }
 
-    /// A process's threads, in no order.
+    /// Lists a process's threads, in no order.
     pub(in crate::mediator) fn threads(&self, pid: i32) -> io::Result<Vec<i32>> {
         self.list(BrokerRequest::Threads { pid })
     }
 
-    /// Descriptors of a thread that may be of the driver, in no order.
+    /// Lists the descriptors of a thread that may be of the driver, in no order.
     pub(in crate::mediator) fn descriptors(&self, pid: i32, thread: i32) -> io::Result<Vec<i32>> {
         self.list(BrokerRequest::Descriptors { pid, thread })
     }
@@ -127,7 +130,7 @@ impl Broker {
 
 fn ask(socket: &OwnedFd, request: BrokerRequest) -> io::Result<(BrokerReply, Vec<OwnedFd>)> {
     let sent = frame::send_question(socket.as_fd(), &request);
-    // Nothing was asked, and no answer comes.
+    // The request was not sent, and no reply comes.
     if let Err(FrameError::Socket(error)) = sent {
         return Err(error);
     }
@@ -139,12 +142,14 @@ fn ask(socket: &OwnedFd, request: BrokerRequest) -> io::Result<(BrokerReply, Vec
     match answer() {
         Ok((BrokerReply::Failed { errno }, _)) => Err(io::Error::from_raw_os_error(errno)),
         Ok(answered) => Ok(answered),
-        // Of this question, whose answer has come: for want of memory, or of room for one more descriptor.
+        // An error of this request, whose reply has come: no memory, or no room for another
+        // descriptor.
         Err(FrameError::Memory(error)) => Err(error),
         Err(FrameError::Foreign(_)) => Err(io::Error::from_raw_os_error(libc::EMFILE)),
-        // An answer that did not come might be taken for that of the next question.
+        // A reply that comes late might be taken for that of the next request.
         Err(error @ (FrameError::Closed | FrameError::Socket(_) | FrameError::Content(_))) => {
-            // Nothing of the container can be reached any more. The shim sees the exit, and ends the container.
+            // No process of the container can be reached any more. The shim sees the exit, and ends
+            // the container.
             tracing::error!(%error, "the mediator's broker is gone");
             sys::exit_now(1)
         }

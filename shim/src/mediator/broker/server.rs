@@ -1,7 +1,8 @@
-//! The broker's side: what is opened, of whom.
+//! The broker's side: opens files of processes, and checks whose they are.
 //!
-//! A number may go to another process at any time. So a pidfd is opened first, and if that says at the end that its process is there, the number was that process's
-//! all the time, and whatever was opened by it in between is of that process.
+//! A pid may go to another process at any time. So a pidfd is opened first, and if it shows at the
+//! end that its process is there, the number was that process's all the time, and all that was
+//! opened by it in between is of that process.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -29,10 +30,14 @@ use crate::{
     sys,
 };
 
-/// A walk through cgroups that took more than this is followed by a rest of so many times as long, or a container with thousands of them could keep a
-/// processor busy with it. (All else is less work than what the mediator does with it, which it bounds.)
+/// Processor time of a walk through cgroups after which no rest is needed.
+///
+/// A longer one is followed by a rest of [`REST`] times as long, or a container with thousands of
+/// cgroups could keep a processor busy. (All else is less work than the mediator does with it,
+/// which it bounds.)
 const SHORT_WALK: Duration = Duration::from_millis(1);
-/// The same of threads and descriptors, of which honest programs have thousands.
+/// Processor time of a listing of threads or descriptors without a rest: honest programs have
+/// thousands.
 const SHORT_LIST: Duration = Duration::from_millis(20);
 const REST: u32 = 9;
 const LONGEST_REST: Duration = Duration::from_secs(2);
@@ -40,8 +45,11 @@ const LONGEST_REST: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Server {
     cgroups: Vec<PathBuf>,
-    /// Whoever executes it is not opened, though it may be in the container's pid namespace already: what becomes a process of the container's
-    /// has all rights of the host until it executes the container's program.
+    /// The program of egpu: processes that execute it are not opened, even in the container's pid
+    /// namespace.
+    ///
+    /// A process that is about to become one of the container's has all rights of the host until it
+    /// executes the container's program.
     own: Option<Executable>,
     namespaces: Mutex<Vec<Namespace>>,
 }
@@ -55,13 +63,13 @@ impl Executable {
         Self::of(Path::new("/proc/self"))
     }
 
-    /// Of a process or thread, by its directory in `/proc`.
+    /// Reads it of a process or thread, by its directory in `/proc`.
     fn of(directory: &Path) -> io::Result<Self> {
         fs::metadata(directory.join("exe")).map(|file| Self(file.dev(), file.ino()))
     }
 }
 
-/// A pid namespace whose processes may be opened, and those of the ones in it.
+/// A pid namespace whose processes may be opened, and those of the namespaces in it.
 #[derive(Debug)]
 struct Namespace {
     inode: u64,
@@ -74,10 +82,10 @@ impl Server {
         Self { cgroups, own, namespaces: Mutex::default() }
     }
 
-    /// From now on, processes in this pid namespace may be opened.
+    /// Admits a pid namespace: its processes may be opened from now on.
     pub(super) fn admit(&self, namespace: OwnedFd) {
         let file = File::from(namespace);
-        // One that does not say which it is admits nobody.
+        // A descriptor without an inode admits nothing.
         let Ok(inode) = file.metadata().map(|metadata| metadata.ino()) else { return };
         let mut namespaces = lock(&self.namespaces);
         if namespaces.iter().all(|known| known.inode != inode) {
@@ -85,7 +93,7 @@ impl Server {
         }
     }
 
-    /// Answers until the other end is closed.
+    /// Serves requests until the other end is closed.
     pub(super) fn serve(&self, socket: &OwnedFd) {
         loop {
             let answer = match frame::receive_question(socket.as_fd()) {
@@ -126,7 +134,8 @@ impl Server {
         let (pid, _) = pids(&status).ok_or(io::ErrorKind::InvalidData)?;
         let process = sys::pidfd_open(pid)?;
         let pidfd = if with_pidfd { thread_pidfd(tid)? } else { None };
-        // As it is one of the process's threads, it is in the process's namespaces, also where it has taken the number of another one.
+        // As a thread of the process it is in the process's namespaces, even if it has taken the
+        // number of another thread.
         let directory = PathBuf::from(format!("/proc/{pid}/task/{tid}"));
         let numbers = self.numbers(&directory)?;
         let memory = OpenOptions::new().read(true).write(true).open(directory.join("mem"))?;
@@ -141,7 +150,7 @@ impl Server {
         let process = sys::pidfd_open(pid)?;
         let directory = PathBuf::from(format!("/proc/{pid}"));
         let numbers = self.numbers(&directory).and_then(|numbers| self.refuse_own(&directory).map(|()| numbers));
-        // Who is gone meanwhile is just that, whatever else was said.
+        // A process that is gone meanwhile is reported as gone, whatever else failed.
         require_there(&process)?;
         Ok((BrokerReply::Process { numbers: to_wire(&numbers?) }, vec![process]))
     }
@@ -161,7 +170,8 @@ impl Server {
         Ok((BrokerReply::File, vec![opened.into()]))
     }
 
-    /// Of a process or thread that may be opened: to the mediator, there are no others.
+    /// Reads the pids of a process or thread that may be opened: to the mediator, there are no
+    /// others.
     fn numbers(&self, directory: &Path) -> io::Result<Vec<Number>> {
         let status = fs::read_to_string(directory.join("status"))?;
         let (_, inwards) = pids(&status).ok_or(io::ErrorKind::InvalidData)?;
@@ -171,8 +181,10 @@ impl Server {
         if numbers.iter().any(is_admitted) { Ok(numbers) } else { Err(gone()) }
     }
 
-    /// The numbers in a directory of a process or thread. Nothing that is opened for the mediator is a directory: from one of the host's `/proc`, any file
-    /// of the host can be named, also by the container, to which it could be handed on.
+    /// Lists the numbers in a directory of a process or thread.
+    ///
+    /// No directory is opened for the mediator: from one of the host's `/proc`, any file of the
+    /// host can be named, also by the container, to which it could be passed.
     fn list(
         &self,
         pid: i32,
@@ -183,7 +195,7 @@ impl Server {
         let process = sys::pidfd_open(pid)?;
         self.numbers(directory)?;
         let began = worked();
-        // A directory of a thread that ends meanwhile has no more.
+        // A directory of a thread that ends meanwhile has no more entries.
         let entries = fs::read_dir(directory.join(name))?.filter_map(Result::ok);
         let wanted = entries.filter(|entry| is_wanted(&entry.path()));
         let numbers = wanted.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -193,7 +205,8 @@ impl Server {
         Ok((BrokerReply::Numbers(numbers), Vec::new()))
     }
 
-    /// Asked after whatever was opened: memory that was opened before the process executed the container's program is nobody's any more.
+    /// Refuses a process that executes egpu's program. Called after its files were opened: memory
+    /// from before it executed the container's program is no process's any more.
     fn refuse_own(&self, directory: &Path) -> io::Result<()> {
         let Some(own) = self.own else { return Ok(()) };
         match Executable::of(directory) {
@@ -216,7 +229,7 @@ impl Server {
     }
 }
 
-/// Rests after work since `began`, if that was more than a little.
+/// Rests after work since `began`, if that took more than `little`.
 fn rest(began: Duration, little: Duration) {
     let took = worked().saturating_sub(began);
     if took > little {
@@ -224,7 +237,7 @@ fn rest(began: Duration, little: Duration) {
     }
 }
 
-/// `None`: the kernel has no pidfds of threads.
+/// Opens the pidfd of a thread; `None`: the kernel has none of threads.
 fn thread_pidfd(tid: i32) -> io::Result<Option<OwnedFd>> {
     match sys::pidfd_open_thread(tid) {
         Ok(pidfd) => Ok(Some(pidfd)),
@@ -241,7 +254,7 @@ fn gone() -> io::Error {
     io::Error::from_raw_os_error(libc::ESRCH)
 }
 
-/// Time that this thread has had of a processor.
+/// Returns the processor time of this thread.
 fn worked() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }

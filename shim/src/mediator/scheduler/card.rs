@@ -1,7 +1,8 @@
-//! One card of the container's: its thread.
+//! Thread of one card of the container.
 //!
-//! Each step brings the card to where it should be now and says until when nothing is to be done. While the container has no
-//! channels there, nothing is: the gate stands as the first one is to find it.
+//! Each step brings the card to where it should be now, and returns the instant of the next step.
+//! While the container has no channels there is nothing to do: the gate stays as the first channel
+//! is to find it.
 
 mod card_state;
 
@@ -27,41 +28,41 @@ use super::{
     usage_sums::UsageSums,
 };
 
-/// How often it is looked who has the card, where that matters.
+/// Interval at which the neighbours are checked, where they matter.
 const CHECK_INTERVAL_US: u64 = 100_000;
-/// How often the driver is asked at once for the same edge, and what lies between.
+/// Attempts at the same edge in a row, and the pause between them.
 const ATTEMPTS: u32 = 3;
 const BETWEEN_US: u64 = 300;
-/// An edge that begins later than that is counted as late.
+/// Delay beyond which an edge counts as late.
 const LATE_US: u64 = 1_000;
 
-/// Whose time it is.
+/// The container's place on the card.
 #[derive(Debug, Clone)]
 pub(super) struct CardPlace {
-    /// The card's number in the container's order.
+    /// Index of the card in the container's order.
     pub(super) index: usize,
     pub(super) grant_id: String,
-    /// Where neighbours tell what they do.
+    /// The directory that has the status files of neighbours.
     pub(super) state_dir: PathBuf,
-    /// Until it has a turn, it does not run.
+    /// It does not run until it has a turn.
     pub(super) is_capped: bool,
-    /// The card was found not to take it off.
+    /// The card cannot take it off.
     pub(super) is_without_windows: bool,
 }
 
 impl CardPlace {
-    /// Until somebody says otherwise, it does not run.
+    /// Returns whether the gate is closed at the start.
     fn starts_closed(&self) -> bool {
         self.is_capped && !self.is_without_windows
     }
 
-    /// What holds while no timetable says anything of it.
+    /// Returns the windows that hold without a timetable.
     fn default_timeline(&self) -> Course {
         if self.starts_closed() { Course::never() } else { Course::always() }
     }
 }
 
-/// See the module.
+/// Scheduler of one card.
 #[derive(Debug)]
 pub(super) struct CardScheduler<C> {
     place: CardPlace,
@@ -72,29 +73,29 @@ pub(super) struct CardScheduler<C> {
     table: Option<Arc<Timetable>>,
     terms: ShareTerms,
     pacer: Pacer,
-    /// As the pacer last said, while it was not due.
+    /// The next move, as long as it is not due.
     planned: Option<Next>,
-    /// It has channels.
+    /// The container has channels.
     is_awake: bool,
     residency_view: ResidencyView,
-    /// Others go before it, and have work.
+    /// It gives way to others, which have work.
     is_held: bool,
-    /// Time slices as they are to be, and as they were set.
+    /// Time slices as wanted, and as set last.
     wanted_slice_us: Option<u64>,
     slice_us: Option<u64>,
-    /// Its groups take turns on the card, and when the next one is due.
+    /// Its groups take turns on the card; instant of the next turn.
     takes_turns: bool,
     turn_us: u64,
-    /// When the call began that opened last, and when it ended.
+    /// Begin and end of the call that opened last.
     last_opening: (u64, u64),
     /// It had work in its last window.
     ran: Option<bool>,
-    /// When to look and to tell next.
+    /// Instants of the next check of neighbours and the next publication.
     check_us: u64,
     publish_us: u64,
     usage_sums: UsageSums,
     edge_failures: EdgeFailures,
-    /// Why the container cannot go on.
+    /// Error after which the container cannot go on.
     fatal: Option<EdgeError>,
     edges: Edges,
 }
@@ -114,7 +115,8 @@ impl Edges {
 }
 
 impl<C: Clock> CardScheduler<C> {
-    /// The gate is closed from here on if the container is capped and its card can close it.
+    /// Makes the scheduler, and closes the gate if the container is capped and its card can close
+    /// it.
     pub(super) fn new(
         place: CardPlace,
         gate: Arc<dyn Gate>,
@@ -124,7 +126,7 @@ impl<C: Clock> CardScheduler<C> {
     ) -> Self {
         let mut edge_failures = EdgeFailures::default();
         if place.is_without_windows {
-            // Whoever found that has told of it.
+            // The mediator has already reported it.
             edge_failures.start_degraded(clock.now_us());
         }
         let pacer = Pacer::new(place.default_timeline());
@@ -160,7 +162,7 @@ impl<C: Clock> CardScheduler<C> {
         }
     }
 
-    /// Schedules for as long as the process lives.
+    /// Schedules as long as the process lives.
     pub(super) fn run(mut self) -> io::Error {
         count_thread();
         let mailbox = Arc::clone(&self.mailbox);
@@ -180,7 +182,7 @@ impl<C: Clock> CardScheduler<C> {
         }
     }
 
-    /// Until when nothing is to be done; `None`: until it is woken.
+    /// Does what is due. Returns the instant of the next step; `None`: when it is woken.
     pub(super) fn step(&mut self) -> Option<u64> {
         let now_us = self.clock.now_us();
         if let Some(table) = self.mailbox.receive() {
@@ -205,7 +207,7 @@ impl<C: Clock> CardScheduler<C> {
         Some(wake_us)
     }
 
-    /// Another timetable, or another epoch of it.
+    /// Applies another timetable, or another epoch of it.
     fn apply_timetable(&mut self, now_us: u64) {
         self.update_terms(now_us);
         self.check_us = 0;
@@ -238,7 +240,8 @@ impl<C: Clock> CardScheduler<C> {
         }
     }
 
-    /// There are no channels: the gate is left as new ones are to find it, and nobody is promised anything.
+    /// Handles a card without channels: the gate is left as new ones are to find it, and no window
+    /// is owed.
     fn idle(&mut self, now_us: u64) {
         if self.is_awake {
             self.is_awake = false;
@@ -249,7 +252,8 @@ impl<C: Clock> CardScheduler<C> {
         }
         self.pacer.rest(now_us);
         self.planned = None;
-        // A channel may come to be in this instant; then the next step, for which it wakes this thread, finds what failed.
+        // A channel may be made at this instant; then the next step, for which it wakes this
+        // thread, sees the failure.
         let _ = if self.pacer.course().is_unlimited(now_us) { self.gate.open() } else { self.gate.close() };
         self.set_slices(now_us);
         let mut status = self.status(now_us, [None; 2]);
@@ -257,7 +261,8 @@ impl<C: Clock> CardScheduler<C> {
         self.status_page.publish(self.place.index, status, None);
     }
 
-    /// Looks now and then who has the card, where that decides about slices or about whether it may run. When to look again.
+    /// Checks the neighbours on the card, where they decide about slices or about running. Returns
+    /// the instant of the next check.
     fn check_neighbours(&mut self, now_us: u64) -> u64 {
         let gives_way = self.terms.gives_way();
         let is_wanted = gives_way
@@ -291,7 +296,8 @@ impl<C: Clock> CardScheduler<C> {
         if is_wanted { self.check_us } else { u64::MAX }
     }
 
-    /// Its share is one of time slices: by weight, or of windows that others have, too.
+    /// Returns whether its share is one of time slices: by weight, or of windows that others have,
+    /// too.
     fn has_weighted_slices(&self) -> bool {
         self.terms.sharing != Sharing::Free && !self.terms.others.is_empty()
     }
@@ -299,7 +305,7 @@ impl<C: Clock> CardScheduler<C> {
     fn set_slices(&mut self, now_us: u64) {
         if self.has_weighted_slices() {
             self.usage_sums.add_elapsed(now_us);
-            // All who share windows are off the card at the same time.
+            // All containers that share windows are off the card at the same time.
             let closed_us = if self.terms.sharing == Sharing::Windows { self.usage_sums.throttled_us } else { 0 };
             let slice_us = self.residency_view.slice_us(now_us, &self.terms, self.gate.groups(), closed_us);
             self.wanted_slice_us = slice_us.or(self.wanted_slice_us);
@@ -310,13 +316,13 @@ impl<C: Clock> CardScheduler<C> {
         if self.wanted_slice_us != self.slice_us {
             match self.gate.set_slice(self.wanted_slice_us) {
                 Ok(()) => self.slice_us = self.wanted_slice_us,
-                // It is set again at the next look.
+                // The next check sets it again.
                 Err(_) => self.edge_failures.failures += 1,
             }
         }
     }
 
-    /// Where more groups work than its share has slices for, they take turns.
+    /// Rotates its groups, where more of them work than its share has slices for.
     fn rotate(&mut self, now_us: u64) {
         let has_share = (self.has_weighted_slices() || self.terms.gives_way()) && !self.edge_failures.is_degraded();
         if has_share && now_us < self.turn_us {
@@ -336,7 +342,7 @@ impl<C: Clock> CardScheduler<C> {
         }
     }
 
-    /// Makes what moves are due. When the next one is.
+    /// Makes the moves that are due. Returns the instant of the next one.
     fn pace(&mut self) -> u64 {
         loop {
             let now_us = self.clock.now_us();
@@ -382,7 +388,7 @@ impl<C: Clock> CardScheduler<C> {
         self.pacer.moved_in(calls, Move::Open, planned_us, call);
         self.usage_sums.set_open(self.pacer.on_since_us().unwrap_or(call.1), Some(true));
         if self.terms.gives_way() {
-            // Who goes before it comes now, or has no work.
+            // A neighbour that goes before it comes now, or has no work.
             self.check_us = self.check_us.min(call.1 + FIRST_LOOK_US);
         }
     }
@@ -401,7 +407,7 @@ impl<C: Clock> CardScheduler<C> {
         self.publish_us = 0;
     }
 
-    /// A few times, one after the other.
+    /// Makes a move, with a few attempts.
     fn attempt_move(&mut self, what: Move) -> Result<Edge, EdgeError> {
         let mut attempt = 1;
         loop {
@@ -423,9 +429,9 @@ impl<C: Clock> CardScheduler<C> {
         }
     }
 
-    /// The card cannot take channels off: time slices are what is left.
+    /// Falls back to time slices: the card cannot take channels off.
     fn degrade(&mut self, error: EdgeError, now_us: u64) {
-        // Whatever is off comes back, if it can.
+        // Channels that are off are put back, if that can be done.
         let is_back = self.attempt_move(Move::Open).is_ok();
         if self.edge_failures.degrade(&error, is_back, now_us) {
             let (error, card): (&dyn std::error::Error, _) = (&error, self.gate.uuid());
@@ -451,7 +457,7 @@ impl<C: Clock> CardScheduler<C> {
     }
 
     fn retry_hard_caps(&mut self) {
-        // What is off is put back even if nothing is taken off any more.
+        // Channels that are off are put back even if none is taken off any more.
         let moves = [Move::Open, Move::Close, Move::Open];
         let tried = moves.into_iter().try_for_each(|what| self.attempt_move(what).map(drop));
         let now_us = self.clock.now_us();

@@ -1,54 +1,56 @@
-//! What becomes of a card whose channels the driver does not take off, or does not put back.
+//! Failures of the driver to take channels off a card, or to put them back, and the fallback to
+//! time slices.
 
 use nvidia_glue::{
     rm::Status,
     schedule::{EdgeError, pacer::Move},
 };
 
-/// How often the shim is told.
+/// Interval at which a failure is logged.
 const LOG_INTERVAL_US: u64 = 60_000_000;
-/// For so many periods without success, an edge is tried again; then time slices are what is left.
+/// Periods without success after which time slices are what is left.
 const PATIENCE_PERIODS: u64 = 10;
-/// How often a card that has only its time slices is tried again.
+/// Interval at which a card with time slices only is tried again.
 const RETRY_US: u64 = 60_000_000;
-/// The same while the container is off it, or the card is lost: then it does no work at all.
+/// The same while the container is off the card, or the card is lost: it does no work at all then.
 const RESCUE_US: u64 = 1_000_000;
-/// For so long a container may be off a card that does not put it back. Its programs would wait for ever, and nothing tells them.
+/// The longest that a container may be off a card that does not put it back. Its programs would
+/// wait for ever without notice.
 const MOST_OFF_US: u64 = 60_000_000;
-/// `NV_ERR_GPU_IS_LOST`: the driver has told all programs that their channels are over.
+/// `NV_ERR_GPU_IS_LOST`: the driver has told all programs that their channels are gone.
 const GPU_IS_LOST: Status = Status(0xf);
 
-/// See the module.
+/// Failures of the edges of one card.
 #[derive(Debug, Default)]
 pub(super) struct EdgeFailures {
-    /// Calls that failed, in all.
+    /// Number of calls that failed.
     pub(super) failures: u64,
-    /// Since when nothing succeeded.
+    /// Instant since which no edge succeeded.
     since_us: Option<u64>,
     logged_us: Option<u64>,
     retry_us: Option<u64>,
-    /// Since when it is off a card that does not put it back.
+    /// Instant since which it is off a card that does not put it back.
     off_since_us: Option<u64>,
-    /// With what the driver refuses while only time slices are left.
+    /// Status with which the driver refuses, while only time slices are left.
     refused: Option<u32>,
 }
 
-/// What to do about a failure.
+/// Action after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FailureAction {
-    /// Try again, later.
+    /// Try again later.
     Retry,
-    /// Time slices are left.
+    /// Fall back to time slices.
     Degrade,
 }
 
 impl EdgeFailures {
-    /// A move was made. Whether that is news.
+    /// Notes that an edge succeeded.
     pub(super) fn succeeded(&mut self) {
         self.since_us = None;
     }
 
-    /// A move was given up. Tells the shim now and then.
+    /// Notes that an edge failed, and logs that at intervals.
     pub(super) fn failed(&mut self, what: Move, error: &EdgeError, now_us: u64, period_us: u64) -> FailureAction {
         let since_us = *self.since_us.get_or_insert(now_us);
         let is_exhausted = now_us.saturating_sub(since_us) >= PATIENCE_PERIODS * period_us;
@@ -67,7 +69,8 @@ impl EdgeFailures {
         FailureAction::Retry
     }
 
-    /// Only time slices are left, or, unless it `is_back`, not even those. Whether it was otherwise before.
+    /// Notes that only time slices are left, or, unless it `is_back`, not even those. Returns
+    /// whether that is new.
     pub(super) fn degrade(&mut self, error: &EdgeError, is_back: bool, now_us: u64) -> bool {
         let is_lost = matches!(error, EdgeError::Refused { status: GPU_IS_LOST, .. });
         self.refused = match error {
@@ -78,7 +81,7 @@ impl EdgeFailures {
         self.degrade_for(now_us, if is_back && !is_lost { RETRY_US } else { RESCUE_US })
     }
 
-    /// The card was found to have only time slices, before anything was on it.
+    /// Notes that the card has only time slices, before anything was on it.
     pub(super) fn start_degraded(&mut self, now_us: u64) {
         self.degrade_for(now_us, RETRY_US);
     }
@@ -90,14 +93,14 @@ impl EdgeFailures {
         is_new
     }
 
-    /// The card can be used as it should. Whether it could not before.
+    /// Notes that the card works again. Returns whether that is new.
     pub(super) fn recover(&mut self) -> bool {
         (self.since_us, self.off_since_us, self.refused) = (None, None, None);
         self.retry_us.take().is_some()
     }
 
-    /// Whether there is no hope for the container: the card keeps it off, or was taken from the driver, and with it all that the
-    /// mediator and the container had there.
+    /// Returns whether the container cannot go on: the card keeps it off, or was taken from the
+    /// driver, and with it all objects of the mediator and the container there.
     pub(super) fn is_fatal(&self, error: &EdgeError, now_us: u64) -> bool {
         matches!(error, EdgeError::Refused { status: Status::OBJECT_NOT_FOUND, .. })
             || self.off_since_us.is_some_and(|since_us| now_us.saturating_sub(since_us) >= MOST_OFF_US)
@@ -111,13 +114,13 @@ impl EdgeFailures {
         self.retry_us.is_some()
     }
 
-    /// When a card that has only its time slices is to be tried again.
+    /// Returns the instant at which a card with time slices only is to be tried again.
     pub(super) fn retry_us(&self) -> Option<u64> {
         self.retry_us
     }
 }
 
-/// It will not succeed later either.
+/// Returns whether the edge cannot succeed later either.
 pub(super) fn is_hopeless(error: &EdgeError) -> bool {
     matches!(error, EdgeError::Refused { status: Status::NOT_SUPPORTED, .. })
 }

@@ -1,4 +1,4 @@
-//! What the mediator's main thread tells the thread of a card.
+//! Mailbox of a card's thread, to which the mediator's main thread sends timetables.
 
 use std::{
     io,
@@ -10,7 +10,7 @@ use nvidia_glue::schedule::Timetable;
 use super::alarm::Waker;
 use crate::sync::lock;
 
-/// Where a card's thread is told what there is.
+/// Mailbox of one card.
 #[derive(Debug)]
 pub(super) struct Mailbox {
     pub(super) uuid: String,
@@ -27,7 +27,7 @@ impl Mailbox {
         self.waker.wake();
     }
 
-    /// Another timetable, or none that could be read.
+    /// Sends another timetable, or none if it could not be read.
     pub(super) fn send(&self, table: Option<Arc<Timetable>>) {
         *lock(&self.unread) = Some(table);
         self.wake();

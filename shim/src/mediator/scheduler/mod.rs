@@ -1,11 +1,15 @@
-//! Keeps the container to its turns on its cards.
+//! Scheduler of the container: keeps it to its turns on its cards.
 //!
 //! ```text
-//!  timetables ─ inotify ──> main thread ── posts ──> one thread a card: pacer ──> Gate (channels on and off)
-//!                               └── limits of memory ──> Session          └──> board (status file)
+//!  timetables ─ inotify ──> main thread ── mailbox ──> one thread a card: pacer ──> Gate
+//!                               |                          └──> status page (file)
+//!                               └── limits of memory ──> Session
 //! ```
-//! The main thread reads a card's timetable whenever somebody has replaced it. A card's thread is there from the first turn on; it waits for nobody but the driver, and has a low real-time priority where the kernel lets it. When one of
-//! them cannot go on, the process ends, and the shim ends the container: nothing is left with its channels off.
+//!
+//! The main thread reads a card's timetable whenever it has been replaced. A card's thread exists
+//! from the first turn on; it waits for nothing but the driver, and has a low real-time priority
+//! where the kernel allows it. When one of them cannot go on, the process ends, and the shim ends
+//! the container: nothing is left with its channels off.
 
 mod alarm;
 mod card;
@@ -42,21 +46,21 @@ use self::{
 };
 use super::{mediation::Mediation, setup::Setup};
 
-/// A card's thread needs little: the pacer, one status, one call to the driver at a time.
+/// Stack of a card's thread: the pacer, one status, one call to the driver at a time.
 const STACK: usize = 128 << 10;
 
-/// See the module.
+/// The schedules of all cards of the container.
 #[derive(Debug)]
 pub(super) struct Scheduler {
     grant_id: String,
     state_dir: PathBuf,
     watch: Inotify,
-    /// Goes off when the next epoch begins.
+    /// Expires when the next epoch begins.
     epoch: Alarm,
     cards: Vec<ScheduledCard>,
     starter: ThreadStarter,
     status_page: Arc<StatusPage>,
-    /// Limits of memory as they were set last.
+    /// Limits of memory as set last.
     limits: Vec<(String, Bytes)>,
 }
 
@@ -64,17 +68,17 @@ pub(super) struct Scheduler {
 struct ScheduledCard {
     mailbox: Arc<Mailbox>,
     is_capped: bool,
-    /// As it was read last.
+    /// The timetable as read last.
     table: Option<Arc<Timetable>>,
-    /// It was told that it cannot be read.
+    /// That it cannot be read was logged.
     is_failure_logged: bool,
-    /// It does not take the container off.
+    /// The card cannot take the container off.
     is_without_windows: bool,
-    /// Its thread, before it is started.
+    /// Its thread, until it is started.
     unstarted: Option<Box<CardScheduler<Monotonic>>>,
 }
 
-/// What takes rights that the mediator gives up.
+/// The parts of the scheduler that take privileges which the mediator drops.
 #[derive(Debug)]
 pub(super) struct PreparedScheduler {
     grant_id: String,
@@ -82,12 +86,12 @@ pub(super) struct PreparedScheduler {
     watch: Inotify,
     epoch: Alarm,
     status_page: Arc<StatusPage>,
-    /// Each card's, and whether its time is capped.
+    /// The mailbox of each card, and true if its time is capped.
     mailboxes: Vec<(Arc<Mailbox>, bool)>,
     priority: TakenPriority,
 }
 
-/// The threads of all cards, for who sees that there is something to do.
+/// Wakers of the threads of all cards.
 #[derive(Debug)]
 pub(super) struct Wakers(Vec<Arc<Mailbox>>);
 
@@ -97,16 +101,16 @@ impl Wakers {
         Self(Vec::new())
     }
 
-    /// A card has its first channel.
+    /// Wakes the thread of a card, which has its first channel.
     pub(super) fn wake(&self, uuid: &str) {
         self.0.iter().filter(|mailbox| mailbox.uuid == uuid).for_each(|mailbox| mailbox.wake());
     }
 }
 
 impl Scheduler {
-    /// To be called while the mediator has its rights.
+    /// Opens what takes privileges. To be called while the mediator has them.
     pub(super) fn prepare(setup: &Setup) -> io::Result<PreparedScheduler> {
-        // Watched before it is read for the first time, so that no change is missed.
+        // The watch is added before the first read, so that no change is missed.
         let watch = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         watch.add_watch(&timetable_dir(&setup.state_dir), AddWatchFlags::IN_MOVED_TO)?;
         let mailboxes = setup.cards.iter().map(|card| Ok((Arc::new(Mailbox::new(card.uuid.clone())?), card.is_capped)));
@@ -123,7 +127,7 @@ impl Scheduler {
         })
     }
 
-    /// Once they are given up.
+    /// Makes the scheduler, once the privileges are dropped.
     pub(super) fn new(prepared: PreparedScheduler) -> io::Result<Self> {
         let PreparedScheduler { grant_id, state_dir, watch, epoch, status_page, mailboxes, priority } = prepared;
         let scheduled = |(mailbox, is_capped)| {
@@ -146,12 +150,13 @@ impl Scheduler {
         Wakers(self.cards.iter().map(|card| Arc::clone(&card.mailbox)).collect())
     }
 
-    /// A card was found not to take the container off: time slices are what there is, from the start.
+    /// Marks a card that cannot take the container off: it has time slices only, from the start.
     pub(super) fn mark_without_windows(&mut self, uuid: &str) {
         self.cards.iter_mut().filter(|card| card.mailbox.uuid == uuid).for_each(|card| card.is_without_windows = true);
     }
 
-    /// To be called before the first call of the container's: from here on its gates are as they should be.
+    /// Starts the threads. To be called before the first call of the container: from here on its
+    /// gates are as they should be.
     pub(super) fn start(&mut self, mediation: &Arc<Mediation>) -> io::Result<()> {
         let gates = mediation.session.gates();
         self.status_page.set_utilization(Arc::clone(mediation) as _);
@@ -174,7 +179,7 @@ impl Scheduler {
         self.apply_limits(&mediation.session)
     }
 
-    /// Readable when a card's timetable has been replaced.
+    /// Readable when the timetable of a card has been replaced.
     pub(super) fn watch(&self) -> &Inotify {
         &self.watch
     }
@@ -184,7 +189,7 @@ impl Scheduler {
         self.epoch.fd()
     }
 
-    /// A card's timetable has been replaced, maybe one of another's cards.
+    /// Reads timetables that have been replaced, if they are of the container's cards.
     pub(super) fn timetable_changed(&mut self, session: &Session) -> io::Result<()> {
         let events = match self.watch.read_events() {
             Ok(events) => events,
@@ -193,7 +198,7 @@ impl Scheduler {
         };
         let is_replaced = |uuid: &str| {
             let file = timetable_name(uuid);
-            // Without a name: events were lost.
+            // An event without a name: events were lost.
             events.iter().any(|event| event.name.as_ref().is_none_or(|name| *name == *file))
         };
         if !self.cards.iter().any(|card| is_replaced(&card.mailbox.uuid)) {
@@ -203,17 +208,17 @@ impl Scheduler {
         self.apply_limits(session)
     }
 
-    /// An epoch has begun.
+    /// Applies an epoch that has begun.
     pub(super) fn epoch_began(&mut self, session: &Session) -> io::Result<()> {
         self.apply_limits(session)
     }
 
-    /// The container's first process has the driver open, or none has any more.
+    /// Publishes whether processes of the container have the driver open.
     pub(super) fn set_presence(&self, has_processes: bool) {
         self.status_page.set_presence(has_processes);
     }
 
-    /// Reads the timetables of the cards that `is_new` names.
+    /// Reads the timetables of the cards that `is_new` selects.
     fn read_timetables(&mut self, is_new: impl Fn(&str) -> bool) -> io::Result<()> {
         for card in self.cards.iter_mut().filter(|card| is_new(&card.mailbox.uuid)) {
             match Ledger::card_timetable(&self.state_dir, &card.mailbox.uuid) {
@@ -221,7 +226,7 @@ impl Scheduler {
                     card.is_failure_logged = false;
                     card.table = Some(Arc::new(table));
                 }
-                // What was read last holds on.
+                // The timetable that was read last stays in force.
                 Err(error) if card.table.is_some() && !card.is_failure_logged => {
                     card.is_failure_logged = true;
                     let error: &dyn std::error::Error = &error;
@@ -229,7 +234,8 @@ impl Scheduler {
                 }
                 Err(_) => {}
             }
-            // Also where there is nothing to schedule: it tells what the container achieves.
+            // A capped card has a thread even without epochs: it reports what the container
+            // achieves.
             let needs_thread = card.is_capped || card.table.as_ref().is_some_and(|table| !table.epochs.is_empty());
             if needs_thread && let Some(scheduler) = card.unstarted.take() {
                 self.starter.start(scheduler)?;
@@ -239,7 +245,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Limits of memory, and shares of time, are those of the epochs that hold.
+    /// Sets limits of memory and shares of time from the epochs in force.
     fn apply_limits(&mut self, session: &Session) -> io::Result<()> {
         let now_us = now_us();
         let (mut limits, mut next_us): (Vec<(String, Bytes)>, Option<u64>) = (Vec::new(), None);

@@ -1,4 +1,4 @@
-//! What the threads of a container's cards tell, in one file.
+//! Status page of a container: the state of its cards, published by their threads in one file.
 
 use std::{
     fmt,
@@ -17,11 +17,11 @@ use crate::sync::lock;
 pub(super) struct StatusPage {
     file: StatusFile,
     published: Mutex<Published>,
-    /// Who tells the container how busy it is.
+    /// The session, which derives the utilization that the container sees.
     mediation: OnceLock<Arc<dyn Utilization>>,
 }
 
-/// Makes of what a card's thread measures what the container is told, and what it worked.
+/// Sink for measurements of a card: derives the utilization that the container sees, and its work.
 pub(super) trait Utilization: fmt::Debug + Send + Sync {
     /// See [`Session::measured`](nvidia_glue::mediate::Session::measured).
     fn measured(&self, uuid: &str, measured: Measured, in_doubt: bool) -> Seen;
@@ -36,7 +36,7 @@ impl Utilization for Mediation {
 #[derive(Debug)]
 struct Published {
     status: Status,
-    /// Card by card: when it tells again, at the latest.
+    /// The latest instant of the next publication of each card.
     next_by_us: Vec<Option<u64>>,
     is_failure_logged: bool,
 }
@@ -50,18 +50,19 @@ impl StatusPage {
         Self { file, published, mediation: OnceLock::new() }
     }
 
-    /// From now on what cards' threads measure is the container's utilization.
+    /// Sets the sink for measurements.
     pub(super) fn set_utilization(&self, mediation: Arc<dyn Utilization>) {
-        // There is one.
+        // It is set once.
         let _ = self.mediation.set(mediation);
     }
 
-    /// What a card's thread has measured, and whether the container may have been on the card without work. What that comes to.
+    /// Passes a measurement to the sink. `in_doubt`: the container may have been on the card
+    /// without work.
     pub(super) fn measured(&self, uuid: &str, measured: Measured, in_doubt: bool) -> Seen {
         self.mediation.get().map(|mediation| mediation.measured(uuid, measured, in_doubt)).unwrap_or_default()
     }
 
-    /// What a card's thread tells, and when it tells again at the latest.
+    /// Publishes the state of a card, and the latest instant of its next publication.
     pub(super) fn publish(&self, index: usize, card: CardStatus, next_by_us: Option<u64>) {
         self.update(|published| {
             if let Some(slot) = published.status.cards.get_mut(index) {
@@ -73,17 +74,18 @@ impl StatusPage {
         });
     }
 
-    /// The container's first process has the driver open, or none has any more.
+    /// Publishes whether processes of the container have the driver open.
     pub(super) fn set_presence(&self, has_processes: bool) {
         self.update(|published| published.status.has_processes = has_processes);
     }
 
     fn update(&self, update: impl FnOnce(&mut Published)) {
-        // Held while it is written: what is told last is what is read. The file is one of a memory file system.
+        // Locked while the file is written: the last state is the one that is read. The file is on
+        // a memory file system.
         let mut published = lock(&self.published);
         update(&mut published);
         published.status.written_us = now_us();
-        // Whoever is late first makes all of it late.
+        // The card that is late first makes the whole page late.
         published.status.next_by_us = published.next_by_us.iter().flatten().min().copied();
         match self.file.write(&published.status) {
             Ok(()) => published.is_failure_logged = false,

@@ -1,7 +1,9 @@
-//! The priority of the threads that schedule: the lowest real-time one, or else the highest of the others.
+//! Priority of the threads that schedule: the lowest real-time one, or else the highest of the
+//! others.
 //!
-//! To take one needs a right that the mediator gives up, and threads have that of whoever starts them. So the mediator takes it while it has
-//! its rights, starts one thread that has it for good and starts those that schedule, and gives it back for itself.
+//! Taking one needs a privilege that the mediator drops, and threads inherit it from the thread
+//! that starts them. So the mediator takes it while it is privileged, starts one thread that keeps
+//! it and starts those that schedule, and gives it back for itself.
 
 use std::{
     io,
@@ -17,17 +19,17 @@ use rustix::process::{getpriority_process, setpriority_process};
 use super::{STACK, card::CardScheduler, clock::Monotonic};
 use crate::sys;
 
-/// What could be had.
+/// The priority that the kernel granted.
 #[derive(Debug)]
 enum Granted {
     RealTime,
-    /// The highest of the others, and why not a real-time one: some kernels give none to a cgroup that has no budget for it
-    /// (`CONFIG_RT_GROUP_SCHED`).
+    /// The highest of the others, and the error of taking a real-time one: some kernels give none
+    /// to a cgroup that has no budget for it (`CONFIG_RT_GROUP_SCHED`).
     Preferred(io::Error),
     Nothing(io::Error),
 }
 
-/// A priority that the calling thread has taken, and all that it starts.
+/// Priority that the calling thread has taken, and that the threads it starts inherit.
 #[derive(Debug)]
 pub(super) struct TakenPriority {
     granted: Granted,
@@ -35,7 +37,7 @@ pub(super) struct TakenPriority {
     nice: i32,
 }
 
-/// Takes the priority for the calling thread; to be called while the mediator has its rights.
+/// Takes the priority for the calling thread; to be called while the mediator is privileged.
 pub(super) fn take() -> TakenPriority {
     // 0: this thread.
     let nice = getpriority_process(None).unwrap_or(0);
@@ -52,7 +54,7 @@ pub(super) fn take() -> TakenPriority {
 pub(super) struct ThreadStarter(SyncSender<Box<CardScheduler<Monotonic>>>);
 
 impl TakenPriority {
-    /// Leaves it to a thread of its own; the calling one has what it had before.
+    /// Hands the priority over to a thread of its own; the calling one has what it had before.
     pub(super) fn hand_over(self) -> io::Result<ThreadStarter> {
         let Self { granted, nice } = self;
         let (sender, receiver) = sync_channel(0);
@@ -89,7 +91,7 @@ fn start_all(schedulers: &Receiver<Box<CardScheduler<Monotonic>>>, granted: &Gra
     }
 }
 
-/// Once: what holds for one card holds for all.
+/// Warns once if no real-time priority was granted.
 fn warn_once(granted: &Granted) {
     static WARNED: AtomicBool = AtomicBool::new(false);
     let (error, is_preferred) = match granted {
@@ -118,7 +120,7 @@ mod tests {
     const NAME: &str = "mediator::scheduler::thread_priority::tests::nobody_takes_a_priority_once_rights_are_given_up";
     const IN_CHILD: &str = "EGPU_TEST_GIVES_UP_RIGHTS";
 
-    /// Rights are given up for good, so it is another process, of this test alone, that does so.
+    /// Privileges are dropped for good, so another process, of this test alone, does that.
     #[test]
     fn nobody_takes_a_priority_once_rights_are_given_up() {
         if std::env::var_os(IN_CHILD).is_some() {

@@ -4,23 +4,24 @@ use std::collections::VecDeque;
 
 use nvidia_glue::schedule::work::Worked;
 
-/// Samples for the last second are as far apart as that, and those for the last minute.
+/// Distances between samples for the last second, and for the last minute.
 const FINE_US: u64 = 90_000;
 const COARSE_US: u64 = 1_900_000;
 const SECOND_US: u64 = 1_000_000;
-/// What is known is no older: the driver is asked each second, and samples are up to 290 ms old.
+/// Age beyond which use is unknown: the driver is asked each second, and its samples are up to 290
+/// ms old.
 const STALE_US: u64 = 3_000_000;
 
-/// How long the channels were on the card and off it while there were any.
+/// Sums of the time that the channels were on the card and off it, while there were any.
 #[derive(Debug, Default)]
 pub(super) struct UsageSums {
     pub(super) open_us: u64,
     pub(super) throttled_us: u64,
-    /// Card time that it used, as well as it is known: see [`UsageSums::count`].
+    /// Card time that it used, as far as it is known: see [`UsageSums::count`].
     pub(super) used_us: u64,
-    /// What was counted of each source.
+    /// Time that was counted of each source.
     counted: Counted,
-    /// What was achieved, and as of when.
+    /// Share that was achieved, and the instant of that.
     achieved: [Option<u32>; 2],
     achieved_us: Option<u64>,
     since_us: Option<u64>,
@@ -36,20 +37,23 @@ struct Counted {
     worked_us: u64,
 }
 
-/// What tells how much a container used of its card since it was counted last. Where it has no windows it is [`UsageSums::worked`] alone: who is
-/// not taken off stays on the card without work.
+/// Source of the card time that a container used since it was counted last.
+///
+/// Without windows it is [`UsageSums::add_work`] alone: a container that is not taken off stays on
+/// the card without work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UsageSource {
     /// A window of its own in which something ran: its time on the card.
     Window,
-    /// One that others have, too: the card's log.
+    /// A window that others have, too: the log of the card.
     Log,
-    /// It had no work, or it is told otherwise.
+    /// No work, or use that is counted otherwise.
     Nothing,
 }
 
 impl UsageSums {
-    /// Counts what was used since this was asked last. `log_us`: what the card's log says in all, where there is one.
+    /// Counts the use since the last call. `log_us`: the sum of the log of the card, where there is
+    /// one.
     pub(super) fn count(&mut self, source: UsageSource, log_us: Option<u64>) {
         let counted = Counted { open_us: self.open_us, log_us: log_us.unwrap_or_default(), ..self.counted };
         let before = std::mem::replace(&mut self.counted, counted);
@@ -61,7 +65,7 @@ impl UsageSums {
         self.used_us = self.used_us.saturating_add(used_us);
     }
 
-    /// Counts what it has had the card work, which is known later than it is over, and tells what it achieved until then.
+    /// Adds work of the card, which is known with a delay, and takes a sample of each.
     pub(super) fn add_work(&mut self, known: &[Worked]) {
         for Worked { until_us, worked_us } in known {
             let more_us = worked_us.saturating_sub(self.counted.worked_us);
@@ -70,14 +74,14 @@ impl UsageSums {
             if self.achieved_us.is_some_and(|achieved_us| until_us.saturating_sub(achieved_us) >= STALE_US) {
                 self.clear_samples();
             }
-            // The first has been told before.
+            // The first has been sampled before.
             if self.achieved_us.is_none_or(|achieved_us| achieved_us < *until_us) {
                 self.sample(*until_us);
             }
         }
     }
 
-    /// From now on: no channels (`None`), or whether they are on the card.
+    /// Notes that there are no channels from now on (`None`), or whether they are on the card.
     pub(super) fn set_open(&mut self, now_us: u64, is_open: Option<bool>) {
         self.add_elapsed(now_us);
         if is_open.is_none() {
@@ -95,7 +99,8 @@ impl UsageSums {
         self.since_us = Some(now_us.max(since_us));
     }
 
-    /// All that it used until `at_us` is counted. To be told at the same place of each period.
+    /// Takes a sample: all that it used until `at_us` is counted. To be called at the same place of
+    /// each period.
     pub(super) fn sample(&mut self, at_us: u64) {
         let now = (at_us, self.used_us);
         let second = achieved(&mut self.fine, now, FINE_US, SECOND_US);
@@ -103,8 +108,10 @@ impl UsageSums {
         self.achieved_us = Some(at_us);
     }
 
-    /// What it achieved of the last second and the last minute that are known, in millionths of the card's time; of less, while there is no
-    /// more. `None`: nothing is known of late.
+    /// Returns the share achieved in the last second and the last minute that are known, in
+    /// millionths of the card's time; of a shorter time, while there is no more.
+    ///
+    /// `None`: nothing is known of late.
     pub(super) fn achieved_ppm(&mut self, now_us: u64) -> [Option<u32>; 2] {
         if !self.is_known(now_us) {
             self.clear_samples();
@@ -112,12 +119,12 @@ impl UsageSums {
         self.achieved
     }
 
-    /// Whether what it used is known, but for the last moments.
+    /// Returns whether its use is known, but for the last moments.
     pub(super) fn is_known(&self, now_us: u64) -> bool {
         self.achieved_us.is_some_and(|achieved_us| now_us.saturating_sub(achieved_us) < STALE_US)
     }
 
-    /// What was achieved until now says nothing of what follows.
+    /// Drops the samples, as they say nothing of what follows.
     pub(super) fn clear_samples(&mut self) {
         self.fine.clear();
         self.coarse.clear();
@@ -125,10 +132,10 @@ impl UsageSums {
     }
 }
 
-/// Against the newest sample that is at least `over_us` old, or else the oldest there is.
+/// Returns the share since the newest sample that is at least `over_us` old, or else the oldest.
 fn achieved(samples: &mut VecDeque<(u64, u64)>, now: (u64, u64), apart_us: u64, over_us: u64) -> Option<u32> {
     let age = |sample: &(u64, u64)| now.0.saturating_sub(sample.0);
-    // Half a sample's distance less: the asking is not that regular.
+    // Half a distance less: calls are not that regular.
     let over_us = over_us.saturating_sub(apart_us / 2);
     while samples.get(1).is_some_and(|next| age(next) >= over_us) {
         samples.pop_front();

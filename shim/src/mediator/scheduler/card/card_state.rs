@@ -1,4 +1,4 @@
-//! What is told of how the container stands on the card.
+//! State of the container on the card, as it is published.
 
 use nvidia_glue::{
     driver::thread_cost,
@@ -9,11 +9,11 @@ use nvidia_glue::{
 use super::CardScheduler;
 use crate::mediator::scheduler::{clock::Clock, share_terms::Sharing, usage_sums::UsageSource};
 
-/// How often something is told at least while there are channels.
+/// Interval at which the state is published at least, while there are channels.
 const PUBLISH_INTERVAL_US: u64 = 250_000;
 
 impl<C: Clock> CardScheduler<C> {
-    /// Tells how it stands, if it is time. When to tell again.
+    /// Publishes the state, if it is time. Returns the instant of the next publication.
     pub(super) fn publish(&mut self) -> u64 {
         let now_us = self.clock.now_us();
         if now_us >= self.publish_us {
@@ -22,7 +22,8 @@ impl<C: Clock> CardScheduler<C> {
             if self.has_company() {
                 self.residency_view.read_log();
             }
-            // A window of its own is counted when it is over: only then is known whether anything ran.
+            // A window of its own is counted when it is over: only then is known whether anything
+            // ran.
             if self.has_company() || !self.has_windows(now_us) {
                 self.count();
             }
@@ -40,22 +41,24 @@ impl<C: Clock> CardScheduler<C> {
         self.publish_us
     }
 
-    /// Others may be on the card at the same time.
+    /// Returns whether others may be on the card at the same time.
     fn has_company(&self) -> bool {
         !self.terms.others.is_empty()
     }
 
-    /// It is taken off the card now and then, so that who has no work is not there.
+    /// Returns whether it is taken off the card at times, so that it is not there without work.
     fn has_windows(&self, now_us: u64) -> bool {
         self.terms.sharing == Sharing::Windows && !self.pacer.course().is_unlimited(now_us)
     }
 
-    /// Nobody else is on the card at the same time, or there is a log of who was.
+    /// Returns whether the use of the card can be attributed: no other container is on it at the
+    /// same time, or there is a log of switches.
     fn knows_who(&self) -> bool {
         !self.has_company() || self.residency_view.has_log()
     }
 
-    /// Counts what it used of the card in windows. Where it has none the driver's samples say that, later.
+    /// Counts the use of the card in windows. Without windows the samples of the driver show that,
+    /// later.
     pub(super) fn count(&mut self) {
         let now_us = self.clock.now_us();
         let source = if !self.has_windows(now_us) {
@@ -70,14 +73,17 @@ impl<C: Clock> CardScheduler<C> {
         self.usage_sums.count(source, self.residency_view.used_us(now_us));
     }
 
-    /// Tells the container what it used, and asks what of it was work. Where there are windows, edges are not to wait for the driver, and
-    /// whoever has no work does not come back in the next one.
+    /// Reports the measured use to the session, which derives the work from it.
+    ///
+    /// With windows, edges are not to wait for the driver, and a container without work does not
+    /// come back in the next one.
     pub(super) fn report_measured(&self, now_us: u64) -> Seen {
         let in_doubt = self.is_awake && !self.has_windows(now_us);
         self.status_page.measured(self.gate.uuid(), self.measured(now_us), in_doubt)
     }
 
-    /// The most that it can have used of the card; `None`: others are there at the same time, and nobody can tell.
+    /// Returns the most that it can have used of the card; `None`: others are there at the same
+    /// time, without a log.
     fn measured(&self, now_us: u64) -> Measured {
         let log_us = || self.residency_view.used_us(now_us);
         let used_us = if self.has_company() {
@@ -85,7 +91,7 @@ impl<C: Clock> CardScheduler<C> {
         } else if self.has_windows(now_us) {
             log_us().or(Some(self.usage_sums.open_us))
         } else {
-            // Nobody takes what is logged while nobody else is there.
+            // The log is not read while no other container is there.
             Some(self.usage_sums.open_us)
         };
         Measured { at_us: now_us, used_us, share_ppm: self.terms.share_ppm, rests: !self.is_awake }
