@@ -1,7 +1,8 @@
-//! Whether a pod asks for cards, or only its image does.
+//! Requests of a pod's image, told from those of the pod.
 //!
-//! CUDA's images set `NVIDIA_VISIBLE_DEVICES=all`: believed of every sidecar, that would take all of a node's cards. An image's
-//! configuration, which containerd has, says which values are the image's.
+//! CUDA's images set `NVIDIA_VISIBLE_DEVICES=all`: taken as the request of every sidecar, that
+//! would use up all cards of a node. The configuration of an image, which containerd has, shows its
+//! values.
 
 use nvidia_glue::{
     decision_log::DecisionLog,
@@ -18,10 +19,13 @@ use crate::{
 const REMEDY: &str = "to give it one, set EGPU_DEVICES=all (or the annotation egpu.io/devices) in its pod, or \
                       accept_nvidia_visible_devices_of_images_in_pods = true in the node's configuration";
 
-/// Why the request is taken for its image's; `None`: it is not. Only where nothing but the variable asks is anybody asked.
+/// Returns the reason to ignore a request that only the image makes; `None`: the pod makes it.
+///
+/// containerd is asked only if nothing but the variable asks for cards.
 ///
 /// # Errors
-/// When containerd does not tell what the image sets: a device plugin's card must not be left out for that, nor an image believed.
+/// Fails if containerd does not answer: neither may a card from a device plugin be left out for
+/// that, nor a request of an image be granted.
 pub(super) async fn image_only_reason(
     helper: &HelperClient,
     key: &ContainerKey,
@@ -48,7 +52,7 @@ fn reason(said: &[String], by_image: &[String]) -> Option<String> {
     })
 }
 
-/// What is asked of the helper for a container whose request is not believed, once the log and the node's events have it.
+/// Plans a container whose request is ignored, after the log and the events of the node have that.
 pub(super) fn without_gpu(key: &ContainerKey, ask: GpuAsk, why: String) -> PreparedGrant {
     let GpuAsk { config, request, privileges, .. } = ask;
     let name = ContainerName { key, pod: request.pod.as_ref() };
@@ -72,7 +76,7 @@ mod tests {
             (&["all"], &[], true),
             (&["0"], &["all"], true),
             (&["GPU-ab"], &["all"], true),
-            // Somebody said more than the image.
+            // The pod asks for more than the image.
             (&["0", "all"], &["all"], true),
             (&["0", "all"], &["all", "0"], false),
         ] {

@@ -1,4 +1,4 @@
-//! What a grant asks of the helper: who is fenced, who is mediated, and what their execs may have.
+//! Plans of grants: fenced containers, mediated ones, and the limits of their execs.
 
 use runtime_config::request::OverMemory;
 use serde_json::json;
@@ -12,12 +12,12 @@ const MONITOR: &[&str] = &["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILI
 const NO_CARD: &[&str] = &["NVIDIA_VISIBLE_DEVICES=none", "NVIDIA_DRIVER_CAPABILITIES=utility"];
 const NOTHING: &[&str] = &["PATH=/bin"];
 
-/// What is asked of the helper for a container, alone on a node with two simulated cards.
+/// Plans a container, alone on a node with two simulated cards.
 fn prepared(environment: &[&str], edit: impl FnOnce(&mut Value)) -> Result<PreparedGrant, GpuError> {
     prepared_by("", environment, edit)
 }
 
-/// The same, with more of a configuration.
+/// Plans a container with more of a configuration.
 fn prepared_by(settings: &str, environment: &[&str], edit: impl FnOnce(&mut Value)) -> Result<PreparedGrant, GpuError> {
     let directory = tempfile::tempdir().unwrap();
     let text = format!(

@@ -56,7 +56,7 @@ pub struct Setup {
     pub cgroups: Vec<PathBuf>,
 }
 
-/// Who executes the calls.
+/// The driver that executes the calls.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MediatedDriver {

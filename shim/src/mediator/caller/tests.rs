@@ -9,7 +9,7 @@ use std::{
 use super::*;
 use crate::mediator::broker::Broker;
 
-/// Calls of this thread's, of which nobody waits for an answer.
+/// Calls of this thread, for which nobody waits.
 fn with_calls(test: impl for<'a> FnOnce(&'a (dyn Fn() -> WaitingCaller<'a> + 'a))) {
     let tid = nix::unistd::gettid().as_raw();
     let listener = File::open("/dev/null").unwrap();
@@ -30,7 +30,7 @@ fn with_calls(test: impl for<'a> FnOnce(&'a (dyn Fn() -> WaitingCaller<'a> + 'a)
     });
 }
 
-/// Bytes at the beginning of a page, and where they are.
+/// Bytes at the beginning of a page, and their address.
 fn page() -> (Vec<u8>, usize, u64) {
     let memory = vec![1_u8; 16384];
     let address = memory.as_ptr().expose_provenance() as u64;

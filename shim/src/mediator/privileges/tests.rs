@@ -1,4 +1,4 @@
-//! What somebody reaches who executes code of his own in a mediator.
+//! Reach of code that an attacker executes in a mediator.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -46,7 +46,7 @@ impl Drop for Children {
     }
 }
 
-/// Rights are given up for good, so it is another process, of this test alone, that does so.
+/// Privileges are dropped for good, so another process, of this test alone, does that.
 #[test]
 fn who_executes_code_in_a_mediator_reaches_its_container_and_nothing_else() {
     if let Some(told) = std::env::var_os(IN_CHILD) {
@@ -97,11 +97,11 @@ fn who_executes_code_in_a_mediator_reaches_its_container_and_nothing_else() {
     }
 }
 
-/// As a mediator is, and tries what it can.
+/// Tries what a mediator could, with its privileges.
 fn is_confined(directory: &Path, container: i32, victim: i32) {
     let own = OpenOptions::new().read(true).write(true).open(directory.join("own")).unwrap();
     let other_namespace = File::open(format!("/proc/{victim}/ns/pid")).unwrap();
-    // Its threads are there already, and give up nothing.
+    // Its threads exist already, and keep their privileges.
     let broker = Broker::of_namespace(&format!("/proc/{container}/ns/pid"), Vec::new());
     let state = directory.join("state");
     let mut seen = vec![VisiblePath::writable(state.join("simulated"))];

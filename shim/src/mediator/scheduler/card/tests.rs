@@ -1,4 +1,4 @@
-//! A card's thread step by step on a clock that is played, with a gate that is.
+//! Steps of a card's thread, on a fake clock, with a fake gate.
 
 mod achieved;
 mod edge_failure;
@@ -62,20 +62,20 @@ struct FakeGate {
 #[derive(Debug, Default)]
 struct FakeGateState {
     is_closed: bool,
-    /// Its channels are.
+    /// Its channels are off.
     is_off: bool,
     channels: usize,
     groups: usize,
-    /// When which call ended, and whether it opened.
+    /// End of each call, and true if it opened.
     edges: Vec<(u64, bool)>,
     slices: Vec<Option<u64>>,
-    /// How many of its groups were to be on the card.
+    /// Numbers of its groups that were to be on the card.
     turns: Vec<Option<usize>>,
-    /// What is logged so long before the end of the next closing.
+    /// Log to which the next closing adds a switch, that long before its end.
     off: Option<(FakeSwitchLog, u64)>,
-    /// What the next calls are answered with.
+    /// Statuses of the next calls.
     refusals: VecDeque<RmStatus>,
-    /// How many of the next time slices are refused.
+    /// Number of the next time slices that are refused.
     refused_slices: u32,
 }
 
@@ -83,7 +83,7 @@ impl FakeGate {
     fn turn(&self, is_closed: bool) -> Result<Edge, EdgeError> {
         let mut state = lock(&self.state);
         state.is_closed = is_closed;
-        // Nothing is to be told to the driver.
+        // Nothing to ask the driver.
         if state.channels == 0 || state.is_off == is_closed {
             return Ok(Edge::default());
         }
@@ -138,7 +138,7 @@ impl Gate for FakeGate {
     }
 }
 
-/// What the card's log of switches will say.
+/// Log of the card's switches.
 #[derive(Debug, Default, Clone)]
 struct FakeSwitchLog(Arc<Mutex<Vec<Switch>>>);
 
@@ -147,7 +147,7 @@ impl FakeSwitchLog {
         self.add_of(at_us, process, process, presence);
     }
 
-    /// Of one of several groups of a container's.
+    /// Adds a switch of one of several groups of a container.
     fn add_of(&self, at_us: u64, process: u32, context: u32, presence: Presence) {
         lock(&self.0).push(Switch { at_ns: at_us * 1_000, process, context, presence });
     }
@@ -160,7 +160,7 @@ impl SwitchLog for FakeSwitchLog {
     }
 }
 
-/// The driver's samples: each 200 ms, how busy the card was.
+/// The driver's samples of use, each 200 ms.
 #[derive(Debug)]
 struct FakeCard {
     state: Mutex<FakeCardState>,
@@ -208,7 +208,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// On a card whose driver keeps no log.
+    /// Makes a card whose driver has no log.
     fn new(is_capped: bool) -> Self {
         Self::with(is_capped, false)
     }
@@ -244,7 +244,7 @@ impl Fixture {
 
     fn channels(&self, channels: usize) {
         let mut state = self.state();
-        // New ones come as the gate stands.
+        // New channels are on or off as the gate is.
         (state.channels, state.is_off) = (channels, channels > 0 && state.is_closed);
     }
 
@@ -253,7 +253,7 @@ impl Fixture {
         self.mailbox.send(Some(Arc::new(table)));
     }
 
-    /// Steps as its thread would, each a little late. The instant until which nothing is to be done.
+    /// Steps as its thread would, each a little late. Returns the instant of the next step.
     fn run_until(&mut self, until_us: u64) -> Option<u64> {
         loop {
             let wake = self.scheduler.step();
@@ -268,7 +268,7 @@ impl Fixture {
         }
     }
 
-    /// How long it was open since an instant.
+    /// Time that it was open since an instant.
     fn open_us(&self, since_us: u64) -> u64 {
         let state = self.state();
         let mut all = 0;
@@ -284,7 +284,7 @@ impl Fixture {
         StatusFile::read(&self.directory.path().join("status")).unwrap()
     }
 
-    /// The neighbour's mediator.
+    /// Sets the neighbour's mediator.
     fn neighbour_is(&self, process: u32) {
         let path = status_file(self.directory.path(), "other").unwrap();
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -299,7 +299,7 @@ impl Fixture {
         lock(&self.card.state).busy_ppm = busy_ppm;
     }
 
-    /// Of the last second, and in all.
+    /// Share of the last second, and use in all.
     fn achieved(&self) -> (Option<u32>, Option<u64>) {
         let card = &self.status().cards[0];
         (card.achieved_1s_ppm, card.used_us)

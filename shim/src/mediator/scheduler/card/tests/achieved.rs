@@ -1,4 +1,4 @@
-//! What a container is told to have achieved.
+//! Shares that a container has achieved, as published.
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn a_card_that_does_not_tell_how_busy_it_is_leaves_it_unknown() {
     assert_eq!(fixture.achieved().0, Some(1_000_000));
 }
 
-/// Who came last stays on the card.
+/// Container that came last, and stays on the card.
 #[test]
 fn who_stays_on_the_card_beside_others_without_work_achieves_nothing() {
     let mut fixture = Fixture::with(false, true);
@@ -66,7 +66,7 @@ fn who_stays_on_the_card_beside_others_without_work_achieves_nothing() {
     assert_eq!(fixture.achieved().0, Some(0));
     let more_us = fixture.achieved().1.unwrap() - used_us.unwrap();
     assert!(more_us < 5 * PERIOD, "{more_us}");
-    // The other one has the card: nobody is to be asked.
+    // The other one has the card: nobody is asked.
     fixture.log.add(fixture.clock.now_us(), OTHER, Presence::On);
     fixture.is_busy(1_000_000);
     fixture.run_until(45 * PERIOD);
@@ -79,7 +79,7 @@ fn who_stays_on_the_card_beside_others_without_work_achieves_nothing() {
     assert_eq!(fixture.achieved().0, Some(1_000_000));
 }
 
-/// Nobody has displaced it since the log was begun, which is when the other one came.
+/// Container that has not been displaced since the log was begun, when the other one came.
 #[test]
 fn who_was_on_the_card_before_there_was_a_log_is_whom_the_driver_names() {
     for (is_own, expected) in [(true, 1_000_000), (false, 0)] {

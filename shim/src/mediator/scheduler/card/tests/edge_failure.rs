@@ -22,7 +22,7 @@ fn whoever_becomes_a_weight_is_on_its_card_and_that_is_told() {
     assert!(lines.text().contains("its share of time is exact"), "{}", lines.text());
 }
 
-/// What is logged.
+/// Log of this process.
 #[derive(Debug, Default, Clone)]
 struct LogCapture(Arc<Mutex<Vec<u8>>>);
 
@@ -135,7 +135,7 @@ fn a_card_that_is_lost_in_the_off_time_holds_nobody_up() {
     }
 }
 
-/// One that is off its card, which answers so many calls with `status` from then on.
+/// Card whose container is off it, and which answers that many calls with `status` from then on.
 fn off_a_card_that_refuses(status: RmStatus) -> Fixture {
     let mut fixture = Fixture::new(true);
     fixture.channels(3);

@@ -103,7 +103,7 @@ fn low_priority_leaves_when_others_come_and_comes_back_when_they_do_not() {
     assert_eq!(fixture.running(), Running::Free);
 }
 
-/// What is left beside somebody's first 30 ms, which two share.
+/// Rest of a card beside the first 30 ms of a container, which two others share.
 fn remainder(priority: Priority) -> Epoch {
     let mut epoch = epoch(0, windows(30_000, PERIOD), priority, vec![neighbour(Priority::High)]);
     let mut other = epoch.turns[0].clone();
@@ -112,7 +112,7 @@ fn remainder(priority: Priority) -> Epoch {
     epoch
 }
 
-/// Both come in turns of some length in each of some windows.
+/// Both containers come in turns of some length in each of some windows.
 fn both_work(fixture: &mut Fixture, periods: std::ops::Range<u64>, (own_us, other_us): (u64, u64)) {
     for start in periods.map(|period| period * PERIOD) {
         fixture.run_until(start + 31_000);

@@ -1,4 +1,4 @@
-//! Windows of time: kept, compensated, and told.
+//! Windows of time: their edges, their compensation, their publication.
 
 use super::*;
 
@@ -140,7 +140,7 @@ fn with_log(began_before_us: u64, ended_before_us: u64) -> Fixture {
     fixture
 }
 
-/// When the calls of the last window had ended.
+/// Ends of the calls of the last window.
 fn last_window(fixture: &Fixture) -> (u64, u64) {
     let state = fixture.state();
     let [.., (opened, true), (closed, false)] = state.edges[..] else { panic!("{:?}", state.edges) };
@@ -244,7 +244,7 @@ fn its_thread_opens_and_closes_on_the_real_clock() {
     let residency_view = ResidencyView::new(OWN, Box::new(|| Ok(None)));
     let outputs = (Arc::clone(&mailbox), status_page);
     let scheduler = CardScheduler::new(place, Arc::clone(&gate) as _, residency_view, outputs, Monotonic);
-    // It has no end; the process's is its.
+    // It runs until the process ends.
     std::thread::spawn(move || scheduler.run());
     let mut epoch = window_epoch(now_us(), 0, 10_000);
     epoch.turns[0].period_us = 20_000;
@@ -254,7 +254,7 @@ fn its_thread_opens_and_closes_on_the_real_clock() {
         let mut state = lock(&gate.state);
         (state.channels, state.is_off) = (1, state.is_closed);
     }
-    // As whoever sees the first channel does.
+    // As the reporter does of the first channel.
     mailbox.wake();
     let state = gate.moved.wait_while(lock(&gate.state), |state| state.edges.len() < 10).unwrap();
     for (number, edge) in state.edges.iter().enumerate() {
