@@ -6,7 +6,7 @@ use runtime_config::Config;
 
 use super::error::CliError;
 
-/// Says that the file is right, or why not.
+/// Checks the file.
 pub(super) fn check(file: Option<&Path>) -> Result<String, CliError> {
     Config::load(file).map_err(CliError::Config)?;
     let path = file.map_or_else(Config::path, Path::to_owned);

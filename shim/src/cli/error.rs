@@ -1,4 +1,4 @@
-//! Why a command failed.
+//! Errors of the commands.
 
 use std::{io, net::SocketAddr, path::PathBuf};
 
@@ -10,7 +10,7 @@ use runtime_config::ConfigError;
 
 use super::{exit::Exit, trace::TraceError};
 
-/// What can keep a command from its work.
+/// Error that keeps a command from its work.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
     #[error("the configuration cannot be used")]
@@ -79,7 +79,7 @@ impl CliError {
                 _ => Exit::Refused,
             },
             Self::MigPolicy { .. } => Exit::Refused,
-            // Whoever read the output has seen enough: `egpu ps | head`.
+            // The reader of the output has seen enough: `egpu ps | head`.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
             Self::Cards(_)
             | Self::Ledger { .. }
@@ -94,7 +94,7 @@ impl CliError {
     }
 }
 
-/// What helps against an error of a file, where that is known.
+/// Returns the fix for an error of a file, where that is known.
 fn as_root(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied => "; run egpu as root",

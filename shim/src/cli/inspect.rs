@@ -22,7 +22,8 @@ use super::{
 /// Arguments of `egpu inspect`.
 #[derive(Debug, clap::Args)]
 pub(super) struct InspectArguments {
-    /// The container: its id or enough of its beginning, NAMESPACE/ID, POD, NAMESPACE/POD or NAMESPACE/POD/CONTAINER
+    /// The container: its id or enough of its beginning, NAMESPACE/ID, POD, NAMESPACE/POD or
+    /// NAMESPACE/POD/CONTAINER
     id: String,
     /// containerd's namespace or the pod's, where several have a container of that name
     #[arg(long, short)]
@@ -68,7 +69,7 @@ impl<'a> From<&'a InspectedContainer<'_>> for ContainerName<'a> {
     }
 }
 
-/// Looks a name up among both together: one that fits a container of each is not guessed.
+/// Looks a name up among both together: one that fits a container of each is refused.
 fn find<'a>(
     granted: &'a [Record],
     without_gpu: &'a [without_gpu::ContainerWithoutGpu],
@@ -80,22 +81,22 @@ fn find<'a>(
     container_name::find(&all, wanted, namespace).copied()
 }
 
-/// A container's record, and what its mediator tells.
+/// A container's record, and the reports of its mediator.
 #[derive(Debug, Serialize)]
 struct Inspected<'a> {
     #[serde(flatten)]
     record: &'a Record,
     /// Null where it has no mediator.
     usage: Option<Usage>,
-    /// When it runs; null where it shares no card.
+    /// Its turn; null where it shares no card.
     turn: Option<&'a Turn>,
-    /// What holds instead, soon; null where nothing changes.
+    /// Its next turn; null where nothing changes.
     next_turn: Option<NextTurn<'a>>,
-    /// What its mediator tells of its time; null where it has none.
+    /// The schedule that its mediator reports; null where it has none.
     schedule: Option<&'a Status>,
 }
 
-/// A turn that does not hold yet.
+/// A turn that is not in force yet.
 #[derive(Debug, Serialize)]
 struct NextTurn<'a> {
     in_us: u64,
@@ -110,7 +111,7 @@ impl<'a> Inspected<'a> {
     }
 }
 
-/// The same for people.
+/// Formats it for people.
 fn text(inspected: &Inspected<'_>) -> String {
     let Inspected { record, usage, turn, next_turn, schedule } = inspected;
     let request = &record.request;
@@ -208,7 +209,7 @@ fn used(usage: &Usage) -> Vec<(&'static str, String)> {
     let cards = usage.cards.iter().map(|card| {
         let (used, limit, peak) = (card.used.whole_mib(), card.limit.whole_mib(), card.peak.whole_mib());
         let channels = match card.channels_limit {
-            // An older mediator does not tell.
+            // An older mediator does not report it.
             0 => String::new(),
             limit => format!("; {} of {limit} channels", card.channels_used),
         };

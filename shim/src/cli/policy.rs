@@ -1,4 +1,4 @@
-//! `egpu policy`: how a card is shared.
+//! `egpu policy`: shows or changes the sharing of a card.
 
 use nvidia_glue::{
     cards::{Card, CardOrMig},
@@ -26,16 +26,17 @@ Policies:
 A policy under which one of the card's containers could not have what it was granted is refused. What is set holds for the \
 containers that the card has and for those to come, until the machine restarts.")]
 pub(super) struct PolicyArguments {
-    /// The card: its index, its UUID or enough of its beginning (GPU-...), or its PCI address [default: list all]
+    /// The card: its index, its UUID or enough of its beginning (GPU-...), or its PCI address
+    /// [default: list all]
     #[arg(value_name = "CARD")]
     card: Option<DeviceSelector>,
-    /// How its containers share it: fair, preemptive, weighted, fixed, soft or native
+    /// Policy of sharing: fair, preemptive, weighted, fixed, soft or native
     #[arg(value_name = "POLICY", value_parser = value_parsers::policy)]
     policy: Option<CardPolicy>,
-    /// How often each has its turn, 20ms to 500ms; longer where a turn would be shorter than 5ms
+    /// Period of the turns, 20ms to 500ms; longer where a turn would be shorter than 5ms
     #[arg(long, value_name = "TIME", value_parser = value_parsers::period_us, requires = "card")]
     period: Option<u64>,
-    /// Wait for the instant from which the change holds
+    /// Wait until the change is in force
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
@@ -77,30 +78,33 @@ fn find<'a>(node: &'a Node, selector: &DeviceSelector) -> Result<&'a Card, CliEr
     }
 }
 
-/// Under this policy a container without a process that uses the card does not run. Which have one, their shims tell the
-/// ledger only while the policy holds; so that none stands still at first, it is told now.
+/// Records which containers have a process that uses the card: under this policy those without one
+/// do not run.
+///
+/// Their shims report that only while the policy is in force; so that none is stopped at first, it
+/// is recorded now.
 fn tell_present(node: &Node, ledger: &Ledger, card: &Card) -> Result<(), CliError> {
     let on_card = |record: &&Record| record.cards.iter().any(|grant| grant.uuid == card.uuid && grant.is_shared());
     for record in node.records.iter().filter(on_card) {
         let Ok(path) = inject::status_file(&node.config.state_dir, &record.grant_id) else { continue };
-        // Who tells nothing has no process yet.
+        // A container without a status has no process yet.
         let present = StatusFile::read(&path).is_ok_and(|status| status.has_processes);
         ledger.set_present(&record.container, present).map_err(node.ledger_failed())?;
     }
     Ok(())
 }
 
-/// How a card is shared, as `--output json` shows it. Keys are fixed.
+/// Policy of a card, as `--output json` shows it. Keys are fixed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct CardPolicyListing {
     index: u32,
     uuid: String,
     policy: &'static str,
-    /// Whether containers have settled it.
+    /// True if its containers have settled the policy.
     policy_in_use: bool,
-    /// Of those that are laid out now; else what the next container's would be.
+    /// Period of the turns as laid out now; or as the next container's would be.
     period_us: u64,
-    /// Whether it can take containers off, and so hold them to a part of its time.
+    /// True if it can take containers off, and so enforce hard caps.
     hard_caps: bool,
     containers: usize,
 }
@@ -139,7 +143,7 @@ fn table(listings: &[CardPolicyListing]) -> String {
     output::table(&["CARD", "UUID", "POLICY", "PERIOD", "CAPS", "CONTAINERS"], &rows)
 }
 
-/// In parentheses while no container has settled it.
+/// Formats a policy, in parentheses while no container has settled it.
 pub(super) fn shown(policy: &str, in_use: bool) -> String {
     if in_use { policy.to_owned() } else { format!("({policy})") }
 }
@@ -152,7 +156,7 @@ pub(super) fn caps(hard: bool) -> &'static str {
     if hard { "hard" } else { "weights only" }
 }
 
-/// What was and is, as `--output json` shows it. Keys are fixed.
+/// Policy of a card before and after, as `--output json` shows it. Keys are fixed.
 #[derive(Debug, Serialize)]
 struct PolicyChange {
     #[serde(flatten)]

@@ -1,4 +1,5 @@
-//! `egpu ps`: the containers that hold cards, those with whole cards too, and those that wait for room.
+//! `egpu ps`: the containers that hold cards, those with whole cards too, and those that wait for
+//! room.
 
 use nvidia_glue::{
     ledger::{CardGrant, Enforcement, GrantState, Record, Waiter},
@@ -26,15 +27,16 @@ pub(super) struct ContainerListing {
     pid: Option<i32>,
     cards: Vec<GrantListing>,
     exclusive: bool,
-    /// It only looks at its cards and holds nothing.
+    /// It only monitors its cards, and holds nothing.
     monitor: bool,
-    /// How long its work has been held back: it had channels, and they were off their cards.
+    /// Time that its work has been held back: it had channels, and they were off their cards.
     throttled_us: u64,
     /// Allocations that were refused.
     denials: u64,
-    /// The host's process that the driver knows the container by; null where the container's own are.
+    /// The process of the host that the driver sees in place of the container; null where it sees
+    /// the container's own.
     mediator: Option<i32>,
-    /// Those of its processes that use a card, where its mediator tells.
+    /// Its processes that use a card, if its mediator reports them.
     processes: Vec<ProcessListing>,
     /// It has nothing yet and waits for room.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,7 +48,7 @@ pub(super) struct ContainerListing {
 pub(super) struct WaitListing {
     /// RFC 3339.
     since: String,
-    /// What it said about GPUs.
+    /// Its request for GPUs.
     asked: Vec<String>,
 }
 
@@ -58,7 +60,7 @@ pub(super) struct ProcessListing {
     memory_used_bytes: Bytes,
 }
 
-/// What it holds of one card.
+/// Its grant of one card.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct GrantListing {
     index: u32,
@@ -67,7 +69,7 @@ pub(super) struct GrantListing {
     #[serde(skip_serializing_if = "Option::is_none")]
     mig_uuid: Option<String>,
     memory_limit_bytes: Bytes,
-    /// What the driver says its processes use; null where it does not say.
+    /// Memory that its processes use, as the driver reports it; null where it does not.
     memory_used_bytes: Option<Bytes>,
     /// Its hard cap, where it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,8 +78,8 @@ pub(super) struct GrantListing {
     #[serde(skip_serializing_if = "Option::is_none")]
     weight: Option<u16>,
     policy: &'static str,
-    /// What it used in the last second of what it was granted, which is what the container sees of its utilization; null where that is not
-    /// known.
+    /// The part of its grant that it used in the last second, which is the utilization that the
+    /// container sees; null where that is not known.
     utilization_percent: Option<u8>,
     #[serde(flatten)]
     time: CardTime,
@@ -164,7 +166,8 @@ fn rounded(percent: f64) -> u8 {
     percent.round().clamp(0.0, 100.0) as u8
 }
 
-/// One line for each card of each container, and for each one that waits. Pods have a column where there are any.
+/// Formats one line for each card of each container, and for each one that waits. Pods have a
+/// column if there are any.
 pub(super) fn table(containers: &[ContainerListing]) -> String {
     const TITLES: [&str; 8] = ["NAMESPACE", "CONTAINER", "PID", "CARD", "MEMORY", "COMPUTE", "POLICY", "POD"];
     let rows: Vec<Vec<String>> = containers

@@ -1,4 +1,4 @@
-//! `egpu set`: other limits for a container that runs.
+//! `egpu set`: changes the limits of a running container.
 
 use nvidia_glue::{
     decision_log::DecisionLog,
@@ -25,7 +25,8 @@ use super::{
     group = clap::ArgGroup::new("what").required(true).multiple(true).args(["memory", "compute", "weight", "priority"])
 )]
 pub(super) struct SetArguments {
-    /// The container: its id or enough of its beginning, NAMESPACE/ID, POD, NAMESPACE/POD or NAMESPACE/POD/CONTAINER
+    /// The container: its id or enough of its beginning, NAMESPACE/ID, POD, NAMESPACE/POD or
+    /// NAMESPACE/POD/CONTAINER
     id: String,
     /// containerd's namespace or the pod's, where several have a container of that name
     #[arg(long, short)]
@@ -33,17 +34,18 @@ pub(super) struct SetArguments {
     /// Memory of each card: 6GiB, 40%, or a list
     #[arg(long, value_name = "LIMIT", allow_hyphen_values = true, value_parser = value_parsers::memory)]
     memory: Option<PerCard<MemoryLimit>>,
-    /// Most that it gets of each card's time: 30%, none, or a list
+    /// Cap on its part of each card's time: 30%, none, or a list
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, value_parser = value_parsers::compute, conflicts_with = "weight")]
     compute: Option<PerCard<ComputeShare>>,
     /// Its weight among the containers of each card: 1 to 1000, or a list
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = value_parsers::weight)]
     weight: Option<PerCard<ComputeShare>>,
-    /// Who runs first: high, or low (only in time that others do not use). Has no effect where a container has a part of the card's
-    /// time to itself: a percent, or a share of the policies fair, preemptive and weighted
+    /// Priority: high, or low (runs only in time that others do not use). Has no effect where a
+    /// container has a part of the card's time to itself: a percent, or a share of the policies
+    /// fair, preemptive and weighted
     #[arg(long, value_name = "PRIORITY", value_parser = value_parsers::priority)]
     priority: Option<Priority>,
-    /// Wait for the instant from which the change holds
+    /// Wait until the change is in force
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
@@ -84,7 +86,7 @@ fn change(arguments: &SetArguments, record: &Record) -> Change {
     }
 }
 
-/// A cap that is lifted while the container is alone stays of that kind: its number is what changes.
+/// Keeps a cap that is lifted while the container is alone of that kind: only its number changes.
 fn keep_lifted(compute: &PerCard<ComputeShare>, record: &Record) -> PerCard<ComputeShare> {
     let is_lifted = |grant: &CardGrant| matches!(grant.compute, ComputeShare::Cap { lifted_when_alone: true, .. });
     let shared: Vec<&CardGrant> = record.cards.iter().filter(|grant| grant.is_shared()).collect();
@@ -100,7 +102,7 @@ fn keep_lifted(compute: &PerCard<ComputeShare>, record: &Record) -> PerCard<Comp
     PerCard::exactly(kept.collect())
 }
 
-/// What a container had and has, as `--output json` shows it. Keys are fixed.
+/// Limits of a container before and after, as `--output json` shows them. Keys are fixed.
 #[derive(Debug, Serialize)]
 struct LimitChange {
     id: String,
@@ -129,14 +131,15 @@ struct CardChange {
     memory_limit_bytes: BeforeAfter<Bytes>,
     compute_percent: BeforeAfter<Option<u8>>,
     weight: BeforeAfter<Option<u16>>,
-    /// Of the card's time, once it is in force; null where nothing divides it.
+    /// Granted part of the card's time, once in force; null where nothing divides it.
     granted_percent: Option<f64>,
     /// It has a part of the card's time to itself, whatever its priority.
     #[serde(skip)]
     is_promised: bool,
 }
 
-/// Whether others never run in the time that the grant has: what is left of a `fixed` card is everybody's who has no cap.
+/// Returns whether others never run in the time of the grant: the rest of a `fixed` card belongs to
+/// all containers without a cap.
 fn is_promised(grant: &CardGrant) -> bool {
     let is_shared = grant.policy == CardPolicy::Fixed && grant.compute == ComputeShare::Unlimited;
     grant.compute_by == ComputeEnforcement::Windows && !is_shared

@@ -1,4 +1,4 @@
-//! `egpu top`: who has how much of each card's time and memory, again and again.
+//! `egpu top`: each container's use of card time and memory, refreshed at an interval.
 
 use std::{
     io::{self, IsTerminal},
@@ -29,17 +29,17 @@ use super::{
 /// Arguments of `egpu top`.
 #[derive(Debug, clap::Args)]
 pub(super) struct TopArguments {
-    /// Time between two looks, 100ms or more
+    /// Time between two frames, 100ms or more
     #[arg(long, short, value_name = "TIME", default_value = "1s", value_parser = value_parsers::interval)]
     interval: Duration,
-    /// How often to look [default: until interrupted; with `--output json`: once]
+    /// Number of frames [default: until interrupted; with `--output json`: one]
     #[arg(long, short = 'n', value_name = "N", value_parser = value_parsers::repetitions)]
     count: Option<u64>,
     #[command(flatten)]
     output: Output,
 }
 
-/// Home, and clear to the end of the screen (ECMA-48).
+/// Cursor home, and clear to the end of the screen (ECMA-48).
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 pub(super) fn run(arguments: &TopArguments) -> Result<Exit, CliError> {
@@ -70,7 +70,7 @@ pub(super) fn run(arguments: &TopArguments) -> Result<Exit, CliError> {
     }
 }
 
-/// One look, as `--output json` shows it: a line for each. Keys are fixed.
+/// One frame, as `--output json` shows it: a line for each. Keys are fixed.
 #[derive(Debug, Serialize)]
 struct Frame {
     /// The instant, microseconds of CLOCK_MONOTONIC.
@@ -79,7 +79,7 @@ struct Frame {
     containers: Vec<ContainerLines>,
 }
 
-/// A card, and the sums of its containers.
+/// A card, with sums over its containers.
 #[derive(Debug, Serialize)]
 struct CardLine {
     index: u32,
@@ -112,12 +112,13 @@ struct ContainerCardLine {
     exclusive: bool,
     #[serde(flatten)]
     time: CardTime,
-    /// For how much of the time since the last look (in the first one: of its life) its work was held back.
+    /// Part of the time since the last frame (in the first one: of its life) in which its work was
+    /// held back.
     throttled_percent: Option<f64>,
     throttled_us: u64,
     memory_used_bytes: Option<Bytes>,
     memory_limit_bytes: Bytes,
-    /// Whether it has work for the card; null where that cannot be told.
+    /// True if it has work for the card; null where that is not known.
     busy: Option<bool>,
     /// Null where it has no mediator.
     running: Option<Running>,
@@ -125,7 +126,7 @@ struct ContainerCardLine {
     edges: u64,
     late_edges: u64,
     failures: u64,
-    /// Processor time of the thread that schedules it there, and of that what went into driver calls.
+    /// Processor time of the thread that schedules it there, and the part of it in driver calls.
     scheduler_cpu_us: u64,
     scheduler_driver_cpu_us: u64,
     /// The card cannot take it off: its part of the time is only a weight.
@@ -192,11 +193,11 @@ fn container(node: &Node, record: &Record, usage: &MemoryUsage, before: Option<&
     }
 }
 
-/// Of the time in which it had channels; `None`: it had none.
+/// Returns the part of the time with channels in which it was held back; `None`: it had none.
 #[expect(clippy::cast_precision_loss, reason = "a percentage for people; sums below 2^53 us are 285 years")]
 fn throttled_percent(now: &CardStatus, before: Option<&CardStatus>) -> Option<f64> {
     let since = |sum: fn(&CardStatus) -> u64| sum(now).checked_sub(before.map_or(0, sum));
-    // Sums that have become smaller are another mediator's.
+    // Sums that have become smaller are of another mediator.
     let (open, throttled) = (since(|card| card.open_us)?, since(|card| card.throttled_us)?);
     let all = open.checked_add(throttled).filter(|all| *all > 0)?;
     Some(throttled as f64 * 100.0 / all as f64)
@@ -218,7 +219,7 @@ fn card(node: &Node, state: &CardState, containers: &[ContainerLines]) -> CardLi
             granted_percent: total(|time| time.granted_percent),
             achieved_1s_percent: total(|time| time.achieved_1s_percent),
             achieved_60s_percent: total(|time| time.achieved_60s_percent),
-            // Shares of different sizes have no sum.
+            // Use of grants of different sizes has no sum.
             utilization_percent: None,
         },
         memory_used_bytes: used,
@@ -277,7 +278,7 @@ impl ContainerCardLine {
     }
 }
 
-/// Where nothing is known because there is nothing to know.
+/// Formats a percentage; `-` if there is nothing to know.
 fn known_or_dash(percent: Option<f64>) -> String {
     percent.map_or_else(|| "-".to_owned(), |_| schedules::shown(percent))
 }

@@ -1,4 +1,5 @@
-//! How much memory containers use: as their mediators say, and for containers with whole cards as the driver says.
+//! Memory use of containers: as their mediators report it, and for containers with whole cards as
+//! the driver does.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -17,18 +18,18 @@ use runtime_config::Bytes;
 
 use super::node::Node;
 
-/// What the driver said.
+/// Memory use of the containers of a node.
 #[derive(Debug)]
 pub(super) struct MemoryUsage {
-    /// `None`: the driver could not be asked.
+    /// Use by process, as the driver reports it; `None`: it could not be asked.
     processes: Option<Vec<ProcessMemory>>,
-    /// What mediators tell, by grant.
+    /// Use by grant, as mediators report it.
     mediated: HashMap<String, usage::Usage>,
 }
 
-/// What the mediator of the record's container tells; `None` where there is none.
+/// Reads the usage that the mediator of the container reports; `None`: it has none.
 pub(super) fn mediated(state_dir: &Path, record: &Record) -> Result<Option<usage::Usage>, ReadBlockError> {
-    // A grant id that is none has no file.
+    // An invalid grant id has no file.
     let Ok(path) = inject::usage_file(state_dir, &record.grant_id) else { return Ok(None) };
     match UsageFile::read(&path) {
         Ok(usage) => Ok(Some(usage)),
@@ -37,8 +38,8 @@ pub(super) fn mediated(state_dir: &Path, record: &Record) -> Result<Option<usage
     }
 }
 
-/// Asks the driver, and says what to warn about when that fails. Nothing computes on simulated cards, so nothing uses
-/// their memory.
+/// Measures the use, and returns warnings of what failed. Nothing computes on simulated cards, so
+/// nothing uses their memory.
 pub(super) fn measure(node: &Node) -> (MemoryUsage, Vec<String>) {
     let (mut reported, mut warnings) = (HashMap::new(), Vec::new());
     for record in &node.records {
@@ -48,7 +49,7 @@ pub(super) fn measure(node: &Node) -> (MemoryUsage, Vec<String>) {
             Err(error) => warnings.push(super::chain(&error)),
         }
     }
-    // What all have mediators for, the driver need not be asked.
+    // If every container has a mediator, the driver need not be asked.
     let is_told = node.records.iter().all(|record| reported.contains_key(&record.grant_id));
     if node.inventory.source == Source::Simulated || is_told {
         return (MemoryUsage { processes: Some(Vec::new()), mediated: reported }, warnings);
@@ -64,7 +65,8 @@ pub(super) fn measure(node: &Node) -> (MemoryUsage, Vec<String>) {
 }
 
 impl MemoryUsage {
-    /// Bytes that the container's processes have on the card; `None` where the driver does not say.
+    /// Returns the memory that the container's processes use on the card; `None`: the driver does
+    /// not report it.
     pub(super) fn of(&self, record: &Record, card: &str) -> Option<Bytes> {
         if let Some(reported) = self.mediated(record) {
             return reported
@@ -83,7 +85,7 @@ impl MemoryUsage {
         own.map(|process| process.bytes).try_fold(Bytes(0), |sum, bytes| Some(Bytes(sum.0.saturating_add(bytes?.0))))
     }
 
-    /// What its mediator tells of it; `None` where it has none.
+    /// Returns the usage that its mediator reports; `None`: it has none.
     pub(super) fn mediated(&self, record: &Record) -> Option<&usage::Usage> {
         self.mediated.get(&record.grant_id)
     }
@@ -105,7 +107,7 @@ impl MemoryUsage {
     }
 }
 
-/// Every process in the cgroups and in those below them. A cgroup that is gone has none.
+/// Lists the processes in the cgroups and in those below them. A cgroup that is gone has none.
 fn pids<'a>(cgroups: impl Iterator<Item = &'a Path>) -> BTreeSet<u32> {
     let found = cgroups.filter_map(|cgroup| cgroup_tree::pids(cgroup).ok().flatten()).flatten();
     found.filter_map(|pid| u32::try_from(pid).ok()).collect()

@@ -1,4 +1,5 @@
-//! `egpu inspect` of a container that seemed to ask for a GPU and has none: what it asked, and why that was not believed.
+//! `egpu inspect` of a container that seemed to ask for a GPU and has none: its request, and why it
+//! was ignored.
 
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use crate::{
     registry::Registry,
 };
 
-/// What there is to tell of it. It holds no grant.
+/// A container without a grant, whose request was ignored.
 #[derive(Debug, Serialize)]
 pub(super) struct ContainerWithoutGpu {
     pub(super) container: ContainerKey,
@@ -21,7 +22,7 @@ pub(super) struct ContainerWithoutGpu {
     pub(super) without_gpu: String,
 }
 
-/// All of this node.
+/// Lists those of this node.
 pub(super) fn list(state_dir: &Path) -> Vec<ContainerWithoutGpu> {
     Registry::at(state_dir.to_owned()).notes().filter_map(from_note).collect()
 }
@@ -38,7 +39,7 @@ impl<'a> From<&'a ContainerWithoutGpu> for ContainerName<'a> {
     }
 }
 
-/// The same for people, as of a container with a grant.
+/// Formats it for people, like a container with a grant.
 pub(super) fn text(reported: &ContainerWithoutGpu) -> String {
     let ContainerWithoutGpu { container, pod, asked, without_gpu } = reported;
     let mut lines = vec![("container", container.to_string()), ("containerd", container.containerd.clone())];

@@ -1,5 +1,5 @@
-//! GPU grants: from a container's request to its grant, and back. The one place where the Task service
-//! meets cards.
+//! GPU grants: from a container's request to its grant, and back. The one place where the Task
+//! service meets cards.
 //!
 //! [`Gpu::prepare`] runs before anything of a container is made, [`Gpu::bind`] once it exists,
 //! [`Gpu::release`] on every way out: a failed create, the end of the container, and containerd's
@@ -306,7 +306,8 @@ pub fn release(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Resu
         None => GrantNote::new(&configuration()?),
     };
     let (ledger, log) = note.open()?;
-    // The mediator of a shim that is gone frees what the container had, and ends. The ledger kills one that does not.
+    // The mediator of a shim that is gone frees what the container had, and ends. The ledger kills
+    // one that does not.
     wait_while(|| ledger.is_mediated(key));
     let mut released = Ok(None);
     wait_while(|| {

@@ -396,7 +396,8 @@ mod tests {
         assert_eq!(ExecFingerprint::parse("7 (a"), None);
     }
 
-    /// As soon as its descriptors are closed, a program that is executed counts as started, and has no place yet.
+    /// As soon as its descriptors are closed, a program that is executed counts as started, and has
+    /// no place yet.
     #[test]
     fn programs_that_have_just_been_executed_are_told() {
         let broker = broker();

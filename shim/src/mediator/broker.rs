@@ -43,7 +43,8 @@ const STACK: usize = 128 << 10;
 /// Request of a mediator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum BrokerRequest {
-    /// Open a thread: its process's pidfd, its memory, and its own pidfd if `with_pidfd` and the kernel has such (Linux 6.9).
+    /// Open a thread: its process's pidfd, its memory, and its own pidfd if `with_pidfd` and the
+    /// kernel has such (Linux 6.9).
     Thread { tid: i32, with_pidfd: bool },
     /// Open a process's pidfd.
     Process { pid: i32 },
@@ -51,7 +52,8 @@ enum BrokerRequest {
     File { pid: i32, thread: i32, file: ProcFile },
     /// List a process's threads.
     Threads { pid: i32 },
-    /// List a thread's descriptors that may be of the driver: links that name a file, not a socket or the like.
+    /// List a thread's descriptors that may be of the driver: links that name a file, not a socket
+    /// or the like.
     Descriptors { pid: i32, thread: i32 },
     /// List the processes in the container's cgroups.
     Members,

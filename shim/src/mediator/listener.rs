@@ -258,7 +258,8 @@ fn stopped(notification: &Notification) -> Option<Stopped> {
 mod tests {
     use super::*;
 
-    /// The entries of this machine: `AUDIT_ARCH_*` and the number of ioctl, of the 64-bit one and of the 32-bit one with its mmap2.
+    /// The entries of this machine: `AUDIT_ARCH_*` and the number of ioctl, of the 64-bit one and
+    /// of the 32-bit one with its mmap2.
     #[cfg(target_arch = "x86_64")]
     const ENTRIES: ((u32, i32), (u32, i32)) = ((0xc000_003e, 16), (0x4000_0003, 192));
     #[cfg(target_arch = "aarch64")]

@@ -1,4 +1,5 @@
-//! The mediation of one container: what its listeners, its main thread and its worker threads share.
+//! The mediation of one container: what its listeners, its main thread and its worker threads
+//! share.
 
 use std::{
     mem,
@@ -100,8 +101,8 @@ impl Mediation {
 
     /// Ends a round of accounting that found nothing to do.
     ///
-    /// A process whose call was handled at this instant is looked for once more; later calls request
-    /// accounting themselves.
+    /// A process whose call was handled at this instant is looked for once more; later calls
+    /// request accounting themselves.
     pub(super) fn end_accounting(&self) {
         self.needs_accounting.set(false);
         if !self.processes.known_pids().is_empty() {
@@ -116,7 +117,8 @@ impl Mediation {
 
     /// Pauses or resumes the taking up of calls.
     pub(super) fn set_paused(&self, is_paused: bool) {
-        // No call waits for the container's turn, so that none is open when the container is frozen.
+        // No call waits for the container's turn, so that none is open when the container is
+        // frozen.
         self.session.hurry(is_paused);
         self.is_paused.set(is_paused);
     }

@@ -2,20 +2,21 @@
 //! driver calls.
 //!
 //! ```text
-//!  container ── driver call ──> its filter's listener ──> receiving thread ── Session::handle ──> driver
+//!  container ── driver call ──> its filter's listener ──> receiver ── Session::handle ──> driver
 //!     ^                                                        |
 //!     └──────────────── answer ────────────────────────────────┘
 //!  helper ── listeners (of init and of every exec) ──> broker ┐
 //!  shim <── denials, kills, log ── control ───────────────────┴── main thread
 //! ```
 //!
-//! It is a process of its own because it reads what hostile programs wrote, because the driver judges
-//! each call by the capabilities of its caller, and because the driver's clients are its own to free.
-//! The zygote forks it before the container exists. It opens what it needs, forks the process that
-//! opens files of the container's processes for it ([`broker`]), moves to a mount namespace with the
-//! files that it will open ([`mount_namespace`]), drops its privileges for good ([`privileges`]), and
-//! only then starts threads. It lives in the shim's cgroup, not in the container's. The shim sees its
-//! end, whatever the cause, and ends the container then; and it ends when the shim does.
+//! It is a process of its own because it reads what hostile programs wrote, because the driver
+//! judges each call by the capabilities of its caller, and because the driver's clients are its own
+//! to free. The zygote forks it before the container exists. It opens what it needs, forks the
+//! process that opens files of the container's processes for it ([`broker`]), moves to a mount
+//! namespace with the files that it will open ([`mount_namespace`]), drops its privileges for good
+//! ([`privileges`]), and only then starts threads. It lives in the shim's cgroup, not in the
+//! container's. The shim sees its end, whatever the cause, and ends the container then; and it ends
+//! when the shim does.
 //!
 //! No thread ever holds a lock while it reads from a caller: a page of the container can be made to
 //! block for ever. Such a thread is lost to its own container only.

@@ -1,12 +1,12 @@
 //! The mediator's mount namespace: all that it can ever open.
 //!
-//! | what | |
-//! |---|---|
-//! | device nodes of its cards, `nvidiactl`, `nvidia-uvm`; for simulated cards the directory that has them | to be written to |
-//! | the timetables; what neighbours' mediators tell of themselves (`STATE_DIR/inject`) | read-only |
-//! | `/proc/meminfo`, `/proc/self/fdinfo` | read-only |
+//! - For writing: device nodes of its cards, `nvidiactl`, `nvidia-uvm`; for simulated cards the
+//!   directory that has them.
+//! - Read-only: the timetables; the status files of neighbours' mediators (`STATE_DIR/inject`);
+//!   `/proc/meminfo` and `/proc/self/fdinfo`.
 //!
-//! Nothing in there is a link that leads out, as `/proc/PID/root` and `/proc/PID/fd` would. What it tells of its own it writes to files that it has opened before.
+//! It has no link that leads out, as `/proc/PID/root` and `/proc/PID/fd` would. The mediator's own
+//! status goes to files that it has opened before.
 
 use std::{
     fs::{self, File, OpenOptions},

@@ -1,4 +1,4 @@
-//! containerd's configuration: whether CRI knows the runtime and lets requests through.
+//! Checks of containerd's configuration: CRI must know the runtime and pass requests on.
 //!
 //! CRI's table has another name in each version of the file: `plugins.cri` in version 1,
 //! `plugins."io.containerd.grpc.v1.cri"` in 2, `plugins."io.containerd.cri.v1.runtime"` in 3.
@@ -36,7 +36,7 @@ pub(super) fn checks(file: Option<&Path>) -> Vec<Check> {
     }
 }
 
-/// How a runtime of CRI's comes to be egpu.
+/// Way in which a runtime of CRI is egpu.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// By its type.
@@ -46,7 +46,7 @@ enum Form {
 }
 
 impl Form {
-    /// `None`: it is another runtime.
+    /// Returns the form of a runtime; `None`: it is another one.
     fn of(runtime: &Table) -> Option<Self> {
         let text = |key| runtime.get(key).and_then(Value::as_str).unwrap_or_default();
         match text("runtime_type") {
@@ -82,7 +82,7 @@ fn judge(config: &ContainerdConfig) -> Vec<Check> {
     judged.chain(what_the_type_lacks(config, &runtimes)).collect()
 }
 
-/// CRI asks no runtime but runc's what it can do, and gives pods no more than that.
+/// Notes the features that pods lack: CRI asks only runc's runtime for its features.
 fn what_the_type_lacks(config: &ContainerdConfig, runtimes: &[(&String, &Table, Form)]) -> Option<Check> {
     let has_drop_in = runtimes.iter().any(|(_, _, form)| *form == Form::DropIn);
     (!has_drop_in && config.knows_runtime_path() == Some(true)).then(|| {
@@ -95,7 +95,7 @@ fn remedy(config: &ContainerdConfig) -> String {
     let cri = cri_table(&config.table);
     let runtimes = table_at(&config.table, &["plugins", cri, "containerd", "runtimes"]);
     let has_runc = runtimes.is_some_and(|runtimes| runtimes.contains_key("runc"));
-    // containerd 1.x forgets its built-in table as soon as there is another one.
+    // containerd 1.x drops its built-in table as soon as there is another one.
     let runc = if has_runc || cri == CRI_V3 {
         String::new()
     } else {
@@ -156,7 +156,7 @@ fn cri_is_disabled(config: &Table) -> bool {
     CRI_TABLES.iter().any(|name| disabled.contains(name))
 }
 
-/// The name of CRI's table in this version of the file.
+/// Returns the name of CRI's table in this version of the file.
 fn cri_table(config: &Table) -> &'static str {
     match config.get("version").and_then(Value::as_integer) {
         Some(3..) => CRI_V3,
@@ -165,7 +165,8 @@ fn cri_table(config: &Table) -> &'static str {
     }
 }
 
-/// As Go's `path.Match`, which containerd uses, of what occurs here: literal text, and `*` for anything without a slash.
+/// Matches like Go's `path.Match`, which containerd uses, as far as it occurs here: literal text,
+/// and `*` for anything without a slash.
 fn lets_through(pattern: &str, annotation: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == annotation,

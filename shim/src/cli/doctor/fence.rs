@@ -1,4 +1,5 @@
-//! Containers without a GPU that are not fenced off from the driver: those with CAP_SYS_ADMIN are exempt.
+//! Check of the fence: containers with CAP_SYS_ADMIN and without a GPU are not fenced off from the
+//! driver.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +15,8 @@ const FENCE: &str = "fence";
 /// Bit of CAP_SYS_ADMIN in `CapBnd` (linux/capability.h).
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// `with_gpu`: the inits of containers that hold cards; those are not what the fence is for.
+/// Checks the fence. `with_gpu`: the inits of containers that hold cards, to which the fence does
+/// not apply.
 pub(super) fn check(enabled: bool, with_gpu: &BTreeSet<i32>) -> Check {
     judge(enabled, exempt(Path::new("/proc"), with_gpu))
 }
@@ -37,7 +39,7 @@ fn judge(enabled: bool, exempt: usize) -> Check {
     )
 }
 
-/// Processes by what is of interest of them.
+/// Facts about a process.
 struct ProcessFacts {
     parent: i32,
     is_shim: bool,
@@ -48,12 +50,13 @@ struct ProcessFacts {
     cgroup: String,
 }
 
-/// How many containers of egpu's shims, told apart by their cgroups, have CAP_SYS_ADMIN and no GPU.
+/// Counts the containers of egpu's shims, told apart by their cgroups, that have CAP_SYS_ADMIN and
+/// no GPU.
 fn exempt(proc: &Path, with_gpu: &BTreeSet<i32>) -> usize {
     let own_namespace = fs::read_link(proc.join("self/ns/user")).ok();
     let Ok(entries) = fs::read_dir(proc) else { return 0 };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    // A process that ends meanwhile is not there.
+    // A process that ends meanwhile is left out.
     let processes: BTreeMap<i32, ProcessFacts> = pids
         .filter_map(|pid| {
             let directory = proc.join(pid.to_string());
@@ -83,7 +86,8 @@ fn exempt(proc: &Path, with_gpu: &BTreeSet<i32>) -> usize {
     exempt.map(|process| process.cgroup.as_str()).collect::<BTreeSet<_>>().len()
 }
 
-/// Replaced binaries stay in use: their link ends in ` (deleted)`.
+/// Returns whether a process is a shim. Replaced binaries stay in use: their link ends in `
+/// (deleted)`.
 fn is_shim(directory: &Path) -> bool {
     let Ok(exe) = fs::read_link(directory.join("exe")) else { return false };
     let name = exe.file_name().and_then(|name| name.to_str()).unwrap_or_default();

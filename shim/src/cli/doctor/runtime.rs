@@ -1,4 +1,4 @@
-//! Whether containerd will find the runtime.
+//! Check that containerd will find the runtime.
 
 use std::{
     env,
@@ -15,14 +15,15 @@ use super::{failure, ok, warning};
 const RUNTIME: &str = "runtime";
 pub(super) const BINARY: &str = "containerd-shim-egpu-v1";
 
-/// containerd looks for the binary in its own PATH, which is usually this one or the system's.
+/// Checks the PATH. containerd looks for the binary in its own PATH, which is usually this one or
+/// the system's.
 pub(super) fn check() -> Check {
     let path = env::var_os("PATH").unwrap_or_default();
     let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(BINARY)));
     judge(&path, beside.as_deref())
 }
 
-/// Where it is, or belongs.
+/// Returns the path of the runtime, or the one to install it at.
 pub(super) fn installed() -> PathBuf {
     found(&env::var_os("PATH").unwrap_or_default()).unwrap_or_else(|| Path::new("/usr/local/bin").join(BINARY))
 }

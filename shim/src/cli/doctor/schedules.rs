@@ -1,4 +1,4 @@
-//! Whether the containers that share cards are kept to their turns.
+//! Check that containers that share cards are scheduled as granted.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use super::{ok, plural, state, warning};
 use crate::cli::schedules::Schedules;
 
 const SCHEDULES: &str = "schedules";
-/// Edges that may be late, of a thousand.
+/// Late edges that are tolerated, of a thousand.
 const LATE_PER_MILLE: u64 = 10;
-/// A status that is later than that is none of a busy host's.
+/// Delay of a status that even a busy host does not explain.
 const LATE_STATUS: Duration = Duration::from_secs(1);
 
-/// `None`: nobody shares a card.
+/// Checks the schedules; `None`: no container shares a card.
 pub(super) fn check(config: &Config) -> Option<Check> {
     let records = state::records(&config.state_dir);
     let now = now_us();

@@ -1,4 +1,4 @@
-//! The state directory, the ledger in it, and the decision log.
+//! Checks of the state directory, the ledger in it, and the log of decisions.
 
 use std::{
     collections::BTreeSet,
@@ -73,7 +73,7 @@ fn ledger(state_dir: &Path) -> Vec<Check> {
     }
 }
 
-/// Containers that look at cards and whose rights no mediator survives: what they take of a card, nobody refuses.
+/// Finds monitors whose privileges defeat mediation: they could take memory of a card.
 fn unheld(records: &[Record]) -> Option<Check> {
     let is_unheld = |record: &&Record| {
         let looks = record.cards.iter().any(|grant| grant.enforcement == Enforcement::Monitor);
@@ -86,12 +86,12 @@ fn unheld(records: &[Record]) -> Option<Check> {
     (!names.is_empty()).then(|| warning(MONITORS, detail, remedy))
 }
 
-/// The inits of the containers that hold cards. What keeps them from being read is reported by [`checks`].
+/// Lists the inits of the containers that hold cards. [`checks`] reports errors of reading them.
 pub(super) fn inits(state_dir: &Path) -> BTreeSet<i32> {
     records(state_dir).iter().filter_map(|record| record.init).map(|init| init.pid).collect()
 }
 
-/// Every grant. What keeps them from being read is reported by [`checks`].
+/// Lists all grants. [`checks`] reports errors of reading them.
 pub(super) fn records(state_dir: &Path) -> Vec<Record> {
     if !state_dir.is_dir() {
         return Vec::new();

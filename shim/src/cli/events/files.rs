@@ -1,4 +1,4 @@
-//! The files of the events, read on from where the last look ended.
+//! Files of the events, read on from the end of the last read.
 
 use std::{
     fs::File,
@@ -9,11 +9,12 @@ use std::{
 
 use nvidia_glue::event_log::{CURRENT, PREVIOUS};
 
-/// See the module.
+/// The files of the events.
 #[derive(Debug)]
 pub(super) struct EventFiles {
     directory: PathBuf,
-    /// The last two at most. Who opened a file before another one was started may write into it for a moment yet.
+    /// The last two at most. A process that opened a file before another one was started may still
+    /// write into it for a moment.
     open: Vec<OpenFile>,
 }
 
@@ -21,7 +22,7 @@ pub(super) struct EventFiles {
 struct OpenFile {
     file: File,
     inode: u64,
-    /// The beginning of a line.
+    /// The beginning of a line that is not complete.
     rest: Vec<u8>,
 }
 
@@ -30,9 +31,9 @@ impl EventFiles {
         Self { directory, open: Vec::new() }
     }
 
-    /// The lines that have come since the last time.
+    /// Reads the lines that have come since the last call.
     pub(super) fn read(&mut self) -> io::Result<Vec<Vec<u8>>> {
-        // A second time: another file may have been started in between.
+        // Twice: another file may have been started in between.
         while self.open_new()? {}
         let mut lines = Vec::new();
         for open in &mut self.open {
@@ -43,7 +44,7 @@ impl EventFiles {
         Ok(lines)
     }
 
-    /// Whether there was any.
+    /// Opens new files. Returns whether there were any.
     fn open_new(&mut self) -> io::Result<bool> {
         let mut is_any = false;
         for name in [PREVIOUS, CURRENT] {

@@ -1,4 +1,4 @@
-//! `egpu events`: what happened on this node.
+//! `egpu events`: the events of this node.
 
 mod files;
 mod wait;
@@ -31,17 +31,17 @@ Kinds:
 Events are kept until the machine restarts, the last 1 to 2 MiB of them. What happens again and again in a container is told in sums: \
 `count` says how often since it was told last. `--output json` prints one array, with `--follow` an object a line.")]
 pub(super) struct EventsArguments {
-    /// Go on with what happens from now on, until interrupted
+    /// Print new events as they come, until interrupted
     #[arg(long, short)]
     follow: bool,
-    /// Only what happened since then: a time ago (10m, 2h30m) or an instant (2026-01-31T12:00:00Z)
+    /// Only events since then: a time ago (10m, 2h30m) or an instant (2026-01-31T12:00:00Z)
     #[arg(long, value_name = "TIME", value_parser = value_parsers::since)]
     since: Option<Timestamp>,
-    /// Only what is about this container: its id or enough of its beginning, NAMESPACE/ID, POD, NAMESPACE/POD or
-    /// NAMESPACE/POD/CONTAINER
+    /// Only events about this container: its id or enough of its beginning, NAMESPACE/ID, POD,
+    /// NAMESPACE/POD or NAMESPACE/POD/CONTAINER
     #[arg(long, value_name = "ID")]
     container: Option<String>,
-    /// Only this kind; may be given more than once
+    /// Only events of this kind; may be given more than once
     #[arg(long = "kind", value_name = "KIND")]
     kinds: Vec<String>,
     #[command(flatten)]
@@ -65,7 +65,7 @@ pub(super) fn run(arguments: &EventsArguments) -> Result<Exit, CliError> {
         let lines = files.read().map_err(failed)?;
         let lines = lines.iter().filter_map(|line| EventLine::new(line)).collect();
         let mut lines = arguments.choose(lines, container.as_mut())?;
-        // Those of several processes may stand in the file in another order.
+        // Events of several processes may stand in the file in another order.
         lines.sort_by(|one, other| one.entry.time.cmp(&other.entry.time));
         Ok(lines)
     };
@@ -89,7 +89,7 @@ pub(super) fn run(arguments: &EventsArguments) -> Result<Exit, CliError> {
     }
 }
 
-/// An event, and its JSON with whatever later versions have put into it.
+/// An event, and its JSON with all that later versions have put into it.
 #[derive(Debug)]
 struct EventLine {
     entry: Entry,
@@ -99,7 +99,7 @@ struct EventLine {
 const TITLES: [&str; 6] = ["TIME", "KIND", "COUNT", "CARD", "CONTAINER", "WHAT"];
 
 impl EventLine {
-    /// `None`: half a line, or what is no event.
+    /// Parses a line; `None`: half a line, or no event.
     fn new(line: &[u8]) -> Option<Self> {
         Some(Self { entry: event_log::parse(line)?, value: serde_json::from_slice(line).ok()? })
     }
@@ -126,7 +126,7 @@ impl EventLine {
     }
 }
 
-/// One line of those that come one by one: their widths are not known yet.
+/// Formats one line of events that come one by one: the widths are not known yet.
 fn row(cells: &[impl AsRef<str>; 6]) -> String {
     let [time, kind, count, card, container, text] = cells.each_ref().map(AsRef::as_ref);
     format!("{time:<20}  {kind:<14}  {count:<5}  {card:<12}  {container:<32}  {text}\n")
@@ -153,7 +153,7 @@ impl EventsArguments {
     }
 
     fn wants(&self, entry: &Entry) -> bool {
-        // What does not say when it was may have been since.
+        // An event without a time may have been since.
         let is_since =
             self.since.is_none_or(|since| entry.time.parse::<Timestamp>().map_or(true, |time| time >= since));
         let is_kind = self.kinds.is_empty() || self.kinds.contains(&entry.kind);

@@ -1,5 +1,7 @@
-//! Which figures there are. At most one sample for each container and card, or for each of a fixed set of words: labels are bounded by what
-//! the node runs.
+//! Families of metrics.
+//!
+//! There is at most one sample for each container and card, or for each of a fixed set of words:
+//! labels are bounded by what the node runs.
 
 use nvidia_glue::{
     cards::{Card, Health, Source},
@@ -21,16 +23,16 @@ use crate::cli::{
     usage::MemoryUsage,
 };
 
-/// One look at a node.
+/// Snapshot of a node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Snapshot<'a> {
     pub(super) node: &'a Node,
     pub(super) usage: &'a MemoryUsage,
-    /// How often things happened; `None`: that is not known.
+    /// Numbers of events by kind; `None`: not known.
     pub(super) events: Option<&'a Totals>,
 }
 
-/// What is known of it.
+/// Metrics of a node.
 pub(super) fn exposition(snapshot: &Snapshot<'_>) -> String {
     let mut text = Exposition::default();
     node(&mut text, snapshot);
@@ -73,7 +75,7 @@ fn node(text: &mut Exposition, Snapshot { node, events, .. }: &Snapshot<'_>) {
     text.family(("egpu_events_total", Counter), help, reported.into_iter().chain(other));
 }
 
-/// By two of the intervals in which it tells.
+/// Returns whether its status is late by two of its intervals.
 fn is_overdue(node: &Node, record: &Record) -> bool {
     let late_by = node.schedules.status(record).and_then(|status| status.late_by(node.schedules.now_us));
     late_by.is_some_and(|(late, interval)| late > interval * 2)
@@ -138,14 +140,14 @@ fn card_labels(index: u32, uuid: &str) -> Labels {
     Labels::new(&[("card", &index.to_string()), ("uuid", uuid)])
 }
 
-/// The same figure over the last second and the last minute, as far as it is known.
+/// Returns the samples of the last second and the last minute, as far as they are known.
 fn windows(labels: &Labels, second: Option<f64>, minute: Option<f64>) -> impl Iterator<Item = (Labels, Value)> {
     let labels = labels.clone();
     let known = [("1s", second), ("60s", minute)].into_iter();
     known.filter_map(move |(window, percent)| Some((labels.clone().and("window", window), Value::ratio(percent?))))
 }
 
-/// One container.
+/// A container, and its labels.
 struct ContainerMetrics<'a> {
     record: &'a Record,
     labels: Labels,
@@ -191,7 +193,7 @@ fn of_containers(text: &mut Exposition, containers: &[ContainerMetrics<'_>]) {
     text.family(("egpu_container_driver_calls_total", Counter), "Driver calls.", reported(|reported| reported.calls));
     let help = "Processes of the container that use the driver.";
     text.family(("egpu_container_processes", Gauge), help, reported(|reported| reported.processes.len() as u64));
-    // Who only looks may have none, and an older mediator does not tell.
+    // A monitor may have none, and an older mediator does not report it.
     let pinned = |value: fn(&usage::Usage) -> u64| {
         let limited = containers.iter().filter_map(|container| Some((container, container.reported?)));
         let limited = limited.filter(|(_, reported)| reported.pinned_memory_limit_bytes.0 > 0);
@@ -221,7 +223,7 @@ fn share(record: &Record) -> &'static str {
     }
 }
 
-/// One container on one card.
+/// A container on one card.
 struct Part<'a> {
     labels: Labels,
     grant: &'a CardGrant,
@@ -262,7 +264,7 @@ fn samples<'a>(
 }
 
 fn memory(text: &mut Exposition, parts: &[Part<'_>]) {
-    // Who only looks has no limit that means anything.
+    // A monitor has no meaningful limit.
     let limit = samples(parts, |part| part.grant.holds().then(|| part.grant.memory.0.into()));
     text.family(
         ("egpu_container_memory_limit_bytes", Gauge),

@@ -1,6 +1,6 @@
-//! `egpu metrics`: the node's figures in Prometheus' text format: once, into a file, or over HTTP.
+//! `egpu metrics`: the node's metrics in Prometheus' text format: once, into a file, or over HTTP.
 //!
-//! It only reads: nothing depends on whether, or how often, it runs.
+//! It only reads: nothing depends on its being run.
 
 mod exposition;
 mod families;
@@ -39,7 +39,7 @@ pub(super) fn run(arguments: &MetricsArguments) -> Result<Exit, CliError> {
     }
 }
 
-/// One exposition.
+/// Returns one exposition.
 fn snapshot() -> Result<String, CliError> {
     let node = Node::read()?;
     let (usage, warnings) = usage::measure(&node);

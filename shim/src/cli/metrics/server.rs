@@ -1,5 +1,8 @@
-//! `GET /metrics` over HTTP/1.1. Whoever connects costs little: a few connections at once, each for one request of a few KiB and for a
-//! short while; and one look at the node at a time, which serves everybody who asks within half a second.
+//! Server of `GET /metrics` over HTTP/1.1.
+//!
+//! Clients cost little: a few connections at once, each for one request of a few KiB and for a
+//! short while; and one snapshot of the node at a time, which serves all requests within half a
+//! second.
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -22,15 +25,15 @@ use tokio::{
 use crate::cli::error::CliError;
 
 const CONNECTIONS: usize = 16;
-/// For a request's head to arrive, and for all of a connection.
+/// Time limits for a request's head, and for all of a connection.
 const HEAD_LIMIT: Duration = Duration::from_secs(5);
 const CONNECTION_LIMIT: Duration = Duration::from_secs(20);
 const HEAD_BYTES: usize = 16 << 10;
-/// For a look at the node: the driver may be asked.
+/// Time limit for a snapshot of the node: the driver may be asked.
 const SNAPSHOT_LIMIT: Duration = Duration::from_secs(10);
-/// A look that is not older is as good as another.
+/// Age up to which a snapshot is served again.
 const FRESH: Duration = Duration::from_millis(500);
-/// After the kernel had no descriptor or memory for a connection.
+/// Pause after the kernel had no descriptor or memory for a connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -53,7 +56,7 @@ pub(super) fn serve(address: SocketAddr) -> Result<(), CliError> {
         }
         Ok(())
     });
-    // A look that waits for the driver holds up nobody.
+    // A snapshot that waits for the driver delays nothing.
     runtime.shutdown_background();
     served.map_err(failed)
 }
@@ -61,7 +64,7 @@ pub(super) fn serve(address: SocketAddr) -> Result<(), CliError> {
 async fn accept(listener: TcpListener, snapshots: Arc<SnapshotCache>) {
     let free = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
-        // Closed by nobody.
+        // It is never closed.
         let Ok(slot) = Arc::clone(&free).acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
             sleep(PAUSE).await;
@@ -75,7 +78,7 @@ async fn accept(listener: TcpListener, snapshots: Arc<SnapshotCache>) {
     }
 }
 
-/// One request and its answer. Whatever goes wrong is between the kernel and the other end.
+/// Serves one request. Errors of the connection are ignored: only the client could act on them.
 async fn converse(stream: TcpStream, snapshots: Arc<SnapshotCache>) {
     let service = service_fn(move |request: Request<Incoming>| {
         let snapshots = Arc::clone(&snapshots);
@@ -86,7 +89,7 @@ async fn converse(stream: TcpStream, snapshots: Arc<SnapshotCache>) {
     let _ = builder.serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// For HEAD, hyper leaves the body out.
+/// Answers a request. For HEAD, hyper leaves the body out.
 async fn answer(snapshots: &SnapshotCache, method: &Method, path: &str) -> Response<Full<Bytes>> {
     let say = |status: StatusCode, text: &'static str| {
         let mut response = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
@@ -115,13 +118,13 @@ async fn answer(snapshots: &SnapshotCache, method: &Method, path: &str) -> Respo
     }
 }
 
-/// One look at a time.
+/// Cache of the last snapshot, which takes one at a time.
 struct SnapshotCache {
     snapshot: fn() -> Result<String, CliError>,
     last: Arc<Mutex<Option<(Instant, Bytes)>>>,
 }
 
-/// Why there is none.
+/// Error of a snapshot.
 #[derive(Debug, PartialEq, Eq)]
 enum SnapshotError {
     Late,
@@ -143,7 +146,7 @@ impl SnapshotCache {
             return Ok(text.clone());
         }
         let snapshot = self.snapshot;
-        // Who waits may give up; the look goes on, and the next waits for it.
+        // A client may give up; the snapshot goes on, and the next one waits for it.
         let taken = tokio::task::spawn_blocking(move || match snapshot() {
             Ok(text) => {
                 let text = Bytes::from(text);
@@ -167,13 +170,13 @@ mod tests {
 
     use super::*;
 
-    /// What the other end says to `request`, all of it.
+    /// Returns the whole response to `request`.
     async fn ask(snapshots: fn() -> Result<String, CliError>, request: &[u8]) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = tokio::spawn(accept(listener, Arc::new(SnapshotCache::new(snapshots))));
         let mut stream = TcpStream::connect(address).await.unwrap();
-        // A server that has heard enough may close while this is being sent.
+        // The server may close before all of the request is sent.
         let _ = stream.write_all(request).await;
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer).await;
@@ -215,7 +218,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_says_nothing_is_hung_up_on() {
-        // The clock goes on by itself while everybody waits: this ends because the server ends it.
+        // The paused clock advances while all tasks wait: this ends because the server ends it.
         assert_eq!(ask(some, b"GET /metrics").await, "");
     }
 

@@ -1,4 +1,4 @@
-//! An exposition, whole.
+//! A whole exposition.
 
 use nvidia_glue::{event_log::Totals, usage::CardUsage};
 use runtime_config::{Bytes, request::PodContainer};
@@ -6,7 +6,8 @@ use runtime_config::{Bytes, request::PodContainer};
 use super::*;
 use crate::cli::{test_support, usage::MemoryUsage};
 
-/// The figures of the made-up node, in which a container with a share is a pod's, and its mediator tells what it uses.
+/// Metrics of the test node, on which a container with a share belongs to a pod, and its mediator
+/// reports its use.
 fn exposition() -> String {
     let mut node = test_support::node();
     node.records[0].request.pod =
@@ -74,7 +75,7 @@ fn what_is_not_known_is_left_out() {
     {
         assert!(!text.contains(absent), "{absent}");
     }
-    // Nothing is told of the container with a whole card but what it was granted.
+    // Of the container with a whole card, only its grant is reported.
     let whole: Vec<&str> = text.lines().filter(|line| line.contains("id=\"whole\"")).collect();
     assert!(whole.iter().all(|line| !line.contains("achieved") && !line.contains("seconds")), "{whole:?}");
     assert!(

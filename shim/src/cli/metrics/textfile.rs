@@ -1,4 +1,5 @@
-//! A file that is replaced as a whole, for node_exporter's textfile collector: it reads `*.prom` of its directory at any instant.
+//! File that is replaced as a whole, for node_exporter's textfile collector, which reads `*.prom`
+//! of its directory at any instant.
 
 use std::{
     ffi::OsString,
@@ -8,12 +9,13 @@ use std::{
     path::Path,
 };
 
-/// Everybody may read it: the collector runs as somebody else.
+/// Readable by all: the collector runs as another user.
 const MODE: u32 = 0o644;
 
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     let name = path.file_name().ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "it names no file"))?;
-    // Beside it, as a rename does not leave a file system, and under a name that the collector does not read.
+    // Beside the file, as a rename does not leave a file system, and under a name that the
+    // collector does not read.
     let mut beside = OsString::from(".");
     beside.push(name);
     beside.push(format!(".{}.tmp", std::process::id()));
@@ -26,13 +28,14 @@ pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
 }
 
 fn fill(path: &Path, text: &str) -> io::Result<()> {
-    // One that was killed had the same id, as in a container; whatever has its name is not followed.
+    // A process that was killed may have had the same id, as in a container; a link of that name is
+    // not followed.
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
-    // Whatever the umask is.
+    // Independent of the umask.
     file.set_permissions(Permissions::from_mode(MODE))?;
     file.write_all(text.as_bytes())
 }

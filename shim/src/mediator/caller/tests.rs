@@ -91,7 +91,8 @@ fn what_is_read_ahead_ends_with_the_page_and_is_never_more_than_is_there() {
     });
 }
 
-/// A thread that makes one call, which is notified: the listener, and a descriptor that the thread has opened.
+/// A thread that makes one call, which is notified: the listener, and a descriptor that the thread
+/// has opened.
 fn waiting(file: &Path, has_own_table: bool) -> (thread::JoinHandle<()>, OwnedFd, i32) {
     let instruction = |code, jt, jf, k| sys::SeccompInstruction { code, jt, jf, k };
     let [load, equal, answer] = [0x20, 0x15, 0x06];

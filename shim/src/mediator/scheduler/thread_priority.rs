@@ -153,7 +153,8 @@ mod tests {
     }
 
     fn has_none_and_takes_none() {
-        // From the third on, as the second may contain anything: 19 is the nice value, 40 the real-time priority, 41 the policy.
+        // From the third on, as the second may contain anything: 19 is the nice value, 40 the
+        // real-time priority, 41 the policy.
         let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
         let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
         let field = |number: usize| fields[number - 3].parse::<i32>().unwrap();

@@ -122,8 +122,8 @@ fn windows_in_which_nothing_ran_are_not_used() {
     assert!(idle.open_us > busy.open_us, "they were its own all the same");
 }
 
-/// Thirty windows of a card whose log says so long before each call to open has ended that work began, and so long before each call to close
-/// has ended that work did.
+/// Thirty windows of a card whose log says so long before each call to open has ended that work
+/// began, and so long before each call to close has ended that work did.
 fn with_log(began_before_us: u64, ended_before_us: u64) -> Fixture {
     let mut fixture = Fixture::with(true, true);
     fixture.channels(3);
