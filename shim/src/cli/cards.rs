@@ -68,7 +68,7 @@ impl ContainerName {
 
 /// Returns a remark about an empty list.
 pub(super) fn remark(cards: &[CardListing]) -> Option<&'static str> {
-    cards.is_empty().then_some("egpu: this node has no cards; `egpu doctor` says why, and what to do about it")
+    cards.is_empty().then_some("egpu: this node has no cards; `egpu doctor` shows why and suggests fixes")
 }
 
 pub(super) fn list(node: &Node) -> Vec<CardListing> {

@@ -23,9 +23,9 @@ pub(super) enum CliError {
         #[source]
         source: StoreError,
     },
-    #[error("no container with a grant is called {wanted}; `egpu ps` lists them")]
+    #[error("no container with a grant is named {wanted}; `egpu ps` lists them")]
     NoSuchContainer { wanted: String },
-    #[error("{wanted} may be any of {}: give a whole id, NAMESPACE/ID or NAMESPACE/POD/CONTAINER", .candidates.join(", "))]
+    #[error("{wanted} is ambiguous, it fits {}: give a whole id, NAMESPACE/ID or NAMESPACE/POD/CONTAINER", .candidates.join(", "))]
     Ambiguous { wanted: String, candidates: Vec<String> },
     #[error(transparent)]
     NoSuchCard(ResolveError),

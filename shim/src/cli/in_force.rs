@@ -43,7 +43,7 @@ impl InForce {
 impl std::fmt::Display for InForce {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self { from_us: None, .. } => formatter.write_str("it is not known from when on it holds"),
+            Self { from_us: None, .. } => formatter.write_str("the instant from which it is in force is not known"),
             Self { in_us: 0, .. } => formatter.write_str("in force"),
             Self { in_us, .. } => write!(formatter, "in force in {} ms", in_us.div_ceil(1000)),
         }
@@ -58,7 +58,7 @@ mod tests {
     fn it_holds_from_its_instant_on() {
         assert_eq!(InForce::at(Some(5_000), 3_500).to_string(), "in force in 2 ms");
         assert_eq!(InForce::at(Some(5_000), 5_000).to_string(), "in force");
-        assert_eq!(InForce::at(None, 5_000).to_string(), "it is not known from when on it holds");
+        assert_eq!(InForce::at(None, 5_000).to_string(), "the instant from which it is in force is not known");
         assert_eq!(InForce::at(Some(5_000), 3_500).wait(), InForce { from_us: Some(5_000), in_us: 0 });
     }
 }

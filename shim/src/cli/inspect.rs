@@ -134,7 +134,7 @@ fn text(inspected: &Inspected<'_>) -> String {
     ];
     lines.extend(request.pod.iter().map(|pod| ("pod", pod.to_string())));
     lines.extend(record.cgroups.iter().map(|cgroup| ("cgroup", cgroup.clone())));
-    lines.push(("asked in", format!("the language of {}", request.dialect)));
+    lines.push(("dialect", request.dialect.to_string()));
     lines.extend(request.asked.iter().map(|asked| ("asked", asked.clone())));
     lines.extend(request.warnings.iter().map(|warning| ("warning", warning.clone())));
     lines.push(("capabilities", request.driver_capabilities.names()));
@@ -237,7 +237,7 @@ fn card(grant: &CardGrant) -> String {
     let device = grant.mig_uuid.as_ref().unwrap_or(&grant.uuid);
     let held_by = match grant.enforcement {
         Enforcement::WholeCard => return format!("{} {device}: whole, {}", grant.index, grant.memory),
-        Enforcement::Monitor => return format!("{} {device}: looks only", grant.index),
+        Enforcement::Monitor => return format!("{} {device}: monitor", grant.index),
         Enforcement::Mig => "by MIG",
         Enforcement::Admission => "at admission; the running program is not held to it",
         Enforcement::Mediated => match grant.compute_by {

@@ -20,7 +20,7 @@ Policies:
   preemptive  the same for all that have a process with the card open
   weighted    by weight among the containers that exist
   fixed       each has the percentage, or the slices of max_inst, that it asked for; the others share the rest
-  soft        by weight among those that have work; idle time goes to who wants it
+  soft        by weight among those that have work; idle time goes to those that want it
   native      as the driver does it; only memory is limited
 
 A policy under which one of the card's containers could not have what it was granted is refused. What is set holds for the \

@@ -202,7 +202,7 @@ fn row(container: &ContainerListing, position: usize, card: &GrantListing) -> Ve
     };
     let achieved = schedules::shown(card.time.achieved_1s_percent);
     let compute = match (card.compute_percent, card.weight) {
-        _ if container.monitor => "looks only".to_owned(),
+        _ if container.monitor => "monitor".to_owned(),
         _ if container.exclusive => "whole".to_owned(),
         (Some(percent), _) => format!("{percent}% / {achieved}"),
         (None, Some(weight)) => format!("weight {weight} / {achieved}"),

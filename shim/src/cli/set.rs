@@ -213,10 +213,10 @@ impl LimitChange {
         }
         match is_changed {
             true => text.push_str(&format!("{}\n", self.in_force)),
-            false => text.push_str("it has that already: nothing has changed\n"),
+            false => text.push_str("nothing has changed: these are its limits already\n"),
         }
         if is_changed && self.pod.is_some() {
-            text.push_str("a restart of the container undoes it: for good, change what the pod asks for\n");
+            text.push_str("a restart of the container undoes this; to keep it, change the request of the pod\n");
         }
         text
     }
@@ -300,7 +300,9 @@ mod tests {
         let text = changed.text();
         assert!(text.starts_with("team/train-0/main [default/training]\npriority high -> low\n"), "{text}");
         assert!(
-            text.ends_with("in force\na restart of the container undoes it: for good, change what the pod asks for\n"),
+            text.ends_with(
+                "in force\na restart of the container undoes this; to keep it, change the request of the pod\n"
+            ),
             "{text}"
         );
         let pod = serde_json::json!({"namespace": "team", "pod": "train-0", "container": "main"});
@@ -316,7 +318,7 @@ mod tests {
         let in_force = InForce { from_us: Some(test_support::NOW_US + 150_000), in_us: 150_000 };
         let mut after = before.clone();
         let same = LimitChange::new(before, &after, &node.schedules, in_force);
-        assert_eq!(same.text(), "default/training\nit has that already: nothing has changed\n");
+        assert_eq!(same.text(), "default/training\nnothing has changed: these are its limits already\n");
         after.cards[0].memory = Bytes(6 * Bytes::GIB);
         after.cards[0].compute = ComputeShare::Weight(Weight::new(2).unwrap());
         after.priority = Some(Priority::Low);

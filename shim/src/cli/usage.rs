@@ -57,7 +57,7 @@ pub(super) fn measure(node: &Node) -> (MemoryUsage, Vec<String>) {
     let processes = match cards::processes(&node.config) {
         Ok(processes) => Some(processes),
         Err(error) => {
-            warnings.push(format!("used memory is not known: {}", super::chain(&error)));
+            warnings.push(format!("cannot read the used memory: {}", super::chain(&error)));
             None
         }
     };

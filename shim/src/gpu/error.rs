@@ -15,7 +15,7 @@ use crate::{helper::HelperError, task::chain};
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
     /// The configuration of the node cannot be used.
-    #[error("the configuration of egpu cannot be used; `egpu config check` tells more")]
+    #[error("the configuration of egpu cannot be used; `egpu config check` shows why")]
     Config(#[source] Box<ConfigError>),
     /// The bundle's spec cannot be read.
     #[error("cannot read the OCI spec {}", path.display())]
@@ -54,12 +54,12 @@ pub enum GpuError {
     },
     /// containerd does not tell what the container's image sets.
     #[error(
-        "cannot find out whether NVIDIA_VISIBLE_DEVICES is the pod's or only its image's; set EGPU_DEVICES (or the annotation egpu.io/devices) in \
+        "cannot determine whether NVIDIA_VISIBLE_DEVICES is the pod's or only its image's; set EGPU_DEVICES (or the annotation egpu.io/devices) in \
          the pod, or accept_nvidia_visible_devices_of_images_in_pods = true in the node's configuration"
     )]
     Image(#[source] Box<HelperError>),
     /// The driver could not be asked for its cards.
-    #[error("cannot find out which cards this node has")]
+    #[error("cannot list the cards of this node")]
     Inventory(#[source] Box<HelperError>),
     /// A process that must be named in the ledger is gone.
     #[error("cannot read when process {pid} started")]
@@ -82,25 +82,25 @@ pub enum GpuError {
         source: io::Error,
     },
     /// The ledger cannot be opened.
-    #[error("the ledger of grants cannot be opened")]
+    #[error("cannot open the ledger of grants")]
     Ledger(#[source] Box<StoreError>),
     /// No room, or no such card.
     #[error(transparent)]
     Admit(Box<AdmitError>),
     /// The grant could not be bound to the container.
-    #[error("the GPU grant cannot be put into force")]
+    #[error("cannot bind the GPU grant to the container")]
     Bind(#[source] Box<BindError>),
     /// The use of the driver cannot be recorded.
-    #[error("the ledger cannot note whether the container uses its cards")]
+    #[error("cannot record in the ledger whether the container uses its cards")]
     Present(#[source] Box<StoreError>),
     /// The losses of windows cannot be recorded.
-    #[error("the ledger cannot note what the container's windows lose")]
+    #[error("cannot record in the ledger the time that the container's windows lose")]
     WindowLosses(#[source] Box<StoreError>),
     /// The lack of hard caps of a card cannot be recorded.
-    #[error("the ledger cannot note that the container's share of a card is a weight")]
+    #[error("cannot record in the ledger that the container's share of a card is a weight")]
     WeightsOnly(#[source] Box<StoreError>),
     /// The request to end cannot be recorded.
-    #[error("the ledger cannot note that the container was asked to end")]
+    #[error("cannot record in the ledger that the container was asked to end")]
     Leaving(#[source] Box<StoreError>),
     /// The grant could not be given back.
     #[error("the GPU grant cannot be given back now")]
@@ -109,7 +109,7 @@ pub enum GpuError {
     #[error("the granted GPUs cannot be put into the container")]
     Inject(#[source] Box<InjectError>),
     /// A structure of ours does not serialize.
-    #[error("cannot write a structure of egpu's own as JSON")]
+    #[error("cannot write an internal structure as JSON")]
     Encode(#[source] serde_json::Error),
     /// The shim ends.
     #[error("the shim is ending")]

@@ -47,7 +47,7 @@ pub(super) async fn image_only_reason(
 fn reason(said: &[String], by_image: &[String]) -> Option<String> {
     said.iter().all(|value| by_image.contains(value)).then(|| {
         format!(
-            "it starts without a GPU: NVIDIA_VISIBLE_DEVICES is what its image sets, and nothing else asks for cards; {REMEDY}"
+            "it starts without a GPU: NVIDIA_VISIBLE_DEVICES is set by its image only, and nothing else asks for cards; {REMEDY}"
         )
     })
 }

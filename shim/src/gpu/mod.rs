@@ -428,7 +428,7 @@ impl Grant {
             Ok((injection, mediation)) => {
                 if record.request.share == Share::Monitor && !record.cards.is_empty() && !rights.is_empty() {
                     let rights = rights.join(" and ");
-                    tracing::info!(container = %self.key, rights, "looks at its cards unmediated: with these rights nothing holds it");
+                    tracing::info!(container = %self.key, rights, "monitors its cards unmediated: with these privileges mediation cannot confine it");
                 }
                 let exec_rules = ExecRules {
                     shares_card: matches!(record.request.share, Share::Part { .. }),

@@ -224,7 +224,7 @@ fn find<T>(
             }
         }
     }
-    Err(io::Error::other("no thread of the process is there for long enough to be looked at"))
+    Err(io::Error::other("no thread of the process lives long enough to be read"))
 }
 
 /// Returns whether no thread of a process is left, reaped or not.

@@ -249,7 +249,7 @@ impl WaitingCaller<'_> {
             self.threads.unreachable.fetch_add(1, Ordering::Relaxed);
             return Err(CallerError::Other(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "the thread has descriptors of its own, which needs Linux 6.9",
+                "the thread has a descriptor table of its own, which needs Linux 6.9",
             )));
         }
         let found = sys::pidfd_getfd(thread.process.pidfd.as_fd(), fd);

@@ -57,7 +57,7 @@ pub enum MediatorError {
         pid: i32,
     },
     /// Its socket fails.
-    #[error("cannot talk to the mediator {pid}")]
+    #[error("cannot send to the mediator {pid}")]
     Talk {
         /// Its pid.
         pid: i32,
@@ -67,7 +67,7 @@ pub enum MediatorError {
     },
     /// The driver does not free memory of a container that has ended.
     #[error(
-        "the mediator {pid} cannot free what its ended container has of its cards: {left}; end whoever has files of the driver from it"
+        "the mediator {pid} cannot free the objects of its ended container: {left}; end the processes that have files of the driver from it"
     )]
     StillHeld {
         /// Its pid.
@@ -77,7 +77,7 @@ pub enum MediatorError {
     },
     /// It is stuck, most likely in the driver.
     #[error(
-        "the mediator {pid} has not ended {seconds} s after SIGKILL; what the container had of its cards may still be held"
+        "the mediator {pid} has not ended {seconds} s after SIGKILL; the objects of the container may still be held"
     )]
     Unkillable {
         /// Its pid.
@@ -206,7 +206,10 @@ impl Mediator {
             Ok(None) => {}
             Ok(Some(left)) => return Err(MediatorError::StillHeld { pid: self.process.pid, left }),
             Err(_) => {
-                tracing::warn!(mediator = self.process.pid, "it does not free what its container had, and is killed");
+                tracing::warn!(
+                    mediator = self.process.pid,
+                    "the mediator does not free the objects of its container, and is killed"
+                );
             }
         }
         self.kill();
@@ -241,10 +244,10 @@ impl Mediator {
                 Ok(message) => return message,
                 // Kills may be queued behind it.
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    tracing::warn!(%error, mediator = self.process.pid, "something that the mediator says is not understood");
+                    tracing::warn!(%error, mediator = self.process.pid, "a message of the mediator cannot be parsed");
                 }
                 Err(error) => {
-                    tracing::warn!(%error, mediator = self.process.pid, "the mediator cannot be heard");
+                    tracing::warn!(%error, mediator = self.process.pid, "cannot read from the mediator");
                     return None;
                 }
             }

@@ -182,14 +182,14 @@ impl EventLoop {
     fn kill_stalling_processes(&self) {
         let (stalling, is_repeated) = self.mediation.processes.stalled_reads(self.mediation.is_paused());
         for process in stalling {
-            let reason = format!("it could not be looked into for {} s", READ_LIMIT.as_secs());
+            let reason = format!("its mappings could not be read for {} s", READ_LIMIT.as_secs());
             let (pid, pid_in_container, reason) = (process.pid, process.pid_in_container(), KillReason::Drift(reason));
             let told = Some(0);
             self.mediation.outbox.put(FromMediator::Kill { pid, pid_in_container, reason, told }, Some(process));
         }
         // Others may have the same memory, and stall reads in turn. Only a read could find them.
         if is_repeated {
-            let text = "nobody can look into it, though those who hold that up were killed".to_owned();
+            let text = "its mappings cannot be read, though the processes that stall that were killed".to_owned();
             self.mediation.outbox.put(FromMediator::EndContainer { text }, None);
         }
     }
@@ -209,7 +209,7 @@ impl EventLoop {
             Err(error) => {
                 // Without a listener, the calls of the processes with this filter fail; the others
                 // go on.
-                tracing::warn!(%error, "no thread can be had for a process that was started in the container: its driver calls fail");
+                tracing::warn!(%error, "cannot start a thread for a process of the container: its driver calls fail");
                 return Ok(());
             }
         };
@@ -370,7 +370,7 @@ fn run_accounting(mediation: &Mediation, file: &UsageFile, period: Duration) {
         if usage != last {
             match file.write(&usage) {
                 Ok(()) => last = usage,
-                Err(error) => tracing::warn!(%error, "the usage of the container cannot be told"),
+                Err(error) => tracing::warn!(%error, "cannot write the usage of the container"),
             }
         }
     }

@@ -69,13 +69,13 @@ use crate::sys;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BeginError {
     /// Its descriptors.
-    #[error("the mediator wants {wanted} descriptors, got {got}")]
+    #[error("the mediator needs {wanted} descriptors, got {got}")]
     Descriptors { wanted: usize, got: usize },
     /// The kernel.
     #[error("this kernel's seccomp notifications cannot be used")]
     Notifications(#[source] io::Error),
     /// The driver's version.
-    #[error("the driver's version is not understood")]
+    #[error("the version of the driver cannot be parsed")]
     Release(#[source] nvidia_glue::rm::abi::ParseReleaseError),
     /// The driver.
     #[error("the driver cannot be used")]
@@ -101,21 +101,21 @@ pub(crate) enum BeginError {
     #[error("the container's time on its cards cannot be scheduled")]
     Scheduler(#[source] io::Error),
     /// The process that opens the container's processes for it.
-    #[error("the mediator's broker cannot be had")]
+    #[error("cannot start the mediator's broker")]
     Broker(#[source] io::Error),
     /// Its mount namespace.
-    #[error("the mediator cannot have a mount namespace of its own")]
+    #[error("cannot make a mount namespace for the mediator")]
     MountNamespace(#[source] io::Error),
     /// Its privileges.
-    #[error("the mediator cannot give up its privileges")]
+    #[error("the mediator cannot drop its privileges")]
     Privileges(#[source] PrivilegeError),
     /// The session.
     #[error("the container's driver calls cannot be mediated")]
     Session(#[source] SessionError),
     /// A card without hard caps that was taken for one with them.
     #[error(
-        "card {card} does not take containers off, as a probe has shown, though it is said to have GSP firmware; hard caps are refused \
-         without that: ask for a weight with policy soft, use another card, or set hard_caps_unavailable = \"degrade\" in the \
+        "card {card} cannot take containers off, as a probe showed, though NVML reports GSP firmware; hard caps need \
+         that: ask for a weight with policy soft, use another card, or set hard_caps_unavailable = \"degrade\" in the \
          configuration"
     )]
     NoWindows { card: String },

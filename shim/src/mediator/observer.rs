@@ -70,7 +70,7 @@ impl Reporter {
 
     fn log_limited(&self, text: String, message: impl FnOnce(String) -> FromMediator) {
         let Some(untold) = lock(&self.lines).take(Instant::now()) else { return };
-        let text = if untold == 0 { text } else { format!("{text}; before it, {untold} lines were left out") };
+        let text = if untold == 0 { text } else { format!("{text}; {untold} lines before it were left out") };
         self.outbox.put(message(text), None);
     }
 }
@@ -108,7 +108,7 @@ impl Observer for Reporter {
 
     fn lacks_graphics(&self, class: &str) {
         let text = format!(
-            "an object of class {class}, which draws, was refused: that takes the driver capability `graphics` or `display` \
+            "an object of class {class}, which draws, was refused: it needs the driver capability `graphics` or `display` \
              (NVIDIA_DRIVER_CAPABILITIES), and the container has neither"
         );
         self.log_limited(text, |text| FromMediator::Log { warning: true, text });
@@ -149,7 +149,7 @@ pub(super) fn log_to(outbox: &Arc<Outbox>) {
         .try_init();
     let outbox = Arc::clone(outbox);
     std::panic::set_hook(Box::new(move |panic| {
-        outbox.put(FromMediator::Log { warning: true, text: format!("the mediator has a defect: {panic}") }, None);
+        outbox.put(FromMediator::Log { warning: true, text: format!("the mediator panicked: {panic}") }, None);
         let _ = outbox.flush();
         crate::sys::exit_now(134);
     }));

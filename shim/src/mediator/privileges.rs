@@ -75,7 +75,7 @@ pub(crate) enum PrivilegeError {
         source: io::Error,
     },
     /// A step did not do what it should.
-    #[error("{0} after it was given up")]
+    #[error("{0} after privileges were dropped")]
     Kept(String),
     /// Its own filter.
     #[error("cannot confine the mediator to the system calls that it needs")]
@@ -90,13 +90,14 @@ pub(super) fn drop_privileges(role: Role) -> Result<(), PrivilegeError> {
     nix::unistd::setgroups(&[])
         .map_err(|error| PrivilegeError::Step { step: "leave supplementary groups", source: error.into() })?;
     let files = getrlimit(Resource::Nofile).maximum;
-    setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files }).map_err(step("raise the limit of files"))?;
-    bound_real_time().map_err(step("bound real-time priorities"))?;
+    setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files })
+        .map_err(step("raise the limit of open files"))?;
+    bound_real_time().map_err(step("limit real-time priorities"))?;
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     setrlimit(Resource::Core, none).map_err(step("forbid core dumps"))?;
     set_no_new_privs(true).map_err(step("set no_new_privs"))?;
     set_capabilities_secure_bits(SECURE_BITS).map_err(step("set the secure bits"))?;
-    let kept = role.kept().map_err(step("look at the own rights"))?;
+    let kept = role.kept().map_err(step("read the own capabilities"))?;
     for capability in all().filter(|capability| !kept.contains(*capability)) {
         match remove_capability_from_bounding_set(capability) {
             // The kernel knows no more.
@@ -106,14 +107,14 @@ pub(super) fn drop_privileges(role: Role) -> Result<(), PrivilegeError> {
     }
     clear_ambient_capability_set().map_err(step("clear the ambient set"))?;
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
-    set_capabilities(None, sets).map_err(step("give up capabilities"))?;
+    set_capabilities(None, sets).map_err(step("drop capabilities"))?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(step("become undumpable"))?;
     let bound = match role {
         // It sees the end of the shim by the control socket: then it has to free objects first.
         Role::Mediator { shim } => sys::outlive_parent(shim),
         Role::Broker { mediator } => sys::die_with_parent(mediator),
     };
-    bound.map_err(|source| PrivilegeError::Step { step: "be bound to its parent's life", source })?;
+    bound.map_err(|source| PrivilegeError::Step { step: "end with its parent", source })?;
     confine(role).map_err(PrivilegeError::Filter)?;
     verify(kept)
 }
@@ -135,11 +136,11 @@ fn all() -> impl Iterator<Item = CapabilitySet> {
 }
 
 fn verify(own: CapabilitySet) -> Result<(), PrivilegeError> {
-    let failed = |source: Errno| PrivilegeError::Step { step: "look at the own rights", source: source.into() };
+    let failed = |source: Errno| PrivilegeError::Step { step: "read the own capabilities", source: source.into() };
     let kept = |what: &str| Err(PrivilegeError::Kept(what.to_owned()));
     let sets = capabilities(None).map_err(failed)?;
     if (sets.effective, sets.permitted) != (own, own) || !sets.inheritable.is_empty() {
-        return kept(&format!("there are capabilities {sets:?}"));
+        return kept(&format!("the process has capabilities {sets:?}"));
     }
     for capability in all() {
         // Beyond the last that the kernel knows, both fail.
@@ -152,7 +153,7 @@ fn verify(own: CapabilitySet) -> Result<(), PrivilegeError> {
         }
     }
     if !capabilities_secure_bits().map_err(failed)?.contains(SECURE_BITS) || !no_new_privs().map_err(failed)? {
-        return kept("privileges could be gained again");
+        return kept("privileges can be gained again");
     }
     if dumpable_behavior().map_err(failed)? != DumpableBehavior::NotDumpable {
         return kept("the process can be dumped");

@@ -38,25 +38,25 @@ fn judge(all: &[(String, Status)], now_us: u64) -> Check {
     if let Some(names) = named(&is_late) {
         return warning(
             SCHEDULES,
-            format!("the mediators of {names} have not told anything in time"),
-            "their shims end them if they have stalled; if they live on, this node has no processor free",
+            format!("the mediators of {names} have not reported in time"),
+            "their shims end them if they have stalled; if they keep running, this node has no free processor",
         );
     }
     if let Some(names) = any(|card| card.running == Running::Degraded) {
         return warning(
             SCHEDULES,
             format!("{names} cannot be taken off their cards: their shares are weights only"),
-            "the log says which call of the driver failed; restart them once that is mended",
+            "the log names the driver call that failed; restart them once that is fixed",
         );
     }
     if let Some(names) = any(|card| card.late_edges * 1000 > card.edges * LATE_PER_MILLE) {
         return warning(
             SCHEDULES,
             format!("turns of {names} begin or end late by more than a millisecond, more often than one in a hundred"),
-            "leave this node a free processor; `egpu inspect` says how late",
+            "leave this node a free processor; `egpu inspect` shows the delay",
         );
     }
-    ok(SCHEDULES, format!("{} kept to their turns", plural(all.len(), "container")))
+    ok(SCHEDULES, format!("{} scheduled as granted", plural(all.len(), "container")))
 }
 
 #[cfg(test)]
@@ -72,9 +72,9 @@ mod tests {
             judge(&[("default/a".to_owned(), status)], 5_000_000)
         };
         let good = CardStatus { edges: 1000, late_edges: 10, ..CardStatus::default() };
-        assert_eq!(reported(good.clone(), Some(4_900_000)).detail, "1 container kept to their turns");
+        assert_eq!(reported(good.clone(), Some(4_900_000)).detail, "1 container scheduled as granted");
         assert_eq!(reported(good.clone(), None).level, Level::Ok);
-        assert!(reported(good.clone(), Some(3_000_000)).detail.contains("default/a have not told anything in time"));
+        assert!(reported(good.clone(), Some(3_000_000)).detail.contains("default/a have not reported in time"));
         let degraded = CardStatus { running: Running::Degraded, ..good.clone() };
         assert!(reported(degraded, None).detail.contains("weights only"));
         let late = CardStatus { late_edges: 11, ..good };

@@ -37,16 +37,16 @@ fn directory(path: &Path) -> Check {
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return ok(STATE, format!("{shown} is not there yet: the first container with a GPU makes it"));
+            return ok(STATE, format!("{shown} does not exist yet: the first container with a GPU makes it"));
         }
         Err(error) => return failure(STATE, format!("{shown}: {error}"), "run as root"),
     };
     if !metadata.is_dir() {
-        return failure(STATE, format!("{shown} is no directory"), "move it away, or set state_dir");
+        return failure(STATE, format!("{shown} is not a directory"), "move it away, or set state_dir");
     }
     let writable = metadata.permissions().mode() & OTHERS_WRITE != 0;
     if metadata.uid() != 0 || writable {
-        let detail = format!("{shown} can be written by others than root: whoever can, grants himself cards");
+        let detail = format!("{shown} can be written by other users than root, who could grant themselves cards");
         return failure(STATE, detail, format!("`chown root:root {shown} && chmod 700 {shown}`"));
     }
     match statfs(path) {
@@ -68,7 +68,7 @@ fn ledger(state_dir: &Path) -> Vec<Check> {
         Err(error) => vec![failure(
             LEDGER,
             crate::cli::chain(&error),
-            "until it can be read nothing is granted: see the file that is named",
+            "nothing is granted until it can be read: see the file that is named",
         )],
     }
 }
@@ -81,7 +81,7 @@ fn unheld(records: &[Record]) -> Option<Check> {
     };
     let names: Vec<String> =
         records.iter().filter(is_unheld).map(|record| ContainerName::from(record).to_string()).collect();
-    let detail = format!("{} may look at cards and could take memory of them: nothing mediates them", names.join(", "));
+    let detail = format!("{} monitor cards unmediated, and could take memory of them", names.join(", "));
     let remedy = "leave them CAP_SYS_ADMIN, CAP_SYS_MODULE, CAP_SYS_RAWIO, every device and the host's process ids only if they need them";
     (!names.is_empty()).then(|| warning(MONITORS, detail, remedy))
 }
@@ -105,7 +105,7 @@ fn log(path: &Path) -> Check {
         return ok(LOG, path.display().to_string());
     }
     let remedy = format!("`mkdir -p {}`, or set log_file", directory.display());
-    warning(LOG, format!("{} cannot be made: its directory is not there", path.display()), remedy)
+    warning(LOG, format!("{} cannot be made: its directory does not exist", path.display()), remedy)
 }
 
 #[cfg(test)]

@@ -23,13 +23,13 @@ Kinds:
   admitted, refused, rolled-back, released, reclaimed   requests and grants
   changed, policy                                       what an administrator set
   denied, killed                                        more memory was asked for than the container may have
-  drift                                                 a container has what the driver says it has not, or the other way round
-  degraded, recovered                                   a card does not take a container off any more, or does again
-  stalled, mediator-ended                               nobody held a container's quota: it was ended
-  warning                                               something to know
+  drift                                                 the accounts of a container and the driver disagree
+  degraded, recovered                                   a card can no longer take a container off, or can again
+  stalled, mediator-ended                               the quota of a container was not enforced: it was ended
+  warning                                               anything else to act on
 
-Events are kept until the machine restarts, the last 1 to 2 MiB of them. What happens again and again in a container is told in sums: \
-`count` says how often since it was told last. `--output json` prints one array, with `--follow` an object a line.")]
+Events are kept until the machine restarts, the last 1 to 2 MiB of them. Repeated events of a container are summed: `count` is their \
+number since the last one. `--output json` prints one array, with `--follow` an object a line.")]
 pub(super) struct EventsArguments {
     /// Print new events as they come, until interrupted
     #[arg(long, short)]

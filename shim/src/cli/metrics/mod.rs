@@ -18,7 +18,7 @@ use families::Snapshot;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Prometheus' text format, version 0.0.4. What is not known is left out. For node_exporter's textfile collector, run it from a timer with \
---textfile; to be scraped itself, run it as a service with --listen, on an address that only Prometheus reaches: the figures name \
+--textfile; to be scraped itself, run it as a service with --listen, on an address that only Prometheus reaches: the metrics name \
 containers and pods, and there is no authentication.")]
 pub(super) struct MetricsArguments {
     /// Write to this file instead of stdout, all at once (mode 0644)

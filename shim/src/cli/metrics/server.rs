@@ -98,7 +98,7 @@ async fn answer(snapshots: &SnapshotCache, method: &Method, path: &str) -> Respo
         response
     };
     if path != "/metrics" {
-        return say(StatusCode::NOT_FOUND, "the figures are at /metrics\n");
+        return say(StatusCode::NOT_FOUND, "the metrics are at /metrics\n");
     }
     if method != Method::GET && method != Method::HEAD {
         let mut response = say(StatusCode::METHOD_NOT_ALLOWED, "GET and HEAD are answered\n");
@@ -113,7 +113,7 @@ async fn answer(snapshots: &SnapshotCache, method: &Method, path: &str) -> Respo
         }
         Err(SnapshotError::Late) => say(StatusCode::SERVICE_UNAVAILABLE, "the node could not be read in time\n"),
         Err(SnapshotError::Failed) => {
-            say(StatusCode::INTERNAL_SERVER_ERROR, "the node cannot be read; egpu's own log says why\n")
+            say(StatusCode::INTERNAL_SERVER_ERROR, "the node cannot be read; the stderr of egpu shows why\n")
         }
     }
 }

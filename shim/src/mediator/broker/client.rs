@@ -161,5 +161,5 @@ fn read(numbers: &[(u64, i32)]) -> Numbers {
 }
 
 fn not_understood() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the mediator's broker answers something else")
+    io::Error::new(io::ErrorKind::InvalidData, "the mediator's broker sent an unexpected reply")
 }

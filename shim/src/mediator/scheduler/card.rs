@@ -439,10 +439,10 @@ impl<C: Clock> CardScheduler<C> {
                 tracing::warn!(
                     error,
                     card,
-                    "the card does not take the container off: its share of time is a weight from now on"
+                    "the card cannot take the container off: its share of time is a weight from now on"
                 );
             } else {
-                tracing::warn!(error, card, "the card does not put the container back; it is tried again each second");
+                tracing::warn!(error, card, "the card does not put the container back; retrying each second");
             }
         }
         self.update_terms(now_us);

@@ -64,7 +64,7 @@ impl EdgeFailures {
                 Move::Close => "taken off",
             };
             let error: &dyn std::error::Error = error;
-            tracing::warn!(error, "the container's channels cannot be {what} its card; it is tried again");
+            tracing::warn!(error, "the container's channels cannot be {what} its card; retrying");
         }
         FailureAction::Retry
     }

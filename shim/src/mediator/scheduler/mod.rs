@@ -230,7 +230,7 @@ impl Scheduler {
                 Err(error) if card.table.is_some() && !card.is_failure_logged => {
                     card.is_failure_logged = true;
                     let error: &dyn std::error::Error = &error;
-                    tracing::warn!(error, "the timetable cannot be read; what it said before holds on");
+                    tracing::warn!(error, "cannot read the timetable; the one before stays in force");
                 }
                 Err(_) => {}
             }

@@ -104,7 +104,7 @@ impl ResidencyView {
                     let error: &dyn std::error::Error = &error;
                     tracing::warn!(
                         error,
-                        "the driver's log of switches cannot be had: slices follow weights unsteered, and low priority is a short slice only"
+                        "cannot read the driver's log of context switches: time slices follow weights without correction, and low priority is only a short slice"
                     );
                 }
             }

@@ -91,7 +91,7 @@ impl StatusPage {
             Ok(()) => published.is_failure_logged = false,
             Err(error) if !published.is_failure_logged => {
                 published.is_failure_logged = true;
-                tracing::warn!(%error, "what the container does on its cards cannot be told");
+                tracing::warn!(%error, "cannot write the status of the container's cards");
             }
             Err(_) => {}
         }

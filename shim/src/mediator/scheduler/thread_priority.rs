@@ -81,11 +81,11 @@ fn start_all(schedulers: &Receiver<Box<CardScheduler<Monotonic>>>, granted: &Gra
         let run = move || {
             let error = scheduler.run();
             // The shim sees the exit; a message might not get there.
-            tracing::error!(%error, "a card cannot be scheduled any more");
+            tracing::error!(%error, "the scheduler of a card has failed");
             sys::exit_now(1)
         };
         if let Err(error) = thread::Builder::new().name("scheduler".into()).stack_size(STACK).spawn(run) {
-            tracing::error!(%error, "a card cannot be scheduled");
+            tracing::error!(%error, "cannot start the scheduler of a card");
             sys::exit_now(1);
         }
     }
@@ -100,7 +100,7 @@ fn warn_once(granted: &Granted) {
         Granted::Nothing(error) => (error, false),
     };
     if !WARNED.swap(true, Ordering::Relaxed) {
-        tracing::warn!(%error, is_preferred, "no real-time priority can be had: on a busy host, turns may begin and end late");
+        tracing::warn!(%error, is_preferred, "no real-time priority was granted: on a busy host, turns may begin and end late");
     }
 }
 
