@@ -21,8 +21,8 @@ pub(super) struct CardListing {
     memory_grantable_bytes: Bytes,
     memory_granted_bytes: Bytes,
     compute_granted_percent: u32,
-    /// While no container shares the card: the policy that it gets unless the first container needs
-    /// another.
+    /// Policy; while no container shares the card, the one that it gets unless the first container
+    /// needs another.
     policy: &'static str,
     /// True if its containers have settled the policy.
     policy_in_use: bool,

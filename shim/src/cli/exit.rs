@@ -13,11 +13,11 @@ pub enum Exit {
     Usage,
     /// The configuration file is wrong or cannot be read.
     Config,
-    /// There is no such container or card, or more than one.
+    /// No such container or card, or more than one.
     NotFound,
-    /// Of `set` and `policy`: refused; nothing has changed.
+    /// Refused, of `set` and `policy`; nothing has changed.
     Refused,
-    /// Of `trace`: the exit code of the program, or 128 and the signal that ended it.
+    /// The exit code of the program that `trace` ran, or 128 and the signal that ended it.
     Command(u8),
 }
 

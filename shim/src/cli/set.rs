@@ -113,7 +113,7 @@ struct LimitChange {
     in_force: InForce,
     priority: BeforeAfter<Priority>,
     cards: Vec<CardChange>,
-    /// For people.
+    /// The name of the container, for people.
     #[serde(skip)]
     name: String,
 }

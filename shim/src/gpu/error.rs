@@ -52,7 +52,7 @@ pub enum GpuError {
         /// The privilege.
         privilege: &'static str,
     },
-    /// containerd does not tell what the container's image sets.
+    /// containerd does not answer what the container's image sets.
     #[error(
         "cannot determine whether NVIDIA_VISIBLE_DEVICES is the pod's or only its image's; set EGPU_DEVICES (or the annotation egpu.io/devices) in \
          the pod, or accept_nvidia_visible_devices_of_images_in_pods = true in the node's configuration"

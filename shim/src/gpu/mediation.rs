@@ -1,4 +1,4 @@
-//! From a grant to the mediation of its container.
+//! Mediation of a container, planned from its grant.
 
 use std::{path::PathBuf, time::Duration};
 

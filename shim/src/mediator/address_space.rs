@@ -110,7 +110,8 @@ impl AddressSpace for ProcessMemory {
 /// executed nothing since they were forked tells programs apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ExecFingerprint {
-    /// `None`: its first thread has ended, and every other one is marked as forked.
+    /// True if it has executed nothing since it was forked; `None`: its first thread has ended, and
+    /// every other one is marked as forked.
     is_forked: Option<bool>,
     /// Code, stack, data, heap, arguments, environment.
     begins: [u64; 6],
@@ -396,8 +397,8 @@ mod tests {
         assert_eq!(ExecFingerprint::parse("7 (a"), None);
     }
 
-    /// As soon as its descriptors are closed, a program that is executed counts as started, and has
-    /// no place yet.
+    /// A program counts as started as soon as its descriptors are closed, and has no addresses
+    /// then.
     #[test]
     fn programs_that_have_just_been_executed_are_told() {
         let broker = broker();

@@ -78,14 +78,14 @@ enum BrokerReply {
         pid: i32,
         numbers: Vec<(u64, i32)>,
     },
-    /// As in `Thread`.
+    /// The pids of the process.
     Process {
         numbers: Vec<(u64, i32)>,
     },
     File,
     /// Pids, thread ids or descriptors, in no order.
     Numbers(Vec<i32>),
-    /// Not a process of the container, or the errno of the kernel.
+    /// Error: not a process of the container, or the errno of the kernel.
     Failed {
         errno: i32,
     },

@@ -39,9 +39,9 @@ pub(super) fn checks(file: Option<&Path>) -> Vec<Check> {
 /// Way in which a runtime of CRI is egpu.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// By its type.
+    /// Named by its type.
     Type,
-    /// As the `runtime_path` of runc's type.
+    /// Named as the `runtime_path` of runc's type.
     DropIn,
 }
 

@@ -101,7 +101,7 @@ impl ContainerdConfig {
 #[derive(Debug)]
 struct Daemon {
     pid: i32,
-    /// `None`: the default file.
+    /// The file that it was given; `None`: the default file.
     config: Option<PathBuf>,
 }
 

@@ -44,7 +44,7 @@ struct ProcessFacts {
     parent: i32,
     is_shim: bool,
     has_sys_admin: bool,
-    /// In the same user namespace as this process.
+    /// It is in the same user namespace as this process.
     initial_user_namespace: bool,
     /// `/proc/PID/cgroup`: the same for all processes of a container.
     cgroup: String,

@@ -17,7 +17,7 @@ pub(super) struct Exposition(String);
 pub(super) enum Type {
     /// Goes up and down.
     Gauge,
-    /// Only grows, until it begins again.
+    /// Grows only, until it begins again.
     Counter,
 }
 

@@ -73,7 +73,7 @@ impl Executable {
 #[derive(Debug)]
 struct Namespace {
     inode: u64,
-    /// As long as it is open, no other has its inode.
+    /// Open, so that no other has its inode.
     _namespace: OwnedFd,
 }
 

@@ -118,7 +118,7 @@ fn waiting(file: &Path, has_own_table: bool) -> (thread::JoinHandle<()>, OwnedFd
     (thread, listener, opened)
 }
 
-/// Under the same number the process may have any other file.
+/// The process may have any other file under the same number.
 #[test]
 fn descriptors_of_a_thread_are_not_looked_for_in_another_table() {
     let file = tempfile::NamedTempFile::new().unwrap();

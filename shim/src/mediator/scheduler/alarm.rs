@@ -1,4 +1,4 @@
-//! Until when a card's thread sleeps: an instant of the clock, or whoever wakes it.
+//! Sleep of a card's thread: until an instant of the clock, or until it is woken.
 
 use std::{io, os::fd::AsFd};
 

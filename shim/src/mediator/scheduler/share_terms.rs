@@ -29,7 +29,7 @@ pub(super) struct ShareTerms {
 /// Way in which the card is shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sharing {
-    /// By the driver alone.
+    /// Scheduled by the driver alone.
     Free,
     Windows,
     Weights,

@@ -23,7 +23,7 @@ pub(super) struct StatusPage {
 
 /// Sink for measurements of a card: derives the utilization that the container sees, and its work.
 pub(super) trait Utilization: fmt::Debug + Send + Sync {
-    /// See [`Session::measured`](nvidia_glue::mediate::Session::measured).
+    /// Takes a measurement: see [`Session::measured`](nvidia_glue::mediate::Session::measured).
     fn measured(&self, uuid: &str, measured: Measured, in_doubt: bool) -> Seen;
 }
 

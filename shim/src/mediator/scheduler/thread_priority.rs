@@ -136,13 +136,14 @@ mod tests {
         assert!(output.status.success() && printed.contains("1 passed"), "{}: {printed}", output.status);
     }
 
-    /// As a mediator does.
+    /// Drops privileges as a mediator does.
     fn gives_up_rights() {
         let taken = take();
         if matches!(taken.granted, Granted::Nothing(_)) {
             skipped("this machine gives nobody a priority");
         }
-        // As who started it may have left it. Where nobody may, there is nothing to be lowered.
+        // Limits as the parent may have left them. Without the right to set them there is nothing
+        // to lower.
         for (resource, most) in [(Resource::Rtprio, 99), (Resource::Nice, 40)] {
             let _ = setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
         }
@@ -161,7 +162,7 @@ mod tests {
         assert_eq!((field(40), field(41)), (0, libc::SCHED_OTHER), "an ordinary thread: {stat}");
         // The mediator's own filter knows no such call.
         assert_eq!(sys::become_real_time().unwrap_err().raw_os_error(), Some(libc::ENOSYS));
-        // This one it knows, for who gives a priority back.
+        // This call it allows, to give a priority back.
         assert!(setpriority_process(None, field(19) - 1).is_err(), "a nice value below {}", field(19));
         for resource in [Resource::Rtprio, Resource::Nice] {
             assert_eq!(getrlimit(resource), Rlimit { current: Some(0), maximum: Some(0) }, "{resource:?}");

@@ -73,7 +73,7 @@ fn who_stays_on_the_card_beside_others_without_work_achieves_nothing() {
     let asked = lock(&fixture.card.state).asked;
     fixture.run_until(60 * PERIOD);
     assert_eq!((fixture.achieved().0, lock(&fixture.card.state).asked), (Some(0), asked));
-    // It is gone, and nothing is logged of who stays.
+    // It is gone, and nothing is logged of the one that stays.
     fixture.set_epochs(vec![epoch(0, Pass::Weight(1), Priority::High, Vec::new())]);
     fixture.run_until(80 * PERIOD);
     assert_eq!(fixture.achieved().0, Some(1_000_000));

@@ -103,8 +103,8 @@ fn a_card_that_was_found_to_take_nobody_off_is_a_weight_from_the_start() {
     assert!(fixture.state().slices.last().is_some_and(Option::is_some));
 }
 
-/// As when the driver resets the card while the container is off it: calls fail, then its channels
-/// are gone, then there are new ones.
+/// Reset of the card by the driver while the container is off it: calls fail, then its channels are
+/// gone, then there are new ones.
 #[test]
 fn a_card_that_is_lost_in_the_off_time_holds_nobody_up() {
     /// `NV_ERR_GPU_IS_LOST`.
