@@ -161,7 +161,7 @@ fn execute(command: Command) -> Result<Exit, CliError> {
         Command::Doctor { containerd_config, output } => {
             let checks = doctor::examine(containerd_config.as_deref());
             show(output, &checks, || doctor::text(&checks))?;
-            Ok(doctor::verdict(&checks))
+            Ok(doctor::exit_code(&checks))
         }
         Command::Trace(arguments) => trace::run(&arguments).map_err(CliError::Trace),
         Command::Completions { shell } => {

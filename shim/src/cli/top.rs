@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn throttled_time_is_that_since_the_last_look() {
+    fn throttled_time_is_that_since_the_last_frame() {
         let mut before = test_support::node().schedules;
         for status in before.status.values_mut() {
             (status.cards[0].open_us, status.cards[0].throttled_us) = (500_000, 7_500_000);

@@ -82,9 +82,9 @@ mod tests {
         ] {
             assert_eq!(reason(&strings(said), &strings(by_image)).is_none(), is_believed, "{said:?} {by_image:?}");
         }
-        let told = reason(&strings(&["all"]), &strings(&["all"])).unwrap();
+        let text = reason(&strings(&["all"]), &strings(&["all"])).unwrap();
         for part in ["without a GPU", "EGPU_DEVICES=all", "of_images_in_pods = true"] {
-            assert!(told.contains(part), "{told}");
+            assert!(text.contains(part), "{text}");
         }
     }
 }

@@ -180,7 +180,7 @@ pub(super) fn is_leaving(broker: &Broker, pid: i32) -> bool {
         Ok((process, _)) => {
             first_that_has_memory(broker, (pid, pid), &process).is_err() && !has_ended(&process).unwrap_or(false)
         }
-        // Without an answer nobody may conclude that it is gone.
+        // Without an answer it must not be taken for gone.
         Err(error) => error.raw_os_error() != Some(libc::ESRCH),
     }
 }
@@ -210,7 +210,7 @@ fn find<T>(
 ) -> io::Result<Option<(i32, T)>> {
     let ask = |thread: i32| match ask(thread) {
         Err(error) if is_for_want_of_room(&error) => Err(error),
-        ask => Ok(ask.unwrap_or_default()),
+        answer => Ok(answer.unwrap_or_default()),
     };
     for _ in 0..ROUNDS {
         if let Some(found) = ask(likely)? {

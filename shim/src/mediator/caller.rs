@@ -200,7 +200,7 @@ impl ReadAhead {
 
 impl WaitingCaller<'_> {
     /// Returns the cached entry, opened again if it is not of the thread that waits.
-    fn thread_there(&self) -> Result<Arc<CallingThread>, CallerError> {
+    fn current_thread(&self) -> Result<Arc<CallingThread>, CallerError> {
         let kept = Arc::clone(&self.thread.borrow());
         if self.is_there.get() {
             return Ok(kept);
@@ -242,7 +242,7 @@ impl WaitingCaller<'_> {
     /// Duplicates a descriptor by the process's pidfd, on kernels without those of threads, if the
     /// thread has the process's descriptor table.
     fn file_by_process(&self, fd: i32) -> Result<OwnedFd, CallerError> {
-        let thread = self.thread_there()?;
+        let thread = self.current_thread()?;
         let (tid, pid) = (thread.tid, thread.process.pid);
         if tid != pid && !sys::share_descriptors(tid, pid).unwrap_or(false) {
             self.require_waiting(())?;
@@ -275,7 +275,7 @@ impl WaitingCaller<'_> {
         length: usize,
         mut call: impl FnMut(&File, usize) -> io::Result<usize>,
     ) -> Result<usize, CallerError> {
-        let mut thread = self.thread_there()?;
+        let mut thread = self.current_thread()?;
         let (mut done, mut is_fresh) = (0, false);
         while done < length {
             match call(&thread.memory, done) {
@@ -356,7 +356,7 @@ impl Caller for WaitingCaller<'_> {
     }
 
     fn pid(&self) -> Result<Pid, CallerError> {
-        Ok(Pid(self.thread_there()?.process.pid))
+        Ok(Pid(self.current_thread()?.process.pid))
     }
 
     fn thread(&self) -> i32 {
@@ -364,7 +364,7 @@ impl Caller for WaitingCaller<'_> {
     }
 
     fn numbers(&self) -> Result<Numbers, CallerError> {
-        Ok(self.thread_there()?.process.numbers.clone())
+        Ok(self.current_thread()?.process.numbers.clone())
     }
 
     fn is_waiting(&self) -> bool {

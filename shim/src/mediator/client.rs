@@ -316,7 +316,7 @@ mod tests {
             left: watch::Sender::new(None),
         };
         let kill =
-            FromMediator::Kill { pid, pid_in_container: 1, reason: KillReason::Drift(String::new()), told: None };
+            FromMediator::Kill { pid, pid_in_container: 1, reason: KillReason::Drift(String::new()), suppressed: None };
         // Too long to arrive whole, and of another version.
         let long = FromMediator::Log { warning: true, text: "x".repeat(60_000) };
         message::send(other.as_fd(), &long, None).unwrap();

@@ -18,9 +18,8 @@ use nix::{
         epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
         time::TimeSpec,
         timer::{Expiration, TimerSetTimeFlags},
-        timerfd::{ClockId as TimerClock, TimerFd, TimerFlags},
+        timerfd::{ClockId, TimerFd, TimerFlags},
     },
-    time::{ClockId, clock_gettime},
 };
 use nvidia_glue::usage::{Usage, UsageFile};
 
@@ -30,6 +29,7 @@ use super::{
     message::{FromMediator, KillReason, ToMediator},
     proc_read_watchdog::READ_LIMIT,
     scheduler::Scheduler,
+    thread_cpu_time,
 };
 use crate::helper::frame::{self, FrameError};
 
@@ -99,7 +99,7 @@ impl EventLoop {
         period: Duration,
     ) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        let timer = TimerFd::new(TimerClock::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
+        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
         let readable = |token| EpollEvent::new(EpollFlags::EPOLLIN, token);
         epoll.add(&intake, readable(INTAKE))?;
         epoll.add(mediation.outbox.control(), readable(CONTROL))?;
@@ -184,8 +184,8 @@ impl EventLoop {
         for process in stalling {
             let reason = format!("its mappings could not be read for {} s", READ_LIMIT.as_secs());
             let (pid, pid_in_container, reason) = (process.pid, process.pid_in_container(), KillReason::Drift(reason));
-            let told = Some(0);
-            self.mediation.outbox.put(FromMediator::Kill { pid, pid_in_container, reason, told }, Some(process));
+            let suppressed = Some(0);
+            self.mediation.outbox.put(FromMediator::Kill { pid, pid_in_container, reason, suppressed }, Some(process));
         }
         // Others may have the same memory, and stall reads in turn. Only a read could find them.
         if is_repeated {
@@ -328,11 +328,6 @@ impl EventLoop {
         self.epoll.modify(self.mediation.outbox.control(), &mut EpollEvent::new(wanted, CONTROL))?;
         Ok(())
     }
-}
-
-/// Returns the processor time of this thread.
-fn thread_cpu_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 /// Runs the accounting thread: compares accounts with the driver's each period, and writes usage

@@ -108,7 +108,7 @@ impl Listener {
             let threads = lock(&self.threads);
             threads.receiving == 0 && threads.all.len() + threads.starting < MAX_THREADS
         };
-        if may_be_added && self.has(PollFlags::POLLIN) { self.add_thread() } else { Ok(()) }
+        if may_be_added && self.polls(PollFlags::POLLIN) { self.add_thread() } else { Ok(()) }
     }
 
     /// Returns whether no call is being handled, and no thread could receive one.
@@ -183,7 +183,7 @@ impl Listener {
                 true
             }
             Some(Err(error)) if error.raw_os_error() == Some(libc::EINTR) => true,
-            Some(Err(error)) if error.raw_os_error() == Some(libc::ENOENT) && !self.has(PollFlags::POLLHUP) => true,
+            Some(Err(error)) if error.raw_os_error() == Some(libc::ENOENT) && !self.polls(PollFlags::POLLHUP) => true,
             _ => {
                 lock(&self.threads).receiving -= 1;
                 false
@@ -193,7 +193,7 @@ impl Listener {
 
     /// Returns whether the kernel reports `event`: a call that no thread has received yet
     /// (`POLLIN`), no process that has the filter (`POLLHUP`).
-    fn has(&self, event: PollFlags) -> bool {
+    fn polls(&self, event: PollFlags) -> bool {
         let mut polled = [PollFd::new(self.fd.as_fd(), event)];
         let _ = poll(&mut polled, PollTimeout::ZERO);
         polled[0].revents().is_some_and(|events| events.contains(event))

@@ -47,7 +47,8 @@ pub enum FromMediator {
         /// The request.
         excess: Excess,
         /// Refusals since the last message: only a few a second are sent one by one.
-        untold: u64,
+        #[serde(rename = "untold")]
+        suppressed: u64,
     },
     /// A process is to be killed; a pidfd of it comes with the message.
     Kill {
@@ -58,7 +59,8 @@ pub enum FromMediator {
         /// The reason.
         reason: KillReason,
         /// Kills before this one that were not logged; `None`: this one is not logged either.
-        told: Option<u64>,
+        #[serde(rename = "told")]
+        suppressed: Option<u64>,
     },
     /// The whole container is to be ended, as killing processes does not help.
     EndContainer {
@@ -99,7 +101,7 @@ pub enum FromMediator {
 
 impl FromMediator {
     /// Cuts the text to [`MAX_TEXT`]: a message that does not arrive whole is not understood.
-    pub(super) fn cut(&mut self) {
+    pub(super) fn truncate(&mut self) {
         let text = match self {
             Self::Kill { reason: KillReason::Drift(text), .. }
             | Self::EndContainer { text }

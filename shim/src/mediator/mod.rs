@@ -40,8 +40,9 @@ mod rate_limit;
 mod scheduler;
 mod setup;
 
-use std::{io, os::fd::OwnedFd, path::Path, sync::Arc};
+use std::{io, os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
 
+use nix::time::{ClockId, clock_gettime};
 use nvidia_glue::{
     driver::{DeviceFile, Driver, NvidiaDriver, SimulatedDriver},
     mediate::{Session, SessionError},
@@ -204,4 +205,9 @@ fn open_cards(driver: &dyn Driver, setup: &Setup) -> Result<Vec<DeviceFile>, Beg
         driver.open(Node::Card(card.minor)).map_err(|source| BeginError::Card { uuid: card.uuid.clone(), source })
     };
     setup.cards.iter().map(open).collect()
+}
+
+/// Returns the processor time of this thread.
+fn thread_cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }

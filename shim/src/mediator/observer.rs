@@ -54,8 +54,8 @@ impl Reporter {
         // gone needs no kill.
         let Some(process) = self.processes.process(pid) else { return };
         let pid_in_container = process.pid_in_container();
-        let told = lock(&self.kills).take(Instant::now());
-        self.outbox.put(FromMediator::Kill { pid: pid.0, pid_in_container, reason, told }, Some(process));
+        let suppressed = lock(&self.kills).take(Instant::now());
+        self.outbox.put(FromMediator::Kill { pid: pid.0, pid_in_container, reason, suppressed }, Some(process));
     }
 
     /// Has the shim end the container, unless that is under way: each time, the shim logs it and
@@ -69,8 +69,8 @@ impl Reporter {
     }
 
     fn log_limited(&self, text: String, message: impl FnOnce(String) -> FromMediator) {
-        let Some(untold) = lock(&self.lines).take(Instant::now()) else { return };
-        let text = if untold == 0 { text } else { format!("{text}; {untold} lines before it were left out") };
+        let Some(suppressed) = lock(&self.lines).take(Instant::now()) else { return };
+        let text = if suppressed == 0 { text } else { format!("{text}; {suppressed} lines before it were left out") };
         self.outbox.put(message(text), None);
     }
 }
@@ -88,9 +88,9 @@ impl Observer for Reporter {
         match event.action {
             OverMemory::Kill => self.kill(event.pid, KillReason::OverMemory(excess)),
             OverMemory::Deny => {
-                let told = lock(&self.denials).take(Instant::now());
-                if let Some(untold) = told {
-                    self.outbox.put(FromMediator::Denied { excess, untold }, None);
+                let report = lock(&self.denials).take(Instant::now());
+                if let Some(suppressed) = report {
+                    self.outbox.put(FromMediator::Denied { excess, suppressed }, None);
                 }
             }
         }
@@ -230,22 +230,22 @@ mod tests {
         for pid in &pids[..2] {
             processes.register(*pid, sys::pidfd_open(*pid).unwrap(), Numbers::new(Vec::new()), |_| ()).unwrap();
         }
-        let told = || -> Vec<(FromMediator, Option<std::os::fd::OwnedFd>)> {
+        let messages = || -> Vec<(FromMediator, Option<std::os::fd::OwnedFd>)> {
             outbox.put(FromMediator::Pong, None);
             assert!(outbox.flush().unwrap());
-            let mut told = Vec::new();
+            let mut messages = Vec::new();
             loop {
                 match message::receive(shim.as_fd()).unwrap().unwrap() {
-                    (FromMediator::Pong, _) => return told,
-                    other => told.push(other),
+                    (FromMediator::Pong, _) => return messages,
+                    other => messages.push(other),
                 }
             }
         };
         reporter.drift(&drift(false, &[]));
-        assert!(matches!(&told()[..], [(FromMediator::Drift { .. }, None)]), "nobody has too much");
+        assert!(matches!(&messages()[..], [(FromMediator::Drift { .. }, None)]), "nobody has too much");
         reporter.drift(&drift(true, &[]));
         let mut killed = Vec::new();
-        for (message, pidfd) in told() {
+        for (message, pidfd) in messages() {
             if let FromMediator::Kill { pid, reason: KillReason::Drift(_), .. } = message {
                 sys::pidfd_send_signal(pidfd.unwrap().as_fd(), libc::SIGKILL).unwrap();
                 killed.push(pid);
@@ -268,7 +268,7 @@ mod tests {
             FromMediator::Kill { pid, .. } => Some(*pid),
             _ => None,
         };
-        assert_eq!(told().iter().filter_map(is_kill).collect::<Vec<_>>(), pids[2..3]);
+        assert_eq!(messages().iter().filter_map(is_kill).collect::<Vec<_>>(), pids[2..3]);
     }
 
     #[test]
@@ -280,8 +280,8 @@ mod tests {
         for (count, end) in [(0, "; processes []"), (16, ", Pid(16)]"), (20_000, ", Pid(16)] and 19984 more")] {
             reporter.drift(&drift(false, &(1..=count).collect::<Vec<i32>>()));
             assert!(outbox.flush().unwrap());
-            let (told, _) = message::receive(shim.as_fd()).unwrap().unwrap();
-            assert!(matches!(&told, FromMediator::Drift { text } if text.ends_with(end)), "{told:?}");
+            let (messages, _) = message::receive(shim.as_fd()).unwrap().unwrap();
+            assert!(matches!(&messages, FromMediator::Drift { text } if text.ends_with(end)), "{messages:?}");
         }
     }
 
@@ -292,7 +292,7 @@ mod tests {
         let processes = Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap());
         let reporter = Reporter::new(Arc::clone(&outbox), processes, Wakers::of_tests());
         let start = Instant::now();
-        let told: Vec<u64> = (0..100)
+        let messages: Vec<u64> = (0..100)
             .filter(|second| {
                 reporter.end_container_at(start + Duration::from_secs(*second), "it has too much");
                 outbox.put(FromMediator::Pong, None);
@@ -306,7 +306,7 @@ mod tests {
                 }
             })
             .collect();
-        assert_eq!(told, [0, 30, 60, 90]);
+        assert_eq!(messages, [0, 30, 60, 90]);
     }
 
     #[test]
@@ -322,11 +322,11 @@ mod tests {
                 reporter.kill(Pid(pid), KillReason::Drift(String::new()));
                 assert!(outbox.flush().unwrap());
                 match message::receive(shim.as_fd()).unwrap().unwrap().0 {
-                    FromMediator::Kill { told, .. } => told.is_some(),
+                    FromMediator::Kill { suppressed, .. } => suppressed.is_some(),
                     other => panic!("{other:?}"),
                 }
             })
             .collect();
-        assert_eq!((logged.len(), logged.iter().filter(|told| **told).count()), (20, 5));
+        assert_eq!((logged.len(), logged.iter().filter(|messages| **messages).count()), (20, 5));
     }
 }

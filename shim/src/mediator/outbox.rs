@@ -38,7 +38,7 @@ impl Outbox {
 
     /// Queues a message, with a pidfd of `process`.
     pub(super) fn put(&self, mut message: FromMediator, process: Option<Arc<ContainerProcess>>) {
-        message.cut();
+        message.truncate();
         {
             let mut queue = lock(&self.queue);
             // No process, nor the container, is to be ended twice, or the queue of a shim that does
@@ -136,11 +136,11 @@ mod tests {
                     limit: Bytes(1),
                     in_frames: true,
                 };
-                let kill = |reason| FromMediator::Kill { pid: 1, pid_in_container: 1, reason, told: None };
+                let kill = |reason| FromMediator::Kill { pid: 1, pid_in_container: 1, reason, suppressed: None };
                 [
                     kill(KillReason::Drift(text.clone())),
                     kill(KillReason::OverMemory(excess.clone())),
-                    FromMediator::Denied { excess, untold: 0 },
+                    FromMediator::Denied { excess, suppressed: 0 },
                     FromMediator::EndContainer { text: text.clone() },
                     FromMediator::StillHeld { text: text.clone() },
                     FromMediator::Drift { text: text.clone() },
@@ -152,8 +152,8 @@ mod tests {
             {
                 outbox.put(long, None);
                 assert!(outbox.flush().unwrap());
-                let (told, _) = message::receive::<FromMediator>(shim.as_fd()).unwrap().unwrap();
-                assert!(told == cut, "{kept}");
+                let (reported, _) = message::receive::<FromMediator>(shim.as_fd()).unwrap().unwrap();
+                assert!(reported == cut, "{kept}");
             }
         }
     }
@@ -168,7 +168,7 @@ mod tests {
             outbox.put(FromMediator::Presence { has_processes: process.pid % 2 == 0 }, None);
             let reason = KillReason::Drift(String::new());
             outbox.put(
-                FromMediator::Kill { pid: process.pid, pid_in_container: 1, reason, told: Some(0) },
+                FromMediator::Kill { pid: process.pid, pid_in_container: 1, reason, suppressed: Some(0) },
                 Some(Arc::clone(process)),
             );
             if lock(&outbox.queue).len() >= MAX_QUEUED {
@@ -181,11 +181,11 @@ mod tests {
         assert_eq!(kills, processes.len(), "each once, and none is left out");
         let is_end = |(message, _): &&(FromMediator, _)| matches!(message, FromMediator::EndContainer { .. });
         assert_eq!(lock(&outbox.queue).iter().filter(is_end).count(), 1, "once, and it is not left out");
-        let told = |(message, _): &(FromMediator, _)| match message {
+        let reported = |(message, _): &(FromMediator, _)| match message {
             FromMediator::Presence { has_processes } => Some(*has_processes),
             _ => None,
         };
-        let presence: Vec<bool> = lock(&outbox.queue).iter().filter_map(told).collect();
+        let presence: Vec<bool> = lock(&outbox.queue).iter().filter_map(reported).collect();
         assert_eq!(presence, [(10_000 - 1) % 7 % 2 == 0], "the last only");
     }
 }

@@ -122,7 +122,7 @@ pub(super) fn drop_privileges(role: Role) -> Result<(), PrivilegeError> {
 /// Bounds real-time threads: one that computes for a second without waiting is stuck, and the
 /// kernel ends the process before it takes a core from the host.
 ///
-/// Nobody can take such a priority who has none yet.
+/// A thread without such a priority cannot take one.
 fn bound_real_time() -> Result<(), Errno> {
     let only = |value| Rlimit { current: Some(value), maximum: Some(value) };
     setrlimit(Resource::Rtprio, only(0))?;

@@ -115,23 +115,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_holds_up_a_look_is_told_each_time_that_the_limit_has_passed() {
+    fn a_stalled_read_is_reported_each_time_that_the_limit_has_passed() {
         assert_eq!(READ_LIMIT, Duration::from_secs(30));
         let reads = ProcReadWatchdog::new().unwrap();
         assert_eq!(reads.tick(false), StalledReads::default());
         reads.watch(&[7, 8], || {
-            let told = |is_paused| {
-                let told: Vec<StalledReads> = (0..TICKS).map(|_| reads.tick(is_paused)).collect();
-                let (last, before) = told.split_last().unwrap();
+            let reported = |is_paused| {
+                let reported: Vec<StalledReads> = (0..TICKS).map(|_| reads.tick(is_paused)).collect();
+                let (last, before) = reported.split_last().unwrap();
                 assert!(before.iter().all(|held_up| *held_up == StalledReads::default()));
                 (last.pids.iter().copied().collect::<Vec<_>>(), last.is_repeated)
             };
-            assert_eq!(told(true), (vec![], false), "nothing counts while the container is paused");
-            assert_eq!(told(false), (vec![7, 8], false));
-            assert_eq!(told(true), (vec![], false));
+            assert_eq!(reported(true), (vec![], false), "nothing counts while the container is paused");
+            assert_eq!(reported(false), (vec![7, 8], false));
+            assert_eq!(reported(true), (vec![], false));
             // One that began later has its own time.
-            reads.watch(&[9], || assert_eq!(told(false), (vec![7, 8, 9], true)));
-            assert_eq!(told(false), (vec![7, 8], true));
+            reads.watch(&[9], || assert_eq!(reported(false), (vec![7, 8, 9], true)));
+            assert_eq!(reported(false), (vec![7, 8], true));
             assert!(reads.timer().get().unwrap().is_some());
         });
         assert!(reads.timer().get().unwrap().is_none(), "nothing runs while nobody is looked into");

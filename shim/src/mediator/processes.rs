@@ -273,15 +273,15 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_up_a_look_is_found_if_it_is_the_containers() {
+    fn a_process_that_stalls_a_read_is_found_if_it_is_the_containers() {
         let cgroup = tempfile::tempdir().unwrap();
         let processes = table(cgroup.path());
         let own = nix::unistd::getpid().as_raw();
         let held_up = || {
-            let told = (0..10)
+            let reported = (0..10)
                 .map(|_| processes.stalled_reads(false))
                 .find(|(held_up, is_repeated)| !held_up.is_empty() || *is_repeated);
-            told.map(|(held_up, is_repeated)| {
+            reported.map(|(held_up, is_repeated)| {
                 (held_up.iter().map(|process| process.pid).collect::<Vec<_>>(), is_repeated)
             })
         };
@@ -297,19 +297,19 @@ mod tests {
     #[test]
     fn a_thread_may_have_files_that_the_first_one_has_not() {
         use nix::sched::{CloneFlags, unshare};
-        let (tell, told) = std::sync::mpsc::channel();
+        let (report, reported) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let own = nix::unistd::getpid().as_raw();
         let copied = tempfile::tempfile().unwrap();
         let thread = std::thread::spawn(move || {
             let shared = sys::share_descriptors(own, nix::unistd::gettid().as_raw());
-            tell.send((nix::unistd::gettid().as_raw(), shared)).unwrap();
+            report.send((nix::unistd::gettid().as_raw(), shared)).unwrap();
             unshare(CloneFlags::CLONE_FILES).unwrap();
-            tell.send((0, Ok(false))).unwrap();
+            report.send((0, Ok(false))).unwrap();
             let _ = ended.recv();
         });
-        let (tid, shared) = told.recv().unwrap();
-        assert_eq!(told.recv().unwrap().0, 0);
+        let (tid, shared) = reported.recv().unwrap();
+        assert_eq!(reported.recv().unwrap().0, 0);
         let later = tempfile::tempfile().unwrap();
         let broker = Broker::of_tests(Vec::new());
         let found = [&copied, &later].map(|file| thread_has_open_file(&broker, (own, tid), file));

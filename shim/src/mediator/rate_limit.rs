@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_is_told_in_parts() {
+    fn a_flood_is_reported_in_parts() {
         let start = Instant::now();
         let mut limited = RateLimit::new(start);
         let passed = (0..100).filter(|_| limited.take(start).is_some()).count();

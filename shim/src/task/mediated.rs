@@ -233,7 +233,7 @@ impl Container {
         let id = self.fixed.id.as_str();
         let incidents = &mediated.incidents;
         match message {
-            FromMediator::Denied { excess, untold } => {
+            FromMediator::Denied { excess, suppressed: untold } => {
                 tracing::info!(container = id, untold, "refused: {}", Asked(&excess));
                 let count = untold.saturating_add(1);
                 incidents.tell(Kind::Denied, Some(&excess.card), count, &Asked(&excess).to_string());
@@ -248,7 +248,7 @@ impl Container {
             }
             FromMediator::Log { warning: false, text } => tracing::info!(container = id, "{text}"),
             FromMediator::EndContainer { text } => self.told_to_end(incidents, &text),
-            FromMediator::Kill { pid, pid_in_container, reason, told } => {
+            FromMediator::Kill { pid, pid_in_container, reason, suppressed: told } => {
                 tell_of_kill(id, incidents, (pid, pid_in_container), &reason, told);
                 let Some(pidfd) = pidfd else { return };
                 let (container, context) = (Arc::clone(self), Arc::clone(context));

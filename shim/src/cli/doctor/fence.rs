@@ -18,10 +18,10 @@ const CAP_SYS_ADMIN: u32 = 21;
 /// Checks the fence. `with_gpu`: the inits of containers that hold cards, to which the fence does
 /// not apply.
 pub(super) fn check(enabled: bool, with_gpu: &BTreeSet<i32>) -> Check {
-    judge(enabled, exempt(Path::new("/proc"), with_gpu))
+    assess(enabled, exempt(Path::new("/proc"), with_gpu))
 }
 
-fn judge(enabled: bool, exempt: usize) -> Check {
+fn assess(enabled: bool, exempt: usize) -> Check {
     if !enabled {
         return warning(
             FENCE,
@@ -137,9 +137,9 @@ mod tests {
 
     #[test]
     fn exempt_containers_and_a_fence_that_is_off_are_warned_about() {
-        assert_eq!(judge(true, 0).level, Level::Ok);
-        assert!(judge(true, 2).detail.starts_with("not around 2 containers "));
-        assert_eq!(judge(true, 2).level, Level::Warning);
-        assert_eq!(judge(false, 0).level, Level::Warning);
+        assert_eq!(assess(true, 0).level, Level::Ok);
+        assert!(assess(true, 2).detail.starts_with("not around 2 containers "));
+        assert_eq!(assess(true, 2).level, Level::Warning);
+        assert_eq!(assess(false, 0).level, Level::Warning);
     }
 }

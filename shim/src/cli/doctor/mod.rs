@@ -54,7 +54,7 @@ fn configuration() -> Check {
 }
 
 /// Returns the exit code: failures count, warnings do not.
-pub(super) fn verdict(checks: &[Check]) -> Exit {
+pub(super) fn exit_code(checks: &[Check]) -> Exit {
     if checks.iter().any(|check| check.level == Level::Failure) { Exit::Failure } else { Exit::Success }
 }
 
@@ -103,9 +103,9 @@ mod tests {
     #[test]
     fn failures_decide_and_every_remedy_is_shown() {
         let mut checks = vec![ok("cards", "4"), warning("runtime", "old", "update it")];
-        assert_eq!(verdict(&checks), Exit::Success);
+        assert_eq!(exit_code(&checks), Exit::Success);
         checks.push(failure("state", "gone", "make it"));
-        assert_eq!(verdict(&checks), Exit::Failure);
+        assert_eq!(exit_code(&checks), Exit::Failure);
         assert_eq!(
             text(&checks),
             "ok       cards    4\n\

@@ -20,7 +20,7 @@ pub(super) const BINARY: &str = "containerd-shim-egpu-v1";
 pub(super) fn check() -> Check {
     let path = env::var_os("PATH").unwrap_or_default();
     let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(BINARY)));
-    judge(&path, beside.as_deref())
+    assess(&path, beside.as_deref())
 }
 
 /// Returns the path of the runtime, or the one to install it at.
@@ -32,7 +32,7 @@ fn found(path: &OsStr) -> Option<PathBuf> {
     env::split_paths(path).map(|directory| directory.join(BINARY)).find(|file| is_program(file))
 }
 
-fn judge(path: &OsStr, beside: Option<&Path>) -> Check {
+fn assess(path: &OsStr, beside: Option<&Path>) -> Check {
     if let Some(found) = found(path) {
         return match beside {
             Some(own) if is_program(own) && !same_file(own, &found) => warning(
@@ -70,17 +70,17 @@ mod tests {
     fn the_binary_must_be_in_the_path_and_executable() {
         let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = env::join_paths([first.path(), second.path()]).unwrap();
-        assert_eq!(judge(&path, None).level, Level::Failure);
+        assert_eq!(assess(&path, None).level, Level::Failure);
         let binary = second.path().join(BINARY);
         fs::write(&binary, "").unwrap();
         fs::set_permissions(&binary, fs::Permissions::from_mode(0o644)).unwrap();
-        assert_eq!(judge(&path, None).level, Level::Failure);
+        assert_eq!(assess(&path, None).level, Level::Failure);
         fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(judge(&path, None).level, Level::Ok);
-        assert_eq!(judge(&path, Some(&binary)).level, Level::Ok);
-        assert_eq!(judge(OsStr::new("/nowhere"), Some(&binary)).level, Level::Failure);
+        assert_eq!(assess(&path, None).level, Level::Ok);
+        assert_eq!(assess(&path, Some(&binary)).level, Level::Ok);
+        assert_eq!(assess(OsStr::new("/nowhere"), Some(&binary)).level, Level::Failure);
         let other = first.path().join("elsewhere");
         fs::copy(&binary, &other).unwrap();
-        assert_eq!(judge(&path, Some(&other)).level, Level::Warning);
+        assert_eq!(assess(&path, Some(&other)).level, Level::Warning);
     }
 }

@@ -25,10 +25,10 @@ pub(super) fn check(config: &Config) -> Option<Check> {
     let (schedules, _) = Schedules::read(&config.state_dir, &records);
     let reported = |record: &Record| Some((ContainerName::from(record).to_string(), schedules.status(record)?.clone()));
     let all: Vec<(String, Status)> = records.iter().filter_map(reported).collect();
-    if all.is_empty() { None } else { Some(judge(&all, now)) }
+    if all.is_empty() { None } else { Some(assess(&all, now)) }
 }
 
-fn judge(all: &[(String, Status)], now_us: u64) -> Check {
+fn assess(all: &[(String, Status)], now_us: u64) -> Check {
     let named = |is_so: &dyn Fn(&Status) -> bool| {
         let names: Vec<&str> = all.iter().filter(|(_, status)| is_so(status)).map(|(name, _)| name.as_str()).collect();
         (!names.is_empty()).then(|| names.join(", "))
@@ -69,7 +69,7 @@ mod tests {
     fn what_keeps_a_container_from_its_turns_is_named() {
         let reported = |card: CardStatus, next_by_us| {
             let status = Status { next_by_us, cards: vec![card], ..Status::default() };
-            judge(&[("default/a".to_owned(), status)], 5_000_000)
+            assess(&[("default/a".to_owned(), status)], 5_000_000)
         };
         let good = CardStatus { edges: 1000, late_edges: 10, ..CardStatus::default() };
         assert_eq!(reported(good.clone(), Some(4_900_000)).detail, "1 container scheduled as granted");

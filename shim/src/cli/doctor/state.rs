@@ -63,7 +63,7 @@ fn ledger(state_dir: &Path) -> Vec<Check> {
     match Ledger::open(state_dir).and_then(|ledger| ledger.records()) {
         Ok(records) => {
             let count = ok(LEDGER, format!("{} with cards", plural(records.len(), "container")));
-            std::iter::once(count).chain(unheld(&records)).collect()
+            std::iter::once(count).chain(unmediated_monitors(&records)).collect()
         }
         Err(error) => vec![failure(
             LEDGER,
@@ -74,13 +74,13 @@ fn ledger(state_dir: &Path) -> Vec<Check> {
 }
 
 /// Finds monitors whose privileges defeat mediation: they could take memory of a card.
-fn unheld(records: &[Record]) -> Option<Check> {
-    let is_unheld = |record: &&Record| {
+fn unmediated_monitors(records: &[Record]) -> Option<Check> {
+    let is_unmediated = |record: &&Record| {
         let looks = record.cards.iter().any(|grant| grant.enforcement == Enforcement::Monitor);
         looks && record.state == GrantState::Bound && record.mediator.is_none()
     };
     let names: Vec<String> =
-        records.iter().filter(is_unheld).map(|record| ContainerName::from(record).to_string()).collect();
+        records.iter().filter(is_unmediated).map(|record| ContainerName::from(record).to_string()).collect();
     let detail = format!("{} monitor cards unmediated, and could take memory of them", names.join(", "));
     let remedy = "leave them CAP_SYS_ADMIN, CAP_SYS_MODULE, CAP_SYS_RAWIO, every device and the host's process ids only if they need them";
     (!names.is_empty()).then(|| warning(MONITORS, detail, remedy))
@@ -135,15 +135,15 @@ mod tests {
     #[test]
     fn who_looks_at_cards_unmediated_is_named() {
         let mut records = test_support::node().records;
-        assert_eq!(unheld(&records), None, "whoever has a share, or all");
+        assert_eq!(unmediated_monitors(&records), None, "whoever has a share, or all");
         let record = &mut records[0];
         record.cards.truncate(1);
         record.cards[0].enforcement = Enforcement::Monitor;
         record.state = GrantState::Bound;
         record.mediator = record.init;
-        assert_eq!(unheld(&records), None);
+        assert_eq!(unmediated_monitors(&records), None);
         records[0].mediator = None;
-        let reported = unheld(&records).unwrap();
+        let reported = unmediated_monitors(&records).unwrap();
         assert_eq!(reported.level, Level::Warning);
         assert!(reported.detail.contains(&records[0].container.to_string()), "{reported:?}");
     }

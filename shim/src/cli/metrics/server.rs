@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn everybody_within_half_a_second_gets_the_same_look() {
+    async fn all_requests_within_half_a_second_get_the_same_snapshot() {
         static LOOKS: AtomicU32 = AtomicU32::new(0);
         let snapshots = SnapshotCache::new(|| Ok(format!("{}", LOOKS.fetch_add(1, Ordering::Relaxed))));
         let (one, other) = tokio::join!(snapshots.get(), snapshots.get());

@@ -17,11 +17,13 @@ use std::{
     time::Duration,
 };
 
-use nix::time::{ClockId, clock_gettime};
 use nvidia_glue::{cgroup_tree, mediate::Number};
 
 use super::{
-    super::pid_namespaces::{numbers, pids},
+    super::{
+        pid_namespaces::{numbers, pids},
+        thread_cpu_time,
+    },
     BrokerReply, BrokerRequest, ProcFile, to_wire,
 };
 use crate::{
@@ -194,7 +196,7 @@ impl Server {
     ) -> io::Result<(BrokerReply, Vec<OwnedFd>)> {
         let process = sys::pidfd_open(pid)?;
         self.numbers(directory)?;
-        let began = worked();
+        let began = thread_cpu_time();
         // A directory of a thread that ends meanwhile has no more entries.
         let entries = fs::read_dir(directory.join(name))?.filter_map(Result::ok);
         let wanted = entries.filter(|entry| is_wanted(&entry.path()));
@@ -219,7 +221,7 @@ impl Server {
     }
 
     fn members(&self) -> io::Result<Vec<i32>> {
-        let began = worked();
+        let began = thread_cpu_time();
         let mut pids = Vec::new();
         for cgroup in &self.cgroups {
             pids.extend(cgroup_tree::pids(cgroup)?.into_iter().flatten().filter(|pid| *pid > 0));
@@ -231,7 +233,7 @@ impl Server {
 
 /// Rests after work since `began`, if that took more than `little`.
 fn rest(began: Duration, little: Duration) {
-    let took = worked().saturating_sub(began);
+    let took = thread_cpu_time().saturating_sub(began);
     if took > little {
         thread::sleep((took * REST).min(LONGEST_REST));
     }
@@ -252,11 +254,6 @@ fn require_there(pidfd: &OwnedFd) -> io::Result<()> {
 
 fn gone() -> io::Error {
     io::Error::from_raw_os_error(libc::ESRCH)
-}
-
-/// Returns the processor time of this thread.
-fn worked() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 #[cfg(test)]

@@ -103,7 +103,7 @@ fn waiting(file: &Path, has_own_table: bool) -> (thread::JoinHandle<()>, OwnedFd
         instruction(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let file = file.to_owned();
-    let (tell, told) = mpsc::channel();
+    let (report, reported) = mpsc::channel();
     let thread = thread::spawn(move || {
         nix::sys::prctl::set_no_new_privs().unwrap();
         let listener = sys::install_seccomp_listener(&program).unwrap();
@@ -111,10 +111,10 @@ fn waiting(file: &Path, has_own_table: bool) -> (thread::JoinHandle<()>, OwnedFd
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_FILES).unwrap();
         }
         let file = File::open(file).unwrap();
-        tell.send((listener, file.as_raw_fd())).unwrap();
+        report.send((listener, file.as_raw_fd())).unwrap();
         nix::unistd::getppid();
     });
-    let (listener, opened) = told.recv().unwrap();
+    let (listener, opened) = reported.recv().unwrap();
     (thread, listener, opened)
 }
 

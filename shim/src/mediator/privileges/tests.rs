@@ -49,9 +49,9 @@ impl Drop for Children {
 /// Privileges are dropped for good, so another process, of this test alone, does that.
 #[test]
 fn who_executes_code_in_a_mediator_reaches_its_container_and_nothing_else() {
-    if let Some(told) = std::env::var_os(IN_CHILD) {
-        let told = told.into_string().unwrap();
-        let [directory, container, victim] = told.split(' ').collect::<Vec<_>>()[..] else { panic!("{told}") };
+    if let Some(reported) = std::env::var_os(IN_CHILD) {
+        let reported = reported.into_string().unwrap();
+        let [directory, container, victim] = reported.split(' ').collect::<Vec<_>>()[..] else { panic!("{reported}") };
         return is_confined(Path::new(directory), container.parse().unwrap(), victim.parse().unwrap());
     }
     if !geteuid().is_root() {
@@ -90,8 +90,8 @@ fn who_executes_code_in_a_mediator_reaches_its_container_and_nothing_else() {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", NAME, "--nocapture", "--test-threads", "1"]);
     let output = child.env(IN_CHILD, format!("{} {container} {victim}", directory.path().display())).output().unwrap();
-    let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && told.contains("1 passed"), "{}: {told}", output.status);
+    let reported = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && reported.contains("1 passed"), "{}: {reported}", output.status);
     for name in ["secret", "state/ledger/other.json", "state/timetable/GPU-1.json", "state/inject/other/usage"] {
         assert_eq!(fs::read_to_string(directory.path().join(name)).unwrap(), "untouched", "{name}");
     }
@@ -197,8 +197,8 @@ fn reaches_no_other_process(broker: &Broker, own: &File, victim: i32) {
     for signal in [None, Some(Signal::SIGKILL)] {
         assert_eq!(kill(Pid::from_raw(victim), signal), Err(Errno::ENOSYS));
     }
-    for told in sys::tell_of_input(own.as_fd(), victim) {
-        assert_eq!(errno(told.unwrap_err()), Some(libc::ENOSYS), "as a signal, which may be any");
+    for reported in sys::tell_of_input(own.as_fd(), victim) {
+        assert_eq!(errno(reported.unwrap_err()), Some(libc::ENOSYS), "as a signal, which may be any");
     }
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     let limited = prlimit(rustix::process::Pid::from_raw(victim), Resource::Cpu, none);

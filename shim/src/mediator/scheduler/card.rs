@@ -79,7 +79,7 @@ pub(super) struct CardScheduler<C> {
     is_awake: bool,
     residency_view: ResidencyView,
     /// It gives way to others, which have work.
-    is_held: bool,
+    is_yielding: bool,
     /// Time slices as wanted, and as set last.
     wanted_slice_us: Option<u64>,
     slice_us: Option<u64>,
@@ -146,7 +146,7 @@ impl<C: Clock> CardScheduler<C> {
             planned: None,
             is_awake: false,
             residency_view,
-            is_held: false,
+            is_yielding: false,
             wanted_slice_us: None,
             slice_us: None,
             takes_turns: false,
@@ -226,7 +226,7 @@ impl<C: Clock> CardScheduler<C> {
         let default_timeline = self.place.default_timeline();
         let course = if self.edge_failures.is_degraded() {
             Course::always()
-        } else if self.is_held {
+        } else if self.is_yielding {
             Course::never()
         } else {
             match &self.table {
@@ -245,7 +245,7 @@ impl<C: Clock> CardScheduler<C> {
     fn idle(&mut self, now_us: u64) {
         if self.is_awake {
             self.is_awake = false;
-            self.is_held = false;
+            self.is_yielding = false;
             self.usage_sums.set_open(now_us, None);
             self.count();
             self.set_course(now_us);
@@ -274,18 +274,18 @@ impl<C: Clock> CardScheduler<C> {
             return if is_wanted { self.check_us } else { u64::MAX };
         }
         self.check_us = now_us + CHECK_INTERVAL_US;
-        let mut is_held = false;
+        let mut is_yielding = false;
         if gives_way || self.has_weighted_slices() {
             self.residency_view.read_log();
             self.residency_view.refresh_neighbours(now_us, &self.place.state_dir, &self.terms.others);
         }
         if gives_way {
             let verdict = self.residency_view.verdict(now_us, &self.terms);
-            is_held = !verdict.may_run;
+            is_yielding = !verdict.may_run;
             self.check_us = self.check_us.min(verdict.look_at_us);
         }
-        if is_held != self.is_held {
-            self.is_held = is_held;
+        if is_yielding != self.is_yielding {
+            self.is_yielding = is_yielding;
             self.set_course(now_us);
         }
         if self.edge_failures.retry_us().is_some_and(|at| at <= now_us) {

@@ -19,18 +19,18 @@ impl<C: Clock> CardScheduler<C> {
         if now_us >= self.publish_us {
             self.publish_us = now_us + PUBLISH_INTERVAL_US;
             self.usage_sums.add_elapsed(now_us);
-            if self.has_company() {
+            if self.has_neighbours() {
                 self.residency_view.read_log();
             }
             // A window of its own is counted when it is over: only then is known whether anything
             // ran.
-            if self.has_company() || !self.has_windows(now_us) {
+            if self.has_neighbours() || !self.has_windows(now_us) {
                 self.count();
             }
             let seen = self.report_measured(now_us);
             if !self.has_windows(now_us) {
                 self.usage_sums.add_work(&seen.worked);
-            } else if self.knows_who() {
+            } else if self.is_use_attributable() {
                 self.usage_sums.sample(now_us);
             }
             let achieved = self.usage_sums.achieved_ppm(now_us);
@@ -42,7 +42,7 @@ impl<C: Clock> CardScheduler<C> {
     }
 
     /// Returns whether others may be on the card at the same time.
-    fn has_company(&self) -> bool {
+    fn has_neighbours(&self) -> bool {
         !self.terms.others.is_empty()
     }
 
@@ -53,8 +53,8 @@ impl<C: Clock> CardScheduler<C> {
 
     /// Returns whether the use of the card can be attributed: no other container is on it at the
     /// same time, or there is a log of switches.
-    fn knows_who(&self) -> bool {
-        !self.has_company() || self.residency_view.has_log()
+    fn is_use_attributable(&self) -> bool {
+        !self.has_neighbours() || self.residency_view.has_log()
     }
 
     /// Counts the use of the card in windows. Without windows the samples of the driver show that,
@@ -63,7 +63,7 @@ impl<C: Clock> CardScheduler<C> {
         let now_us = self.clock.now_us();
         let source = if !self.has_windows(now_us) {
             UsageSource::Nothing
-        } else if self.has_company() {
+        } else if self.has_neighbours() {
             UsageSource::Log
         } else if self.ran == Some(false) {
             UsageSource::Nothing
@@ -86,7 +86,7 @@ impl<C: Clock> CardScheduler<C> {
     /// time, without a log.
     fn measured(&self, now_us: u64) -> Measured {
         let log_us = || self.residency_view.used_us(now_us);
-        let used_us = if self.has_company() {
+        let used_us = if self.has_neighbours() {
             log_us()
         } else if self.has_windows(now_us) {
             log_us().or(Some(self.usage_sums.open_us))
@@ -103,7 +103,7 @@ impl<C: Clock> CardScheduler<C> {
         } else if self.has_windows(now_us) {
             self.ran
         } else {
-            self.has_company().then(|| self.residency_view.is_busy(now_us)).flatten()
+            self.has_neighbours().then(|| self.residency_view.is_busy(now_us)).flatten()
         };
         let cost = thread_cost().unwrap_or_default();
         CardStatus {
@@ -133,7 +133,7 @@ impl<C: Clock> CardScheduler<C> {
     fn running(&self, now_us: u64) -> Running {
         if self.edge_failures.is_degraded() {
             Running::Degraded
-        } else if self.is_held {
+        } else if self.is_yielding {
             Running::Waiting
         } else if self.terms.sharing == Sharing::Weights {
             Running::Slices
