@@ -18,7 +18,7 @@ use std::{
 use nvidia_glue::{
     cards::{self, Inventory},
     decision_log::DecisionLog,
-    ledger::{Admission, ContainerKey, Ledger, Limits, Patience, Process, ReleaseReason},
+    ledger::{Admission, ContainerKey, Ledger, Limits, Patience, ProcessId, ReleaseReason},
 };
 use runtime_config::{
     config::Config,
@@ -98,7 +98,7 @@ impl Node {
             request,
             limits: &self.limits,
             container: &key(id),
-            shim: Process::current().unwrap(),
+            shim: ProcessId::current().unwrap(),
             creators: &[],
             cgroups: &[self.cgroups.join(id)],
             patience: Patience { most: Duration::ZERO, any_tenant: false, ended: &AtomicBool::new(false) },

@@ -272,11 +272,11 @@ fn append(path: &Path, lines: &[Line]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use base::ContainerKey;
     use proptest::prelude::*;
     use runtime_config::request::PodContainer;
 
     use super::*;
-    use crate::ledger::ContainerKey;
 
     fn container(id: &str) -> ContainerKey {
         ContainerKey { containerd: "/run/containerd.sock".into(), namespace: "k8s.io".into(), id: id.into() }

@@ -6,8 +6,7 @@
 
 pub mod config;
 pub mod request;
-pub mod units;
 
+pub use base::units::{self, Bytes, Percent, Weight};
 pub use config::{Config, ConfigError};
 pub use request::{ContainerRequest, GpuRequest};
-pub use units::{Bytes, Percent, Weight};

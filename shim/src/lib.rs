@@ -20,9 +20,6 @@ pub mod options;
 pub mod reaper;
 pub mod registry;
 pub mod server;
-#[cfg(test)]
-#[path = "../../nvidia-glue/src/skipped.rs"]
-mod skipped;
 pub mod start;
 mod sync;
 pub mod sys;

@@ -349,7 +349,7 @@ mod tests {
         assert!(Command::new("cp").arg("/bin/sleep").arg(&program).status().unwrap().success());
         let view = match ReadOnlyProgram::of(&program) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                crate::skipped::skipped("making a mount needs CAP_SYS_ADMIN");
+                testing::skipped("making a mount needs CAP_SYS_ADMIN");
                 return;
             }
             view => view.unwrap(),

@@ -1,13 +1,13 @@
 //! What is used of each card, by whom, and how much may be.
 
+use base::{Pid, units::Bytes};
 use foldhash::HashMap;
-use runtime_config::units::Bytes;
 
 use super::{
     Bound, Card, OverQuota, Refusal,
     frames::{self, Extent, Frames},
 };
-use crate::{mediate::Pid, rm::memory::Layout};
+use crate::rm::memory::Layout;
 
 /// One card's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

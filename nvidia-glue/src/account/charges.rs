@@ -1,6 +1,6 @@
 //! Physical allocations and how many references each has.
 
-use runtime_config::units::Bytes;
+use base::{Pid, units::Bytes};
 
 use super::{
     Card,
@@ -8,7 +8,7 @@ use super::{
     frames::Extent,
     pins::{Pins, Window},
 };
-use crate::{mediate::Pid, rm::memory::Layout};
+use crate::rm::memory::Layout;
 
 /// Names a charge for as long as a reference to it is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, ops::Bound};
 
-use runtime_config::units::Bytes;
+use base::Bytes;
 
 use super::{Accounts, ExportFile, Hold, charges::ChargeId};
 

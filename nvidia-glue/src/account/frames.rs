@@ -7,8 +7,8 @@
 //! The driver says where memory begins that is one run of granules, so its frames are counted as they are, each once, however many pieces lie
 //! in it. Of all other memory, until the driver has answered, and where its answer cannot be, the worst is counted.
 
+use base::Bytes;
 use foldhash::HashMap;
-use runtime_config::units::Bytes;
 
 use crate::rm::memory::{FRAME, GRANULE, Layout};
 

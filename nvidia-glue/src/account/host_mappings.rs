@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use runtime_config::units::Bytes;
+use base::Bytes;
 
 use super::{Accounts, Card, Counted, Hold, MappedFile, ObjectName, Refusal, charges::ChargeId, reserve::Armed};
 

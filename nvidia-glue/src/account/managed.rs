@@ -10,17 +10,14 @@ mod blocks;
 mod ranges;
 mod sync;
 
-pub use sync::{ManagedDrift, ManagedSync, Mapping};
-
+use base::{Pid, units::Bytes};
 pub(super) use ranges::Managed;
 use ranges::{Range, State};
-
-use runtime_config::units::Bytes;
+pub use sync::{ManagedDrift, ManagedSync, Mapping};
 
 use super::{
     Accounts, Counted, Mm, Refusal, UvmFile, cards::saturated, intervals::Span, page_tables::cost, reserve::Armed,
 };
-use crate::mediate::Pid;
 
 /// Room on every card for a range; to be given to [`Accounts::commit_managed`] or [`Accounts::cancel_managed`].
 #[must_use = "what is reserved stays charged until it is committed or cancelled"]

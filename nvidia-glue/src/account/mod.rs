@@ -42,7 +42,11 @@ mod tree;
 mod types;
 mod uvm;
 
+use std::sync::{Arc, atomic::AtomicU64};
+
+use base::Bytes;
 pub use cards::CardUsage;
+use foldhash::{HashMap, HashSet};
 pub use managed::{ManagedDrift, ManagedReservation, ManagedSync, Mapping};
 pub use objects::{Committed, Freed, Placement};
 pub use page_tables::PageTableReservation;
@@ -51,11 +55,6 @@ pub use reserve::{Ask, ClientReservation, Hold, NotCommitted, Reservation, WhyNo
 pub use types::{
     Bound, Card, Counted, ExportFile, Kind, MappedFile, Mm, ObjectLimits, ObjectName, OverQuota, Refusal, UvmFile,
 };
-
-use std::sync::{Arc, atomic::AtomicU64};
-
-use foldhash::{HashMap, HashSet};
-use runtime_config::units::Bytes;
 
 use crate::rm::Handle;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use runtime_config::units::Bytes;
+use base::{Pid, units::Bytes};
 
 use super::{
     Accounts, Card, Counted, Hold, Kind, NotCommitted, ObjectLimits, ObjectName, Refusal, Reservation, WhyNot,
@@ -10,10 +10,7 @@ use super::{
     reserve::{Armed, ClientReservation},
     tree::{Index, Tree},
 };
-use crate::{
-    mediate::Pid,
-    rm::{Handle, memory::Layout},
-};
+use crate::rm::{Handle, memory::Layout};
 
 /// Where an object that was made belongs.
 #[derive(Debug, Clone, Copy)]

@@ -17,12 +17,12 @@ mod stretches;
 
 use std::collections::{BTreeMap, hash_map::Entry};
 
+use base::Bytes;
 use foldhash::HashMap;
-use runtime_config::units::Bytes;
+use stretches::{LOWEST_BITS, STRETCH_BITS, Stretch, stretches};
 
 use super::{Accounts, Card, Counted, ObjectName, Refusal, UvmFile, cards::saturated, intervals::Span, tree::Index};
 use crate::rm::Handle;
-use stretches::{LOWEST_BITS, STRETCH_BITS, Stretch, stretches};
 
 const TABLE: u128 = 4 << 10;
 const LEVELS_ABOVE: u128 = 4;

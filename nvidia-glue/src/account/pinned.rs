@@ -3,13 +3,10 @@
 //! What the driver needs to remember them is the kernel's memory, which no cgroup counts: for each page of 4 KiB 32 bytes
 //! (kernel-open/nvidia/os-mlock.c, nv.c), and some thousand for each object. The pages are the program's own.
 
-use runtime_config::units::Bytes;
+use base::{Pid, units::Bytes};
 
 use super::{Accounts, Ask, Card, Kind, NotCommitted, Placement, Refusal, Reservation, objects::Committed};
-use crate::{
-    mediate::Pid,
-    rm::{Handle, memory::Layout},
-};
+use crate::rm::{Handle, memory::Layout};
 
 /// Bytes of the program's for one of the kernel's.
 const FOR_EACH: u64 = 128;

@@ -123,11 +123,11 @@ impl Pins {
     }
 
     /// Bytes that may be kept so: of each memory what may be pinned of it, and of all together no more than is pinned at all.
-    pub(super) fn kept(&mut self) -> runtime_config::Bytes {
+    pub(super) fn kept(&mut self) -> base::Bytes {
         self.prune();
         let sum = self.kept.iter().fold(0_u64, |sum, kept| sum.saturating_add(self.covered(kept)));
         let pinned = self.living.values().fold(0_u64, |sum, length| sum.saturating_add(*length));
-        runtime_config::Bytes(sum.min(pinned))
+        base::Bytes(sum.min(pinned))
     }
 
     /// No less than that, without a look at what is pinned.

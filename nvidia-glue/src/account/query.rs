@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use base::{Pid, units::Bytes};
 use foldhash::HashSet;
-use runtime_config::units::Bytes;
 
 use super::{Accounts, Card, CardUsage, ExportFile, Kind, ObjectName, Refusal, UvmFile, tree::Index};
-use crate::{mediate::Pid, rm::Handle};
+use crate::rm::Handle;
 
 /// How many there are of what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

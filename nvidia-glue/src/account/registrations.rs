@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use base::Bytes;
 use foldhash::HashMap;
-use runtime_config::units::Bytes;
 
 use super::{Accounts, Card, Kind, ObjectName, Refusal, UvmFile, charges::ChargeId, tree::Index};
 

@@ -5,18 +5,14 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use runtime_config::units::Bytes;
+use base::{Pid, units::Bytes};
 
 use super::{
     Accounts, Card, Counted, ExportFile, Kind, ObjectName, OverQuota, Refusal,
     charges::{ChargeId, FABRIC},
-    objects::Committed,
-    objects::Placement,
+    objects::{Committed, Placement},
 };
-use crate::{
-    mediate::Pid,
-    rm::{Handle, memory::Layout},
-};
+use crate::rm::{Handle, memory::Layout};
 
 /// An allocation of an object that is about to be executed.
 #[derive(Debug, Clone, Copy)]

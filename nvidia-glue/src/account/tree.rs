@@ -5,9 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use base::Bytes;
 use foldhash::{HashMap, HashSet};
-
-use runtime_config::units::Bytes;
 
 use super::{Kind, ObjectName, charges::ChargeId};
 use crate::rm::Handle;

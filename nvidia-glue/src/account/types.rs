@@ -1,6 +1,6 @@
 //! The names of what is accounted, the limits, and the refusals.
 
-use runtime_config::units::Bytes;
+use base::Bytes;
 
 use crate::rm::{Handle, Status};
 

@@ -8,8 +8,8 @@ use std::{
     ops::RangeInclusive,
 };
 
+use base::{Pid, units::Bytes};
 use foldhash::HashMap;
-use runtime_config::units::Bytes;
 
 use super::{
     Accounts, Card, Counted, Hold, Refusal, UvmFile,
@@ -18,7 +18,7 @@ use super::{
     page_tables::Space,
     reserve::Armed,
 };
-use crate::{mediate::Pid, rm::memory::Layout};
+use crate::rm::memory::Layout;
 
 #[derive(Debug)]
 pub(super) struct File {

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use runtime_config::request::PciBusId;
+use base::PciBusId;
 
 use super::{Roots, pci};
 
@@ -100,9 +100,9 @@ fn parse_information(pci: PciBusId, text: &str) -> GpuInformation {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use testing::FakeNode;
 
     use super::*;
-    use crate::cards::fixtures::FakeNode;
 
     #[test]
     fn versions_as_modules_of_all_kinds_write_them() {

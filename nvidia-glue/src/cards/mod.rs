@@ -5,32 +5,28 @@
 
 mod cache;
 mod discover;
-#[cfg(test)]
-pub(crate) mod fixtures;
 mod health;
 pub mod kernel_module;
 mod nvidia;
 mod pci;
 mod resolve;
-mod roots;
 mod simulated;
 mod state_file;
 #[cfg(test)]
 mod tests;
 mod topology;
 
+pub use base::Roots;
+use base::{Bytes, PciBusId};
 pub(crate) use discover::persistence;
 pub use discover::{DiscoverError, cached, discover, processes, refresh};
 pub(crate) use health::{SimulatedFault, SimulatedFaults};
 pub use nvidia::{DriverError, ProcessMemory};
 pub use resolve::{CardOrMig, ResolveError};
-pub use roots::Roots;
+use serde::{Deserialize, Serialize};
 #[cfg(test)]
 pub(crate) use simulated::inventory as simulated_inventory;
 pub use simulated::{SimulatedEdges, SimulatedError, SimulatedNodes, SimulatedNodesError, make_simulated_nodes};
-
-use runtime_config::{Bytes, request::PciBusId};
-use serde::{Deserialize, Serialize};
 
 /// Everything that one look at the node found. Serializable: it is asked for in a short-lived child and cached.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

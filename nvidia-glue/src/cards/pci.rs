@@ -1,6 +1,6 @@
 //! PCI addresses as the kernel and the driver write them.
 
-use runtime_config::request::PciBusId;
+use base::PciBusId;
 
 /// `0000:65:00.0`, `00000000:65:00.0` (NVML), or `0000:65:00` (the kernel's log; function 0).
 pub(super) fn parse(text: &str) -> Option<PciBusId> {

@@ -1,6 +1,7 @@
 //! From what a request names to a card or a MIG device of this node.
 
-use runtime_config::request::{DeviceSelector, PciBusId};
+use base::PciBusId;
+use runtime_config::request::DeviceSelector;
 
 use super::{Card, Inventory, MigDevice};
 

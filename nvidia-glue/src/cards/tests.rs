@@ -7,10 +7,11 @@ use runtime_config::{
     request::DeviceSelector,
 };
 
+use testing::FakeNode;
+
 use super::{
     cache,
     discover::{cached_in, refresh_in},
-    fixtures::FakeNode,
     simulated::tests::{inventory_of, v100},
     *,
 };
@@ -159,7 +160,7 @@ fn an_error_since_then_shows_and_after_a_while_the_driver_is_asked_again() {
     fs::write(cache_file(&config), file.to_string()).unwrap();
     let uptime: f64 = fs::read_to_string("/proc/uptime").unwrap().split(' ').next().unwrap().parse().unwrap();
     if uptime < 120.0 {
-        crate::skipped::skipped("the machine has not been up for long enough for a file of its boot to be old");
+        testing::skipped("the machine has not been up for long enough for a file of its boot to be old");
         return;
     }
     assert_eq!(cached_in(&node.roots, &config), None);
@@ -181,7 +182,7 @@ fn simulated_cards_need_no_cache_and_fail_as_real_ones_do() {
 #[test]
 fn auto_takes_simulated_cards_where_there_is_no_driver_and_none_where_there_are_none() {
     if this_machine_has_nvml() {
-        crate::skipped::skipped("this machine has an NVIDIA driver");
+        testing::skipped("this machine has an NVIDIA driver");
         return;
     }
     let node = FakeNode::new();
@@ -200,7 +201,7 @@ fn auto_takes_simulated_cards_where_there_is_no_driver_and_none_where_there_are_
 #[test]
 fn many_at_once_find_the_same() {
     if this_machine_has_nvml() {
-        crate::skipped::skipped("this machine has an NVIDIA driver");
+        testing::skipped("this machine has an NVIDIA driver");
         return;
     }
     let node = FakeNode::new();
@@ -218,7 +219,7 @@ fn many_at_once_find_the_same() {
 #[test]
 fn a_loaded_driver_without_library_is_an_error_not_simulated_cards() {
     if this_machine_has_nvml() {
-        crate::skipped::skipped("this machine has an NVIDIA driver");
+        testing::skipped("this machine has an NVIDIA driver");
         return;
     }
     let node = node();
@@ -234,7 +235,7 @@ fn real_cards_hold_what_an_inventory_promises() {
     let config = Config { state_dir: state.path().into(), driver, ..Config::default() };
     let inventory = discover(&config).unwrap();
     if !inventory.has_driver() {
-        crate::skipped::skipped("this machine has no NVIDIA driver");
+        testing::skipped("this machine has no NVIDIA driver");
         return;
     }
     println!("{}", serde_json::to_string_pretty(&inventory).unwrap());

@@ -2,10 +2,11 @@
 
 use std::{error::Error, fs};
 
+use base::Roots;
 use runtime_config::config::{Config, HardCapsUnavailable};
 
 use super::{Check, Findings};
-use crate::cards::{Card, DiscoverError, Health, Inventory, Roots, Source, kernel_module};
+use crate::cards::{Card, DiscoverError, Health, Inventory, Source, kernel_module};
 
 const CARDS: &str = "cards";
 const PERSISTENCE: &str = "persistence mode";

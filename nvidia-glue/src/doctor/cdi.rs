@@ -6,8 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use base::Roots;
+
 use super::Check;
-use crate::cards::{Roots, kernel_module};
+use crate::cards::kernel_module;
 
 const SPECS: &str = "CDI specs";
 /// A spec is a few hundred KiB at most.

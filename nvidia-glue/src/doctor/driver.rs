@@ -2,11 +2,12 @@
 
 use std::{collections::BTreeSet, fs};
 
+use base::Roots;
 use runtime_config::config::{self, Config};
 
 use super::Check;
 use crate::{
-    cards::{Roots, kernel_module},
+    cards::kernel_module,
     driver_files,
     rm::{Abi, DriverRelease, UnknownDriver},
 };

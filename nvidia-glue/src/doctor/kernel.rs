@@ -2,8 +2,9 @@
 
 use std::fs;
 
+use base::Roots;
+
 use super::{Check, Findings, cards};
-use crate::cards::Roots;
 
 const NOTIFICATION: &str = "seccomp notification";
 const DESCRIPTORS: &str = "pidfd_getfd";

@@ -9,11 +9,13 @@ mod driver;
 mod kernel;
 mod nodes;
 
+use base::Roots;
 use runtime_config::config::{Config, DriverKind};
 use serde::Serialize;
 
 use crate::{
-    cards::{self as node_cards, DiscoverError, Inventory, Roots, Source},
+    cards as node_cards,
+    cards::{DiscoverError, Inventory, Source},
     sys,
 };
 

@@ -1,9 +1,14 @@
 //! The driver's device nodes and the `/dev/char` links to them.
 
-use std::{fs, os::unix::fs::FileTypeExt, os::unix::fs::MetadataExt};
+use std::{
+    fs,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+};
+
+use base::Roots;
 
 use super::Check;
-use crate::cards::{Inventory, Roots, kernel_module};
+use crate::cards::{Inventory, kernel_module};
 
 const NODES: &str = "device nodes";
 const UVM: &str = "unified memory";

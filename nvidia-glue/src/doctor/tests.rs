@@ -1,12 +1,11 @@
 //! Made-up machines, examined.
 
-use runtime_config::{
-    Bytes,
-    config::{Config, Driver, SimulatedCards, SimulatedEdges, SimulatedLink},
-};
+use base::Bytes;
+use runtime_config::config::{Config, Driver, SimulatedCards, SimulatedEdges, SimulatedLink};
+use testing::FakeNode;
 
 use super::*;
-use crate::cards::{DriverError, Health, fixtures::FakeNode};
+use crate::cards::{DriverError, Health};
 
 /// A healthy node, but for device nodes: a test cannot make those.
 fn node() -> FakeNode {

@@ -121,9 +121,10 @@ mod tests {
     use std::{fs::File, io::IoSlice, os::unix::net::UnixStream, sync::Arc};
 
     use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+    use testing::NoForks;
 
     use super::*;
-    use crate::{forks::NoForks, rm::Node};
+    use crate::rm::Node;
 
     /// A file that can be waited for, as the driver's can.
     fn file() -> (DeviceFile, UnixStream) {

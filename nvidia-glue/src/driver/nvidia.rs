@@ -8,16 +8,17 @@ use std::{
     sync::Arc,
 };
 
+use base::Roots;
 use rustix::fs::{FileType, major, minor};
 
 use super::{
-    DeviceFile, Driver, DriverCall, FileWatch, OwnClient, SwitchLog, SwitchLogError, file_watch::EpollWatch,
-    own_client::read_write, patch, patch::u32_at, switch_log::NvidiaSwitchLog,
+    DeviceFile, Driver, DriverCall, FileWatch, OwnClient, SwitchLog, SwitchLogError,
+    file_watch::EpollWatch,
+    own_client::read_write,
+    patch::{self, u32_at},
+    switch_log::NvidiaSwitchLog,
 };
-use crate::{
-    cards::Roots,
-    rm::{Abi, Handle, Node, Status},
-};
+use crate::rm::{Abi, Handle, Node, Status};
 
 /// What the driver's character devices are called in `/proc/devices`; the first name is that of releases before 550.
 const FRONTEND: [&str; 3] = ["nvidia-frontend", "nvidia", "nvidiactl"];
@@ -238,7 +239,7 @@ mod tests {
         let other = File::open("/dev/null").unwrap();
         match same_open_file(&one, &duplicate) {
             Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
-                crate::skipped::skipped("this kernel has no kcmp(2)");
+                testing::skipped("this kernel has no kcmp(2)");
             }
             answer => {
                 assert!(answer.unwrap());

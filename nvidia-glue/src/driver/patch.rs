@@ -191,7 +191,7 @@ mod tests {
     fn what_is_written_beyond_the_known_length_stays_in_that_room() {
         let terminal = match nix::pty::openpty(None, None) {
             Ok(terminal) => terminal,
-            Err(error) => return crate::skipped::skipped(format_args!("no terminal can be had: {error}")),
+            Err(error) => return testing::skipped(format_args!("no terminal can be had: {error}")),
         };
         let file = DeviceFile { node: Node::Uvm, file: Arc::new(terminal.slave.into()) };
         // `TCGETS`, whose number says no size: the kernel writes 36 bytes.

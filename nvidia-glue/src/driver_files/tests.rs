@@ -214,7 +214,7 @@ fn the_cache_is_used_until_a_file_is_gone() {
 #[test]
 fn this_machines_driver_is_found_whole() {
     let Ok(loaded) = fs::read_to_string("/sys/module/nvidia/version") else {
-        crate::skipped::skipped("this machine has no NVIDIA driver");
+        testing::skipped("this machine has no NVIDIA driver");
         return;
     };
     let files = find(Path::new("/"), loaded.trim());

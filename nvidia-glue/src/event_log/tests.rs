@@ -1,9 +1,9 @@
 //! Files of events: what is told, counted and kept, also by many at once.
 
+use base::ContainerKey;
 use proptest::prelude::*;
 
 use super::*;
-use crate::ledger::ContainerKey;
 
 fn container(id: &str) -> ContainerKey {
     ContainerKey { containerd: "/run/containerd.sock".into(), namespace: "k8s.io".into(), id: id.into() }

@@ -299,7 +299,7 @@ fn a_listener_is_told_of_driver_calls_and_mappings_only() {
 #[test]
 fn the_native_entry_is_this_machines() {
     let Some(native) = Arch::native() else {
-        crate::skipped::skipped("no machine that there is a driver for");
+        testing::skipped("no machine that there is a driver for");
         return;
     };
     let number = |number: libc::c_long| u32::try_from(number).unwrap();

@@ -6,11 +6,11 @@ use std::{
     os::unix::fs::{FileTypeExt, MetadataExt},
 };
 
+use base::Roots;
 use nix::sys::stat::{major, minor};
 use serde::{Deserialize, Serialize};
 
 use super::InjectError;
-use crate::cards::Roots;
 
 /// One device node as it is made in the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

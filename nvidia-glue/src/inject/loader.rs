@@ -150,11 +150,11 @@ mod tests {
     use std::{fs, process::Command};
 
     use serde_json::json;
+    use testing::NoForks;
 
     use super::*;
     use crate::{
         driver_files::tests::{fake_library, put},
-        forks::{self, NoForks},
         inject::tests::Case,
     };
 
@@ -170,7 +170,7 @@ mod tests {
     fn the_real_loader_finds_libcuda_through_the_cache() {
         let (abi, loader, libc) = NATIVE;
         if !nix::unistd::geteuid().is_root() || ![loader, libc].iter().all(|file| Path::new(file).exists()) {
-            crate::skipped::skipped("needs root, for chroot, and glibc where Debian has it");
+            testing::skipped("needs root, for chroot, and glibc where Debian has it");
             return;
         }
         let no_forks = NoForks::hold();
@@ -195,7 +195,7 @@ mod tests {
             .env_clear()
             .env("LD_DEBUG", "libs")
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-        let output = forks::fork(|| command.output().unwrap());
+        let output = testing::fork(|| command.output().unwrap());
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("search cache=/etc/ld.so.cache"), "{said}");
         assert!(said.contains("trying file=/usr/lib64/libcuda.so.1\n"), "{said}");

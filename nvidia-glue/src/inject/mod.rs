@@ -34,9 +34,9 @@ use std::{
 use runtime_config::request::DriverCapabilities;
 use serde::{Deserialize, Serialize};
 
+pub use base::grant_files::{directory, remove_files, remove_stale_files, status_file, usage_file};
 pub use exec_edits::ExecEdits;
 pub use host::DeviceNode;
-pub use host_dir::{directory, remove_files, remove_stale_files, status_file, usage_file};
 pub use plan::{PlanInput, Settings};
 pub use spec_edit::withhold_capabilities;
 pub use uvm::{LoadUvmError, ensure_uvm_loaded};
@@ -151,12 +151,9 @@ pub enum InjectError {
     /// The simulated nodes could not be made.
     #[error("cannot prepare simulated cards")]
     SimulatedNodes(#[source] crate::cards::SimulatedNodesError),
-    /// The grant's id cannot name a directory.
-    #[error("`{id}` cannot name a directory: letters, digits, `.`, `-` and `_` are accepted")]
-    GrantId {
-        /// As it is in the record.
-        id: String,
-    },
+    /// The grant's files have no place on the host.
+    #[error(transparent)]
+    GrantFiles(#[from] base::grant_files::GrantFilesError),
     /// The spec lacks what every OCI spec has.
     #[error("the OCI spec is not usable: `{field}` is not {expected}")]
     Spec {

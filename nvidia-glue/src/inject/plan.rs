@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use base::{CardGrant, Roots};
 use runtime_config::{
     config::Config,
     request::{DriverCapabilities, Share},
@@ -11,12 +12,12 @@ use super::{
     FileKind, FileMount, InjectError, Injection, LibraryMount,
     devices::{self, Nodes},
     host::Host,
-    host_dir, proc_driver,
+    proc_driver,
 };
 use crate::{
-    cards::{Card, Inventory, Roots, Source, make_simulated_nodes},
+    cards::{Card, Inventory, Source, make_simulated_nodes},
     driver_files::{DriverFiles, HostFile, Library},
-    ledger::{CardGrant, Record},
+    ledger::Record,
 };
 
 /// What a plan is made from.
@@ -61,7 +62,7 @@ pub(super) fn plan(input: &PlanInput<'_>) -> Result<Injection, InjectError> {
     let PlanInput { record, inventory, settings, .. } = input;
     let cards = record.cards.iter().map(|grant| granted(grant, inventory)).collect::<Result<Vec<_>, _>>()?;
     let mut injection = Injection {
-        host_dir: host_dir::path(&settings.state_dir, &record.grant_id)?,
+        host_dir: base::grant_files::path(&settings.state_dir, &record.grant_id)?,
         devices: Vec::new(),
         nvidia_majors: vec![crate::spec::NVIDIA_MAJOR],
         files: Vec::new(),

@@ -9,10 +9,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use base::Roots;
 use runtime_config::request::NvidiaExtras;
 
 use super::{ProcFile, plan::Granted};
-use crate::cards::Roots;
 
 /// Files of procfs that are larger than this are not the driver's.
 const LARGEST: u64 = 64 << 10;

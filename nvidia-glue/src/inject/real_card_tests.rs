@@ -4,6 +4,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 
+use base::Roots;
 use runtime_config::request::Share;
 use serde_json::Value;
 
@@ -12,9 +13,8 @@ use super::{
     *,
 };
 use crate::{
-    cards::{Inventory, Roots},
+    cards::Inventory,
     driver_files::{self, tests::put},
-    forks,
 };
 
 /// Copies a program and what it is linked with.
@@ -24,7 +24,7 @@ fn copy_program(program: &Path, at: &str, rootfs: &Path) {
         fs::set_permissions(rootfs.join(at.trim_start_matches('/')), fs::Permissions::from_mode(0o755)).unwrap();
     };
     copy(program, at);
-    let listed = forks::fork(|| Command::new("ldd").arg(program).output().unwrap());
+    let listed = testing::fork(|| Command::new("ldd").arg(program).output().unwrap());
     for word in String::from_utf8(listed.stdout).unwrap().split_whitespace().filter(|word| word.starts_with('/')) {
         copy(Path::new(word), word);
     }
@@ -53,7 +53,7 @@ fn run_in(spec: &Value, rootfs: &Path, script: &str) -> String {
     lines.push(format!("exec chroot {root} {script}"));
     let mut command = Command::new("unshare");
     command.args(["-m", "--propagation", "private", "sh", "-c", &lines.join("\n")]);
-    let output = forks::fork(|| command.output().unwrap());
+    let output = testing::fork(|| command.output().unwrap());
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}{}\n{}", said(&output.stdout), said(&output.stderr), lines.join("\n"));
     said(&output.stdout)
@@ -62,7 +62,7 @@ fn run_in(spec: &Value, rootfs: &Path, script: &str) -> String {
 #[test]
 fn nvidia_smi_works_in_an_image_without_the_driver() {
     let Ok(version) = fs::read_to_string("/sys/module/nvidia/version") else {
-        crate::skipped::skipped("this machine has no NVIDIA driver");
+        testing::skipped("this machine has no NVIDIA driver");
         return;
     };
     let nvml = nvml_wrapper::Nvml::init().unwrap();
@@ -79,7 +79,7 @@ fn nvidia_smi_works_in_an_image_without_the_driver() {
         cuda_version: "13.0".to_owned(),
         cards: vec![card],
     };
-    forks::fork(|| ensure_uvm_loaded(&Roots::host(), Path::new("/"))).unwrap();
+    testing::fork(|| ensure_uvm_loaded(&Roots::host(), Path::new("/"))).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let rootfs = directory.path().join("rootfs");
     let started = std::time::Instant::now();

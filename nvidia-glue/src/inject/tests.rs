@@ -5,24 +5,25 @@
 
 use std::{fs, os::unix::fs::symlink};
 
-use runtime_config::{
-    Bytes,
-    request::{
-        CardPolicy, CardRequest, ComputeShare, Dialect, DriverCapabilities as Caps, GpuRequest, Isolation, MemoryLimit,
-        NvidiaExtras, OverMemory, PciBusId, PerCard, Placement, Priority, Share,
-    },
+use base::{
+    Bytes, CardGrant, CardPolicy, ComputeEnforcement, ComputeShare, ContainerKey, Enforcement, OverMemory, PciBusId,
+    Priority, ProcessId, Roots,
+};
+use runtime_config::request::{
+    CardRequest, Dialect, DriverCapabilities as Caps, GpuRequest, Isolation, MemoryLimit, NvidiaExtras, PerCard,
+    Placement, Share,
 };
 use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    cards::{Card, Health, Inventory, MigDevice, Roots, Source},
+    cards::{Card, Health, Inventory, MigDevice, Source},
     driver_files::{
         self,
         ld_cache::{self, Entry, Hwcap},
         tests::{fake_host, fake_library, put},
     },
-    ledger::{CardGrant, ComputeEnforcement, ContainerKey, Enforcement, GrantState, Process, Record},
+    ledger::{GrantState, Record},
 };
 
 const VERSION: &str = "580.159.04";
@@ -235,7 +236,7 @@ pub(super) fn record(share: Share) -> Record {
         container: ContainerKey { containerd: "/run/c".into(), namespace: "default".into(), id: "one".into() },
         state: GrantState::Pending,
         pid_namespace: 1,
-        shim: Process { pid: 1, start_time: 1 },
+        shim: ProcessId { pid: 1, start_time: 1 },
         creators: Vec::new(),
         init: None,
         mediator: None,
@@ -573,7 +574,7 @@ fn volumes_over_our_places() {
 fn a_root_that_cannot_be_written() {
     use nix::mount::{MsFlags, mount};
     if !nix::unistd::geteuid().is_root() {
-        crate::skipped::skipped("needs root, to mount");
+        testing::skipped("needs root, to mount");
         return;
     }
     let mut case = Case::new();

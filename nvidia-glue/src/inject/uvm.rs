@@ -6,8 +6,9 @@ use std::{
     process::{Command, Stdio},
 };
 
+use base::Roots;
+
 use super::host::Host;
-use crate::cards::Roots;
 
 /// The host's programs that load it, with their arguments; the first also makes the device nodes.
 const LOADERS: [(&str, &[&str]); 4] = [
@@ -78,11 +79,10 @@ pub fn ensure_uvm_loaded(roots: &Roots, driver_root: &Path) -> Result<(), LoadUv
 mod tests {
     use std::{fs, os::unix::fs::PermissionsExt};
 
+    use testing::NoForks;
+
     use super::*;
-    use crate::{
-        driver_files::tests::put,
-        forks::{self, NoForks},
-    };
+    use crate::driver_files::tests::put;
 
     fn host(devices: &str, loader: Option<&str>) -> (tempfile::TempDir, Result<(), LoadUvmError>) {
         let root = tempfile::tempdir().unwrap();
@@ -94,7 +94,7 @@ mod tests {
             fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
         }
         drop(no_forks);
-        let result = forks::fork(|| ensure_uvm_loaded(&Roots::under(root.path()), root.path()));
+        let result = testing::fork(|| ensure_uvm_loaded(&Roots::under(root.path()), root.path()));
         (root, result)
     }
 

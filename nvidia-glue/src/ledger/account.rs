@@ -1,12 +1,9 @@
 //! Accounting of one card: what is granted of it, and whether one more container fits. Pure.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
-use runtime_config::{
-    Bytes,
-    config::HardCapsUnavailable,
-    request::{CardPolicy, ComputeShare},
-};
+use base::{Bytes, CardPolicy, ComputeShare, ComputeText, describe, is_hard_cap, weight_of};
+use runtime_config::config::HardCapsUnavailable;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -107,33 +104,6 @@ impl CardSums {
     }
 }
 
-impl CardGrant {
-    /// Whether it takes anything of the card: a monitor's grant does not.
-    pub fn holds(&self) -> bool {
-        self.memory.0 > 0 && self.enforcement != Enforcement::Monitor
-    }
-
-    /// Takes a place of the card's containers, or all of them: a MIG device is no part of its card.
-    pub(super) fn is_counted(&self) -> bool {
-        self.holds() && self.mig_uuid.is_none()
-    }
-
-    /// Whether its holder is held to its share also when nobody else wants the card.
-    pub fn is_hard_cap(&self) -> bool {
-        is_hard_cap(self.policy, self.compute)
-    }
-
-    /// Whether it is a part of a card that others may have parts of.
-    pub fn is_shared(&self) -> bool {
-        self.holds() && !self.exclusive && self.mig_uuid.is_none()
-    }
-}
-
-/// See [`weight_of`].
-pub(crate) fn slices_of(grant: &CardGrant) -> u32 {
-    weight_of(grant.policy, grant.compute)
-}
-
 /// What holds shares of time on a card with this policy: the mediator of a container that has limits.
 pub(super) fn compute_by(
     enforcement: Enforcement,
@@ -151,29 +121,6 @@ pub(super) fn compute_by(
         CardPolicy::Fair | CardPolicy::Preemptive | CardPolicy::Weighted | CardPolicy::Fixed => {
             ComputeEnforcement::WeightsOnly
         }
-    }
-}
-
-/// Whether a share is one that its holder is held to also when nobody else wants the card.
-pub(super) fn is_hard_cap(policy: CardPolicy, compute: ComputeShare) -> bool {
-    match policy {
-        CardPolicy::Fair => true,
-        CardPolicy::Fixed => compute != ComputeShare::Unlimited,
-        CardPolicy::Preemptive | CardPolicy::Weighted | CardPolicy::Soft | CardPolicy::Native => false,
-    }
-}
-
-/// Slices of the card that a container counts for: what it weighs where cards are shared by weight or in equal parts, the
-/// slices it asked for on a `fixed` card. Hard caps and what shares a remainder count no slices.
-pub(crate) fn weight_of(policy: CardPolicy, compute: ComputeShare) -> u32 {
-    match (policy, compute) {
-        (CardPolicy::Native, _) => 0,
-        (CardPolicy::Fair | CardPolicy::Preemptive, _) => 1,
-        (CardPolicy::Weighted | CardPolicy::Soft | CardPolicy::Fixed, ComputeShare::Weight(weight)) => {
-            u32::from(weight.get())
-        }
-        (CardPolicy::Weighted | CardPolicy::Soft, _) => 1,
-        (CardPolicy::Fixed, _) => 0,
     }
 }
 
@@ -225,47 +172,6 @@ impl CardAsk {
     /// `3276MiB 10%`, for people.
     pub(crate) fn describe(&self) -> String {
         describe(self.memory, self.compute, self.exclusive, self.mig_uuid.as_deref(), self.enforcement)
-    }
-}
-
-impl CardGrant {
-    /// `3276MiB compute=10%`, `the whole card`; `3276MiB compute=10% as a weight` where the card cannot hold it to a cap: for people.
-    pub fn describe(&self) -> String {
-        let text = describe(self.memory, self.compute, self.exclusive, self.mig_uuid.as_deref(), self.enforcement);
-        match (self.compute_by, self.compute) {
-            (ComputeEnforcement::WeightsOnly, ComputeShare::Cap { .. }) => format!("{text} as a weight"),
-            _ => text,
-        }
-    }
-}
-
-fn describe(
-    memory: Bytes,
-    compute: ComputeShare,
-    exclusive: bool,
-    mig: Option<&str>,
-    enforcement: Enforcement,
-) -> String {
-    match (mig, enforcement) {
-        (Some(mig), _) => mig.to_owned(),
-        (None, Enforcement::Monitor) => "a look, nothing held".to_owned(),
-        (None, Enforcement::Mig) => "a MIG device".to_owned(),
-        _ if exclusive => "the whole card".to_owned(),
-        _ => format!("{memory} {}", ComputeText(compute)),
-    }
-}
-
-/// A compute share as people write it.
-#[derive(Debug)]
-pub(crate) struct ComputeText(pub(crate) ComputeShare);
-
-impl fmt::Display for ComputeText {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            ComputeShare::Unlimited => formatter.write_str("compute=uncapped"),
-            ComputeShare::Cap { percent, .. } => write!(formatter, "compute={percent}"),
-            ComputeShare::Weight(weight) => write!(formatter, "weight={weight}"),
-        }
     }
 }
 

@@ -5,12 +5,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use base::Bytes;
 use jiff::Timestamp;
-use runtime_config::{Bytes, request::GpuRequest};
+use runtime_config::request::GpuRequest;
 
 use super::{
     AdmitError, AdmitErrorKind, BindError, CardGrant, ContainerKey, ContainerName, GrantState, Ledger, Limits,
-    Patience, Process, Record, StoreError,
+    Patience, ProcessId, Record, StoreError,
     index::Index,
     liveness::{Population, is_plain_path},
     reserve::Wish,
@@ -40,9 +41,9 @@ pub struct Admission<'a> {
     /// Who asks.
     pub container: &'a ContainerKey,
     /// The shim that answers for it.
-    pub shim: Process,
+    pub shim: ProcessId,
     /// What else can bring it to life: the shim's helper.
-    pub creators: &'a [Process],
+    pub creators: &'a [ProcessId],
     /// The cgroup directories in which it is going to be created: one on v2, one a hierarchy on v1. They must be its own:
     /// what is found in them after the shim's death is killed.
     pub cgroups: &'a [PathBuf],
@@ -159,8 +160,8 @@ impl Ledger {
     pub fn bind(
         &self,
         container: &ContainerKey,
-        init: Process,
-        mediator: Option<Process>,
+        init: ProcessId,
+        mediator: Option<ProcessId>,
         cgroups: &[PathBuf],
         log: &DecisionLog,
     ) -> Result<Record, BindError> {

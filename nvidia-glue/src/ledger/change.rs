@@ -1,9 +1,7 @@
 //! What can be changed while containers run: a container's limits and priority, a card's policy and period.
 
-use runtime_config::{
-    Bytes,
-    request::{CardCountError, CardPolicy, ComputeShare, MemoryLimit, PerCard, Priority},
-};
+use base::{Bytes, CardPolicy, ComputeShare, Priority};
+use runtime_config::request::{CardCountError, MemoryLimit, PerCard};
 use serde::{Deserialize, Serialize};
 
 use super::{ContainerKey, account::Refusal, store::StoreError};

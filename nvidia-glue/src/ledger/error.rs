@@ -96,7 +96,7 @@ pub enum AdmitError {
     AlreadyAdmitted {
         /// Which.
         container: Box<ContainerKey>,
-        /// Process id of the shim that answers for it.
+        /// ProcessId id of the shim that answers for it.
         shim_pid: i32,
     },
     /// The cgroup is not one that a container can have for itself.

@@ -7,7 +7,8 @@
 //!
 //! A place that is taken counts as what its grant has, and never as less than the floor: when it is free again, the floor is there.
 
-use runtime_config::{Bytes, config::WholeCards};
+use base::Bytes;
+use runtime_config::config::WholeCards;
 use serde::{Deserialize, Serialize};
 
 use super::{CardGrant, Enforcement, Limits, Refusal, account::CardSums};

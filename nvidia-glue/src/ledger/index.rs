@@ -4,11 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use runtime_config::request::{PodContainer, Priority};
+use base::Priority;
+use runtime_config::request::PodContainer;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CardGrant, ContainerKey, ContainerName, Process, Record,
+    CardGrant, ContainerKey, ContainerName, ProcessId, Record,
     account::CardSums,
     store::{FileStamp, Locked, StoreError, hash},
 };
@@ -26,7 +27,7 @@ pub(super) struct Holding {
     pub(super) grant_id: String,
     pub(super) order: u64,
     pub(super) pid_namespace: u64,
-    pub(super) shim: Process,
+    pub(super) shim: ProcessId,
     /// Hash of the container's group.
     pub(super) group: Option<u64>,
     /// UUIDs of all cards of the container: what has its windows at the same instant as here.

@@ -2,11 +2,8 @@
 
 use std::fs;
 
-use runtime_config::{
-    Bytes,
-    config::{Config, HardCapsUnavailable, MemoryScaling, WholeCards},
-    request::CardPolicy,
-};
+use base::{Bytes, CardPolicy};
+use runtime_config::config::{Config, HardCapsUnavailable, MemoryScaling, WholeCards};
 
 /// The node's rules for sharing cards: the part of the configuration that admission needs.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -10,30 +10,10 @@ use std::{
 };
 
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
-use procfs_core::{FromRead, process::Stat};
+use procfs_core::process::Stat;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::Process;
-use crate::cgroup_tree;
-
-impl Process {
-    /// The process that runs now under `pid`.
-    ///
-    /// # Errors
-    /// `NotFound` where there is none, or what reading `/proc/PID/stat` failed with.
-    pub fn of(pid: i32) -> io::Result<Self> {
-        let stat = read_stat(pid)?;
-        Ok(Self { pid, start_time: stat.starttime })
-    }
-
-    /// This process.
-    ///
-    /// # Errors
-    /// As [`Process::of`].
-    pub fn current() -> io::Result<Self> {
-        Self::of(nix::unistd::getpid().as_raw())
-    }
-}
+use base::{ProcessId, cgroup_tree, process};
 
 /// What there is in a cgroup and below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,13 +29,13 @@ pub(crate) enum Population {
 /// The node as the ledger sees it; tests have a simulated one.
 pub(crate) trait Node: fmt::Debug + Send + Sync {
     /// Whether exactly this process is alive (a zombie is not).
-    fn is_alive(&self, process: Process) -> bool;
+    fn is_alive(&self, process: ProcessId) -> bool;
     /// What there is in the cgroup at `directory`.
     fn population(&self, directory: &Path) -> Population;
     /// Sends SIGKILL to everything in the cgroup at `directory` and below. Does not wait.
     fn kill_cgroup(&self, directory: &Path);
     /// Sends SIGKILL to exactly this process. Does not wait.
-    fn kill(&self, process: Process);
+    fn kill(&self, process: ProcessId);
     /// Now, on the clock of all schedules.
     fn now_us(&self) -> u64;
 }
@@ -65,8 +45,8 @@ pub(crate) trait Node: fmt::Debug + Send + Sync {
 pub(crate) struct Linux;
 
 impl Node for Linux {
-    fn is_alive(&self, process: Process) -> bool {
-        match read_stat(process.pid) {
+    fn is_alive(&self, process: ProcessId) -> bool {
+        match process::stat(process.pid) {
             Ok(stat) => stat.starttime == process.start_time && !is_zombie(&stat),
             Err(error) => error.kind() != ErrorKind::NotFound,
         }
@@ -92,25 +72,16 @@ impl Node for Linux {
     }
 
     fn now_us(&self) -> u64 {
-        crate::schedule::now_us()
+        base::now_us()
     }
 
-    fn kill(&self, process: Process) {
+    fn kill(&self, process: ProcessId) {
         let Some(pid) = Pid::from_raw(process.pid) else { return };
         let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return };
         // The handle is of the right process if the pid still is when the handle is already held.
         if self.is_alive(process) {
             let _ = pidfd_send_signal(&handle, Signal::KILL);
         }
-    }
-}
-
-fn read_stat(pid: i32) -> io::Result<Stat> {
-    match fs::read(format!("/proc/{pid}/stat")) {
-        Ok(text) => Stat::from_read(text.as_slice()).map_err(|error| io::Error::new(ErrorKind::InvalidData, error)),
-        // The process ended between open and read.
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Err(ErrorKind::NotFound.into()),
-        Err(error) => Err(error),
     }
 }
 
@@ -177,12 +148,11 @@ mod tests {
     use rustix::fs::{Mode, OFlags, openat};
 
     use super::*;
-    use crate::forks;
 
     #[test]
     fn a_process_lives_as_long_as_any_of_its_threads_whatever_its_name() {
         let stat = |state, threads| {
-            let mut stat = read_stat(nix::unistd::getpid().as_raw()).unwrap();
+            let mut stat = process::stat(nix::unistd::getpid().as_raw()).unwrap();
             (stat.state, stat.num_threads) = (state, threads);
             stat
         };
@@ -192,8 +162,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join(OsStr::from_bytes(b"\xff) Z 1 ("));
         std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
-        let mut child = forks::fork(|| Command::new(program).arg("1000").spawn().unwrap());
-        let process = Process::of(i32::try_from(child.id()).unwrap());
+        let mut child = testing::fork(|| Command::new(program).arg("1000").spawn().unwrap());
+        let process = ProcessId::of(i32::try_from(child.id()).unwrap());
         let is_alive = process.as_ref().is_ok_and(|process| Linux.is_alive(*process));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -202,13 +172,13 @@ mod tests {
 
     #[test]
     fn a_process_is_alive_until_it_is_dead_even_unreaped() {
-        let own = Process::current().unwrap();
+        let own = ProcessId::current().unwrap();
         assert!(Linux.is_alive(own));
-        assert!(!Linux.is_alive(Process { start_time: own.start_time + 1, ..own }), "another process, same pid");
-        let mut child = forks::fork(|| Command::new("sleep").arg("1000").spawn().unwrap());
-        let process = Process::of(i32::try_from(child.id()).unwrap()).unwrap();
+        assert!(!Linux.is_alive(ProcessId { start_time: own.start_time + 1, ..own }), "another process, same pid");
+        let mut child = testing::fork(|| Command::new("sleep").arg("1000").spawn().unwrap());
+        let process = ProcessId::of(i32::try_from(child.id()).unwrap()).unwrap();
         assert!(Linux.is_alive(process));
-        Linux.kill(Process { start_time: process.start_time + 1, ..process });
+        Linux.kill(ProcessId { start_time: process.start_time + 1, ..process });
         assert!(child.try_wait().unwrap().is_none(), "a process that only has the pid is not killed");
         Linux.kill(process);
         while Linux.is_alive(process) {
@@ -234,7 +204,7 @@ mod tests {
     fn who_hides_deep_below_and_frozen_is_alive_until_it_is_killed() {
         let top = Path::new("/sys/fs/cgroup/freezer").join(format!("egpu-liveness-deep-{}", std::process::id()));
         if !Path::new("/sys/fs/cgroup/freezer/cgroup.procs").exists() || fs::create_dir(&top).is_err() {
-            crate::skipped::skipped("no freezer hierarchy in which to make a cgroup");
+            testing::skipped("no freezer hierarchy in which to make a cgroup");
             return;
         }
         let name = "d".repeat(200);
@@ -247,7 +217,7 @@ mod tests {
             let file = openat(&here, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
             rustix::io::write(&file, text.as_bytes()).unwrap();
         };
-        let mut child = forks::fork(|| Command::new("sleep").arg("1000").spawn().unwrap());
+        let mut child = testing::fork(|| Command::new("sleep").arg("1000").spawn().unwrap());
         write("cgroup.procs", &child.id().to_string());
         write("freezer.state", "FROZEN");
         let before = population(&top);
@@ -274,18 +244,18 @@ mod tests {
             .into_iter()
             .find(|top| top.join("cgroup.procs").exists())
         else {
-            crate::skipped::skipped("no cgroup hierarchy here");
+            testing::skipped("no cgroup hierarchy here");
             return;
         };
         let directory = top.join(format!("egpu-liveness-test-{}", std::process::id()));
         if let Err(error) = fs::create_dir(&directory) {
-            crate::skipped::skipped(format_args!("no cgroup can be made here: {error}"));
+            testing::skipped(format_args!("no cgroup can be made here: {error}"));
             return;
         }
         let inner = directory.join("inner");
         fs::create_dir(&inner).unwrap();
         let empty_before = population(&directory);
-        let mut child = forks::fork(|| Command::new("sleep").arg("1000").spawn().unwrap());
+        let mut child = testing::fork(|| Command::new("sleep").arg("1000").spawn().unwrap());
         fs::write(inner.join("cgroup.procs"), child.id().to_string()).unwrap();
         let with_process = population(&directory);
         Linux.kill_cgroup(&directory);

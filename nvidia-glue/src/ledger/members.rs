@@ -78,12 +78,12 @@ pub(super) fn check_layout(
         members.push(Member {
             grant_id: "",
             order: newcomer.order,
-            priority: runtime_config::request::Priority::High,
+            priority: base::Priority::High,
             is_present: true,
             is_unlimited: newcomer.unlimited,
             grants,
         });
     }
     members.sort_by_key(|member| member.order);
-    Ok(can_be_laid_out(&members, settings).map_err(|reason| Refusal::Layout { reason: reason.to_string() }))
+    Ok(can_be_laid_out(&members, &settings.plan()).map_err(|reason| Refusal::Layout { reason: reason.to_string() }))
 }

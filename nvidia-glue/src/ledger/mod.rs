@@ -50,19 +50,17 @@ mod waiting;
 
 use std::{collections::HashSet, path::Path, sync::Mutex, time::Duration};
 
+pub(crate) use account::CardAsk;
 pub use account::Refusal;
-pub(crate) use account::{CardAsk, slices_of};
 pub use admit::Admission;
+pub use base::{CardGrant, ComputeEnforcement, ContainerKey, Enforcement, ProcessId};
 pub use change::{CardSetting, Change, ChangeError, PolicyError};
 pub use error::{AdmitError, AdmitErrorKind, BindError, ReleaseError, TriedCard};
 pub use limits::Limits;
 use liveness::{Linux, Node};
-pub use record::{
-    CardGrant, ComputeEnforcement, ContainerKey, ContainerName, Enforcement, GrantState, Process, Record,
-};
+pub use record::{ContainerName, GrantState, Record};
 pub use release::ReleaseReason;
 pub use room::CardRoom;
-pub(crate) use settings::Settings;
 pub use state::CardState;
 use store::Store;
 pub use store::{StoreError, timetable_dir, timetable_name};

@@ -3,6 +3,9 @@
 //! A policy stands in every record of its card. So that no kill leaves two policies on one card, what is to be done is written
 //! down first, in the settings, and taken out when it is done: whoever takes the lock in between does the rest.
 
+use base::{CardPolicy, ComputeShare};
+use runtime_config::config::{MAX_PERIOD_US, MIN_PERIOD_US};
+
 use super::{
     CardAsk, CardSetting, ContainerName, Ledger, Limits, PolicyError, Refusal, StoreError,
     account::{CardSums, check_compute, check_hard_cap, compute_by},
@@ -17,10 +20,6 @@ use crate::{
     cards::{Card, Inventory},
     decision_log::{DecisionLog, Event, Line, chain},
     schedule::can_be_laid_out,
-};
-use runtime_config::{
-    config::{MAX_PERIOD_US, MIN_PERIOD_US},
-    request::{CardPolicy, ComputeShare},
 };
 
 impl Ledger {
@@ -137,8 +136,8 @@ impl Ledger {
         let uuids = index.uuids();
         let cards = tied_cards(locked, index, uuids.iter().map(String::as_str))?;
         let members = members(&cards);
-        if let Err(reason) = can_be_laid_out(&members, &now)
-            && can_be_laid_out(&members, &settings).is_ok()
+        if let Err(reason) = can_be_laid_out(&members, &now.plan())
+            && can_be_laid_out(&members, &settings.plan()).is_ok()
         {
             lines.push(
                 Line::about_node(Event::Warn)
@@ -184,7 +183,7 @@ fn check_card(
         }
         *holdings = admitted;
     }
-    can_be_laid_out(&members(&cards), settings).map_err(|reason| PolicyError::Layout {
+    can_be_laid_out(&members(&cards), &settings.plan()).map_err(|reason| PolicyError::Layout {
         card: card_name(card),
         source: Box::new(Refusal::Layout { reason: reason.to_string() }),
     })

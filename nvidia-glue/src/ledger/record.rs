@@ -2,29 +2,9 @@
 
 use std::fmt;
 
-use runtime_config::{
-    Bytes,
-    request::{CardPolicy, ComputeShare, GpuRequest, Isolation, PodContainer, Priority, Share},
-};
+use base::{Bytes, CardGrant, ContainerKey, Priority, ProcessId};
+use runtime_config::request::{GpuRequest, Isolation, PodContainer, Share};
 use serde::{Deserialize, Serialize};
-
-/// Names one container among all containerds of the node.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct ContainerKey {
-    /// containerd's gRPC address, `/run/containerd/containerd.sock`.
-    pub containerd: String,
-    /// containerd's namespace, `k8s.io`.
-    pub namespace: String,
-    /// The container's id.
-    pub id: String,
-}
-
-impl fmt::Display for ContainerKey {
-    /// `k8s.io/web-1`: as people name it. Two containerds of one node may have the same.
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}/{}", self.namespace, self.id)
-    }
-}
 
 /// A container as people know it: by its pod, where it has one, and as containerd does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,16 +55,16 @@ pub struct Record {
     /// another one cannot tell whether these processes live, and leaves them alone.
     pub pid_namespace: u64,
     /// The shim that answers for the container.
-    pub shim: Process,
+    pub shim: ProcessId,
     /// Besides the shim, what can still bring the container to life while the grant is pending: the shim's helper.
     #[serde(default)]
-    pub creators: Vec<Process>,
+    pub creators: Vec<ProcessId>,
     /// The container's init, once there is one.
-    pub init: Option<Process>,
+    pub init: Option<ProcessId>,
     /// Who executes the container's driver calls, once the container exists. The driver's memory is this process's: the grant
     /// stands until it is gone, too.
     #[serde(default)]
-    pub mediator: Option<Process>,
+    pub mediator: Option<ProcessId>,
     /// The container's cgroup directories, absolute: one on v2, one a hierarchy on v1. While pending: those in which
     /// it is going to be created. Written before the container exists, so that whoever finds the record of a shim that
     /// died in the middle of a create knows where to look.
@@ -140,80 +120,4 @@ pub enum GrantState {
     Pending,
     /// The container exists.
     Bound,
-}
-
-/// A process named so that a reused pid cannot be taken for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
-    /// Process id in the record's namespace.
-    pub pid: i32,
-    /// Field 22 of `/proc/PID/stat`, clock ticks since boot.
-    pub start_time: u64,
-}
-
-/// What one container was granted of one card.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct CardGrant {
-    /// The card's index when it was granted.
-    pub index: u32,
-    /// `GPU-...`: what names the card in the ledger.
-    pub uuid: String,
-    /// `MIG-...` when a MIG device was granted and not the card.
-    pub mig_uuid: Option<String>,
-    /// Usable bytes.
-    pub memory: Bytes,
-    /// Share of its time.
-    pub compute: ComputeShare,
-    /// The card's policy when it was granted.
-    pub policy: CardPolicy,
-    /// The whole card, alone.
-    pub exclusive: bool,
-    /// What holds the limits.
-    pub enforcement: Enforcement,
-    /// What holds the share of time, where the limits are held by the mediator.
-    #[serde(default)]
-    pub compute_by: ComputeEnforcement,
-    /// By how many microseconds its windows came out too short, one with another, as its mediator has found; policy `weighted` adds
-    /// it to them.
-    #[serde(default)]
-    pub window_loss_us: u64,
-    /// Channels that it may have of the card; `None`: it has no mediator, or an older egpu's.
-    #[serde(default)]
-    pub channels: Option<u32>,
-    /// Its part of the host memory that the driver may pin for the container, which may have the sum of its cards' parts; `None` likewise.
-    #[serde(default)]
-    pub pinned_memory: Option<Bytes>,
-}
-
-/// What holds a container's share of a card's time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ComputeEnforcement {
-    /// Nothing: the driver's own scheduling, or a whole card.
-    #[default]
-    None,
-    /// Exclusive windows of time, outside of which its channels are off the card.
-    Windows,
-    /// Time slices by weight, steered by what is achieved.
-    Slices,
-    /// As `Slices`, because the card cannot take channels off: a cap is a weight, and idle time goes to who wants it.
-    WeightsOnly,
-}
-
-/// What holds a grant's limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Enforcement {
-    /// Nothing to hold: a whole card.
-    WholeCard,
-    /// MIG hardware.
-    Mig,
-    /// Admission only: the sums are held, the running container is not.
-    Admission,
-    /// The mediator, which executes the container's driver calls, holds its memory, and its time as
-    /// [`CardGrant::compute_by`] says.
-    Mediated,
-    /// The container looks at the card (`utility` alone). Its `memory` is 0; the mediator sees to that, unless the container has
-    /// privileges that no mediator survives, or the card is in MIG mode.
-    Monitor,
 }

@@ -305,7 +305,7 @@ pub(super) fn card_name(card: &Card) -> String {
 fn reserve_line(admission: &Admission<'_>, card: &Card, before: &CardSums, grant: &CardGrant) -> Line {
     let grantable = admission.limits.grantable(card.memory);
     let free = grantable.0.saturating_sub(before.memory.0).saturating_sub(grant.memory.0);
-    grant_fields(Line::new(Event::Reserve, admission), grant).field("memory_free_after", runtime_config::Bytes(free))
+    grant_fields(Line::new(Event::Reserve, admission), grant).field("memory_free_after", base::Bytes(free))
 }
 
 fn refuse_line(admission: &Admission<'_>, card: &Card, planned: &Planned, error: &AdmitError) -> Line {
@@ -334,9 +334,9 @@ pub(super) fn roll_back(grants: &[CardGrant], container: ContainerName<'_>, step
 pub(super) fn grant_fields(line: Line, grant: &CardGrant) -> Line {
     let line = line.field("card", grant.index).field("uuid", &grant.uuid).field("memory", grant.memory);
     let line = match grant.compute {
-        runtime_config::request::ComputeShare::Unlimited => line.field("compute", "uncapped"),
-        runtime_config::request::ComputeShare::Cap { percent, .. } => line.field("compute", percent),
-        runtime_config::request::ComputeShare::Weight(weight) => line.field("weight", weight),
+        base::ComputeShare::Unlimited => line.field("compute", "uncapped"),
+        base::ComputeShare::Cap { percent, .. } => line.field("compute", percent),
+        base::ComputeShare::Weight(weight) => line.field("weight", weight),
     };
     let line = line.field("policy", grant.policy);
     let line = match grant.channels {

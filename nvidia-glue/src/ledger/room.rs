@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use runtime_config::{Bytes, request::CardPolicy};
+use base::{Bytes, CardPolicy};
 
 use super::{Limits, account::CardSums};
 use crate::cards::Card;

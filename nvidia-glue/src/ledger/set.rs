@@ -1,11 +1,12 @@
 //! Changing a container's grant while it runs.
 
-use runtime_config::request::{CardPolicy, ComputeShare, Isolation, MemoryLimit, PerCard, Share};
+use base::{CardPolicy, ComputeShare, ComputeText};
+use runtime_config::request::{Isolation, MemoryLimit, PerCard, Share};
 
 use super::{
     CardAsk, CardGrant, Change, ChangeError, ComputeEnforcement, ContainerKey, ContainerName, Enforcement, Ledger,
     Limits, Record, Refusal, StoreError,
-    account::{CardSums, ComputeText, check},
+    account::{CardSums, check},
     admit::small_quota_line,
     index::Index,
     members::{Newcomer, check_layout},

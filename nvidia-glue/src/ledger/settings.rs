@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use runtime_config::{
-    config::{MAX_PERIOD_US, MIN_PERIOD_US},
-    request::CardPolicy,
-};
+use base::CardPolicy;
 use serde::{Deserialize, Serialize};
 
 use super::{CardSetting, Limits};
+use crate::schedule::PlanSettings;
 
 pub(super) const SETTINGS_VERSION: u32 = 1;
 
@@ -49,9 +47,11 @@ impl Settings {
         self.cards.get(uuid).copied().unwrap_or_default()
     }
 
-    /// Length of a card's periods, if no share needs longer ones.
-    pub(crate) fn period_us(&self, uuid: &str) -> u64 {
-        self.card(uuid).period_us.unwrap_or(self.period_us).clamp(MIN_PERIOD_US, MAX_PERIOD_US)
+    /// Returns what a schedule is planned by.
+    pub(super) fn plan(&self) -> PlanSettings {
+        let period = |(uuid, setting): (&String, &CardSetting)| Some((uuid.clone(), setting.period_us?));
+        let card_periods_us = self.cards.iter().filter_map(period).collect();
+        PlanSettings { max_inst: self.max_inst, period_us: self.period_us, card_periods_us }
     }
 
     /// The node's rules as they hold on one card.

@@ -1,6 +1,6 @@
 //! What is granted of each card, for people and listings.
 
-use runtime_config::{Bytes, request::CardPolicy};
+use base::{Bytes, CardPolicy};
 use serde::Serialize;
 
 use super::{CardGrant, CardSetting, ContainerKey, Ledger, Limits, StoreError, account::CardSums};
@@ -77,7 +77,7 @@ impl Ledger {
                 max_inst: limits.max_inst,
                 policy: sums.policy,
                 setting: settings.card(&card.uuid),
-                period_us: settings.period_us(&card.uuid),
+                period_us: settings.plan().period_us(&card.uuid),
                 exclusive: sums.exclusive,
                 containers: who(true),
                 monitors: who(false),

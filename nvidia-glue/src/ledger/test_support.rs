@@ -11,17 +11,17 @@ use std::{
     time::Duration,
 };
 
+use base::{Bytes, CardPolicy, ComputeShare, OverMemory, PciBusId, Percent, Priority, Weight};
 use runtime_config::{
-    Bytes, Percent, Weight,
     config::{HardCapsUnavailable, MemoryScaling, WholeCards},
     request::{
-        CardPolicy, CardRequest, ComputeShare, DeviceSelector, Dialect, DriverCapabilities, GpuRequest, Isolation,
-        MemoryLimit, NvidiaExtras, OverMemory, PciBusId, PerCard, Placement, Priority, Share,
+        CardRequest, DeviceSelector, Dialect, DriverCapabilities, GpuRequest, Isolation, MemoryLimit, NvidiaExtras,
+        PerCard, Placement, Share,
     },
 };
 
 use super::{
-    Admission, AdmitError, ContainerKey, Ledger, Limits, Patience, Process, Record,
+    Admission, AdmitError, ContainerKey, Ledger, Limits, Patience, ProcessId, Record,
     admit::Attempt,
     liveness::{Node, Population},
     store::Store,
@@ -152,8 +152,8 @@ pub(crate) fn cgroup(id: &str) -> PathBuf {
 }
 
 /// The process with that pid.
-pub(crate) fn process(pid: i32) -> Process {
-    Process { pid, start_time: 1000 + u64::try_from(pid).unwrap() }
+pub(crate) fn process(pid: i32) -> ProcessId {
+    ProcessId { pid, start_time: 1000 + u64::try_from(pid).unwrap() }
 }
 
 /// A node with processes and cgroups that live and die on command. All are dead and empty at first.
@@ -210,7 +210,7 @@ impl FakeNode {
 }
 
 impl Node for FakeNode {
-    fn is_alive(&self, wanted: Process) -> bool {
+    fn is_alive(&self, wanted: ProcessId) -> bool {
         self.0.lock().unwrap().alive.contains(&wanted.pid) && wanted == process(wanted.pid)
     }
 
@@ -235,7 +235,7 @@ impl Node for FakeNode {
         self.0.lock().unwrap().now_us
     }
 
-    fn kill(&self, process: Process) {
+    fn kill(&self, process: ProcessId) {
         let mut life = self.0.lock().unwrap();
         life.killed.push(process.pid.to_string());
         if !life.survives_kills {

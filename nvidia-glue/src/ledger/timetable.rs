@@ -146,7 +146,7 @@ impl Ledger {
             told.insert(uuid.clone(), before.map(|table| table.epochs).unwrap_or_default());
         }
         let last = Epoch::of_cards(now_us, told.values().filter_map(|epochs| epochs.last()));
-        let turns = plan(&members(cards), &locked.settings(), Some(&last));
+        let turns = plan(&members(cards), &locked.settings().plan(), Some(&last));
         for (uuid, epochs) in advance(told, &turns, now_us) {
             let revision = revisions.get(uuid.as_str()).copied().unwrap_or_default();
             let table = Timetable { version: TIMETABLE_VERSION, boot_id: boot_id.to_owned(), revision, epochs };

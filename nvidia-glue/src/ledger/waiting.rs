@@ -21,8 +21,8 @@ use runtime_config::request::GpuRequest;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Admission, AdmitError, AdmitErrorKind, CardGrant, ContainerKey, ContainerName, GrantState, Ledger, Process, Record,
-    StoreError,
+    Admission, AdmitError, AdmitErrorKind, CardGrant, ContainerKey, ContainerName, GrantState, Ledger, ProcessId,
+    Record, StoreError,
     index::Index,
     reserve::forecast,
     store::{Locked, RECORD_VERSION, Store, failed, stamp},
@@ -67,7 +67,7 @@ pub struct Waiter {
     /// See [`Record::pid_namespace`].
     pid_namespace: u64,
     /// The shim in which it waits.
-    pub shim: Process,
+    pub shim: ProcessId,
     /// The order of coming.
     pub order: u64,
     /// What was asked.
@@ -229,7 +229,7 @@ impl Ledger {
     }
 
     /// Whether a process lives, as far as can be told.
-    fn is_there(&self, pid_namespace: u64, process: Process) -> bool {
+    fn is_there(&self, pid_namespace: u64, process: ProcessId) -> bool {
         pid_namespace != self.store.pid_namespace() || self.node.is_alive(process)
     }
 
@@ -243,7 +243,7 @@ impl Ledger {
     ///
     /// # Errors
     /// When it cannot be written down.
-    pub fn set_leaving(&self, container: &ContainerKey, init: Process) -> Result<(), StoreError> {
+    pub fn set_leaving(&self, container: &ContainerKey, init: ProcessId) -> Result<(), StoreError> {
         let stays = |record: &Record| record.init == Some(init) && !record.leaving;
         // Mostly it is said more than once.
         if !self.store.find_record(container)?.as_ref().is_some_and(stays) {

@@ -2,7 +2,9 @@
 
 use std::{cell::RefCell, fs::File, io, sync::Arc, time::Duration};
 
-use super::{Answer, Caller, CallerError, Pid, making::Made};
+use base::Pid;
+
+use super::{Answer, Caller, CallerError, making::Made};
 use crate::{
     account::Card,
     driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder},

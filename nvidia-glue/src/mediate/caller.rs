@@ -2,9 +2,7 @@
 
 use std::{fs::File, io};
 
-/// A process (thread group) of the container, in the mediator's pid namespace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Pid(pub i32);
+use base::Pid;
 
 /// A process's number in one pid namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

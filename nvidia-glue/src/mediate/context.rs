@@ -7,7 +7,7 @@
 //! The buffers come with the first object of the graphics engine in a channel. Asked before, the driver writes three lines into the kernel's
 //! log, so nobody asks before: neither this module nor the container through it.
 
-use runtime_config::Bytes;
+use base::Bytes;
 
 use super::{
     Session,

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use runtime_config::Bytes;
+use base::Bytes;
 
 use super::{Session, call::Flight, locks::lock, looks::Clock};
 use crate::account::Card;

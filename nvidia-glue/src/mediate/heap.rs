@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use runtime_config::Bytes;
+use base::Bytes;
 
 use super::{
     Answer, Session,

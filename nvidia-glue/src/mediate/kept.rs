@@ -3,8 +3,10 @@
 
 use std::collections::BTreeSet;
 
+use base::Pid;
+
 use super::{
-    Pid, Session,
+    Session,
     call::{End, errno},
     locks::{Name, lock},
     open_files::{ControlFile, KeptControl, KeptUvm},

@@ -1,6 +1,8 @@
 //! The container's processes, as one of them sees them, and what of the card others use.
 
-use super::{Pid, Session, call::Flight, locks::lock, view, view::processes::Shown};
+use base::Pid;
+
+use super::{Session, call::Flight, locks::lock, view, view::processes::Shown};
 use crate::{account::Card, rm::decode::Control};
 
 impl Session {

@@ -1,9 +1,9 @@
 //! How an object comes to be: reserved, made by the driver and taken into the accounts, in one step to whoever else uses its client.
 
-use runtime_config::Bytes;
+use base::{Bytes, Pid};
 
 use super::{
-    Answer, Pid, Session,
+    Answer, Session,
     call::{End, Flight},
     locks::{Name, lock},
     topology::Place,

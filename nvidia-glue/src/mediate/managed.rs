@@ -15,10 +15,10 @@ use std::{
     time::Duration,
 };
 
-use runtime_config::Bytes;
+use base::{Bytes, Pid};
 
 use super::{
-    AddressSpace, Drift, DriftKind, Pid, Session, UvmMapping,
+    AddressSpace, Drift, DriftKind, Session, UvmMapping,
     locks::{Name, lock},
     processes::is_for_want_of_room,
 };

@@ -60,7 +60,8 @@ use std::time::Duration;
 /// holders, and when nothing else holds it.
 const TRANSIT: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(5)];
 
-pub use caller::{Caller, CallerError, Number, Numbers, Pid};
+pub use base::Pid;
+pub use caller::{Caller, CallerError, Number, Numbers};
 pub use kept::StillHeld;
 pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, UnknownCall, UnknownKind};
 pub use processes::{AddressSpace, Processes, UvmMapping, is_for_want_of_room};

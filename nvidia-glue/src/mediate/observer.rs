@@ -2,9 +2,8 @@
 
 use std::fmt;
 
-use runtime_config::{Bytes, request::OverMemory};
+use base::{Bytes, OverMemory, Pid};
 
-use super::Pid;
 use crate::account::Bound;
 
 /// Is told what happens in a session. Called on listener threads, without locks held: it should return soon.

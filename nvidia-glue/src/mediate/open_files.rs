@@ -7,7 +7,8 @@
 
 use std::{collections::BTreeSet, fs::File, io, sync::Arc, time::Instant};
 
-use super::Pid;
+use base::Pid;
+
 use crate::{
     account::{ExportFile, UvmFile},
     driver::{DeviceFile, same_open_file},

@@ -1,8 +1,9 @@
 //! The container's processes that have made driver calls.
 
+use base::Pid;
 use foldhash::HashMap;
 
-use super::{Numbers, Pid};
+use super::Numbers;
 
 /// Every process that has made a call and whose end is not known.
 #[derive(Debug, Default)]

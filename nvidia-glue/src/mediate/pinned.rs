@@ -11,10 +11,10 @@
 //! made it is back with another one, or has ended; if it has brought nothing by then, it has failed. Until then the staging client is looked
 //! through from time to time, though something has come under the call's handle: that may have been another thread's.
 
-use runtime_config::Bytes;
+use base::{Bytes, Pid};
 
 use super::{
-    Answer, Caller, CallerError, Drift, DriftKind, Pid, Session,
+    Answer, Caller, CallerError, Drift, DriftKind, Session,
     call::{End, Flight},
     locks::{Name, lock},
     making::Made,

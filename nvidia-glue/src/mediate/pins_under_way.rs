@@ -8,9 +8,10 @@ use std::{
     },
 };
 
+use base::Pid;
 use foldhash::HashMap;
 
-use super::{Pid, locks::lock};
+use super::locks::lock;
 use crate::{
     account::{ObjectName, Reservation},
     rm::Handle,

@@ -2,7 +2,7 @@
 
 use std::{fmt, fs::File, io, sync::Arc};
 
-use super::Pid;
+use base::Pid;
 
 /// One mapping of `/dev/nvidia-uvm` in a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use runtime_config::{Bytes, request::OverMemory};
+use base::{Bytes, OverMemory, Pid};
 
-use super::{OverMemoryEvent, Pid, Session, call::End, locks::lock};
+use super::{OverMemoryEvent, Session, call::End, locks::lock};
 use crate::{
     account::{Accounts, Card, OverQuota, Refusal},
     rm::Status,

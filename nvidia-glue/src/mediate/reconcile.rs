@@ -1,6 +1,6 @@
 //! The accounts against the driver's own: what it says that the mediator, which owns every client of the container, has of a card.
 
-use runtime_config::Bytes;
+use base::Bytes;
 
 use super::{
     Drift, DriftKind, Session,

@@ -2,8 +2,10 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use base::Pid;
+
 use super::{
-    Drift, Pid, Session,
+    Drift, Session,
     locks::{Name, lock},
 };
 use crate::{account::Card, rm::Handle};

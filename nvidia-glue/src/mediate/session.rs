@@ -10,10 +10,13 @@ use std::{
     time::Duration,
 };
 
-use runtime_config::{Bytes, request::OverMemory};
+use base::{
+    Bytes, OverMemory, Pid,
+    usage::{CardUsage, ProcessUsage, Usage},
+};
 
 use super::{
-    Answer, Caller, Drift, Observer, Pid, Processes, SessionError, SessionSetup, Stopped, UnknownCall, UnknownKind,
+    Answer, Caller, Drift, Observer, Processes, SessionError, SessionSetup, Stopped, UnknownCall, UnknownKind,
     call::{End, Flight, device_file, zeroes},
     driver_time::DriverTime,
     failures::{Failed, Failures},
@@ -37,7 +40,6 @@ use crate::{
     driver::{DeviceFile, Driver, OwnClient, open_own_client, same_open_file},
     rm::{Abi, Call, Handle, Node, Status, Undecodable, classes::Class, decode, decode::Decoded, escapes::Action, row},
     schedule::Gate,
-    usage::{CardUsage, ProcessUsage, Usage},
 };
 
 /// One container's mediation. Shared by its listener threads.

@@ -2,11 +2,8 @@
 
 use std::{io, sync::Arc};
 
-use runtime_config::{
-    Bytes,
-    config::Throttle,
-    request::{OverMemory, PciBusId},
-};
+use base::{Bytes, OverMemory, PciBusId};
+use runtime_config::config::Throttle;
 
 use super::{Observer, Processes};
 use crate::{

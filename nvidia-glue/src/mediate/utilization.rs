@@ -12,6 +12,7 @@ use std::{
     sync::{Mutex, OnceLock},
 };
 
+use base::{now_us, real_time_ns};
 use rustix::fs::{MemfdFlags, SealFlags};
 
 use super::{
@@ -30,7 +31,6 @@ use crate::{
     rm::{Status, decode::Control},
     schedule::{
         meter::{Measured, Meter, UTILIZATION_US},
-        now_us, real_time_ns,
         work::{Sample, Work, Worked},
     },
 };

@@ -1,9 +1,9 @@
 //! `/dev/nvidia-uvm`: mappings that keep memory allocated, and managed memory.
 
-use runtime_config::Bytes;
+use base::{Bytes, Pid};
 
 use super::{
-    Answer, Caller, CallerError, Pid, Session, Stopped,
+    Answer, Caller, CallerError, Session, Stopped,
     call::{End, Flight, driver_file, errno},
     locks::{Name, lock},
 };

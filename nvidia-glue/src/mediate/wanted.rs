@@ -1,6 +1,6 @@
 //! What the parameters of an allocation say: which memory it takes, where it belongs, what it goes with; and whether the container may have it.
 
-use runtime_config::Bytes;
+use base::Bytes;
 
 use super::{
     Session,

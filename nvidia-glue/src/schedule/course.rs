@@ -210,8 +210,8 @@ fn takes_over(period_us: u64, start_us: u64, others: &[(u64, &Pass)]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use base::{Bytes, Priority};
     use proptest::prelude::*;
-    use runtime_config::{Bytes, request::Priority};
 
     use super::*;
     use crate::schedule::{CardTurn, Epoch, Turn};

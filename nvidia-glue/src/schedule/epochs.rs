@@ -160,7 +160,7 @@ fn least_common_multiple(one: u64, other: u64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use runtime_config::{Bytes, request::Priority};
+    use base::{Bytes, Priority};
 
     use super::*;
     use crate::schedule::Window;

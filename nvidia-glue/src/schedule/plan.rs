@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use runtime_config::request::CardPolicy;
+use base::{CardGrant, CardPolicy};
 
+use super::plan_settings::PlanSettings;
 use super::{
     CardTurn, Epoch, MOST_WINDOW_LOSS_US, Pass, Turn, Window,
     layout::{
@@ -15,7 +16,6 @@ use super::{
     shares::{ByCard, Hold, Member, View, by_card, holds, remainder_parts, remainders},
     tied::tied,
 };
-use crate::ledger::{CardGrant, Settings};
 
 /// A million parts are all of a card's time.
 const MILLION: u64 = 1_000_000;
@@ -35,7 +35,7 @@ type Told<'a> = BTreeMap<&'a str, &'a Turn>;
 /// There always is a plan. Admission sees to it that every share has its window; where the sums no longer fit all the same, as
 /// when the configuration has changed since, all that are tied to each other get less by the same factor, and if even that
 /// cannot be laid out, time slices by the same shares.
-pub(crate) fn plan(members: &[Member<'_>], settings: &Settings, before: Option<&Epoch>) -> Vec<Turn> {
+pub(crate) fn plan(members: &[Member<'_>], settings: &PlanSettings, before: Option<&Epoch>) -> Vec<Turn> {
     let before: Option<Told<'_>> =
         before.map(|epoch| epoch.turns.iter().map(|turn| (turn.grant_id.as_str(), turn)).collect());
     let mut turns: Vec<(usize, Turn)> = Vec::with_capacity(members.len());
@@ -50,7 +50,7 @@ pub(crate) fn plan(members: &[Member<'_>], settings: &Settings, before: Option<&
 ///
 /// # Errors
 /// [`NoLayout`].
-pub(crate) fn can_be_laid_out(members: &[Member<'_>], settings: &Settings) -> Result<(), NoLayout> {
+pub(crate) fn can_be_laid_out(members: &[Member<'_>], settings: &PlanSettings) -> Result<(), NoLayout> {
     for (_, group) in groups(members) {
         Group::new(&group, settings, View::Promised).lay_out(None)?;
     }
@@ -67,7 +67,7 @@ fn groups<'a>(members: &[Member<'a>]) -> impl Iterator<Item = (Vec<usize>, Vec<M
     })
 }
 
-fn plan_group(members: &[Member<'_>], settings: &Settings, before: Option<&Told<'_>>) -> Vec<Turn> {
+fn plan_group(members: &[Member<'_>], settings: &PlanSettings, before: Option<&Told<'_>>) -> Vec<Turn> {
     for view in [View::Now, View::Promised] {
         let mut group = Group::new(members, settings, view);
         if view == View::Promised {
@@ -106,7 +106,7 @@ struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    fn new(members: &'a [Member<'a>], settings: &Settings, view: View) -> Self {
+    fn new(members: &'a [Member<'a>], settings: &PlanSettings, view: View) -> Self {
         let cards = by_card(members);
         let mut of_members: Vec<BTreeMap<&str, (usize, Hold)>> = vec![BTreeMap::new(); members.len()];
         for (number, (uuid, grants)) in cards.iter().enumerate() {

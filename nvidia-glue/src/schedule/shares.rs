@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use runtime_config::request::{CardPolicy, ComputeShare, Priority};
+use base::{CardGrant, CardPolicy, ComputeEnforcement, ComputeShare, Priority};
 
+use super::plan_settings::PlanSettings;
 use super::{
     layout::{MIN_REMAINDER_PERCENT, percent_parts, ratio_parts},
     tied::tied,
 };
-use crate::ledger::{CardGrant, ComputeEnforcement, Settings, slices_of};
 
 /// A container that shares cards, as far as its time is concerned.
 #[derive(Debug, Clone)]
@@ -67,17 +67,17 @@ pub(super) fn by_card<'a>(members: &[Member<'a>]) -> ByCard<'a> {
 pub(super) fn holds(
     grants: &[(usize, &CardGrant)],
     members: &[Member<'_>],
-    settings: &Settings,
+    settings: &PlanSettings,
     view: View,
 ) -> Vec<Hold> {
     let max_inst = u64::from(settings.max_inst.max(1));
-    let weights: u64 = grants.iter().map(|(_, grant)| u64::from(slices_of(grant))).sum();
+    let weights: u64 = grants.iter().map(|(_, grant)| u64::from(grant.slices())).sum();
     let is_member = |position: usize, test: fn(&Member<'_>) -> bool| members.get(position).is_some_and(test);
     let counts = |position| view == View::Promised || is_member(position, |member| member.is_present);
     let present = grants.iter().filter(|(position, _)| counts(*position)).count() as u64;
     let is_alone = grants.len() == 1 && view == View::Now;
     let one = |(position, grant): &(usize, &CardGrant)| {
-        let slices = u64::from(slices_of(grant));
+        let slices = u64::from(grant.slices());
         if is_member(*position, |member| member.is_unlimited) {
             return Hold::Free;
         }
@@ -93,7 +93,7 @@ pub(super) fn holds(
             (CardPolicy::Preemptive, _) if !counts(*position) => Hold::Absent,
             (CardPolicy::Preemptive, _) => Hold::Window(ratio_parts(1, present)),
             (CardPolicy::Weighted, _) => Hold::Window(ratio_parts(slices, weights)),
-            (CardPolicy::Soft, _) => Hold::Weight(slices_of(grant).max(1)),
+            (CardPolicy::Soft, _) => Hold::Weight(grant.slices().max(1)),
             (CardPolicy::Native, _) => Hold::Free,
         }
     };
@@ -108,11 +108,11 @@ pub(super) fn holds(
 }
 
 /// The weight, in hundredths of the card, of a container whose card cannot hold it to windows.
-fn weight_instead(grant: &CardGrant, grants: &[(usize, &CardGrant)], settings: &Settings) -> u32 {
+fn weight_instead(grant: &CardGrant, grants: &[(usize, &CardGrant)], settings: &PlanSettings) -> u32 {
     let max_inst = settings.max_inst.max(1);
     let hundredths = |grant: &CardGrant| match grant.compute {
         ComputeShare::Cap { percent, .. } => u32::from(percent.get()),
-        ComputeShare::Weight(_) => (slices_of(grant) * 100 / max_inst).max(1),
+        ComputeShare::Weight(_) => (grant.slices() * 100 / max_inst).max(1),
         ComputeShare::Unlimited => 0,
     };
     match grant.policy {
@@ -123,7 +123,7 @@ fn weight_instead(grant: &CardGrant, grants: &[(usize, &CardGrant)], settings: &
             left.max(1)
         }
         CardPolicy::Fixed => hundredths(grant),
-        CardPolicy::Weighted | CardPolicy::Soft => slices_of(grant).max(1),
+        CardPolicy::Weighted | CardPolicy::Soft => grant.slices().max(1),
         CardPolicy::Fair | CardPolicy::Preemptive | CardPolicy::Native => 1,
     }
 }

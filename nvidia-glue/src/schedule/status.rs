@@ -2,24 +2,9 @@
 
 use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use crate::block_file::BlockFile;
-
-/// Now, on the clock of all schedules: microseconds of `CLOCK_MONOTONIC`.
-pub fn now_us() -> u64 {
-    // The clock is there on every kernel, and starts at 0.
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000);
-    u64::try_from(now).unwrap_or(0)
-}
-
-/// Nanoseconds of `CLOCK_REALTIME`, to which the driver sets the card's clock.
-pub(crate) fn real_time_ns() -> u64 {
-    // As above.
-    let now = clock_gettime(ClockId::CLOCK_REALTIME).map_or(0, |now| now.tv_sec() * 1_000_000_000 + now.tv_nsec());
-    u64::try_from(now).unwrap_or(0)
-}
+use base::block_file::BlockFile;
 
 /// The file in which [`Status`] is told, beside the container's usage file.
 pub type StatusFile = BlockFile<Status>;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use runtime_config::{Bytes, request::Priority};
+use base::{Bytes, Priority};
 use serde::{Deserialize, Serialize};
 
 /// The timetable of a card, or of several. That of each card is replaced as a whole, under the ledger's lock, whenever a grant or a

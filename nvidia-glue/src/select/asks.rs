@@ -1,14 +1,12 @@
 //! What is asked of each card, in bytes and shares.
 
-use runtime_config::{
-    Bytes,
-    request::{ComputeShare, GpuRequest, Isolation, MemoryLimit, PerCard, Share},
-};
+use base::{Bytes, ComputeShare, Enforcement};
+use runtime_config::request::{GpuRequest, Isolation, MemoryLimit, PerCard, Share};
 
 use super::{Planned, SelectError, needed_policy};
 use crate::{
     cards::{Card, CardOrMig, Inventory},
-    ledger::{CardAsk, Enforcement},
+    ledger::CardAsk,
 };
 
 /// What `request` asks of the cards that it names.

@@ -7,18 +7,15 @@ mod place;
 mod requirements;
 mod targets;
 
-use runtime_config::{
-    Bytes,
-    request::{CardCountError, CardPolicy, ComputeShare, GpuRequest, Share, UnsatisfiedRequirement},
-};
+use base::{Bytes, CardPolicy, ComputeShare};
+pub(crate) use place::{Candidate, ranked};
+use runtime_config::request::{CardCountError, GpuRequest, Share, UnsatisfiedRequirement};
+use targets::Targets;
 
 use crate::{
     cards::{Card, Inventory, ResolveError},
     ledger::CardAsk,
 };
-
-pub(crate) use place::{Candidate, ranked};
-use targets::Targets;
 
 /// What a container asks of the node's cards.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, fs::File, io::BufReader, path::Path};
 
+use base::{Bytes, PciBusId};
 use flate2::read::GzDecoder;
-use runtime_config::{Bytes, request::PciBusId};
 
 use super::{Event, Header, Ioctl, Line, read};
 use crate::{

@@ -25,6 +25,8 @@ use crate::{
     units::{Bytes, Percent},
 };
 
+pub use base::{MAX_PERIOD_US, MIN_PERIOD_US};
+
 /// Where the file is unless [`PATH_VARIABLE`] names another.
 pub const DEFAULT_PATH: &str = "/etc/egpu/config.toml";
 
@@ -33,11 +35,6 @@ pub const PATH_VARIABLE: &str = "EGPU_CONFIG";
 
 /// The commented file that `egpu config default` prints: every key with its default.
 pub const DEFAULT_TOML: &str = include_str!("default.toml");
-
-/// The shortest period that a card's time may be divided into.
-pub const MIN_PERIOD_US: u64 = 20_000;
-/// The longest one, also where periods are stretched for the sake of small shares.
-pub const MAX_PERIOD_US: u64 = 500_000;
 
 /// The node's configuration, every value within its range. Fields are named as the file's keys.
 #[derive(Debug, Clone, PartialEq)]

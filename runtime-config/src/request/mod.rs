@@ -9,7 +9,6 @@ mod error;
 mod memory;
 mod parse;
 mod per_card;
-mod policy;
 mod requirement;
 mod selector;
 mod source;
@@ -18,6 +17,7 @@ mod terms;
 
 use std::{fmt, path::PathBuf};
 
+pub use base::{CardPolicy, ComputeShare, OverMemory, PciBusId, Priority};
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
 
@@ -26,12 +26,11 @@ pub use error::{RequestError, Said, Shown, is_control_or_format};
 pub use memory::{MemoryLimit, ParseMemoryLimitError};
 pub use parse::{asked, parse};
 pub use per_card::{CardCountError, PerCard};
-pub use policy::CardPolicy;
 pub use requirement::{Platform, UnsatisfiedRequirement};
-pub use selector::{DeviceSelector, ParseSelectorError, PciBusId};
+pub use selector::{DeviceSelector, ParseSelectorError};
 pub use source::{NvidiaHook, PresentNodes, Privileges, Source};
 
-use crate::units::{Bytes, Percent, Weight};
+use crate::units::Bytes;
 
 /// What the spec of one container says about GPUs.
 #[derive(Debug, Clone, PartialEq)]
@@ -189,41 +188,6 @@ pub enum Share {
     },
 }
 
-/// A card's time, as asked for by one container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ComputeShare {
-    /// No compute control asked for: shares what is left on a card with caps, or by weight 1.
-    Unlimited,
-    /// A hard cap.
-    Cap {
-        /// The most that the container gets.
-        percent: Percent,
-        /// HAMi's `default`: the cap is lifted while the container is alone on the card.
-        lifted_when_alone: bool,
-    },
-    /// A share relative to the other containers of the card.
-    Weight(Weight),
-}
-
-impl ComputeShare {
-    /// The hard cap, if it is one.
-    pub const fn cap(self) -> Option<Percent> {
-        match self {
-            Self::Cap { percent, .. } => Some(percent),
-            Self::Unlimited | Self::Weight(_) => None,
-        }
-    }
-
-    /// The weight, if it is one.
-    pub const fn weight(self) -> Option<Weight> {
-        match self {
-            Self::Weight(weight) => Some(weight),
-            Self::Unlimited | Self::Cap { .. } => None,
-        }
-    }
-}
-
 /// Whether the limits are enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -246,28 +210,6 @@ pub enum Placement {
     Binpack,
     /// The emptiest; replicas apart.
     Spread,
-}
-
-/// Who runs first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Priority {
-    /// Before low.
-    #[default]
-    High,
-    /// Only in time that high-priority containers do not use.
-    Low,
-}
-
-/// What a program over its memory quota gets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OverMemory {
-    /// CUDA's ordinary out-of-memory error.
-    #[default]
-    Deny,
-    /// The process is ended, after the OOM script if there is one.
-    Kill,
 }
 
 bitflags! {

@@ -2,6 +2,7 @@
 
 use std::{collections::HashSet, fmt, str::FromStr};
 
+use base::PciBusId;
 use serde::{Deserialize, Serialize};
 
 /// One item of `NVIDIA_VISIBLE_DEVICES` or `EGPU_DEVICES`.
@@ -36,25 +37,6 @@ impl fmt::Display for DeviceSelector {
     }
 }
 
-/// A PCI address, `0000:65:00.0`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct PciBusId {
-    /// Domain; NVML writes eight digits, Linux four.
-    pub domain: u32,
-    /// Bus.
-    pub bus: u8,
-    /// Device.
-    pub device: u8,
-    /// Function.
-    pub function: u8,
-}
-
-impl fmt::Display for PciBusId {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{:04x}:{:02x}:{:02x}.{:x}", self.domain, self.bus, self.device, self.function)
-    }
-}
-
 /// Text that names no card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a card is named by its index (0), UUID (GPU-...), PCI address (0000:65:00.0), or MIG device (MIG-..., 0:1)")]
@@ -84,7 +66,7 @@ impl FromStr for DeviceSelector {
         {
             return Ok(Self::MigIndex { card, mig });
         }
-        text.parse().map(Self::Pci)
+        text.parse().map(Self::Pci).map_err(|_| ParseSelectorError)
     }
 }
 
@@ -124,32 +106,6 @@ fn is_uuid(text: &str, prefix: &str, besides_hex: &[u8]) -> bool {
         && text.strip_prefix(prefix).is_some_and(|rest| {
             !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_hexdigit() || besides_hex.contains(&byte))
         })
-}
-
-impl FromStr for PciBusId {
-    type Err = ParseSelectorError;
-
-    /// `0000:65:00.0`, with a domain of up to eight digits or without (`65:00.0`).
-    fn from_str(text: &str) -> Result<Self, ParseSelectorError> {
-        let hexadecimal = |digits: &str, most: usize| {
-            let valid = (1..=most).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-            if valid { u32::from_str_radix(digits, 16).ok() } else { None }
-        };
-        let parse = || {
-            let (rest, function) = text.rsplit_once('.')?;
-            let (rest, device) = rest.rsplit_once(':')?;
-            let (domain, bus) = rest.rsplit_once(':').unwrap_or(("0", rest));
-            let device = hexadecimal(device, 2).filter(|device| *device < 32)?;
-            let function = hexadecimal(function, 1).filter(|function| *function < 8)?;
-            Some(Self {
-                domain: hexadecimal(domain, 8)?,
-                bus: u8::try_from(hexadecimal(bus, 2)?).ok()?,
-                device: u8::try_from(device).ok()?,
-                function: u8::try_from(function).ok()?,
-            })
-        };
-        parse().ok_or(ParseSelectorError)
-    }
 }
 
 /// What a list in the manner of `NVIDIA_VISIBLE_DEVICES` says.

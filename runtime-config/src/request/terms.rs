@@ -124,20 +124,6 @@ fn different_lengths(first: &Said, second: &Said) -> RequestError {
     RequestError::contradiction(first.clone(), second.clone(), "they are for different numbers of cards")
 }
 
-impl ComputeShare {
-    /// The tighter of two; `None` for a cap beside a weight.
-    pub(crate) fn tighter(self, other: Self) -> Option<Self> {
-        match (self, other) {
-            (Self::Unlimited, share) | (share, Self::Unlimited) => Some(share),
-            (Self::Cap { percent: own, lifted_when_alone: own_lifted }, Self::Cap { percent, lifted_when_alone }) => {
-                Some(Self::Cap { percent: own.min(percent), lifted_when_alone: own_lifted && lifted_when_alone })
-            }
-            (Self::Weight(own), Self::Weight(other)) => Some(Self::Weight(own.min(other))),
-            (Self::Cap { .. }, Self::Weight(_)) | (Self::Weight(_), Self::Cap { .. }) => None,
-        }
-    }
-}
-
 /// Full is tighter than memory only, and that than none.
 pub(crate) fn tighter_isolation(one: Isolation, other: Isolation) -> Isolation {
     match (one, other) {

@@ -147,11 +147,10 @@ async fn wait(notifications: &AsyncFd<OwnedFd>) -> Option<()> {
 mod tests {
     use std::time::Duration;
 
+    use ::testing::skipped;
+
     use super::*;
-    use crate::{
-        cgroup::testing::{self, RealCgroup},
-        skipped::skipped,
-    };
+    use crate::cgroup::testing::{self, RealCgroup};
 
     async fn next(watch: &mut OomWatch) -> Option<OomEvent> {
         tokio::time::timeout(Duration::from_secs(120), watch.next()).await.expect("no event, and no end")

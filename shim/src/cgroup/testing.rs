@@ -8,10 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ::testing::skipped;
 use tempfile::TempDir;
 
 use super::{Cgroup, CgroupError, Hierarchy, Layout};
-use crate::skipped::skipped;
 
 /// How long anything may take before a test calls it "never".
 const PATIENCE: Duration = Duration::from_secs(120);

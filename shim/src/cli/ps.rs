@@ -323,7 +323,7 @@ mod tests {
         use nvidia_glue::usage::CardUsage;
         let mut node = test_support::node();
         let record = &mut node.records[0];
-        record.mediator = Some(nvidia_glue::ledger::Process { pid: 4712, start_time: 3 });
+        record.mediator = Some(nvidia_glue::ledger::ProcessId { pid: 4712, start_time: 3 });
         let card = CardUsage {
             uuid: record.cards[0].uuid.clone(),
             used: Bytes(100 * Bytes::MIB),

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use nvidia_glue::{
     cards::{self, Inventory},
     ledger::{
-        CardGrant, CardSetting, CardState, ComputeEnforcement, ContainerKey, Enforcement, GrantState, Process, Record,
-        Waiter,
+        CardGrant, CardSetting, CardState, ComputeEnforcement, ContainerKey, Enforcement, GrantState, ProcessId,
+        Record, Waiter,
     },
     schedule::{CardStatus, CardTurn, Epoch, Pass, Running, Status, Timetable, Turn, Window},
 };
@@ -179,9 +179,9 @@ fn record(id: &str, asked: &str, pid: Option<i32>, grant: CardGrant) -> Record {
         },
         state: if pid.is_some() { GrantState::Bound } else { GrantState::Pending },
         pid_namespace: 4_026_531_836,
-        shim: Process { pid: 4000, start_time: 1 },
+        shim: ProcessId { pid: 4000, start_time: 1 },
         creators: Vec::new(),
-        init: pid.map(|pid| Process { pid, start_time: 2 }),
+        init: pid.map(|pid| ProcessId { pid, start_time: 2 }),
         mediator: None,
         cgroups: vec![format!("/sys/fs/cgroup/{id}")],
         order: 1,

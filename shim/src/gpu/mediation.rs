@@ -66,9 +66,10 @@ pub(super) fn mediation(
         }
     };
     let (state_dir, grant_id) = (config.state_dir.clone(), record.grant_id.clone());
-    let usage_file = inject::usage_file(&state_dir, &grant_id).map_err(|source| GpuError::Inject(Box::new(source)))?;
+    let usage_file =
+        inject::usage_file(&state_dir, &grant_id).map_err(|source| GpuError::Inject(Box::new(source.into())))?;
     let status_file =
-        inject::status_file(&state_dir, &grant_id).map_err(|source| GpuError::Inject(Box::new(source)))?;
+        inject::status_file(&state_dir, &grant_id).map_err(|source| GpuError::Inject(Box::new(source.into())))?;
     let setup = Setup {
         driver,
         release: inventory.driver_version.clone(),

@@ -23,7 +23,7 @@ use nvidia_glue::{
     decision_log::DecisionLog,
     driver_files,
     inject::{self, Injection, PlanInput, Settings},
-    ledger::{Admission, ContainerKey, ContainerName, Ledger, Limits, Process, Record, ReleaseError, ReleaseReason},
+    ledger::{Admission, ContainerKey, ContainerName, Ledger, Limits, ProcessId, Record, ReleaseError, ReleaseReason},
     spec,
 };
 use runtime_config::{
@@ -188,14 +188,14 @@ impl Gpu {
         id: &str,
         bundle: &Path,
         init_pid: i32,
-        mediator: Option<Process>,
+        mediator: Option<ProcessId>,
         cgroup: &Cgroup,
     ) -> Result<(), GpuError> {
         let (key, bundle) = (self.key(id), bundle.to_owned());
         let cgroups: Vec<PathBuf> = cgroup.directories().map(Path::to_owned).collect();
         blocking(move || {
             let Some(note) = GrantNote::read(&bundle)? else { return Ok(()) };
-            let init = Process::of(init_pid).map_err(|source| GpuError::Process { pid: init_pid, source })?;
+            let init = ProcessId::of(init_pid).map_err(|source| GpuError::Process { pid: init_pid, source })?;
             let (ledger, log) = note.open()?;
             ledger.bind(&key, init, mediator, &cgroups, &log).map_err(|source| GpuError::Bind(Box::new(source)))?;
             Ok(())
@@ -255,7 +255,7 @@ impl Gpu {
     pub async fn set_leaving(&self, id: &str, bundle: &Path, init_pid: i32) -> Result<(), GpuError> {
         // Read now: the caller may give up waiting, and the next container may have this id when it
         // is done.
-        let init = match Process::of(init_pid) {
+        let init = match ProcessId::of(init_pid) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             init => init.map_err(|source| GpuError::Process { pid: init_pid, source })?,
         };
@@ -315,7 +315,8 @@ pub fn release(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Resu
         matches!(released, Err(ReleaseError::StillMediated { .. }))
     });
     if let Some(record) = released.map_err(|source| GpuError::Release(Box::new(source)))? {
-        inject::remove_files(&note.state_dir, &record.grant_id).map_err(|source| GpuError::Inject(Box::new(source)))?;
+        inject::remove_files(&note.state_dir, &record.grant_id)
+            .map_err(|source| GpuError::Inject(Box::new(source.into())))?;
     }
     GrantNote::remove(bundle)
 }
@@ -403,9 +404,9 @@ struct Grant {
 impl Grant {
     /// Reserves, and plans what goes into the container.
     fn admit(self) -> Result<PreparedGrant, GpuError> {
-        let shim = Process::current().map_err(|source| GpuError::Process { pid: 0, source })?;
+        let shim = ProcessId::current().map_err(|source| GpuError::Process { pid: 0, source })?;
         let helper =
-            Process::of(self.helper_pid).map_err(|source| GpuError::Process { pid: self.helper_pid, source })?;
+            ProcessId::of(self.helper_pid).map_err(|source| GpuError::Process { pid: self.helper_pid, source })?;
         let note = GrantNote::new(&self.config);
         // Before the reservation: a `delete` that finds a reservation must know where.
         note.write(&self.bundle)?;

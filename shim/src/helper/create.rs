@@ -1,45 +1,53 @@
 //! `Create`: from the bundle to an init that waits for its start.
 
-use std::collections::HashMap;
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::{
+    collections::HashMap,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    rc::Rc,
+};
 
 use libcgroups::common::{CgroupConfig, create_cgroup_manager};
-use libcontainer::config::{ConfigError, YoukiConfig};
-use libcontainer::container::{Container, ContainerStatus};
-use libcontainer::error::LibcontainerError;
-use libcontainer::notify_socket::{NotifyListener, NotifyListenerError};
-use libcontainer::process::args::{ContainerArgs, ContainerType};
-use libcontainer::process::intel_rdt::{IntelRdtError, setup_intel_rdt};
-use libcontainer::syscall::syscall::{SyscallType, create_syscall};
-use libcontainer::user_ns::{UserNamespaceConfig, UserNamespaceError};
-use libcontainer::validator::Validator;
-use nvidia_glue::inject::{ExecEdits, InjectError, Injection};
-use nvidia_glue::ledger::Process;
+use libcontainer::{
+    config::{ConfigError, YoukiConfig},
+    container::{Container, ContainerStatus},
+    error::LibcontainerError,
+    notify_socket::{NotifyListener, NotifyListenerError},
+    process::{
+        args::{ContainerArgs, ContainerType},
+        intel_rdt::{IntelRdtError, setup_intel_rdt},
+    },
+    syscall::syscall::{SyscallType, create_syscall},
+    user_ns::{UserNamespaceConfig, UserNamespaceError},
+    validator::Validator,
+};
+use nvidia_glue::{
+    inject::{ExecEdits, InjectError, Injection},
+    ledger::ProcessId,
+};
 use oci_spec::runtime::{Hooks, Spec};
 use serde_json::Value;
 
-use super::cgroup_mounts;
-use super::delegation;
-use super::delete;
-use super::device_filter::{self, DeviceFilterError};
-use super::devices::{DeviceError, Devices};
-use super::fence::{self, Filter};
-use super::finish::Unfinished;
-use super::id_maps::{IdMaps, IdMapsError};
-use super::intermediate::{self, Place};
-use super::launch::{Launch, LaunchError, Launched};
-use super::mounts::{self, PlanError};
-use super::proc_driver;
-use super::process::{self, AttributeError};
-use super::program::Program;
-use super::protocol::{Create, Delete, FailureKind};
-use super::rootfs::{self, MountError};
-use super::rules::{self, HostFacts, ProcessNotes, Refused};
-use super::state::{Settings, StateDir, StateError, write_atomically};
-use super::stdio::{Stdio, StdioError};
-use super::worker::chain;
+use super::{
+    cgroup_mounts, delegation, delete,
+    device_filter::{self, DeviceFilterError},
+    devices::{DeviceError, Devices},
+    fence::{self, Filter},
+    finish::Unfinished,
+    id_maps::{IdMaps, IdMapsError},
+    intermediate::{self, Place},
+    launch::{Launch, LaunchError, Launched},
+    mounts::{self, PlanError},
+    proc_driver,
+    process::{self, AttributeError},
+    program::Program,
+    protocol::{Create, Delete, FailureKind},
+    rootfs::{self, MountError},
+    rules::{self, HostFacts, ProcessNotes, Refused},
+    state::{Settings, StateDir, StateError, write_atomically},
+    stdio::{Stdio, StdioError},
+    worker::chain,
+};
 use crate::cgroup::{AnnotationError, Cgroup, CgroupError, CgroupsPath, Host, LocateError, annotated_properties};
 
 /// Why a container could not be created. Everything that was done has been undone.
@@ -289,7 +297,7 @@ fn run(
         container.set_intel_rdt_dir(group).set_intel_rdt_monitoring_dir(monitoring);
     }
     device_filter::apply(&init, &create.id, create.systemd_cgroup, &spec, host.cgroup_v2)?;
-    let process = Process::of(init.pid.as_raw()).map_err(LaunchError::Gone)?;
+    let process = ProcessId::of(init.pid.as_raw()).map_err(LaunchError::Gone)?;
     state.save(&Settings { init: Some(process), ..settings })?;
     container.set_status(ContainerStatus::Created).set_creator(nix::unistd::geteuid().as_raw());
     container.set_pid(init.pid.as_raw()).save().map_err(CreateError::Keep)?;

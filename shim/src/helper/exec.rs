@@ -133,7 +133,7 @@ struct Target {
     container: Container,
     init: i32,
     /// What `create` noted of it.
-    init_process: Option<ledger::Process>,
+    init_process: Option<ledger::ProcessId>,
     spec: Spec,
     state: StateDir,
     cgroup_path: PathBuf,
@@ -339,7 +339,7 @@ fn start(target: &Target, socket: &Path, mut outcome: File) -> Result<(), ExecEr
 /// The namespaces were joined by init's pid, and init may end at any time. If it lives now, they were its own; if another
 /// process has the pid, they may have been the host's.
 fn require_init(target: &Target) -> Result<(), ExecError> {
-    if target.init_process.is_some_and(|init| ledger::Process::of(init.pid).is_ok_and(|now| now == init)) {
+    if target.init_process.is_some_and(|init| ledger::ProcessId::of(init.pid).is_ok_and(|now| now == init)) {
         return Ok(());
     }
     Err(ExecError::Status { id: target.container.id().to_owned(), status: ContainerStatus::Stopped })

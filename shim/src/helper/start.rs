@@ -1,22 +1,27 @@
 //! `Start`: lets init execute its program, and says whether it did.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::{fd::AsFd, unix::fs::OpenOptionsExt},
+    path::Path,
+};
 
-use libcontainer::config::{ConfigError, YoukiConfig};
-use libcontainer::container::{Container, ContainerStatus};
-use libcontainer::error::LibcontainerError;
-use libcontainer::hooks::{HookError, run_hooks};
-use libcontainer::notify_socket::{NotifyListenerError, NotifySocket};
+use libcontainer::{
+    config::{ConfigError, YoukiConfig},
+    container::{Container, ContainerStatus},
+    error::LibcontainerError,
+    hooks::{HookError, run_hooks},
+    notify_socket::{NotifyListenerError, NotifySocket},
+};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nvidia_glue::ledger::Process;
+use nvidia_glue::ledger::ProcessId;
 
-use super::program::ABOUT_TO_EXECUTE;
-use super::protocol::{FailureKind, Start};
-use super::state::{StateDir, StateError};
+use super::{
+    program::ABOUT_TO_EXECUTE,
+    protocol::{FailureKind, Start},
+    state::{StateDir, StateError},
+};
 use crate::sys;
 
 /// Why a container did not start.
@@ -148,7 +153,7 @@ fn end_init(state: &StateDir) {
     let Some(init) = state.settings().ok().and_then(|settings| settings.init) else { return };
     // Opened first: what it is bound to cannot change any more when the pid is found to be init's.
     let Ok(pidfd) = sys::pidfd_open(init.pid) else { return };
-    if Process::of(init.pid).is_ok_and(|now| now == init) {
+    if ProcessId::of(init.pid).is_ok_and(|now| now == init) {
         let _ = sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL);
     }
 }
@@ -183,13 +188,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let state = StateDir::create(directory.path(), "a").unwrap();
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let process = Process::of(i32::try_from(child.id()).unwrap()).unwrap();
+        let process = ProcessId::of(i32::try_from(child.id()).unwrap()).unwrap();
         let save = |init| {
             let settings =
                 Settings { no_new_keyring: true, systemd_cgroup: false, exec_edits: ExecEdits::default(), init };
             state.save(&settings).unwrap();
         };
-        save(Some(Process { start_time: process.start_time + 1, ..process }));
+        save(Some(ProcessId { start_time: process.start_time + 1, ..process }));
         end_init(&state);
         assert_eq!(child.try_wait().unwrap(), None, "another process with init's pid");
         save(Some(process));

@@ -1,13 +1,14 @@
 //! What the runtime keeps of a container: a directory below the runtime root, named by the container's id.
 
-use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
 
 use nix::sys::stat::Mode;
-use nvidia_glue::inject::ExecEdits;
-use nvidia_glue::ledger::Process;
+use nvidia_glue::{inject::ExecEdits, ledger::ProcessId};
 use serde::{Deserialize, Serialize};
 
 /// libcontainer's: init listens here for its start.
@@ -30,7 +31,7 @@ pub(crate) struct Settings {
     #[serde(default)]
     pub(crate) exec_edits: ExecEdits,
     /// init, once there is one, so that another process which got its pid is not taken for it.
-    pub(crate) init: Option<Process>,
+    pub(crate) init: Option<ProcessId>,
 }
 
 /// Why the directory could not be used.

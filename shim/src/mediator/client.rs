@@ -90,7 +90,7 @@ pub enum MediatorError {
 /// A container's mediator. It ends when this is dropped, as its end of the socket then closes.
 #[derive(Debug)]
 pub struct Mediator {
-    process: ledger::Process,
+    process: ledger::ProcessId,
     pidfd: OwnedFd,
     /// The socket that takes listeners.
     intake: OwnedFd,
@@ -120,7 +120,7 @@ impl Mediator {
         let child = helper.mediate(setup, vec![intake_end, control_end]).await.map_err(MediatorError::Begin)?;
         let ended = expectation.claim(child.pid);
         drop(expectation);
-        let process = ledger::Process::of(child.pid).map_err(|_| MediatorError::Ended { pid: child.pid })?;
+        let process = ledger::ProcessId::of(child.pid).map_err(|_| MediatorError::Ended { pid: child.pid })?;
         let (sender, exit) = watch::channel(None);
         tokio::spawn(async move {
             if let Ok(exit) = ended.await {
@@ -142,7 +142,7 @@ impl Mediator {
     }
 
     /// Returns its process.
-    pub fn process(&self) -> ledger::Process {
+    pub fn process(&self) -> ledger::ProcessId {
         self.process
     }
 
@@ -305,7 +305,7 @@ mod tests {
         nonblocking(&control).unwrap();
         let pid = nix::unistd::getpid().as_raw();
         let mediator = Mediator {
-            process: ledger::Process::of(pid).unwrap(),
+            process: ledger::ProcessId::of(pid).unwrap(),
             pidfd: sys::pidfd_open(pid).unwrap(),
             intake,
             control: sys::async_fd(control).unwrap(),

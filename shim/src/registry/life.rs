@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use nvidia_glue::ledger::Process;
+use nvidia_glue::ledger::ProcessId;
 use procfs_core::{
     FromRead,
     process::{Stat, StatFlags},
@@ -28,7 +28,7 @@ pub struct Life {
     boot_id: String,
     /// Inode of `/proc/PID/ns/pid`.
     pid_namespace: u64,
-    process: Process,
+    process: ProcessId,
 }
 
 impl Life {
@@ -37,7 +37,7 @@ impl Life {
         Ok(Self {
             boot_id: boot_id()?,
             pid_namespace: fs::metadata("/proc/self/ns/pid")?.ino(),
-            process: Process::current()?,
+            process: ProcessId::current()?,
         })
     }
 
@@ -58,7 +58,7 @@ impl Life {
         match sys::pidfd_open(self.process.pid) {
             // The handle is held, so that the pid is not taken by another while its start is read.
             Ok(handle) => {
-                let started = Process::of(self.process.pid);
+                let started = ProcessId::of(self.process.pid);
                 started.is_ok_and(|found| found != self.process) || has_ended(&handle, Duration::ZERO)
             }
             Err(error) => error.raw_os_error() == Some(libc::ESRCH),
@@ -78,7 +78,7 @@ impl Life {
     #[cfg(test)]
     pub(crate) fn gone_for_tests() -> Self {
         let own = Self::current().unwrap();
-        Self { process: Process { start_time: own.process.start_time + 1, ..own.process }, ..own }
+        Self { process: ProcessId { start_time: own.process.start_time + 1, ..own.process }, ..own }
     }
 
     #[cfg(test)]
@@ -124,7 +124,7 @@ mod tests {
         assert!(Life { boot_id: "other".into(), ..own.clone() }.is_gone());
         assert!(!Life::gone_for_tests().in_another_namespace_for_tests().is_gone(), "it cannot be told");
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-        let life = Life { process: Process::of(i32::try_from(child.id()).unwrap()).unwrap(), ..own };
+        let life = Life { process: ProcessId::of(i32::try_from(child.id()).unwrap()).unwrap(), ..own };
         assert!(!life.is_gone());
         let handle = sys::pidfd_open(life.pid()).unwrap();
         assert!(!has_ended(&handle, Duration::ZERO));

@@ -75,7 +75,7 @@ impl Mediated {
     }
 
     /// The mediator's pid and start time.
-    pub(super) fn process(&self) -> nvidia_glue::ledger::Process {
+    pub(super) fn process(&self) -> nvidia_glue::ledger::ProcessId {
         self.mediator.process()
     }
 

@@ -2,16 +2,19 @@
 
 use std::hash::Hash;
 
+use base::Pid;
 use foldhash::HashMap;
 
-use super::super::{
-    Mm, UvmFile,
-    cards::saturated,
-    intervals::{Cut, Intervals, Span},
-    page_tables::{cost, cost_of},
+use super::{
+    super::{
+        Mm, UvmFile,
+        cards::saturated,
+        intervals::{Cut, Intervals, Span},
+        page_tables::{cost, cost_of},
+    },
+    blocks,
+    sync::gaps,
 };
-use super::{blocks, sync::gaps};
-use crate::mediate::Pid;
 
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Range {

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use runtime_config::units::Bytes;
+use base::{Pid, units::Bytes};
 
 use super::{
     super::{Accounts, Mm, cards::saturated, intervals::Span},
     ranges::{Range, State},
 };
-use crate::mediate::Pid;
 
 /// A mapping of a UVM file as `/proc/PID/maps` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

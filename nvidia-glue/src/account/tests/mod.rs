@@ -11,27 +11,22 @@ mod sharing;
 
 /// What the model needs, under the names that it has outside too.
 mod api {
+    pub(super) use base::{Pid, units::Bytes};
+
     pub(super) use super::{super::*, CHANNEL, GROUP};
-    pub(super) use crate::{
-        mediate::Pid,
-        rm::{
-            Handle,
-            memory::{FRAME, GRANULE, Layout},
-        },
+    pub(super) use crate::rm::{
+        Handle,
+        memory::{FRAME, GRANULE, Layout},
     };
-    pub(super) use runtime_config::units::Bytes;
 }
 
-use runtime_config::units::Bytes;
+use base::{Pid, units::Bytes};
 
 use super::{
     Accounts, Ask, Bound, Card, Counted, ExportFile, Freed, Kind, ManagedDrift, MappedFile, Mapping, Mm, ObjectLimits,
     ObjectName, OverQuota, Placement, ProcessEnd, Refusal, UvmFile, WhyNot,
 };
-use crate::{
-    mediate::Pid,
-    rm::{Handle, Status, memory::Layout},
-};
+use crate::rm::{Handle, Status, memory::Layout};
 
 /// The card of most tests.
 const CARD: Card = Card(0);

@@ -19,14 +19,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::time::{ClockId, clock_gettime};
-use runtime_config::request::PciBusId;
-use serde::{Deserialize, Serialize};
-
-use super::{Card, Health, Inventory, Roots, Source, kernel_module, state_file};
+use base::PciBusId;
 use kernel_log::Record;
+use nix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 pub(crate) use simulated::{SimulatedFault, SimulatedFaults};
 use xid::{Meaning, Report};
+
+use super::{Card, Health, Inventory, Roots, Source, kernel_module, state_file};
 
 /// For so long a look at the kernel's log is not repeated.
 const FRESH_MS: u64 = 1000;

@@ -5,7 +5,7 @@ use std::{
     path::Path,
 };
 
-use runtime_config::request::PciBusId;
+use base::PciBusId;
 
 use super::{
     SIMULATED_LOG,

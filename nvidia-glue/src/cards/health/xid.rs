@@ -1,6 +1,6 @@
 //! The driver's error reports in the kernel's log ("Xid"), and which of them leave a card unusable.
 
-use runtime_config::request::PciBusId;
+use base::PciBusId;
 
 use crate::cards::pci;
 

@@ -2,14 +2,14 @@
 
 use std::fs;
 
+use base::{Bytes, PciBusId, Roots};
 use nvml_wrapper::{
     Device, enum_wrappers::device::Brand, enums::device::SampleValue, error::NvmlError, structs::device::FieldId,
     sys_exports::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,
 };
-use runtime_config::{Bytes, request::PciBusId};
 
 use crate::{
-    cards::{Card, Health, MigDevice, Roots, kernel_module::GpuInformation},
+    cards::{Card, Health, MigDevice, kernel_module::GpuInformation},
     sys,
 };
 
@@ -198,8 +198,9 @@ fn recovery_name(action: u64) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use testing::FakeNode;
+
     use super::*;
-    use crate::cards::fixtures::FakeNode;
 
     #[test]
     fn numa_nodes_come_from_sysfs() {

@@ -2,19 +2,14 @@
 
 use std::{fs, path::Path, process::Command};
 
-use runtime_config::{
-    Bytes,
-    config::{Config, Driver, DriverKind},
-};
+use base::Bytes;
+use runtime_config::config::{Config, Driver, DriverKind};
+use testing::FakeNode;
 
 use super::*;
-use crate::{
-    cards::{
-        Distance,
-        discover::{cached_in, refresh_in},
-        fixtures::FakeNode,
-    },
-    forks,
+use crate::cards::{
+    Distance,
+    discover::{cached_in, refresh_in},
 };
 
 /// Puts the library below `root`. `false`: there is no C compiler here.
@@ -29,13 +24,13 @@ fn install_with(root: &Path, define: &str) -> bool {
     let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-fPIC", "-Wall", "-Werror", define, "-o"]);
     compiler.arg(directory.join("libnvidia-ml.so.1")).arg(source);
-    match forks::fork(|| compiler.spawn()).and_then(|mut compiler| compiler.wait()) {
+    match testing::fork(|| compiler.spawn()).and_then(|mut compiler| compiler.wait()) {
         Ok(status) => {
             assert!(status.success(), "{source} does not compile");
             true
         }
         Err(error) => {
-            crate::skipped::skipped(format_args!("no C compiler: {error}"));
+            testing::skipped(format_args!("no C compiler: {error}"));
             false
         }
     }

@@ -2,12 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use base::Roots;
 use nvml_wrapper::{Nvml, error::NvmlError};
 
-use crate::{
-    cards::{Roots, kernel_module},
-    driver_files,
-};
+use crate::{cards::kernel_module, driver_files};
 
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
@@ -77,8 +75,9 @@ fn candidates(driver_root: &Path) -> Vec<PathBuf> {
 mod tests {
     use std::fs;
 
+    use testing::FakeNode;
+
     use super::*;
-    use crate::cards::fixtures::FakeNode;
 
     #[test]
     fn a_root_of_its_own_comes_before_the_loader() {
@@ -94,7 +93,7 @@ mod tests {
     fn no_driver_is_no_error_but_a_module_without_library_is() {
         let (node, root) = (FakeNode::new(), tempfile::tempdir().unwrap());
         if Path::new("/proc/driver/nvidia/version").exists() || loader_has_nvml() {
-            crate::skipped::skipped("this machine has an NVIDIA driver");
+            testing::skipped("this machine has an NVIDIA driver");
             return;
         }
         assert!(start(&node.roots, root.path()).unwrap().is_none());
@@ -111,7 +110,7 @@ mod tests {
     fn a_file_that_is_no_library_is_passed_over() {
         let (node, root) = (FakeNode::new(), tempfile::tempdir().unwrap());
         if loader_has_nvml() {
-            crate::skipped::skipped("this machine has an NVIDIA driver");
+            testing::skipped("this machine has an NVIDIA driver");
             return;
         }
         fs::create_dir_all(root.path().join("usr/lib64")).unwrap();

@@ -1,7 +1,7 @@
 //! How cards are connected: NVLink, directly or through switches, else what the PCIe topology says.
 
+use base::PciBusId;
 use nvml_wrapper::{Device, Nvml, enum_wrappers::device::TopologyLevel, error::NvmlError};
-use runtime_config::request::PciBusId;
 
 use super::card;
 use crate::cards::{Card, Distance, Health};

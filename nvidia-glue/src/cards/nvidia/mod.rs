@@ -127,7 +127,7 @@ fn unusable(index: u32, information: Option<&GpuInformation>, reason: String) ->
 
 #[cfg(test)]
 mod tests {
-    use runtime_config::request::PciBusId;
+    use base::PciBusId;
 
     use super::*;
     use crate::cards::simulated::tests::inventory_of;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use base::Bytes;
 use nvml_wrapper::{Device, enums::device::UsedGpuMemory, error::NvmlError, struct_wrappers::device::ProcessInfo};
-use runtime_config::Bytes;
 use serde::{Deserialize, Serialize};
 
 /// The list may grow between the question how long it is and the question for it.

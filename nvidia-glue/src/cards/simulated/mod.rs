@@ -6,13 +6,10 @@ pub(super) mod uuid;
 
 use std::time::Duration;
 
-use runtime_config::{
-    config::{SimulatedCards, SimulatedLink},
-    request::PciBusId,
-};
-use serde::{Deserialize, Serialize};
-
+use base::PciBusId;
 pub use nodes::{SimulatedNodes, SimulatedNodesError, make_simulated_nodes};
+use runtime_config::config::{SimulatedCards, SimulatedLink};
+use serde::{Deserialize, Serialize};
 
 use super::{Card, Distance, Health, Inventory, Source};
 
@@ -147,8 +144,8 @@ fn pci_address(index: u32) -> PciBusId {
 
 #[cfg(test)]
 pub(in crate::cards) mod tests {
+    use base::Bytes;
     use proptest::prelude::*;
-    use runtime_config::Bytes;
 
     use super::*;
     use crate::cards::MigDevice;

@@ -13,10 +13,10 @@ use std::{
     sync::Arc,
 };
 
+use base::ProcessId;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::is_there;
-use crate::ledger::Process;
 
 /// Smallest piece that the driver's allocator hands out (PMA's granule): 4 KiB pages take as much
 /// (src/nvidia/src/kernel/mem_mgr/video_mem.c, `_vidmemPmaAllocate`).
@@ -30,7 +30,7 @@ const END: &str = "end";
 pub(super) struct CardMemory {
     path: PathBuf,
     capacity: u64,
-    own: Process,
+    own: ProcessId,
 }
 
 /// How a piece is to lie.
@@ -58,7 +58,7 @@ pub(super) struct Piece {
 impl CardMemory {
     /// The memory of the card called `uuid`, with the file in `directory`.
     pub(super) fn new(directory: &Path, uuid: &str, capacity: u64) -> io::Result<Self> {
-        let own = Process::current()?;
+        let own = ProcessId::current()?;
         let memory = Self { path: directory.join(format!("{uuid}.used")), capacity, own };
         // Here, and not at each use: a mediator may not make files any more by then.
         OpenOptions::new().write(true).create(true).truncate(false).open(&memory.path)?;
@@ -186,7 +186,7 @@ impl Drop for Piece {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Line {
-    process: Process,
+    process: ProcessId,
     bytes: u64,
     address: u64,
 }
@@ -202,7 +202,7 @@ fn read(mut file: &File) -> io::Result<Vec<Line>> {
 fn parse(line: &str) -> Option<Line> {
     let mut words = line.split(' ');
     let (pid, start_time, bytes, address) = (words.next()?, words.next()?, words.next()?, words.next()?);
-    let process = Process { pid: pid.parse().ok()?, start_time: start_time.parse().ok()? };
+    let process = ProcessId { pid: pid.parse().ok()?, start_time: start_time.parse().ok()? };
     let (bytes, address): (u64, u64) = (bytes.parse().ok()?, address.parse().ok()?);
     address.checked_add(bytes)?;
     Some(Line { process, bytes, address })
@@ -264,7 +264,7 @@ mod tests {
     fn what_dead_processes_held_is_free() {
         let directory = tempfile::tempdir().unwrap();
         let memory = memory(directory.path());
-        let own = Process::current().unwrap();
+        let own = ProcessId::current().unwrap();
         let text =
             format!("{} {} 65536 0\n{} {} 65536 65536\nend\n1 1 1 0\n", own.pid, own.start_time + 1, i32::MAX, 5);
         std::fs::write(&memory.path, text).unwrap();

@@ -43,6 +43,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use base::ProcessId;
 use rustix::{process::Pid as ThreadId, thread::sched_getaffinity};
 
 use self::{
@@ -57,7 +58,6 @@ use self::{
 use super::{DeviceFile, Driver, DriverCall, FileWatch, OwnClient, SwitchLog, SwitchLogError};
 use crate::{
     cards::{Card, Inventory, SimulatedNodesError, make_simulated_nodes},
-    ledger::Process,
     rm::{Abi, Handle, Node},
 };
 
@@ -229,7 +229,7 @@ fn open(path: &Path) -> io::Result<File> {
 
 /// Tells whether a process that takes part in the simulation is there. A mediator sees no other one in `/proc`, but the kernel answers of every number whether it is
 /// anybody's.
-fn is_there(process: Process) -> bool {
+fn is_there(process: ProcessId) -> bool {
     let is_anybodys = |pid: i32| ThreadId::from_raw(pid).is_some_and(|pid| sched_getaffinity(Some(pid)).is_ok());
-    Process::of(process.pid).map_or_else(|_| process.pid > 0 && is_anybodys(process.pid), |now| now == process)
+    ProcessId::of(process.pid).map_or_else(|_| process.pid > 0 && is_anybodys(process.pid), |now| now == process)
 }

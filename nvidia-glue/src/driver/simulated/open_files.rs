@@ -128,8 +128,9 @@ fn byte(id: FileId, kind: i32) -> flock {
 mod tests {
     use std::{fs::OpenOptions, path::Path, sync::Arc};
 
+    use testing::NoForks;
+
     use super::*;
-    use crate::forks::NoForks;
 
     fn open(path: &Path) -> DeviceFile {
         let file = OpenOptions::new().read(true).write(true).open(path).unwrap();

@@ -90,20 +90,20 @@ fn many_entries_with_one_long_string_are_refused() {
 #[test]
 fn the_hosts_ldconfig_reads_what_is_written() {
     let Ok(file) = std::fs::read("/etc/ld.so.cache") else {
-        crate::skipped::skipped("this machine has no /etc/ld.so.cache");
+        testing::skipped("this machine has no /etc/ld.so.cache");
         return;
     };
     let list = |path: &std::path::Path| {
         let mut command = std::process::Command::new("/sbin/ldconfig");
         command.arg("-p").arg("-C").arg(path);
-        let output = crate::forks::fork(|| command.output()).ok()?;
+        let output = testing::fork(|| command.output()).ok()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let mut lines: Vec<String> = text.lines().filter(|line| line.starts_with('\t')).map(str::to_owned).collect();
         lines.sort();
         output.status.success().then_some(lines)
     };
     let Some(expected) = list(std::path::Path::new("/etc/ld.so.cache")) else {
-        crate::skipped::skipped("ldconfig cannot be run here");
+        testing::skipped("ldconfig cannot be run here");
         return;
     };
     let directory = tempfile::tempdir().unwrap();

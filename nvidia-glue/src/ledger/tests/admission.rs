@@ -1,10 +1,11 @@
 //! What fits beside what, where it is placed, and what a refusal says.
 
+use base::{CardPolicy, ComputeShare, Enforcement};
 use runtime_config::{
     config::MemoryScaling,
     request::{
-        CardPolicy, CardRequest, ComputeShare, Condition, Dialect, GpuRequest, Isolation, MemoryLimit, Operator,
-        PerCard, Placement, Property, Requirement, Share,
+        CardRequest, Condition, Dialect, GpuRequest, Isolation, MemoryLimit, Operator, PerCard, Placement, Property,
+        Requirement, Share,
     },
 };
 
@@ -12,7 +13,7 @@ use crate::{
     cards::{Distance, Health, MigDevice},
     decision_log::chain,
     ledger::{
-        AdmitError, AdmitErrorKind, Change, Enforcement, Refusal, ReleaseReason,
+        AdmitError, AdmitErrorKind, Change, Refusal, ReleaseReason,
         test_support::{Bench, bytes, cap, devices, key, mib, part, parts, request, weight, with_policy},
     },
 };

@@ -1,6 +1,7 @@
 //! Every file operation fails once, and every one is the last before a kill.
 
-use runtime_config::request::{CardPolicy, CardRequest, ComputeShare, GpuRequest, PerCard, Priority, Share};
+use base::{CardPolicy, ComputeShare, Priority};
+use runtime_config::request::{CardRequest, GpuRequest, PerCard, Share};
 
 use crate::ledger::{
     CardSetting, Change, Ledger, ReleaseReason,

@@ -2,11 +2,11 @@
 
 use std::{error::Error, fs};
 
+use base::{Bytes, CardPolicy};
 use proptest::prelude::*;
 use runtime_config::{
-    Bytes,
     config::WholeCards,
-    request::{CardPolicy, GpuRequest, MemoryLimit, PerCard, Share},
+    request::{GpuRequest, MemoryLimit, PerCard, Share},
 };
 use serde_json::Value;
 

@@ -1,6 +1,7 @@
 //! Grants whose shims died.
 
-use runtime_config::request::{CardRequest, ComputeShare, GpuRequest, Share};
+use base::ComputeShare;
+use runtime_config::request::{CardRequest, GpuRequest, Share};
 
 use crate::ledger::{
     AdmitErrorKind, BindError, GrantState, Record, ReleaseError, ReleaseReason,

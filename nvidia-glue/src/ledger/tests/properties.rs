@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base::{CardPolicy, ComputeShare};
 use proptest::prelude::*;
-use runtime_config::request::{CardPolicy, CardRequest, ComputeShare, GpuRequest, Placement, Share};
+use runtime_config::request::{CardRequest, GpuRequest, Placement, Share};
 
 use crate::ledger::{
     AdmitErrorKind, ReleaseReason,

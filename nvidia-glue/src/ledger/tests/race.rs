@@ -7,11 +7,12 @@ use std::{
     time::Duration,
 };
 
+use base::{ContainerKey, ProcessId};
+
 use crate::{
     decision_log::DecisionLog,
-    forks,
     ledger::{
-        Admission, AdmitErrorKind, ContainerKey, Ledger, Limits, Process, ReleaseReason,
+        Admission, AdmitErrorKind, Ledger, Limits, ReleaseReason,
         liveness::is_in_cgroup_filesystem,
         test_support::{NO_PATIENCE, devices, key, limits, part, request, v100s},
     },
@@ -25,13 +26,13 @@ fn many() -> Limits {
 }
 
 fn admit(ledger: &Ledger, container: &ContainerKey, memory_mib: u64) -> Result<(), AdmitErrorKind> {
-    let share = part(memory_mib, runtime_config::request::ComputeShare::Unlimited);
+    let share = part(memory_mib, base::ComputeShare::Unlimited);
     let admission = Admission {
         inventory: &v100s(1),
         request: &request(devices(&[0]), share),
         limits: &many(),
         container,
-        shim: Process::current().unwrap(),
+        shim: ProcessId::current().unwrap(),
         creators: &[],
         cgroups: &[PathBuf::from("/sys/fs/cgroup/pids/egpu-race").join(&container.id)],
         patience: NO_PATIENCE,
@@ -61,7 +62,7 @@ fn worker() {
                 ledger
                     .bind(
                         &container,
-                        Process::current().unwrap(),
+                        ProcessId::current().unwrap(),
                         None,
                         &[PathBuf::from("/sys/fs/cgroup/pids/egpu-race/x")],
                         &DecisionLog::disabled(),
@@ -88,7 +89,7 @@ impl Worker {
             .env(ROLE, role)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let mut child = forks::fork(|| command.spawn().unwrap());
+        let mut child = testing::fork(|| command.spawn().unwrap());
         let output = BufReader::new(child.stdout.take().unwrap());
         Self { child, output }
     }

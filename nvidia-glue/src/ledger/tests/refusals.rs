@@ -1,8 +1,9 @@
 //! The refusal that a pod reads: what it asked for and what is free, and nothing of who has the rest.
 
+use base::{CardPolicy, ComputeShare};
 use runtime_config::{
     config::HardCapsUnavailable,
-    request::{CardPolicy, CardRequest, ComputeShare, DeviceSelector, GpuRequest, PodContainer, Share},
+    request::{CardRequest, DeviceSelector, GpuRequest, PodContainer, Share},
 };
 
 use crate::{

@@ -2,15 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base::{Bytes, CardPolicy, ComputeEnforcement, ComputeShare, Priority};
 use proptest::prelude::*;
-use runtime_config::{
-    Bytes,
-    request::{CardPolicy, CardRequest, ComputeShare, GpuRequest, Isolation, PerCard, Priority, Share},
-};
+use runtime_config::request::{CardRequest, GpuRequest, Isolation, PerCard, Share};
 
 use crate::{
     ledger::{
-        AdmitErrorKind, CardSetting, Change, ComputeEnforcement, Ledger, Record, ReleaseReason,
+        AdmitErrorKind, CardSetting, Change, Ledger, Record, ReleaseReason,
         test_support::{Bench, SHIM, bytes, cap, devices, key, mib, part, request, weight, with_policy},
     },
     schedule::{CardTurn, Epoch, Pass, Timetable, Turn, Window},
@@ -160,7 +158,7 @@ fn preemptive_skips_those_without_processes() {
 #[test]
 fn a_lifted_cap_comes_back_with_the_neighbour() {
     let bench = Bench::new(2);
-    let lifted = ComputeShare::Cap { percent: runtime_config::Percent::new(30).unwrap(), lifted_when_alone: true };
+    let lifted = ComputeShare::Cap { percent: base::Percent::new(30).unwrap(), lifted_when_alone: true };
     let first = bench.admit("first", &share(&[0, 1], lifted)).unwrap();
     assert_eq!(at_last(&bench, &first, 0), Some(Pass::Free));
     let second = bench.admit("second", &share(&[0], cap(60))).unwrap();
@@ -538,7 +536,7 @@ fn policies() -> impl Strategy<Value = CardPolicy> {
 fn computes() -> impl Strategy<Value = ComputeShare> {
     prop_oneof![
         5 => (1_u8..=60, any::<bool>()).prop_map(|(percent, lifted_when_alone)| ComputeShare::Cap {
-            percent: runtime_config::Percent::new(percent).unwrap(),
+            percent: base::Percent::new(percent).unwrap(),
             lifted_when_alone,
         }),
         2 => Just(ComputeShare::Unlimited),

@@ -1,6 +1,7 @@
 //! The vendor's acceptance cases 4 to 7 on four V100, checked from the decision log alone.
 
-use runtime_config::request::{ComputeShare, Dialect, GpuRequest};
+use base::ComputeShare;
+use runtime_config::request::{Dialect, GpuRequest};
 
 use crate::ledger::test_support::{Bench, cap, devices, key, parts, request};
 

@@ -2,10 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use runtime_config::{
-    Bytes,
-    request::{CardPolicy, CardRequest, ComputeShare, GpuRequest, MemoryLimit, PerCard, Share},
-};
+use base::{Bytes, CardPolicy, ComputeShare};
+use runtime_config::request::{CardRequest, GpuRequest, MemoryLimit, PerCard, Share};
 
 use crate::{
     decision_log::chain,

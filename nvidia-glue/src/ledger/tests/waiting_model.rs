@@ -1,7 +1,7 @@
 //! Waiting for room beside a model of it: whoever tries, in whatever order.
 
+use base::ComputeShare;
 use proptest::prelude::*;
-use runtime_config::request::ComputeShare;
 
 use super::waiting::{end, leave};
 use crate::ledger::{

@@ -2,11 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use base::OverMemory;
 use proptest::prelude::*;
-use runtime_config::request::OverMemory;
 
-use super::spy::Spy;
-use super::world::{Container, Context, MIB, Machine, Program, memory_params, result, words};
+use super::{
+    spy::Spy,
+    world::{Container, Context, MIB, Machine, Program, memory_params, result, words},
+};
 use crate::{
     mediate::{Answer, Stopped, locks::lock},
     rm::{

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use runtime_config::request::OverMemory;
+use base::OverMemory;
 
 use super::{
     spy::Spy,

@@ -1,6 +1,6 @@
 //! Little memory in many frames of 2 MiB, which nobody else can then have whole.
 
-use runtime_config::{Bytes, request::OverMemory};
+use base::{Bytes, OverMemory};
 
 use super::{
     spy::Spy,

@@ -1,6 +1,6 @@
 //! Memory of the host's that is freed while it is mapped for the processor: charged until the file of the mapping is gone.
 
-use runtime_config::Bytes;
+use base::Bytes;
 
 use super::world::{Container, Context, MIB, Machine, OWNER, host_memory_params, result};
 use crate::{

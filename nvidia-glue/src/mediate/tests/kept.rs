@@ -1,6 +1,6 @@
 //! What the driver keeps once a handle is freed: it stays charged, counted, and under its gate.
 
-use runtime_config::Bytes;
+use base::Bytes;
 
 use super::{
     spy::{COPY, GR, SCHEDULE_GROUP, Spy},

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use runtime_config::Bytes;
+use base::Bytes;
 
 use super::world::{MIB, Machine, range};
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use runtime_config::{Bytes, request::OverMemory};
+use base::{Bytes, OverMemory};
 
 use super::{
     spy::{COPY, Spy},

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use runtime_config::Bytes;
+use base::Bytes;
 
 use super::{
     spy::Spy,

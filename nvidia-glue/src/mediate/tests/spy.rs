@@ -11,6 +11,8 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use base::OverMemory;
+
 use super::world::{Container, Context, GIB, Machine};
 use crate::{
     driver::{DeviceFile, Driver, DriverCall, FileWatch, OwnClient, SimulatedDriver},
@@ -21,7 +23,6 @@ use crate::{
     },
     schedule::Gate,
 };
-use runtime_config::request::OverMemory;
 
 pub(super) const SCHEDULE_GROUP: u32 = 0xa06c_0101;
 pub(super) const SET_TIMESLICE: u32 = 0xa06c_0103;

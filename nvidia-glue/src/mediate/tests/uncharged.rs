@@ -1,6 +1,6 @@
 //! What costs memory and has no size that a quota could be charged for: limited.
 
-use runtime_config::Bytes;
+use base::Bytes;
 
 use super::{
     spy::Spy,

@@ -12,7 +12,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use runtime_config::request::OverMemory;
+use base::{OverMemory, now_us};
 
 use super::world::{Container, Context, GIB, MIB, Machine, Program, result};
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
         Handle, Node,
         layout::{read_u32, read_u64, write_u32, write_u64},
     },
-    schedule::{meter::Measured, now_us},
+    schedule::meter::Measured,
 };
 
 const LIMIT: u64 = 4 * GIB;

@@ -11,19 +11,16 @@ use std::{
     time::Duration,
 };
 
-use runtime_config::{
-    Bytes,
-    config::{SimulatedCards, SimulatedEdges, SimulatedLink, Throttle},
-    request::OverMemory,
-};
+use base::{Bytes, OverMemory, Pid};
+use runtime_config::config::{SimulatedCards, SimulatedEdges, SimulatedLink, Throttle};
 use tempfile::TempDir;
+use testing::NoForks;
 
 use crate::{
     cards::{Inventory, simulated_inventory},
     driver::{Driver, SimulatedDriver, same_open_file},
-    forks::NoForks,
     mediate::{
-        AddressSpace, Answer, Caller, CallerError, Drift, GrantedCard, Number, Numbers, Observer, OverMemoryEvent, Pid,
+        AddressSpace, Answer, Caller, CallerError, Drift, GrantedCard, Number, Numbers, Observer, OverMemoryEvent,
         Processes, Session, SessionError, SessionSetup, Stopped, UnknownCall, UvmMapping, locks::lock, looks,
     },
     rm::{

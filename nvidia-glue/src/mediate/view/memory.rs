@@ -1,6 +1,6 @@
 //! Sizes of a card's memory.
 
-use runtime_config::Bytes;
+use base::Bytes;
 
 use crate::rm::layout::{read_u32, read_u64, write_u32, write_u64};
 

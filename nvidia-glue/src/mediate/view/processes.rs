@@ -1,6 +1,6 @@
 //! Whose processes are on a card, and what they use of it.
 
-use runtime_config::Bytes;
+use base::Bytes;
 
 use crate::rm::layout::{read_u32, write_u32, write_u64};
 

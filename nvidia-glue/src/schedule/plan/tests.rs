@@ -1,13 +1,9 @@
 //! Plans for grants as no admission would have made them, too.
 
+use base::{CardGrant, CardPolicy, ComputeEnforcement, ComputeShare, Enforcement, Percent, Priority, Weight};
 use proptest::prelude::*;
-use runtime_config::{
-    Percent, Weight,
-    request::{CardPolicy, ComputeShare, Priority},
-};
 
 use super::*;
-use crate::ledger::{CardGrant, ComputeEnforcement, Enforcement};
 
 const MS: u64 = 1000;
 
@@ -16,7 +12,7 @@ fn grant(card: usize, policy: CardPolicy, compute: ComputeShare) -> CardGrant {
         index: 0,
         uuid: format!("GPU-{card}"),
         mig_uuid: None,
-        memory: runtime_config::Bytes(1 << 30),
+        memory: base::Bytes(1 << 30),
         compute,
         policy,
         exclusive: false,
@@ -46,7 +42,7 @@ fn members<'a>(names: &'a [String], grants: &'a [Vec<CardGrant>]) -> Vec<Member<
     members.map(member).collect()
 }
 
-fn planned(grants: &[Vec<CardGrant>], settings: &Settings) -> Vec<Turn> {
+fn planned(grants: &[Vec<CardGrant>], settings: &PlanSettings) -> Vec<Turn> {
     let names: Vec<String> = (0..grants.len()).map(|number| format!("grant-{number}")).collect();
     plan(&members(&names, grants), settings, None)
 }
@@ -64,7 +60,7 @@ fn three_that_meet_in_pairs_get_what_fits() {
     // Admitted beside others that have gone: now half of each card would be each one's share, and cannot be laid out.
     for policy in [CardPolicy::Weighted, CardPolicy::Preemptive] {
         let on = |cards: [usize; 2]| cards.map(|card| grant(card, policy, ComputeShare::Unlimited)).to_vec();
-        let turns = planned(&[on([0, 1]), on([1, 2]), on([0, 2])], &Settings::default());
+        let turns = planned(&[on([0, 1]), on([1, 2]), on([0, 2])], &PlanSettings::default());
         for turn in &turns {
             assert_eq!(lengths(turn), [31_250, 31_250], "ten sixteenths of a half: {turn:?}");
             assert_eq!(turn.cards[0].share_ppm, 312_500);
@@ -82,7 +78,7 @@ fn who_is_skipped_does_not_keep_the_others_from_a_layout() {
     let names: Vec<String> = (0..grants.len()).map(|number| format!("grant-{number}")).collect();
     let mut members = members(&names, &grants);
     members.iter_mut().skip(3).for_each(|member| member.is_present = false);
-    let turns = plan(&members, &Settings::default(), None);
+    let turns = plan(&members, &PlanSettings::default(), None);
     for (position, turn) in turns.iter().enumerate() {
         assert_eq!(lengths(turn), if position < 3 { vec![33_333; 2] } else { vec![0] });
     }
@@ -92,7 +88,7 @@ fn who_is_skipped_does_not_keep_the_others_from_a_layout() {
 fn a_configuration_that_no_longer_fits_makes_all_shares_smaller() {
     // Slices of sixteen, and the card is now cut into eight.
     let slices = |count| vec![grant(0, CardPolicy::Fixed, ComputeShare::Weight(Weight::new(count).unwrap()))];
-    let mut settings = Settings::default();
+    let mut settings = PlanSettings::default();
     settings.max_inst = 8;
     let turns = planned(
         &[slices(8), slices(4), slices(2), vec![grant(0, CardPolicy::Fixed, ComputeShare::Unlimited)]],
@@ -106,7 +102,7 @@ fn a_configuration_that_no_longer_fits_makes_all_shares_smaller() {
 #[test]
 fn what_cannot_be_laid_out_at_all_is_weights() {
     let caps: Vec<Vec<CardGrant>> = (0..120).map(|_| vec![grant(0, CardPolicy::Fixed, cap(50))]).collect();
-    let turns = planned(&caps, &Settings::default());
+    let turns = planned(&caps, &PlanSettings::default());
     assert!(turns.iter().all(|turn| turn.cards[0].pass == Pass::Weight(500_000) && turn.cards[0].share_ppm == 8333));
 }
 
@@ -131,7 +127,7 @@ fn weighted(weights: &[u16], losses_us: &[u64]) -> (u64, Vec<Turn>) {
         vec![CardGrant { window_loss_us: *loss_us, ..grant(0, CardPolicy::Weighted, compute) }]
     };
     let grants: Vec<Vec<CardGrant>> = weights.iter().zip(losses_us).map(one).collect();
-    let turns = planned(&grants, &Settings::default());
+    let turns = planned(&grants, &PlanSettings::default());
     (turns[0].period_us, turns)
 }
 
@@ -172,7 +168,7 @@ fn windows_by_weight_have_their_costs_beside_their_shares() {
 fn costs_are_no_matter_of_caps() {
     let caps = |loss_us| -> Vec<u64> {
         let one = |percent| vec![CardGrant { window_loss_us: loss_us, ..grant(0, CardPolicy::Fixed, cap(percent)) }];
-        planned(&[one(10), one(30), one(60)], &Settings::default()).iter().flat_map(lengths).collect()
+        planned(&[one(10), one(30), one(60)], &PlanSettings::default()).iter().flat_map(lengths).collect()
     };
     assert_eq!((caps(0), caps(2_000)), (vec![10_000, 30_000, 60_000], vec![10_000, 30_000, 60_000]));
 }
@@ -224,7 +220,7 @@ proptest! {
             .iter()
             .map(|cards| cards.iter().map(|(card, compute)| grant(*card, policies[*card], *compute)).collect())
             .collect();
-        let mut settings = Settings::default();
+        let mut settings = PlanSettings::default();
         (settings.max_inst, settings.period_us) = (max_inst, period_us);
         let turns = planned(&grants, &settings);
         prop_assert_eq!(&turns, &planned(&grants, &settings), "the same for everybody who makes it");
@@ -262,14 +258,14 @@ proptest! {
         let one = ComputeShare::Weight(Weight::ONE);
         let scaled = ComputeShare::Weight(Weight::new(factor).unwrap());
         for policy in [CardPolicy::Fair, CardPolicy::Preemptive, CardPolicy::Weighted] {
-            let turns = planned(&with(policy, one), &Settings::default());
+            let turns = planned(&with(policy, one), &PlanSettings::default());
             let first = lengths(&turns[0]);
             prop_assert!(turns.iter().all(|turn| lengths(turn) == first));
         }
         let weighted = CardPolicy::Weighted;
         prop_assert_eq!(
-            planned(&with(weighted, one), &Settings::default()),
-            planned(&with(weighted, scaled), &Settings::default())
+            planned(&with(weighted, one), &PlanSettings::default()),
+            planned(&with(weighted, scaled), &PlanSettings::default())
         );
     }
 
@@ -284,7 +280,7 @@ proptest! {
             .collect();
         let names: Vec<String> = (0..grants.len()).map(|number| format!("grant-{number}")).collect();
         let mut members = members(&names, &grants);
-        let settings = Settings::default();
+        let settings = PlanSettings::default();
         if can_be_laid_out(&members, &settings).is_err() {
             return Ok(());
         }

@@ -124,7 +124,7 @@ fn the_kernel_takes_the_program() {
     match bpf::load_device_program(&program) {
         Ok(_) => {}
         Err(e) if [io::ErrorKind::PermissionDenied, io::ErrorKind::Unsupported].contains(&e.kind()) => {
-            crate::skipped::skipped(format_args!("this kernel lets nobody here load a program: {e}"));
+            testing::skipped(format_args!("this kernel lets nobody here load a program: {e}"));
         }
         Err(e) => panic!("{e}"),
     }

@@ -20,14 +20,12 @@ use rustix::{
     fs::{CWD, Mode, OFlags, openat},
     process::prlimit,
 };
+use testing::skipped;
 
 use super::*;
-use crate::{
-    mediator::{
-        broker::{Broker, ProcFile},
-        mount_namespace::{self, VisiblePath},
-    },
-    skipped::skipped,
+use crate::mediator::{
+    broker::{Broker, ProcFile},
+    mount_namespace::{self, VisiblePath},
 };
 
 const NAME: &str =

@@ -110,12 +110,10 @@ mod tests {
 
     use nix::unistd::{geteuid, getppid};
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use testing::skipped;
 
     use super::*;
-    use crate::{
-        mediator::privileges::{Role, drop_privileges},
-        skipped::skipped,
-    };
+    use crate::mediator::privileges::{Role, drop_privileges};
 
     const NAME: &str = "mediator::scheduler::thread_priority::tests::nobody_takes_a_priority_once_rights_are_given_up";
     const IN_CHILD: &str = "EGPU_TEST_GIVES_UP_RIGHTS";

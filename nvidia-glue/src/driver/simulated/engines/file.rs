@@ -12,13 +12,13 @@ use std::{
     str::FromStr,
 };
 
+use base::ProcessId;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::{
     super::is_there,
     time::{Channel, Channels, Engine, GroupKey, Sample},
 };
-use crate::ledger::Process;
 
 const END: &str = "end";
 
@@ -92,7 +92,7 @@ fn parse(line: &str, channels: &mut Channels) -> Option<()> {
             channels.cold.insert(group, next(&mut words)?);
         }
         "channel" => channels.channels.push(Channel {
-            owner: Process { pid: next(&mut words)?, start_time: next(&mut words)? },
+            owner: ProcessId { pid: next(&mut words)?, start_time: next(&mut words)? },
             client: next(&mut words)?,
             handle: next(&mut words)?,
             token: next(&mut words)?,
@@ -130,7 +130,7 @@ fn text(channels: &Channels) -> String {
     lines.extend(channels.channels.iter().map(|channel| {
         let Channel { owner, client, handle, token, group, engine, slice_us, .. } = channel;
         let Channel { scheduled, disabled, submitted_ns, executed_ns, .. } = channel;
-        let Process { pid, start_time } = owner;
+        let ProcessId { pid, start_time } = owner;
         format!(
             "channel {pid} {start_time} {client} {handle} {token} {group} {engine} {slice_us} {scheduled} {disabled} \
              {submitted_ns} {executed_ns}"
@@ -150,7 +150,7 @@ mod tests {
         (directory, file)
     }
 
-    fn channel(owner: Process, token: u32) -> Channel {
+    fn channel(owner: ProcessId, token: u32) -> Channel {
         Channel {
             owner,
             client: 0xc1d0_0001,
@@ -169,8 +169,8 @@ mod tests {
     #[test]
     fn what_one_wrote_the_next_reads_and_the_dead_are_gone() {
         let (_directory, file) = file();
-        let own = Process::current().unwrap();
-        let other = Process { pid: own.pid, start_time: own.start_time + 1 };
+        let own = ProcessId::current().unwrap();
+        let other = ProcessId { pid: own.pid, start_time: own.start_time + 1 };
         let group = GroupKey { pid: 3, start_time: 4, group: 5 };
         let written = Channels {
             at_ns: 5,

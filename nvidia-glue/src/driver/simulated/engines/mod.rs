@@ -24,6 +24,7 @@ use std::{
     time::Duration,
 };
 
+use base::{ProcessId, real_time_ns};
 use nix::time::{ClockId, clock_gettime};
 
 pub(super) use self::time::Sample;
@@ -36,8 +37,6 @@ use self::{
 use crate::{
     cards::{Card, SimulatedEdges},
     driver::{Presence, Switch, SwitchLog, SwitchLogError, Taken},
-    ledger::Process,
-    schedule::real_time_ns,
 };
 
 /// Numbers of a card's channels, which are their tokens: 2048 for all engines together, as up to Hopper, less those that the kernel has for
@@ -105,7 +104,7 @@ pub(super) struct Engines {
     file: ChannelFile,
     doorbells: Doorbells,
     log: Log,
-    own: Process,
+    own: ProcessId,
     clock: Clock,
     edges: SimulatedEdges,
 }
@@ -132,7 +131,7 @@ impl Engines {
             file: ChannelFile::new(directory, &card.uuid)?,
             doorbells: Doorbells(node),
             log: Log::new(directory, &card.uuid)?,
-            own: Process::current()?,
+            own: ProcessId::current()?,
             clock,
             edges: card.simulated.unwrap_or_default(),
         })

@@ -10,7 +10,7 @@ use std::{
     ops::Bound,
 };
 
-use crate::ledger::Process;
+use base::ProcessId;
 
 /// `NVA06C`'s default slice.
 pub(super) const DEFAULT_SLICE_US: u64 = 1024;
@@ -28,7 +28,7 @@ const ROUNDS: u64 = 32;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Channel {
     /// The process that simulates the driver for it; when it is gone, so is the channel.
-    pub(super) owner: Process,
+    pub(super) owner: ProcessId,
     pub(super) client: u32,
     pub(super) handle: u32,
     /// Its place among the card's doorbells, no other channel's of the card.
@@ -59,7 +59,7 @@ pub(super) struct GroupKey {
 
 impl Channel {
     pub(super) const fn key(&self) -> GroupKey {
-        let Process { pid, start_time } = self.owner;
+        let ProcessId { pid, start_time } = self.owner;
         GroupKey { pid, start_time, group: self.group }
     }
 

@@ -12,10 +12,9 @@ mod windows;
 
 use std::{collections::BTreeMap, os::fd::AsFd, path::Path, sync::Arc};
 
-use runtime_config::{
-    Bytes,
-    config::{SimulatedCards, SimulatedEdges, SimulatedLink},
-};
+use base::Bytes;
+use runtime_config::config::{SimulatedCards, SimulatedEdges, SimulatedLink};
+use testing::NoForks;
 
 use super::{
     SimulatedDriver,
@@ -27,7 +26,6 @@ use super::{
 use crate::{
     cards::{Inventory, simulated_inventory},
     driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder},
-    forks::NoForks,
     rm::{Node, Status},
 };
 

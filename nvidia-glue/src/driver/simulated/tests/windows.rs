@@ -3,10 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use runtime_config::{
-    Percent, Weight,
-    request::{CardPolicy, ComputeShare, Priority},
-};
+use base::{CardGrant, CardPolicy, ComputeEnforcement, ComputeShare, Enforcement, Percent, Priority, Weight};
 
 use super::{
     engines::{Node, Worker, machine_with},
@@ -15,7 +12,7 @@ use super::{
 use crate::{
     cards::SimulatedEdges,
     driver::{OwnClient, Presence, Switch, SwitchLog},
-    ledger::{CardGrant, ComputeEnforcement, Enforcement, Settings},
+    schedule::PlanSettings,
     schedule::{
         Course, Epoch, Member, Timetable, Turn,
         pacer::{Move, Next, Pacer},
@@ -56,7 +53,7 @@ fn turns(policy: CardPolicy, shares: &[ComputeShare], losses_us: &[u64]) -> Vec<
             grants: vec![grant],
         });
     }
-    plan(&members, &Settings::default(), None)
+    plan(&members, &PlanSettings::default(), None)
 }
 
 /// What is known of one container.

@@ -9,7 +9,7 @@ const MS: u64 = 1_000_000;
 
 fn channel(token: u32, group: u64, slice_us: u64) -> Channel {
     Channel {
-        owner: Process { pid: 1, start_time: 1 },
+        owner: ProcessId { pid: 1, start_time: 1 },
         client: 1,
         handle: token,
         token,

@@ -45,7 +45,7 @@ pub fn pids(top: &Path) -> io::Result<Option<Vec<i32>>> {
 ///
 /// # Errors
 /// When one of the cgroups cannot be read.
-pub(crate) fn kill(top: &Path) -> io::Result<()> {
+pub fn kill(top: &Path) -> io::Result<()> {
     walk(top, kill_members, |_, _| Ok(())).map(drop)
 }
 
@@ -326,7 +326,7 @@ mod tests {
         let made = top.map(|top| top.join(format!("egpu-tree-test-{}-{test}", std::process::id())));
         let made = made.filter(|path| fs::create_dir(path).is_ok());
         if made.is_none() {
-            crate::skipped::skipped("no cgroup can be made here");
+            testing::skipped("no cgroup can be made here");
         }
         made
     }

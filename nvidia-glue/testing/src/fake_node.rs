@@ -2,17 +2,21 @@
 
 use std::{fs, path::Path};
 
-use super::Roots;
+use base::Roots;
 
-pub(crate) struct FakeNode {
+/// The trees, empty at first.
+#[derive(Debug)]
+pub struct FakeNode {
     /// Removed with the node.
-    pub(crate) tree: tempfile::TempDir,
-    pub(crate) roots: Roots,
+    pub tree: tempfile::TempDir,
+    /// Where its trees are.
+    pub roots: Roots,
 }
 
 impl FakeNode {
     /// An empty machine that has just started.
-    pub(crate) fn new() -> Self {
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
         let tree = tempfile::tempdir().unwrap();
         let roots = Roots::under(tree.path());
         let node = Self { tree, roots };
@@ -22,27 +26,27 @@ impl FakeNode {
     }
 
     /// Writes `/proc/<path>`.
-    pub(crate) fn proc(&self, path: &str, text: &str) {
+    pub fn proc(&self, path: &str, text: &str) {
         write(&self.roots.proc.join(path), text);
     }
 
     /// Writes `/sys/<path>`.
-    pub(crate) fn sys(&self, path: &str, text: &str) {
+    pub fn sys(&self, path: &str, text: &str) {
         write(&self.roots.sys.join(path), text);
     }
 
     /// Writes a plain file `/dev/<path>`.
-    pub(crate) fn dev(&self, path: &str, text: &str) {
+    pub fn dev(&self, path: &str, text: &str) {
         write(&self.roots.dev.join(path), text);
     }
 
     /// Writes `/<path>`.
-    pub(crate) fn file(&self, path: &str, text: &str) {
+    pub fn file(&self, path: &str, text: &str) {
         write(&self.tree.path().join(path), text);
     }
 
     /// Makes `/proc/driver/nvidia/gpus/<address>`.
-    pub(crate) fn gpu(&self, address: &str, information: &str) {
+    pub fn gpu(&self, address: &str, information: &str) {
         self.proc(&format!("driver/nvidia/gpus/{address}/information"), information);
     }
 }

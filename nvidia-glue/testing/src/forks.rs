@@ -15,10 +15,11 @@ fn holders() -> MutexGuard<'static, usize> {
 
 /// While there is one, no test makes a process. A test may have several.
 #[derive(Debug)]
-pub(crate) struct NoForks(());
+pub struct NoForks(());
 
 impl NoForks {
-    pub(crate) fn hold() -> Self {
+    /// From now on.
+    pub fn hold() -> Self {
         *holders() += 1;
         Self(())
     }
@@ -32,7 +33,7 @@ impl Drop for NoForks {
 }
 
 /// Makes a process, which must have executed its program when this is done. Not to be called by who holds [`NoForks`].
-pub(crate) fn fork<T>(make: impl FnOnce() -> T) -> T {
+pub fn fork<T>(make: impl FnOnce() -> T) -> T {
     let alone = NONE_LEFT.wait_while(holders(), |holders| *holders > 0).unwrap_or_else(PoisonError::into_inner);
     let made = make();
     drop(alone);

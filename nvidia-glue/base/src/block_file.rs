@@ -135,7 +135,7 @@ fn checksum(text: &[u8]) -> [u8; CHECKSUM] {
 mod tests {
     use std::fs;
 
-    use runtime_config::Bytes;
+    use crate::Bytes;
 
     use super::*;
     use crate::usage::{CardUsage, ProcessUsage, Usage, UsageFile};

@@ -1,9 +1,8 @@
 //! What a container uses, written by its mediator and read by whoever asks (`egpu ps`).
 
-use runtime_config::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::block_file::BlockFile;
+use crate::{Bytes, block_file::BlockFile};
 
 /// What a container uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,0 +1,164 @@
+//! One card's part of a grant.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Bytes, CardPolicy, ComputeShare};
+
+/// What one container was granted of one card.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CardGrant {
+    /// The card's index when it was granted.
+    pub index: u32,
+    /// `GPU-...`: what names the card in the ledger.
+    pub uuid: String,
+    /// `MIG-...` when a MIG device was granted and not the card.
+    pub mig_uuid: Option<String>,
+    /// Usable bytes.
+    pub memory: Bytes,
+    /// Share of its time.
+    pub compute: ComputeShare,
+    /// The card's policy when it was granted.
+    pub policy: CardPolicy,
+    /// The whole card, alone.
+    pub exclusive: bool,
+    /// What holds the limits.
+    pub enforcement: Enforcement,
+    /// What holds the share of time, where the limits are held by the mediator.
+    #[serde(default)]
+    pub compute_by: ComputeEnforcement,
+    /// By how many microseconds its windows came out too short, one with another, as its mediator has found; policy `weighted` adds
+    /// it to them.
+    #[serde(default)]
+    pub window_loss_us: u64,
+    /// Channels that it may have of the card; `None`: it has no mediator, or an older egpu's.
+    #[serde(default)]
+    pub channels: Option<u32>,
+    /// Its part of the host memory that the driver may pin for the container, which may have the sum of its cards' parts; `None` likewise.
+    #[serde(default)]
+    pub pinned_memory: Option<Bytes>,
+}
+
+/// What holds a container's share of a card's time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ComputeEnforcement {
+    /// Nothing: the driver's own scheduling, or a whole card.
+    #[default]
+    None,
+    /// Exclusive windows of time, outside of which its channels are off the card.
+    Windows,
+    /// Time slices by weight, steered by what is achieved.
+    Slices,
+    /// As `Slices`, because the card cannot take channels off: a cap is a weight, and idle time goes to who wants it.
+    WeightsOnly,
+}
+
+/// What holds a grant's limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Enforcement {
+    /// Nothing to hold: a whole card.
+    WholeCard,
+    /// MIG hardware.
+    Mig,
+    /// Admission only: the sums are held, the running container is not.
+    Admission,
+    /// The mediator, which executes the container's driver calls, holds its memory, and its time as
+    /// [`CardGrant::compute_by`] says.
+    Mediated,
+    /// The container looks at the card (`utility` alone). Its `memory` is 0; the mediator sees to that, unless the container has
+    /// privileges that no mediator survives, or the card is in MIG mode.
+    Monitor,
+}
+
+impl CardGrant {
+    /// Whether it takes anything of the card: a monitor's grant does not.
+    pub fn holds(&self) -> bool {
+        self.memory.0 > 0 && self.enforcement != Enforcement::Monitor
+    }
+
+    /// Takes a place of the card's containers, or all of them: a MIG device is no part of its card.
+    pub fn is_counted(&self) -> bool {
+        self.holds() && self.mig_uuid.is_none()
+    }
+
+    /// Whether its holder is held to its share also when nobody else wants the card.
+    pub fn is_hard_cap(&self) -> bool {
+        is_hard_cap(self.policy, self.compute)
+    }
+
+    /// `3276MiB compute=10%`, `the whole card`; `3276MiB compute=10% as a weight` where the card cannot hold it to a cap: for people.
+    pub fn describe(&self) -> String {
+        let text = describe(self.memory, self.compute, self.exclusive, self.mig_uuid.as_deref(), self.enforcement);
+        match (self.compute_by, self.compute) {
+            (ComputeEnforcement::WeightsOnly, ComputeShare::Cap { .. }) => format!("{text} as a weight"),
+            _ => text,
+        }
+    }
+
+    /// Slices of the card that it counts for, see [`weight_of`].
+    pub fn slices(&self) -> u32 {
+        weight_of(self.policy, self.compute)
+    }
+
+    /// Whether it is a part of a card that others may have parts of.
+    pub fn is_shared(&self) -> bool {
+        self.holds() && !self.exclusive && self.mig_uuid.is_none()
+    }
+}
+
+/// Whether a share is one that its holder is held to also when nobody else wants the card.
+pub fn is_hard_cap(policy: CardPolicy, compute: ComputeShare) -> bool {
+    match policy {
+        CardPolicy::Fair => true,
+        CardPolicy::Fixed => compute != ComputeShare::Unlimited,
+        CardPolicy::Preemptive | CardPolicy::Weighted | CardPolicy::Soft | CardPolicy::Native => false,
+    }
+}
+
+/// Slices of the card that a container counts for: what it weighs where cards are shared by weight or in equal parts, the
+/// slices it asked for on a `fixed` card. Hard caps and what shares a remainder count no slices.
+pub fn weight_of(policy: CardPolicy, compute: ComputeShare) -> u32 {
+    match (policy, compute) {
+        (CardPolicy::Native, _) => 0,
+        (CardPolicy::Fair | CardPolicy::Preemptive, _) => 1,
+        (CardPolicy::Weighted | CardPolicy::Soft | CardPolicy::Fixed, ComputeShare::Weight(weight)) => {
+            u32::from(weight.get())
+        }
+        (CardPolicy::Weighted | CardPolicy::Soft, _) => 1,
+        (CardPolicy::Fixed, _) => 0,
+    }
+}
+
+/// `3276MiB compute=10%`, `the whole card`: what is asked or granted of one card, for people.
+pub fn describe(
+    memory: Bytes,
+    compute: ComputeShare,
+    exclusive: bool,
+    mig: Option<&str>,
+    enforcement: Enforcement,
+) -> String {
+    match (mig, enforcement) {
+        (Some(mig), _) => mig.to_owned(),
+        (None, Enforcement::Monitor) => "a look, nothing held".to_owned(),
+        (None, Enforcement::Mig) => "a MIG device".to_owned(),
+        _ if exclusive => "the whole card".to_owned(),
+        _ => format!("{memory} {}", ComputeText(compute)),
+    }
+}
+
+/// A compute share as people write it.
+#[derive(Debug)]
+pub struct ComputeText(pub ComputeShare);
+
+impl fmt::Display for ComputeText {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            ComputeShare::Unlimited => formatter.write_str("compute=uncapped"),
+            ComputeShare::Cap { percent, .. } => write!(formatter, "compute={percent}"),
+            ComputeShare::Weight(weight) => write!(formatter, "weight={weight}"),
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Types that every layer shares: processes, containers, granted cards, quantities, clocks, and files of the state directory.
+#![forbid(unsafe_code)]
+
+pub mod block_file;
+mod card_grant;
+mod card_policy;
+pub mod cgroup_tree;
+mod clock;
+mod container;
+pub mod grant_files;
+mod pci;
+pub mod process;
+mod roots;
+mod share;
+pub mod units;
+pub mod usage;
+
+pub use card_grant::{CardGrant, ComputeEnforcement, ComputeText, Enforcement, describe, is_hard_cap, weight_of};
+pub use card_policy::CardPolicy;
+pub use clock::{now_us, real_time_ns};
+pub use container::ContainerKey;
+pub use pci::{ParsePciBusIdError, PciBusId};
+pub use process::{Pid, ProcessId};
+pub use roots::Roots;
+pub use share::{ComputeShare, MAX_PERIOD_US, MIN_PERIOD_US, OverMemory, Priority};
+pub use units::{Bytes, Percent, Weight};
