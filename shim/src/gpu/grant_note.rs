@@ -33,8 +33,8 @@ impl GrantNote {
     pub(super) fn write(&self, bundle: &Path) -> Result<(), GpuError> {
         let path = bundle.join(NOTE);
         let text = serde_json::to_vec(self).map_err(GpuError::Encode)?;
-        let beside = bundle.join("egpu-grant.json.new");
-        let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, &path));
+        let temporary = bundle.join("egpu-grant.json.new");
+        let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &path));
         written.map_err(|source| GpuError::Note { action: "write", path, source })
     }
 

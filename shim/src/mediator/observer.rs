@@ -138,7 +138,7 @@ impl Observer for Reporter {
 
 /// Sends the log of this process to the shim.
 pub(super) fn log_to(outbox: &Arc<Outbox>) {
-    let lines = Lines(Arc::clone(outbox));
+    let lines = LogWriter(Arc::clone(outbox));
     // The first to call wins, and none has called before: the process was forked for this.
     let _ = tracing_subscriber::fmt()
         .with_writer(lines)
@@ -156,9 +156,9 @@ pub(super) fn log_to(outbox: &Arc<Outbox>) {
 }
 
 #[derive(Debug)]
-struct Lines(Arc<Outbox>);
+struct LogWriter(Arc<Outbox>);
 
-impl io::Write for &Lines {
+impl io::Write for &LogWriter {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         let line = String::from_utf8_lossy(text).trim_end().chars().take(2000).collect();
         self.0.put(FromMediator::Log { warning: true, text: line }, None);
@@ -170,8 +170,8 @@ impl io::Write for &Lines {
     }
 }
 
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = &'a Lines;
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = &'a LogWriter;
 
     fn make_writer(&'a self) -> Self::Writer {
         self

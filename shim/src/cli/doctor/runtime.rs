@@ -19,8 +19,8 @@ pub(super) const BINARY: &str = "containerd-shim-egpu-v1";
 /// the system's.
 pub(super) fn check() -> Check {
     let path = env::var_os("PATH").unwrap_or_default();
-    let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(BINARY)));
-    assess(&path, beside.as_deref())
+    let sibling = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(BINARY)));
+    assess(&path, sibling.as_deref())
 }
 
 /// Returns the path of the runtime, or the one to install it at.
@@ -32,9 +32,9 @@ fn found(path: &OsStr) -> Option<PathBuf> {
     env::split_paths(path).map(|directory| directory.join(BINARY)).find(|file| is_program(file))
 }
 
-fn assess(path: &OsStr, beside: Option<&Path>) -> Check {
+fn assess(path: &OsStr, sibling: Option<&Path>) -> Check {
     if let Some(found) = found(path) {
-        return match beside {
+        return match sibling {
             Some(own) if is_program(own) && !same_file(own, &found) => warning(
                 RUNTIME,
                 format!("containerd will run {}, but this egpu belongs to {}", found.display(), own.display()),
@@ -45,7 +45,7 @@ fn assess(path: &OsStr, beside: Option<&Path>) -> Check {
     }
     let remedy =
         format!("install {BINARY} into a directory of containerd's PATH, such as /usr/local/bin (`make install`)");
-    match beside.filter(|own| is_program(own)) {
+    match sibling.filter(|own| is_program(own)) {
         Some(own) => failure(RUNTIME, format!("{} is not in the PATH", own.display()), remedy),
         None => failure(RUNTIME, format!("there is no {BINARY} in the PATH"), remedy),
     }

@@ -106,8 +106,8 @@ impl Server {
             let (reply, opened) = answer.unwrap_or_else(|error| {
                 (BrokerReply::Failed { errno: error.raw_os_error().unwrap_or(libc::EIO) }, Vec::new())
             });
-            let beside: Vec<_> = opened.iter().map(AsFd::as_fd).collect();
-            if frame::send_value(socket, &reply, &beside).is_err() {
+            let descriptors: Vec<_> = opened.iter().map(AsFd::as_fd).collect();
+            if frame::send_value(socket, &reply, &descriptors).is_err() {
                 return;
             }
         }
