@@ -37,7 +37,7 @@ pub(super) fn examine(containerd_config: Option<&Path>) -> Vec<Check> {
         Err(error) => checks.push(failure(
             CONFIG,
             super::chain(&error),
-            "correct it; `egpu config default` prints every key, `egpu config check` checks it",
+            "correct it; `egpu config default` prints every key, `egpu config check` verifies it",
         )),
     }
     checks.push(runtime::check());
