@@ -44,7 +44,7 @@ use std::{io, os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
 
 use nix::time::{ClockId, clock_gettime};
 use nvidia_glue::{
-    driver::{DeviceFile, Driver, NvidiaDriver, SimulatedDriver},
+    driver::{DeviceFile, Driver, NvidiaDriver},
     mediate::{Session, SessionError},
     rm::Node,
     usage::UsageFile,
@@ -82,8 +82,15 @@ pub(crate) enum BeginError {
     #[error("the driver cannot be used")]
     Driver(#[source] io::Error),
     /// The simulated driver.
+    #[cfg(feature = "simulated")]
     #[error("the simulated driver cannot be used")]
     Simulated(#[source] Box<nvidia_glue::driver::SimulatedDriverError>),
+    /// The simulated driver, in a build without it (`driver.kind = "simulated"`).
+    #[cfg(not(feature = "simulated"))]
+    #[error(
+        "this egpu was built without simulated cards; build it with feature `simulated`, or set `driver.kind` to \"nvidia\""
+    )]
+    NoSimulator,
     /// A card's node.
     #[error("the device node of card {uuid} cannot be opened")]
     Card {
@@ -191,8 +198,11 @@ fn open_driver(driver: &MediatedDriver) -> Result<Arc<dyn Driver>, BeginError> {
             let driver = NvidiaDriver::new(&setup::roots(device_root)).map_err(BeginError::Driver)?;
             Ok(Arc::new(driver))
         }
+        #[cfg(not(feature = "simulated"))]
+        MediatedDriver::Simulated { .. } => Err(BeginError::NoSimulator),
+        #[cfg(feature = "simulated")]
         MediatedDriver::Simulated { state_dir, inventory } => {
-            let driver = SimulatedDriver::new(state_dir, inventory);
+            let driver = nvidia_glue::driver::SimulatedDriver::new(state_dir, inventory);
             Ok(Arc::new(driver.map_err(|source| BeginError::Simulated(Box::new(source)))?))
         }
     }
