@@ -22,7 +22,7 @@ use super::{
 use crate::{
     bundle::{self, Note, SpecView},
     cgroup::{Cgroup, Host},
-    gpu::{AdmissionWait, Prepared},
+    gpu::{AdmissionWait, PreparedGrant},
     helper::{ContainerProcess, protocol},
     io::{ProcessIo, StdioPaths, StreamContext},
     options::{ParsedOptions, RuntimeOptions},
@@ -138,7 +138,7 @@ impl Plan {
 
     /// Reserves what the container asks for. The reservation names the cgroup before anything runs
     /// in it: a process there later is the container's, and is killed when the shim is gone.
-    async fn prepare(&self, context: &Context, wait: &AdmissionWait) -> Result<Prepared, TaskError> {
+    async fn prepare(&self, context: &Context, wait: &AdmissionWait) -> Result<PreparedGrant, TaskError> {
         let path = self.note.cgroups_path().map_err(TaskError::Locate)?;
         let cgroup = Cgroup::intended(&Host::default(), &path).map_err(TaskError::Locate)?;
         let pids = cgroup.pids().map_err(|source| TaskError::Cgroup { action: "look for the cgroup of", source })?;
@@ -151,7 +151,7 @@ impl Plan {
 
     /// Its driver calls find their mediator from the first on. When the create fails, that has
     /// ended before the grant goes.
-    async fn create(&self, context: &Arc<Context>, mut prepared: Prepared) -> Result<Arc<Container>, TaskError> {
+    async fn create(&self, context: &Arc<Context>, mut prepared: PreparedGrant) -> Result<Arc<Container>, TaskError> {
         let mediated = match prepared.mediation.take() {
             Some(mediation) => Some(Arc::new(Mediated::start(context, &self.id, *mediation).await?)),
             None => None,
@@ -168,7 +168,7 @@ impl Plan {
     async fn create_mediated(
         &self,
         context: &Arc<Context>,
-        mut prepared: Prepared,
+        mut prepared: PreparedGrant,
         mediated: Option<Arc<Mediated>>,
     ) -> Result<Arc<Container>, TaskError> {
         let owner = StreamContext { id: &self.id, namespace: &context.namespace, reaper: &context.reaper };
@@ -220,7 +220,7 @@ impl Plan {
     }
 
     /// Returns the request to the helper.
-    fn request(&self, prepared: Prepared, stdio: protocol::StdioKind, mediated: bool) -> protocol::Create {
+    fn request(&self, prepared: PreparedGrant, stdio: protocol::StdioKind, mediated: bool) -> protocol::Create {
         protocol::Create {
             id: self.id.clone(),
             bundle: self.bundle.clone(),

@@ -26,7 +26,7 @@ use super::{
     watchdog,
 };
 use crate::{
-    gpu::{ExcessRules, GpuError, Mediation},
+    gpu::{ExcessRules, GpuError, MediationPlan},
     io::{ProcessIo, StdioPaths, StreamContext},
     mediator::{
         Mediator,
@@ -57,7 +57,7 @@ pub(super) struct Mediated {
 
 impl Mediated {
     /// Starts the mediator.
-    pub(super) async fn start(context: &Context, id: &str, mediation: Mediation) -> Result<Self, TaskError> {
+    pub(super) async fn start(context: &Context, id: &str, mediation: MediationPlan) -> Result<Self, TaskError> {
         let status_file = mediation.setup.status_file.clone();
         let cards = mediation.setup.cards.iter().map(|card| (card.uuid.clone(), card.index)).collect();
         let log = EventLog::new(&mediation.setup.state_dir);
@@ -240,9 +240,9 @@ impl Container {
         let id = self.fixed.id.as_str();
         let incidents = &mediated.incidents;
         match message {
-            FromMediator::Denied { excess, untold } => {
-                tracing::info!(container = id, untold, "refused: {}", ExcessText(&excess));
-                let count = untold.saturating_add(1);
+            FromMediator::Denied { excess, suppressed } => {
+                tracing::info!(container = id, suppressed, "refused: {}", ExcessText(&excess));
+                let count = suppressed.saturating_add(1);
                 incidents.record(Kind::Denied, Some(&excess.card), count, &ExcessText(&excess).to_string());
             }
             FromMediator::Drift { text } => {
@@ -255,8 +255,8 @@ impl Container {
             }
             FromMediator::Log { warning: false, text } => tracing::info!(container = id, "{text}"),
             FromMediator::EndContainer { text } => self.end_requested(incidents, &text),
-            FromMediator::Kill { pid, pid_in_container, reason, told } => {
-                report_kill(id, incidents, (pid, pid_in_container), &reason, told);
+            FromMediator::Kill { pid, pid_in_container, reason, suppressed } => {
+                report_kill(id, incidents, (pid, pid_in_container), &reason, suppressed);
                 let Some(pidfd) = pidfd else { return };
                 let (container, context) = (Arc::clone(self), Arc::clone(context));
                 // One that asked for too much was refused, and waits. One that has too much would

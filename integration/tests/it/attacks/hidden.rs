@@ -96,7 +96,7 @@ fn leap(node: &Node) {
 }
 
 /// Defence: a program is distinguished from the one that its process executed before by any of its
-/// threads (`shim/src/mediator/maps.rs`).
+/// threads (`shim/src/mediator/address_space.rs`).
 fn mask(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["mask", "400"]).start().unwrap();

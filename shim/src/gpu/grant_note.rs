@@ -1,6 +1,7 @@
-//! What the shim leaves in a bundle about the container's grant: where the ledger is that holds it.
+//! Note about the container's grant that the shim leaves in the bundle: the ledger that has it.
 //!
-//! The configuration may change, or break, while a container runs; its grant is given back to the ledger that gave it.
+//! The configuration may change, or break, while a container runs; its grant is given back to the
+//! ledger that gave it.
 
 use std::{
     fs, io,
@@ -15,12 +16,12 @@ use super::GpuError;
 
 const NOTE: &str = "egpu-grant.json";
 
-/// Written before anything is reserved, removed after it was given back.
+/// The note; written before anything is reserved, removed after it was given back.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct GrantNote {
-    /// Where the ledger is.
+    /// The directory of the ledger.
     pub(super) state_dir: PathBuf,
-    /// Where decisions are logged.
+    /// The log of decisions.
     log_file: PathBuf,
 }
 
@@ -32,12 +33,12 @@ impl GrantNote {
     pub(super) fn write(&self, bundle: &Path) -> Result<(), GpuError> {
         let path = bundle.join(NOTE);
         let text = serde_json::to_vec(self).map_err(GpuError::Encode)?;
-        let beside = bundle.join("egpu-grant.json.new");
-        let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, &path));
+        let temporary = bundle.join("egpu-grant.json.new");
+        let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &path));
         written.map_err(|source| GpuError::Note { action: "write", path, source })
     }
 
-    /// `None`: the container was granted nothing.
+    /// Reads the note; `None`: the container was granted nothing.
     pub(super) fn read(bundle: &Path) -> Result<Option<Self>, GpuError> {
         let path = bundle.join(NOTE);
         let failed = |source| GpuError::Note { action: "read", path: path.clone(), source };
@@ -58,7 +59,7 @@ impl GrantNote {
         }
     }
 
-    /// The ledger and the log that the grant belongs to.
+    /// Opens the ledger and the log that the grant belongs to.
     pub(super) fn open(&self) -> Result<(Ledger, DecisionLog), GpuError> {
         let ledger = Ledger::open(&self.state_dir).map_err(|source| GpuError::Ledger(Box::new(source)))?;
         Ok((ledger, DecisionLog::new(&self.log_file, &self.state_dir)))

@@ -1,4 +1,4 @@
-//! Values on the command line, with what is accepted.
+//! Parsers of values on the command line, whose errors say what is accepted.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -9,42 +9,42 @@ use runtime_config::{
     request::{CardPolicy, ComputeShare, MemoryLimit, PerCard, Priority},
 };
 
-/// The shortest interval between two looks.
-const LEAST_INTERVAL: Duration = Duration::from_millis(100);
+/// The shortest interval between two frames.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
 fn duration(text: &str) -> Option<Duration> {
     text.parse::<SignedDuration>().ok().and_then(|parsed| Duration::try_from(parsed).ok())
 }
 
 pub(super) fn interval(text: &str) -> Result<Duration, String> {
-    let parsed = duration(text).filter(|parsed| *parsed >= LEAST_INTERVAL);
+    let parsed = duration(text).filter(|parsed| *parsed >= MIN_INTERVAL);
     parsed.ok_or_else(|| "a time of 100ms or more is accepted, such as 2s".to_owned())
 }
 
-/// An instant, or how long ago it was.
+/// Parses an instant, or the time since it.
 pub(super) fn since(text: &str) -> Result<Timestamp, String> {
     let ago = || Timestamp::now().checked_sub(SignedDuration::try_from(duration(text)?).ok()?).ok();
     let instant = text.parse().ok().or_else(ago);
     instant.ok_or_else(|| "a time ago is accepted, such as 10m, or an instant, 2026-01-31T12:00:00Z".to_owned())
 }
 
-/// Microseconds of a card's period.
+/// Parses the period of a card, in microseconds.
 pub(super) fn period_us(text: &str) -> Result<u64, String> {
     let micros = duration(text).and_then(|parsed| u64::try_from(parsed.as_micros()).ok());
     let parsed = micros.filter(|us| (MIN_PERIOD_US..=MAX_PERIOD_US).contains(us));
     parsed.ok_or_else(|| "a time from 20ms to 500ms is accepted, such as 50ms".to_owned())
 }
 
-/// Where to serve.
+/// Parses an address to serve at.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         "an IP address and a port are accepted, such as 127.0.0.1:9402, or 0.0.0.0:9402 for all addresses".to_owned()
     })
 }
 
-/// How often to look.
-pub(super) fn looks(text: &str) -> Result<u64, String> {
-    text.parse().ok().filter(|looks| *looks > 0).ok_or_else(|| "a whole number above 0 is accepted".to_owned())
+/// Parses a number of frames.
+pub(super) fn repetitions(text: &str) -> Result<u64, String> {
+    text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "a whole number above 0 is accepted".to_owned())
 }
 
 pub(super) fn memory(text: &str) -> Result<PerCard<MemoryLimit>, String> {
@@ -80,7 +80,7 @@ pub(super) fn policy(text: &str) -> Result<CardPolicy, String> {
     CardPolicy::named(text).ok_or_else(|| format!("one of {} is accepted", CardPolicy::names()))
 }
 
-/// One value for all cards, or a list.
+/// Parses one value for all cards, or a list.
 fn per_card<T>(text: &str, read: impl Fn(&str) -> Option<T>) -> Option<PerCard<T>> {
     if !text.contains(',') {
         return read(text.trim()).map(PerCard::same);

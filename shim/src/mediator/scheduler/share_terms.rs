@@ -1,33 +1,35 @@
-//! What the timetable says of a container on a card beside when it runs.
+//! Terms of a container's share of a card, as the timetable has them: its weight, its priority, its
+//! neighbours.
 
 use nvidia_glue::schedule::{Neighbour, Pass, Timetable, Window};
 use runtime_config::request::Priority;
 
-/// Where nobody has said how long a period is.
+/// The period without a timetable.
 const PERIOD_US: u64 = 100_000;
 
-/// What holds now.
+/// The terms that hold now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Terms {
+pub(super) struct ShareTerms {
     pub(super) sharing: Sharing,
     pub(super) period_us: u64,
-    /// Its weight, beside those of [`Terms::others`].
+    /// Its weight, relative to those of [`ShareTerms::others`].
     pub(super) weight: u32,
-    /// What it was granted of the card's time, in millionths.
+    /// The share of the card's time that it was granted, in millionths.
     pub(super) share_ppm: u32,
     pub(super) priority: Priority,
-    /// Those that may be on the card at the same time: all, or those with the same windows.
-    pub(super) others: Vec<Other>,
-    /// Windows of which others have none: whoever has some has been promised them, whatever its priority.
+    /// The containers that may be on the card at the same time: all, or those with the same
+    /// windows.
+    pub(super) others: Vec<OtherContainer>,
+    /// True if it has windows to itself: they are promised to it, whatever its priority.
     is_promised: bool,
-    /// When other terms hold; `None`: when there is another timetable.
+    /// Instant at which other terms hold; `None`: with another timetable.
     pub(super) until_us: Option<u64>,
 }
 
-/// How the card is shared.
+/// Way in which the card is shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sharing {
-    /// By the driver alone.
+    /// Scheduled by the driver alone.
     Free,
     Windows,
     Weights,
@@ -35,14 +37,14 @@ pub(super) enum Sharing {
 
 /// Another container on the card.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Other {
+pub(super) struct OtherContainer {
     pub(super) grant_id: String,
     pub(super) priority: Priority,
     pub(super) weight: u32,
 }
 
-impl Terms {
-    /// Nobody has said anything.
+impl ShareTerms {
+    /// Returns the terms without a timetable.
     pub(super) fn none(until_us: Option<u64>) -> Self {
         Self {
             sharing: Sharing::Free,
@@ -56,7 +58,8 @@ impl Terms {
         }
     }
 
-    /// `has_windows`: the card takes the container off. Where it does not, windows are weights.
+    /// Reads the terms from a timetable. `has_windows`: the card takes the container off; else
+    /// windows are weights.
     pub(super) fn at(table: &Timetable, grant_id: &str, uuid: &str, now_us: u64, has_windows: bool) -> Self {
         let (epoch, until_us) = table.at(now_us);
         let found = epoch.and_then(|epoch| {
@@ -81,7 +84,7 @@ impl Terms {
                 Pass::Weight(_) => other.weight,
                 Pass::Free | Pass::Windows(_) => share().unwrap_or(1),
             };
-            Other { grant_id: other.grant_id.clone(), priority: other.priority, weight }
+            OtherContainer { grant_id: other.grant_id.clone(), priority: other.priority, weight }
         };
         Self {
             sharing,
@@ -96,7 +99,7 @@ impl Terms {
         }
     }
 
-    /// It runs only in time that others do not use.
+    /// Returns whether it runs only in time that others do not use.
     pub(super) fn gives_way(&self) -> bool {
         self.priority == Priority::Low
             && !self.is_promised
@@ -104,7 +107,8 @@ impl Terms {
     }
 }
 
-/// Whether both may be on the card at the same time: those who share what is left of a card have the same windows.
+/// Returns whether both may be on the card at the same time: containers that share the rest of a
+/// card have the same windows.
 fn overlap(own: &Pass, other: Option<&Pass>) -> bool {
     let meet = |one: &Window, other: &Window| one.start_us < other.end_us && other.start_us < one.end_us;
     match (own, other) {
@@ -139,8 +143,8 @@ mod tests {
         Timetable { version: 1, boot_id: String::new(), revision: 1, epochs }
     }
 
-    fn terms(turns: Vec<Turn>, now_us: u64) -> Terms {
-        Terms::at(&table(turns), "a", "GPU-a", now_us, true)
+    fn terms(turns: Vec<Turn>, now_us: u64) -> ShareTerms {
+        ShareTerms::at(&table(turns), "a", "GPU-a", now_us, true)
     }
 
     fn windows(start_us: u64, end_us: u64) -> Pass {
@@ -157,11 +161,11 @@ mod tests {
         assert_eq!((held.sharing, held.weight, held.others.len()), (Sharing::Windows, 100, 0));
         assert_eq!((held.period_us, held.until_us), (50_000, Some(20)));
         assert!(!held.gives_way(), "its windows are its own");
-        let left = Terms::at(&table(turns()), "a", "GPU-a", 10, false);
+        let left = ShareTerms::at(&table(turns()), "a", "GPU-a", 10, false);
         assert_eq!((left.sharing, left.weight, left.others[0].weight), (Sharing::Weights, 100, 900));
         assert!(!left.gives_way(), "it was promised a share");
-        assert_eq!(terms(turns(), 9), Terms::none(Some(10)));
-        assert_eq!(terms(turns(), 20), Terms::none(None));
+        assert_eq!(terms(turns(), 9), ShareTerms::none(Some(10)));
+        assert_eq!(terms(turns(), 20), ShareTerms::none(None));
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! What processes have mapped.
+//! Address spaces of the container's processes: their memory, and their UVM mappings.
 //!
-//! `/proc/PID/maps` and `/proc/PID/mem` are of the memory that the process had when they were opened, whatever it executes afterwards. The
-//! first can be read as long as the process is there, and the second tells, for ever, whether anybody has that memory.
+//! `/proc/PID/maps` and `/proc/PID/mem` are of the memory that the process had when they were
+//! opened, whatever it executes afterwards. The first can be read while the process exists; the
+//! second shows for ever whether anybody still has that memory.
 
 use std::{
     fs::File,
@@ -20,30 +21,36 @@ use nvidia_glue::mediate::{AddressSpace, UvmMapping, is_for_want_of_room};
 
 use super::{
     broker::{Broker, ProcFile},
-    looks_into::LooksInto,
+    proc_read_watchdog::ProcReadWatchdog,
 };
 use crate::{sync::lock, sys};
 
-/// Threads may come and go all the time, and each have ended by the time that it is asked.
+/// Times that the threads of a process are listed anew: each may have ended by the time it is
+/// asked.
 const ROUNDS: usize = 16;
 
-/// An address space, as a session keeps it.
+/// An address space that a session keeps open.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct ProcessMemory {
     pid: i32,
     process: OwnedFd,
-    program: Program,
+    fingerprint: ExecFingerprint,
     memory: File,
     maps: Mutex<File>,
     broker: Arc<Broker>,
-    looks: Arc<LooksInto>,
+    watchdog: Arc<ProcReadWatchdog>,
 }
 
-impl Memory {
-    pub(super) fn open(pid: i32, thread: i32, broker: Arc<Broker>, looks: Arc<LooksInto>) -> io::Result<Self> {
+impl ProcessMemory {
+    pub(super) fn open(
+        pid: i32,
+        thread: i32,
+        broker: Arc<Broker>,
+        watchdog: Arc<ProcReadWatchdog>,
+    ) -> io::Result<Self> {
         let (process, _) = broker.process(pid)?;
-        let program = Program::of(&broker, pid, &process)?;
-        // Those of the first thread can be read for as long as there is another one.
+        let fingerprint = ExecFingerprint::read(&broker, pid, &process)?;
+        // The files of the first thread can be read for as long as there is another one.
         let open = |thread: i32| -> io::Result<(File, File)> {
             let maps = broker.file(pid, thread, ProcFile::Maps)?;
             Ok((broker.file(pid, thread, ProcFile::Memory)?, maps))
@@ -53,62 +60,69 @@ impl Memory {
             Some(files) => files,
             None => open(first_that_has_memory(&broker, (pid, thread), &process)?)?,
         };
-        // They are of one memory, unless it has executed something meanwhile.
-        if Program::of(&broker, pid, &process)?.is_another_than(program) || !sys::memory_is_there(memory.as_fd()) {
+        // Both files are of one memory, unless the process has executed a program meanwhile.
+        if ExecFingerprint::read(&broker, pid, &process)?.differs_from(fingerprint)
+            || !sys::memory_is_there(memory.as_fd())
+        {
             return Err(io::Error::other("the process executes another program"));
         }
-        Ok(Self { pid, process, program, memory, maps: Mutex::new(maps), broker, looks })
+        Ok(Self { pid, process, fingerprint, memory, maps: Mutex::new(maps), broker, watchdog })
     }
 }
 
-impl AddressSpace for Memory {
+impl AddressSpace for ProcessMemory {
     fn is_there(&self) -> bool {
         sys::memory_is_there(self.memory.as_fd())
     }
 
     fn is_its_process_s(&self) -> io::Result<bool> {
-        let program = Program::of(&self.broker, self.pid, &self.process);
-        // The number is the process's as long as that is there.
+        let fingerprint = ExecFingerprint::read(&self.broker, self.pid, &self.process);
+        // The pid is the process's as long as the process is there.
         if has_ended(&self.process)? {
             return Ok(false);
         }
-        Ok(!program?.is_another_than(self.program))
+        Ok(!fingerprint?.differs_from(self.fingerprint))
     }
 
     fn uvm_mappings(&self) -> io::Result<Vec<UvmMapping>> {
-        self.looks.looking(&[self.pid], || {
+        self.watchdog.watch(&[self.pid], || {
             let mut maps = lock(&self.maps);
-            // Those of a process that has ended, and that nobody has waited for, can be read still, as long as others have the memory.
+            // The maps of a process that has ended, and that nobody has waited for, can still be
+            // read as long as others have the memory.
             if has_ended(&self.process)? {
                 return Err(io::ErrorKind::NotFound.into());
             }
-            if let Ok(Some(mappings)) = maps.rewind().and_then(|()| read(&*maps)) {
+            if let Ok(Some(mappings)) = maps.rewind().and_then(|()| parse_maps(&*maps)) {
                 return Ok(mappings);
             }
-            // It was opened of a thread that has ended.
-            let mappings = of(&self.broker, self.pid)?;
+            // The file is of a thread that has ended.
+            let mappings = uvm_mappings(&self.broker, self.pid)?;
             if self.is_its_process_s()? { Ok(mappings) } else { Err(io::ErrorKind::NotFound.into()) }
         })
     }
 }
 
-/// What tells whether a process has executed a program since: where the kernel has put what the program began with, which is another place each time.
-/// The fence keeps programs from choosing that (`PR_SET_MM`, `ADDR_NO_RANDOMIZE`). Where the host itself puts everything where it always does
-/// (`randomize_va_space`), there is the flag of those that have not executed anything since they were forked, and else nothing.
+/// Fingerprint of the program that a process executes: the addresses at which the kernel has put
+/// its parts, which are others each time.
+///
+/// The fence keeps programs from choosing them (`PR_SET_MM`, `ADDR_NO_RANDOMIZE`). On a host
+/// without address space randomisation (`randomize_va_space`) only the flag of processes that have
+/// executed nothing since they were forked tells programs apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Program {
-    /// `None`: its first thread has ended, and every other one is marked as forked.
+struct ExecFingerprint {
+    /// True if it has executed nothing since it was forked; `None`: its first thread has ended, and
+    /// every other one is marked as forked.
     is_forked: Option<bool>,
     /// Code, stack, data, heap, arguments, environment.
     begins: [u64; 6],
 }
 
-impl Program {
-    fn of(broker: &Broker, pid: i32, process: &OwnedFd) -> io::Result<Self> {
-        // A thread that has ended has none of it, also where it was the first and the others go on.
-        let told = |thread| Ok(Self::parse(&io::read_to_string(broker.file(pid, thread, ProcFile::Stat)?)?));
-        let find = || find(pid, || has_ended(process), || threads(broker, pid), told);
-        // One that executes a program just now begins nowhere yet.
+impl ExecFingerprint {
+    fn read(broker: &Broker, pid: i32, process: &OwnedFd) -> io::Result<Self> {
+        // A thread that has ended has no addresses, even if it was the first and the others go on.
+        let ask = |thread| Ok(Self::parse(&io::read_to_string(broker.file(pid, thread, ProcFile::Stat)?)?));
+        let find = || find(pid, || has_ended(process), || threads(broker, pid), ask);
+        // A process in the middle of an execve has no addresses yet.
         let mut found = find();
         for _ in 0..ROUNDS {
             if found.is_ok() {
@@ -121,14 +135,14 @@ impl Program {
         Ok(Self { is_forked: program.is_forked.filter(|_| thread == pid), ..program })
     }
 
-    fn is_another_than(self, before: Self) -> bool {
+    fn differs_from(self, before: Self) -> bool {
         self.begins != before.begins || (before.is_forked == Some(true) && self.is_forked == Some(false))
     }
 
-    /// `None`: it has no memory.
+    /// Parses `/proc/PID/stat`; `None`: it has no memory.
     fn parse(stat: &str) -> Option<Self> {
         const PF_FORKNOEXEC: u64 = 0x40;
-        // The name before may have anything in it.
+        // The name before them may contain anything.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
         // As proc_pid_stat(5) numbers them, from the state on, which is the third.
         let field = |number: usize| fields.get(number.checked_sub(3)?)?.parse::<u64>().ok();
@@ -137,7 +151,9 @@ impl Program {
     }
 }
 
-/// Whether two processes have the same memory. Those whose first threads have ended have the same by those: none.
+/// Returns whether two processes have the same memory.
+///
+/// Processes whose first threads have ended would be the same by those threads: both have none.
 pub(super) fn share_memory(broker: &Broker, one: i32, other: i32) -> io::Result<bool> {
     if !sys::share_memory(one, other)? {
         return Ok(false);
@@ -146,27 +162,30 @@ pub(super) fn share_memory(broker: &Broker, one: i32, other: i32) -> io::Result<
     sys::share_memory(thread(one)?, thread(other)?)
 }
 
-/// The memory of a thread that has ended is none, to the kernel, also where it was the first and the others go on: so it is asked of them then.
-/// Nothing where all have ended.
-pub(super) fn of(broker: &Broker, pid: i32) -> io::Result<Vec<UvmMapping>> {
+/// Lists the UVM mappings of a process; none if all its threads have ended.
+///
+/// To the kernel a thread that has ended has no memory, even if it was the first and the others go
+/// on, so those are asked.
+pub(super) fn uvm_mappings(broker: &Broker, pid: i32) -> io::Result<Vec<UvmMapping>> {
     let (process, _) = broker.process(pid)?;
-    let told = |thread| read(broker.file(pid, thread, ProcFile::Maps)?);
-    let found = find(pid, || has_ended(&process), || threads(broker, pid), told)?;
+    let ask = |thread| parse_maps(broker.file(pid, thread, ProcFile::Maps)?);
+    let found = find(pid, || has_ended(&process), || threads(broker, pid), ask)?;
     Ok(found.map_or_else(Vec::new, |(_, mappings)| mappings))
 }
 
-/// Whether all of a process's threads have left its memory and it has not ended: the kernel takes that away just now.
+/// Returns whether all threads of a process have left its memory although it has not ended: the
+/// kernel is tearing it down.
 pub(super) fn is_leaving(broker: &Broker, pid: i32) -> bool {
     match broker.process(pid) {
         Ok((process, _)) => {
             first_that_has_memory(broker, (pid, pid), &process).is_err() && !has_ended(&process).unwrap_or(false)
         }
-        // Where it cannot be told, nobody may conclude that it is gone.
+        // Without an answer it must not be taken for gone.
         Err(error) => error.raw_os_error() != Some(libc::ESRCH),
     }
 }
 
-/// A thread of a process that has memory; `likely` is asked first.
+/// Finds a thread of a process that has memory; `likely` is asked first.
 fn first_that_has_memory(broker: &Broker, (pid, likely): (i32, i32), process: &OwnedFd) -> io::Result<i32> {
     let has_memory = |thread| {
         let memory = broker.file(pid, thread, ProcFile::Memory)?;
@@ -180,49 +199,54 @@ fn threads(broker: &Broker, pid: i32) -> io::Result<Vec<i32>> {
     broker.threads(pid)
 }
 
-/// The first thread of which `told` says something. Which is gone says nothing; that there are no files left is no word of a thread.
+/// Finds the first thread for which `ask` has an answer.
+///
+/// A thread that is gone has none; that no file can be opened (`EMFILE`) is no answer of a thread.
 fn find<T>(
     likely: i32,
     has_ended: impl Fn() -> io::Result<bool>,
     threads: impl Fn() -> io::Result<Vec<i32>>,
-    told: impl Fn(i32) -> io::Result<Option<T>>,
+    ask: impl Fn(i32) -> io::Result<Option<T>>,
 ) -> io::Result<Option<(i32, T)>> {
-    let told = |thread: i32| match told(thread) {
+    let ask = |thread: i32| match ask(thread) {
         Err(error) if is_for_want_of_room(&error) => Err(error),
-        told => Ok(told.unwrap_or_default()),
+        answer => Ok(answer.unwrap_or_default()),
     };
     for _ in 0..ROUNDS {
-        if let Some(found) = told(likely)? {
+        if let Some(found) = ask(likely)? {
             return Ok(Some((likely, found)));
         }
         if has_ended()? {
             return Ok(None);
         }
         for thread in threads()? {
-            if let Some(found) = told(thread)? {
+            if let Some(found) = ask(thread)? {
                 return Ok(Some((thread, found)));
             }
         }
     }
-    Err(io::Error::other("no thread of the process is there for long enough to be looked at"))
+    Err(io::Error::other("no thread of the process lives long enough to be read"))
 }
 
-/// Whether no thread of a process is left, be it reaped or not.
+/// Returns whether no thread of a process is left, reaped or not.
 fn has_ended(pidfd: &OwnedFd) -> io::Result<bool> {
     Ok(poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO)? > 0)
 }
 
-/// The UVM mappings in the text of `/proc/PID/maps`: shared ones that lie at their own offset, as UVM demands and nothing else does, by
-/// whatever name the node goes in the container; and whatever else is mapped of a file of that name. `None`: there are no mappings at all, the
-/// memory is gone.
-fn read(maps: impl Read) -> io::Result<Option<Vec<UvmMapping>>> {
-    // As much as a process likes is mapped: no more of it is kept than what is looked for.
+/// Parses the UVM mappings of `/proc/PID/maps`; `None`: there are no mappings at all, the memory is
+/// gone.
+///
+/// UVM mappings are shared and lie at their own offset, as UVM demands and nothing else does,
+/// whatever the name of the node in the container; so is whatever else is mapped of a file of that
+/// name.
+fn parse_maps(maps: impl Read) -> io::Result<Option<Vec<UvmMapping>>> {
+    // A process maps as much as it likes: only what is looked for is kept.
     let mut lines = BufReader::with_capacity(64 << 10, maps);
     let (mut line, mut found, mut is_empty) = (Vec::new(), Vec::new(), true);
     while lines.read_until(b'\n', &mut line)? > 0 {
         is_empty = false;
         if is_shared(&line) {
-            // A name need not be text.
+            // A name need not be UTF-8.
             found.extend(uvm_mapping(&String::from_utf8_lossy(&line)));
         }
         line.clear();
@@ -260,14 +284,15 @@ mod tests {
         Broker::of_tests(Vec::new())
     }
 
-    /// A process that does nothing, and has come so far: while it executes its program, what the kernel says of that changes.
+    /// A process that sleeps, and has got that far: while it executes its program, the kernel
+    /// reports changing addresses.
     fn sleeper() -> std::process::Child {
         let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         waits(child.id().cast_signed(), libc::SYS_clock_nanosleep);
         child
     }
 
-    /// Until the process waits in that call, with 0 as its first argument.
+    /// Waits until the process is in that call, with 0 as its first argument.
     fn waits(pid: i32, call: libc::c_long) {
         let said = || fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap();
         while !said().starts_with(&format!("{call} 0x0 ")) {
@@ -278,12 +303,12 @@ mod tests {
     #[test]
     fn it_is_told_by_whichever_thread_is_left() {
         let find = |threads: &[(i32, &'static str)], has_ended| {
-            let told = |thread| {
+            let ask = |thread| {
                 let text = threads.iter().find(|(of, _)| *of == thread).map(|(_, text)| *text);
                 text.map(|text| Some(text).filter(|text| !text.is_empty()))
                     .ok_or_else(|| io::ErrorKind::NotFound.into())
             };
-            find(10, || Ok(has_ended), || Ok(threads.iter().map(|(thread, _)| *thread).collect()), told).ok()
+            find(10, || Ok(has_ended), || Ok(threads.iter().map(|(thread, _)| *thread).collect()), ask).ok()
         };
         assert_eq!(find(&[(10, "of 10")], false), Some(Some((10, "of 10"))));
         // It has ended.
@@ -293,8 +318,8 @@ mod tests {
         assert_eq!(find(&nothing, false), None, "one that is there has something");
         assert_eq!(find(&nothing, true), Some(None));
         let full = |_| Err::<Option<()>, _>(io::Error::from_raw_os_error(libc::EMFILE));
-        let told = super::find(10, || Ok(true), || Ok(vec![10]), full);
-        assert_eq!(told.unwrap_err().raw_os_error(), Some(libc::EMFILE), "it is not known to be gone");
+        let ask = super::find(10, || Ok(true), || Ok(vec![10]), full);
+        assert_eq!(ask.unwrap_err().raw_os_error(), Some(libc::EMFILE), "it is not known to be gone");
     }
 
     #[test]
@@ -311,16 +336,16 @@ mod tests {
         }
         // Nobody has waited for it yet.
         assert!(share_memory(&broker(), pid, pid).is_err());
-        assert_eq!(of(&broker(), pid).unwrap(), []);
+        assert_eq!(uvm_mappings(&broker(), pid).unwrap(), []);
         child.wait().unwrap();
-        assert!(of(&broker(), pid).is_err());
+        assert!(uvm_mappings(&broker(), pid).is_err());
     }
 
     #[test]
     fn memory_is_there_until_its_last_owner_has_left_it() {
-        let looks = || Arc::new(LooksInto::new().unwrap());
+        let watchdog = || Arc::new(ProcReadWatchdog::new().unwrap());
         let own = nix::unistd::getpid().as_raw();
-        let memory = Memory::open(own, own, broker(), looks()).unwrap();
+        let memory = ProcessMemory::open(own, own, broker(), watchdog()).unwrap();
         assert!(memory.is_there() && memory.is_its_process_s().unwrap());
         assert!(memory.uvm_mappings().is_ok());
         // Waits for a line, and executes another program.
@@ -331,13 +356,13 @@ mod tests {
             .unwrap();
         let pid = child.id().cast_signed();
         waits(pid, libc::SYS_read);
-        let before = Memory::open(pid, pid, broker(), looks()).unwrap();
+        let before = ProcessMemory::open(pid, pid, broker(), watchdog()).unwrap();
         assert!(before.is_there() && before.is_its_process_s().unwrap());
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"\n").unwrap();
         waits(pid, libc::SYS_clock_nanosleep);
         assert!(!before.is_there() && !before.is_its_process_s().unwrap());
         assert!(before.uvm_mappings().is_err());
-        let after = Memory::open(pid, pid, broker(), looks()).unwrap();
+        let after = ProcessMemory::open(pid, pid, broker(), watchdog()).unwrap();
         assert!(after.is_there() && after.is_its_process_s().unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
@@ -355,53 +380,57 @@ mod tests {
                     (None, other) => other.to_string(),
                 })
                 .collect();
-            Program::parse(&format!("7 (a) b (c) {}\n", fields.join(" ")))
+            ExecFingerprint::parse(&format!("7 (a) b (c) {}\n", fields.join(" ")))
         };
         let places = [1, 2, 3, 4, 5, 6];
         let (forked, executed) = (stat(0x40_0040, places).unwrap(), stat(0x40_0100, places).unwrap());
-        assert!(executed.is_another_than(forked), "all of it may be where it was");
-        assert!(!executed.is_another_than(executed) && !forked.is_another_than(forked));
+        assert!(executed.differs_from(forked), "all of it may be where it was");
+        assert!(!executed.differs_from(executed) && !forked.differs_from(forked));
         // Its first thread has ended.
-        assert!(!Program { is_forked: None, ..forked }.is_another_than(forked));
+        assert!(!ExecFingerprint { is_forked: None, ..forked }.differs_from(forked));
         for place in 0..6 {
             let mut others = places;
             others[place] += 16;
-            assert!(stat(0x40_0100, others).unwrap().is_another_than(executed), "{place}");
+            assert!(stat(0x40_0100, others).unwrap().differs_from(executed), "{place}");
         }
         assert_eq!(stat(0x40_0000, [1, 0, 3, 4, 5, 6]), None, "of a thread that has ended");
-        assert_eq!(Program::parse("7 (a"), None);
+        assert_eq!(ExecFingerprint::parse("7 (a"), None);
     }
 
-    /// As soon as its descriptors are closed, a program that is executed counts as started, and has no place yet.
+    /// A program counts as started as soon as its descriptors are closed, and has no addresses
+    /// then.
     #[test]
     fn programs_that_have_just_been_executed_are_told() {
         let broker = broker();
         for _ in 0..200 {
             let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
             let pid = child.id().cast_signed();
-            let told = Program::of(&broker, pid, &sys::pidfd_open(pid).unwrap());
+            let ask = ExecFingerprint::read(&broker, pid, &sys::pidfd_open(pid).unwrap());
             child.kill().unwrap();
             child.wait().unwrap();
-            told.unwrap();
+            ask.unwrap();
         }
     }
 
     #[test]
     fn every_thread_tells_the_same_of_its_program() {
         let own = nix::unistd::getpid().as_raw();
-        let told = std::thread::spawn(move || {
+        let ask = std::thread::spawn(move || {
             let thread = nix::unistd::gettid().as_raw();
             let stat = fs::read_to_string(format!("/proc/{own}/task/{thread}/stat")).unwrap();
-            Program::parse(&stat).unwrap().begins
+            ExecFingerprint::parse(&stat).unwrap().begins
         });
-        assert_eq!(told.join().unwrap(), Program::of(&broker(), own, &sys::pidfd_open(own).unwrap()).unwrap().begins);
+        assert_eq!(
+            ask.join().unwrap(),
+            ExecFingerprint::read(&broker(), own, &sys::pidfd_open(own).unwrap()).unwrap().begins
+        );
     }
 
     #[test]
     fn who_has_ended_and_was_not_waited_for_has_no_memory() {
         let mut child = sleeper();
         let pid = child.id().cast_signed();
-        let memory = Memory::open(pid, pid, broker(), Arc::new(LooksInto::new().unwrap())).unwrap();
+        let memory = ProcessMemory::open(pid, pid, broker(), Arc::new(ProcReadWatchdog::new().unwrap())).unwrap();
         assert!(memory.is_its_process_s().unwrap() && !is_leaving(&broker(), pid));
         child.kill().unwrap();
         while !has_ended(&memory.process).unwrap() {
@@ -427,11 +456,11 @@ mod tests {
 nonsense
 7f00-6f00 rw-s 7f00 00:06 397 /dev/nvidia-uvm
 ";
-        let found = read(&maps[..]).unwrap().unwrap();
+        let found = parse_maps(&maps[..]).unwrap().unwrap();
         let found: Vec<(u64, u64)> = found.iter().map(|found| (found.address, found.length)).collect();
         let expected = [0x7f00_0020_0000, 0x7f00_0060_0000, 0x7f00_0180_0000, 0x7f00_0200_0000];
         assert_eq!(found.iter().map(|(address, _)| *address).collect::<Vec<_>>(), expected);
         assert_eq!(found.iter().map(|(_, length)| *length).collect::<Vec<_>>(), [0x20_0000, 0x40_0000, 0x1000, 0x1000]);
-        assert_eq!(read(&b""[..]).unwrap(), None, "the memory is gone");
+        assert_eq!(parse_maps(&b""[..]).unwrap(), None, "the memory is gone");
     }
 }

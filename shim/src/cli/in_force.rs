@@ -1,28 +1,29 @@
-//! From when a change holds: mediators move to a new timetable at the instant that it names.
+//! Instant from which a change is in force: mediators move to a new timetable at the instant that
+//! it names.
 
 use std::{path::Path, thread, time::Duration};
 
 use nvidia_glue::{ledger::Ledger, schedule::now_us};
 use serde::Serialize;
 
-/// When the last change of the node's timetables holds.
+/// Instant from which the last change of the timetables is in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) struct InForce {
     /// Microseconds of CLOCK_MONOTONIC; null where it is not known.
     pub(super) from_us: Option<u64>,
-    /// How far off that is; 0: it holds.
+    /// Time until then; 0: in force.
     pub(super) in_us: u64,
 }
 
 impl InForce {
-    /// Reads it, and waits for it where that is wanted; what goes wrong is told, but the change stands.
-    pub(super) fn look(state_dir: &Path, wait: bool) -> Self {
+    /// Reads it, and waits for it if `wait`. Errors are printed: the change itself is made.
+    pub(super) fn read(state_dir: &Path, wait: bool) -> Self {
         let table = Ledger::timetable(state_dir);
         if let Err(error) = &table {
             super::say(&format!("egpu: {}", super::chain(error)));
         }
         let now_us = now_us();
-        // Where nobody shares a card, everything holds.
+        // Without a shared card, everything is in force.
         let from_us = table.ok().map(|table| table.epochs.last().map_or(now_us, |last| last.from_us));
         let in_force = Self::at(from_us, now_us);
         if wait { in_force.wait() } else { in_force }
@@ -32,7 +33,7 @@ impl InForce {
         Self { from_us, in_us: from_us.map_or(0, |from| from.saturating_sub(now_us)) }
     }
 
-    /// Returns once it holds.
+    /// Waits until it is in force.
     fn wait(self) -> Self {
         thread::sleep(Duration::from_micros(self.in_us));
         Self { in_us: 0, ..self }
@@ -42,7 +43,7 @@ impl InForce {
 impl std::fmt::Display for InForce {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self { from_us: None, .. } => formatter.write_str("it is not known from when on it holds"),
+            Self { from_us: None, .. } => formatter.write_str("the instant from which it is in force is not known"),
             Self { in_us: 0, .. } => formatter.write_str("in force"),
             Self { in_us, .. } => write!(formatter, "in force in {} ms", in_us.div_ceil(1000)),
         }
@@ -57,7 +58,7 @@ mod tests {
     fn it_holds_from_its_instant_on() {
         assert_eq!(InForce::at(Some(5_000), 3_500).to_string(), "in force in 2 ms");
         assert_eq!(InForce::at(Some(5_000), 5_000).to_string(), "in force");
-        assert_eq!(InForce::at(None, 5_000).to_string(), "it is not known from when on it holds");
+        assert_eq!(InForce::at(None, 5_000).to_string(), "the instant from which it is in force is not known");
         assert_eq!(InForce::at(Some(5_000), 3_500).wait(), InForce { from_us: Some(5_000), in_us: 0 });
     }
 }

@@ -1,7 +1,9 @@
-//! The priority of the threads that schedule: the lowest real-time one, or else the highest of the others.
+//! Priority of the threads that schedule: the lowest real-time one, or else the highest of the
+//! others.
 //!
-//! To take one needs a right that the mediator gives up, and threads have that of whoever starts them. So the mediator takes it while it has
-//! its rights, starts one thread that has it for good and starts those that schedule, and gives it back for itself.
+//! Taking one needs a privilege that the mediator drops, and threads inherit it from the thread
+//! that starts them. So the mediator takes it while it is privileged, starts one thread that keeps
+//! it and starts those that schedule, and gives it back for itself.
 
 use std::{
     io,
@@ -17,85 +19,88 @@ use rustix::process::{getpriority_process, setpriority_process};
 use super::{STACK, card::CardScheduler, clock::Monotonic};
 use crate::sys;
 
-/// What could be had.
+/// The priority that the kernel granted.
 #[derive(Debug)]
-enum Had {
+enum Granted {
     RealTime,
-    /// The highest of the others, and why not a real-time one: some kernels give none to a cgroup that has no budget for it
-    /// (`CONFIG_RT_GROUP_SCHED`).
+    /// The highest of the others, and the error of taking a real-time one: some kernels give none
+    /// to a cgroup that has no budget for it (`CONFIG_RT_GROUP_SCHED`).
     Preferred(io::Error),
     Nothing(io::Error),
 }
 
-/// A priority that the calling thread has taken, and all that it starts.
+/// Priority that the calling thread has taken, and that the threads it starts inherit.
 #[derive(Debug)]
-pub(super) struct Taken {
-    had: Had,
+pub(super) struct TakenPriority {
+    granted: Granted,
     /// The thread's nice value before.
     nice: i32,
 }
 
-/// Takes the priority for the calling thread; to be called while the mediator has its rights.
-pub(super) fn take() -> Taken {
+/// Takes the priority for the calling thread; to be called while the mediator is privileged.
+pub(super) fn take() -> TakenPriority {
     // 0: this thread.
     let nice = getpriority_process(None).unwrap_or(0);
-    let had = match sys::become_real_time() {
-        Ok(()) => Had::RealTime,
-        Err(error) if setpriority_process(None, -20).is_ok() => Had::Preferred(error),
-        Err(error) => Had::Nothing(error),
+    let granted = match sys::become_real_time() {
+        Ok(()) => Granted::RealTime,
+        Err(error) if setpriority_process(None, -20).is_ok() => Granted::Preferred(error),
+        Err(error) => Granted::Nothing(error),
     };
-    Taken { had, nice }
+    TakenPriority { granted, nice }
 }
 
 /// Starts the threads that schedule.
 #[derive(Debug)]
-pub(super) struct Starter(SyncSender<Box<CardScheduler<Monotonic>>>);
+pub(super) struct ThreadStarter(SyncSender<Box<CardScheduler<Monotonic>>>);
 
-impl Taken {
-    /// Leaves it to a thread of its own; the calling one has what it had before.
-    pub(super) fn leave(self) -> io::Result<Starter> {
-        let Self { had, nice } = self;
+impl TakenPriority {
+    /// Hands the priority over to a thread of its own; the calling one has what it had before.
+    pub(super) fn hand_over(self) -> io::Result<ThreadStarter> {
+        let Self { granted, nice } = self;
         let (sender, receiver) = sync_channel(0);
-        thread::Builder::new().name("starter".into()).stack_size(STACK).spawn(move || start_all(&receiver, &had))?;
+        thread::Builder::new()
+            .name("starter".into())
+            .stack_size(STACK)
+            .spawn(move || start_all(&receiver, &granted))?;
         sys::become_ordinary()?;
         setpriority_process(None, nice)?;
-        Ok(Starter(sender))
+        Ok(ThreadStarter(sender))
     }
 }
 
-impl Starter {
+impl ThreadStarter {
     /// Starts a card's thread.
     pub(super) fn start(&self, scheduler: Box<CardScheduler<Monotonic>>) -> io::Result<()> {
         self.0.send(scheduler).map_err(|_| io::Error::other("the thread that starts others has ended"))
     }
 }
 
-fn start_all(schedulers: &Receiver<Box<CardScheduler<Monotonic>>>, had: &Had) {
+fn start_all(schedulers: &Receiver<Box<CardScheduler<Monotonic>>>, granted: &Granted) {
     while let Ok(scheduler) = schedulers.recv() {
-        tell(had);
+        warn_once(granted);
         let run = move || {
             let error = scheduler.run();
             // The shim sees the exit; a message might not get there.
-            tracing::error!(%error, "a card cannot be scheduled any more");
+            tracing::error!(%error, "the scheduler of a card has failed");
             sys::exit_now(1)
         };
         if let Err(error) = thread::Builder::new().name("scheduler".into()).stack_size(STACK).spawn(run) {
-            tracing::error!(%error, "a card cannot be scheduled");
+            tracing::error!(%error, "cannot start the scheduler of a card");
             sys::exit_now(1);
         }
     }
 }
 
-/// Once: what holds for one card holds for all.
-fn tell(had: &Had) {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    let (error, is_preferred) = match had {
-        Had::RealTime => return,
-        Had::Preferred(error) => (error, true),
-        Had::Nothing(error) => (error, false),
+/// Warns once if no real-time priority was granted.
+fn warn_once(granted: &Granted) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    let (error, is_preferred) = match granted {
+        Granted::RealTime => return,
+        Granted::Preferred(error) => (error, true),
+        Granted::Nothing(error) => (error, false),
     };
-    if !TOLD.swap(true, Ordering::Relaxed) {
-        tracing::warn!(%error, is_preferred, "no real-time priority can be had: on a busy host, turns may begin and end late");
+    if !WARNED.swap(true, Ordering::Relaxed) {
+        tracing::warn!(%error, is_preferred, "no real-time priority was granted: on a busy host, turns may begin and end late");
     }
 }
 
@@ -108,12 +113,12 @@ mod tests {
     use testing::skipped;
 
     use super::*;
-    use crate::mediator::privileges::{Role, drop_for_good};
+    use crate::mediator::privileges::{Role, drop_privileges};
 
-    const NAME: &str = "mediator::scheduler::priority::tests::nobody_takes_a_priority_once_rights_are_given_up";
+    const NAME: &str = "mediator::scheduler::thread_priority::tests::nobody_takes_a_priority_once_rights_are_given_up";
     const IN_CHILD: &str = "EGPU_TEST_GIVES_UP_RIGHTS";
 
-    /// Rights are given up for good, so it is another process, of this test alone, that does so.
+    /// Privileges are dropped for good, so another process, of this test alone, does that.
     #[test]
     fn nobody_takes_a_priority_once_rights_are_given_up() {
         if std::env::var_os(IN_CHILD).is_some() {
@@ -125,35 +130,37 @@ mod tests {
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args(["--exact", NAME, "--nocapture", "--test-threads", "1"]).env(IN_CHILD, "1");
         let output = child.output().unwrap();
-        let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success() && told.contains("1 passed"), "{}: {told}", output.status);
+        let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && printed.contains("1 passed"), "{}: {printed}", output.status);
     }
 
-    /// As a mediator does.
+    /// Drops privileges as a mediator does.
     fn gives_up_rights() {
         let taken = take();
-        if matches!(taken.had, Had::Nothing(_)) {
+        if matches!(taken.granted, Granted::Nothing(_)) {
             skipped("this machine gives nobody a priority");
         }
-        // As who started it may have left it. Where nobody may, there is nothing to be lowered.
+        // Limits as the parent may have left them. Without the right to set them there is nothing
+        // to lower.
         for (resource, most) in [(Resource::Rtprio, 99), (Resource::Nice, 40)] {
             let _ = setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
         }
-        drop_for_good(Role::Mediator { shim: getppid().as_raw() }).unwrap();
-        let _starter = taken.leave().unwrap();
+        drop_privileges(Role::Mediator { shim: getppid().as_raw() }).unwrap();
+        let _starter = taken.hand_over().unwrap();
         has_none_and_takes_none();
         thread::spawn(has_none_and_takes_none).join().unwrap();
     }
 
     fn has_none_and_takes_none() {
-        // From the third on, as the second may contain anything: 19 is the nice value, 40 the real-time priority, 41 the policy.
+        // From the third on, as the second may contain anything: 19 is the nice value, 40 the
+        // real-time priority, 41 the policy.
         let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
         let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
         let field = |number: usize| fields[number - 3].parse::<i32>().unwrap();
         assert_eq!((field(40), field(41)), (0, libc::SCHED_OTHER), "an ordinary thread: {stat}");
         // The mediator's own filter knows no such call.
         assert_eq!(sys::become_real_time().unwrap_err().raw_os_error(), Some(libc::ENOSYS));
-        // This one it knows, for who gives a priority back.
+        // This call it allows, to give a priority back.
         assert!(setpriority_process(None, field(19) - 1).is_err(), "a nice value below {}", field(19));
         for resource in [Resource::Rtprio, Resource::Nice] {
             assert_eq!(getrlimit(resource), Rlimit { current: Some(0), maximum: Some(0) }, "{resource:?}");

@@ -1,4 +1,4 @@
-//! How long one create may wait for room, and who ends that.
+//! Wait of one create for room, and its end.
 
 use std::{
     sync::{
@@ -11,10 +11,10 @@ use std::{
 use nvidia_glue::ledger::Patience;
 use runtime_config::config;
 
-/// What a create needs once it has its room, of the time that its caller gives it.
+/// Time that a create needs once it has room, of the time that its caller gives it.
 const CREATE_TIME: Duration = Duration::from_secs(2);
 
-/// One create's wait for room, which others may end.
+/// Wait of one create for room, which others may end.
 #[derive(Debug, Clone, Default)]
 pub struct AdmissionWait {
     ended: Arc<AtomicBool>,
@@ -22,18 +22,18 @@ pub struct AdmissionWait {
     deadline: Option<Instant>,
 }
 
-/// Ends the wait when it is dropped.
+/// Guard that ends the wait when it is dropped.
 #[derive(Debug)]
-pub struct EndsWait(AdmissionWait);
+pub struct AdmissionWaitGuard(AdmissionWait);
 
-impl Drop for EndsWait {
+impl Drop for AdmissionWaitGuard {
     fn drop(&mut self) {
         self.0.end();
     }
 }
 
 impl AdmissionWait {
-    /// For a caller that gives the create `timeout_ns`, as ttrpc says it: 0: as long as it takes.
+    /// Makes the wait of a create with `timeout_ns`, as ttrpc has it; 0: no limit.
     pub fn new(timeout_ns: i64) -> Self {
         let timeout = u64::try_from(timeout_ns).ok().filter(|timeout| *timeout > 0).map(Duration::from_nanos);
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout.saturating_sub(CREATE_TIME)));
@@ -45,12 +45,12 @@ impl AdmissionWait {
         self.ended.store(true, Ordering::Relaxed);
     }
 
-    /// For whoever asked: the wait ends with it.
-    pub fn ends_when_dropped(&self) -> EndsWait {
-        EndsWait(self.clone())
+    /// Returns a guard for the caller: the wait ends with it.
+    pub fn ends_when_dropped(&self) -> AdmissionWaitGuard {
+        AdmissionWaitGuard(self.clone())
     }
 
-    /// As the ledger wants it.
+    /// Returns the limits of the wait for the ledger.
     pub(super) fn patience(&self, configured: config::AdmissionWait) -> Patience<'_> {
         let any_tenant = matches!(configured, config::AdmissionWait::AnyTenant(_));
         let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
