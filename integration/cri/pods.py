@@ -26,7 +26,7 @@ from node import HANDLERS, HERE, Node, cri_config, write
 NODE = "node"
 KUBELET = "https://127.0.0.1:10250"
 PATIENCE_S = 240
-# (pod, line) that differ by design, each with its reason in ARCHITECTURE.md.
+# (pod, line) that differ by design, each with its reason in docs/design/libcontainer.md.
 BY_DESIGN = [
     ("*", r"Seccomp:\s+[02]"),  # a container without a grant carries the filter that keeps it from the driver
     ("*", r"mount /proc/driver ro,relatime  tmpfs ro"),  # and does not see the driver's settings

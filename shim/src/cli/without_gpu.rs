@@ -74,7 +74,7 @@ mod tests {
                 init_pid: None,
                 without_gpu,
             };
-            registry.lock().unwrap().keep(&note).unwrap();
+            registry.lock().unwrap().save_note(&note).unwrap();
         }
         let all = list(directory.path());
         let [told] = all.as_slice() else { panic!("{all:?}") };

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     helper::{HelperClient, HelperError},
-    reaper::{Exit, Reaper},
+    reaper::{ProcessExit, Reaper},
     sys,
 };
 
@@ -91,7 +91,7 @@ pub struct Mediator {
     /// Listeners go in here.
     intake: OwnedFd,
     control: AsyncFd<OwnedFd>,
-    exit: watch::Receiver<Option<Exit>>,
+    exit: watch::Receiver<Option<ProcessExit>>,
     /// Its end is no news any more.
     is_ending: AtomicBool,
     /// Whether nothing is being handled since the last [`ToMediator::Pause`]; told by whoever reads the messages.
@@ -146,7 +146,7 @@ impl Mediator {
     }
 
     /// Waits for its end; `None` when it was asked for.
-    pub async fn unexpected_end(&self) -> Option<Exit> {
+    pub async fn unexpected_end(&self) -> Option<ProcessExit> {
         let exit = self.wait().await;
         if self.is_ending.load(Ordering::Relaxed) { None } else { exit }
     }
@@ -156,7 +156,7 @@ impl Mediator {
         self.wait().await;
     }
 
-    async fn wait(&self) -> Option<Exit> {
+    async fn wait(&self) -> Option<ProcessExit> {
         let mut exit = self.exit.clone();
         exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit)
     }

@@ -1,5 +1,5 @@
-//! Differences from runc that containers of the usual spec can see. ARCHITECTURE.md says by the
-//! same names what each runtime does.
+//! Differences from runc that containers of the usual spec can see. docs/design/libcontainer.md says
+//! by the same names what each runtime does.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::{facts::Facts, host::Host};
 
 /// A row of the table.
 pub(super) struct Difference {
-    /// As ARCHITECTURE.md calls it.
+    /// Its name in docs/design/libcontainer.md.
     pub(super) what: &'static str,
     /// True of hosts where it shows.
     shows_on: fn(&Host<'_>) -> bool,
@@ -157,12 +157,12 @@ pub(super) fn between(runc: &Facts, egpu: &Facts) -> Vec<Deviation> {
     }
 }
 
-/// Fails where ARCHITECTURE.md does not name a row.
+/// Fails where docs/design/libcontainer.md does not name a row.
 #[track_caller]
 pub(super) fn assert_documented() {
-    let text = include_str!("../../../../ARCHITECTURE.md");
+    let text = include_str!("../../../../docs/design/libcontainer.md");
     for row in TABLE {
-        assert!(text.contains(&format!("\n| {}", row.what)), "ARCHITECTURE.md has no row `{}`", row.what);
+        assert!(text.contains(&format!("\n| {}", row.what)), "docs/design/libcontainer.md has no row `{}`", row.what);
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("memory::kill_ends_init_and_is_reported", kills_init),
         Case::egpu("memory::kill_ends_the_process_that_asked_alone", kills_an_exec),
         Case::egpu("memory::the_oom_script_runs_first", oom_script),
+        Case::egpu("memory::a_process_that_the_oom_script_ends_is_no_oom_kill", ended_by_script).on(very_patient),
         Case::egpu("memory::an_oom_script_that_hangs_is_not_waited_for", hanging_script),
         Case::egpu("memory::no_oom_script_delays_the_kill_after_drift", script_against_drift)
             .only_simulated("mappings of the real driver's do not grow"),
@@ -60,6 +61,21 @@ fn oom_script(node: &Node) {
     let (code, _) = container.sh("exec hostile fill 16");
     assert_eq!(code, 137);
     assert_eq!(container.read("cat /tmp/ran"), "ran");
+    container.end();
+}
+
+fn very_patient() -> Setup {
+    Setup { egpu: EgpuConfig::with_keys("oom_script_timeout = \"2m\"\n"), ..Setup::default() }
+}
+
+/// The first process that asks for too much is ended by the script, the second one by egpu.
+fn ended_by_script(node: &Node) {
+    let first_only = "mkdir /tmp/once || exit 0";
+    let end = "pid=$(pidof hostile); kill -9 $pid; while kill -0 $pid; do sleep 0.05; done";
+    let container = with_oom_script(node, &format!("{first_only}\\n{end}\\n"));
+    assert!(fill_is_refused(&container), "by the script");
+    assert!(fill_is_refused(&container), "by egpu");
+    assert_eq!(container.oom_kills(), 1, "the script's own is none");
     container.end();
 }
 

@@ -195,7 +195,7 @@ fn reaches_no_other_process(broker: &Broker, own: &File, victim: i32) {
     for signal in [None, Some(Signal::SIGKILL)] {
         assert_eq!(kill(Pid::from_raw(victim), signal), Err(Errno::ENOSYS));
     }
-    for told in sys::tell_of_input(own.as_fd(), victim) {
+    for told in sys::signal_on_input(own.as_fd(), victim) {
         assert_eq!(errno(told.unwrap_err()), Some(libc::ENOSYS), "as a signal, which may be any");
     }
     let none = Rlimit { current: Some(0), maximum: Some(0) };

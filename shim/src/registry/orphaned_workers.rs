@@ -1,27 +1,29 @@
-//! The helper and the workers of a shim that is gone. They die with it, but not at once: one that is in the middle of a
-//! mount, or of making a cgroup, finishes that first, behind the back of whoever cleans up.
+//! The helper and the workers of a shim that is gone. They die with it, but not at once: one that
+//! is in the middle of a mount, or of making a cgroup, finishes that first, behind the back of
+//! whoever cleans up.
 
 use std::{fs, os::fd::AsFd, time::Duration};
 
 use procfs_core::{FromRead, process::Stat};
 
-use super::{Life, life::has_ended};
+use super::{ProcessInstance, process_instance::has_ended};
 use crate::sys;
 
 /// A system call that a worker is in ends long before.
-const PATIENCE: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A worker that is killed may have forked just before.
-const PASSES: usize = 20;
+const KILL_PASSES: usize = 20;
 
 /// Ends those that are left, and waits until they have ended. Does nothing while the shim lives.
 ///
-/// They are the members of the process group that the shim led. The kernel gives a group's number to nobody else before
-/// its last member is gone. Hooks, which may be in the group as well, are left to themselves.
-pub fn end(shim: &Life) {
-    if !shim.has_met_its_end(PATIENCE) {
+/// They are the members of the process group that the shim led. The kernel gives a group's number
+/// to nobody else before its last member is gone. Hooks, which may be in the group as well, are
+/// left to themselves.
+pub fn kill(shim: &ProcessInstance) {
+    if !shim.wait_for_exit(EXIT_TIMEOUT) {
         return;
     }
-    for _ in 0..PASSES {
+    for _ in 0..KILL_PASSES {
         let members = members(shim.pid());
         if members.is_empty() {
             return;
@@ -31,8 +33,8 @@ pub fn end(shim: &Life) {
             // Still a member while the handle is held: it is of the right process.
             if is_member(pid, shim.pid()) {
                 let _ = sys::pidfd_send_signal(handle.as_fd(), libc::SIGKILL);
-                if !has_ended(&handle, PATIENCE) {
-                    tracing::warn!(pid, "a process of a dead shim's helper does not end");
+                if !has_ended(&handle, EXIT_TIMEOUT) {
+                    tracing::warn!(pid, "a worker of a dead shim's helper does not exit");
                 }
             }
         }

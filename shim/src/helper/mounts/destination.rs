@@ -6,10 +6,11 @@ use std::path::{Component, Path, PathBuf};
 
 use pathrs::Root;
 
-/// As many links as the kernel follows in one path.
+/// Number of links that the kernel follows in one path.
 const MAX_LINKS: usize = 40;
 
-/// The path without `.`, `..` and a slash at its end, from `/`: lexically, as runc cleans destinations.
+/// The path without `.`, `..` and a slash at its end, from `/`: lexically, as runc cleans
+/// destinations.
 pub(super) fn clean(path: &Path) -> PathBuf {
     let mut cleaned = PathBuf::from("/");
     for part in path.components() {
@@ -22,8 +23,9 @@ pub(super) fn clean(path: &Path) -> PathBuf {
     cleaned
 }
 
-/// The path that `path` leads to in `root`, without links, also where the last of them leads to what is not there.
-pub(crate) fn target(root: &Root, path: &Path) -> io::Result<PathBuf> {
+/// The path that `path` leads to in `root`, without links, also where the last of them leads to
+/// what is not there.
+pub(crate) fn resolve(root: &Root, path: &Path) -> io::Result<PathBuf> {
     let mut target = PathBuf::from("/");
     let mut rest = parts(path);
     let mut links = 0;
@@ -83,8 +85,8 @@ mod tests {
             ("/etc/out", "/outside"),
             ("/etc/none/../file", "/etc/file"),
         ] {
-            assert_eq!(target(&root, Path::new(path)).unwrap(), Path::new(expected), "{path}");
+            assert_eq!(resolve(&root, Path::new(path)).unwrap(), Path::new(expected), "{path}");
         }
-        assert_eq!(target(&root, Path::new("/loop")).unwrap_err().raw_os_error(), Some(libc::ELOOP));
+        assert_eq!(resolve(&root, Path::new("/loop")).unwrap_err().raw_os_error(), Some(libc::ELOOP));
     }
 }

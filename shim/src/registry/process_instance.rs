@@ -24,14 +24,14 @@ use crate::sys;
 
 /// A process of this boot and of one process id namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Life {
+pub struct ProcessInstance {
     boot_id: String,
     /// Inode of `/proc/PID/ns/pid`.
     pid_namespace: u64,
     process: ProcessId,
 }
 
-impl Life {
+impl ProcessInstance {
     /// The calling process.
     pub fn current() -> io::Result<Self> {
         Ok(Self {
@@ -46,7 +46,7 @@ impl Life {
         self.process.pid
     }
 
-    /// Whether it is certain that the process has ended. What cannot be told counts as alive.
+    /// Tells whether it is certain that the process has ended. What cannot be told counts as alive.
     pub fn is_gone(&self) -> bool {
         let Ok(boot_id) = boot_id() else { return false };
         if boot_id != self.boot_id {
@@ -65,9 +65,10 @@ impl Life {
         }
     }
 
-    /// Whether the process has ended or is ending, waiting for the latter. A process that is killed closes its sockets
-    /// before it has ended, so whoever learns of its death from them comes early.
-    pub fn has_met_its_end(&self, patience: Duration) -> bool {
+    /// Tells whether the process has ended or is ending, waiting for the latter. A process that is
+    /// killed closes its sockets before it has ended, so whoever learns of its death from them
+    /// comes early.
+    pub fn wait_for_exit(&self, patience: Duration) -> bool {
         if self.is_gone() {
             return true;
         }
@@ -100,7 +101,7 @@ pub(crate) fn has_ended(handle: &OwnedFd, patience: Duration) -> bool {
     }
 }
 
-/// By the kernel's flags of the main thread; `PF_EXITING` is set before its files are closed.
+/// Tells by the kernel's flags of the main thread; `PF_EXITING` is set before its files are closed.
 fn is_exiting(pid: i32) -> bool {
     let stat = Stat::from_file(format!("/proc/{pid}/stat"));
     stat.is_ok_and(|stat| StatFlags::from_bits_retain(stat.flags).contains(StatFlags::PF_EXITING))
@@ -118,17 +119,17 @@ mod tests {
 
     #[test]
     fn a_process_is_gone_once_it_has_ended() {
-        let own = Life::current().unwrap();
+        let own = ProcessInstance::current().unwrap();
         assert!(!own.is_gone());
-        assert!(Life::gone_for_tests().is_gone(), "another process with its pid");
-        assert!(Life { boot_id: "other".into(), ..own.clone() }.is_gone());
-        assert!(!Life::gone_for_tests().in_another_namespace_for_tests().is_gone(), "it cannot be told");
+        assert!(ProcessInstance::gone_for_tests().is_gone(), "another process with its pid");
+        assert!(ProcessInstance { boot_id: "other".into(), ..own.clone() }.is_gone());
+        assert!(!ProcessInstance::gone_for_tests().in_another_namespace_for_tests().is_gone(), "it cannot be told");
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-        let life = Life { process: ProcessId::of(i32::try_from(child.id()).unwrap()).unwrap(), ..own };
+        let life = ProcessInstance { process: ProcessId::of(i32::try_from(child.id()).unwrap()).unwrap(), ..own };
         assert!(!life.is_gone());
         let handle = sys::pidfd_open(life.pid()).unwrap();
         assert!(!has_ended(&handle, Duration::ZERO));
-        assert!(!life.has_met_its_end(Duration::from_secs(60)), "it does not even begin to end");
+        assert!(!life.wait_for_exit(Duration::from_secs(60)), "it does not even begin to end");
         child.kill().unwrap();
         assert!(has_ended(&handle, Duration::from_secs(60)));
         assert!(life.is_gone(), "a zombie has ended");

@@ -1,5 +1,6 @@
-//! The rest of a container's root file system, which libcontainer 0.7.0 leaves undone. It is done once the mounts are there, by a process
-//! in the container's namespaces, while the container's root is not yet `/`.
+//! The rest of a container's root file system, which libcontainer 0.7.0 leaves undone. It is done
+//! once the mounts are there, by a process in the container's namespaces, while the container's
+//! root is not yet `/`.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,7 +15,7 @@ use pathrs::{InodeType, Root};
 
 use super::devices::{DeviceError, Devices};
 use super::hook_namespaces::run_prepared;
-use super::mounts::{AttachError, Mounts, PlanError, Propagation, SourceError, Sources};
+use super::mounts::{AttachError, MountPlan, PlanError, Propagation, SourceError, Sources};
 use super::working_directory;
 use crate::cgroup::Cgroup;
 
@@ -27,9 +28,9 @@ pub(crate) struct Link {
 
 /// The work that is left.
 #[derive(Debug)]
-pub(crate) struct Unfinished {
+pub(crate) struct RootfsSetup {
     root: PathBuf,
-    mounts: Mounts,
+    mounts: MountPlan,
     /// Controllers that share a hierarchy of cgroup v1.
     links: Vec<Link>,
     /// Directories of devices, which libcontainer lets everybody write.
@@ -38,9 +39,9 @@ pub(crate) struct Unfinished {
     devices: Devices,
 }
 
-/// Why something could not be done.
+/// Work on the root file system that could not be done.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum FinishError {
+pub(crate) enum RootfsSetupError {
     /// The root file system.
     #[error("cannot open the root file system {}", root.display())]
     Root {
@@ -48,7 +49,7 @@ pub(crate) enum FinishError {
         #[source]
         source: io::Error,
     },
-    /// What is to be mounted.
+    /// The source of a mount.
     #[error(transparent)]
     Source(#[from] SourceError),
     /// A device.
@@ -80,9 +81,9 @@ pub(crate) enum FinishError {
     },
 }
 
-impl Unfinished {
-    /// Takes out of `spec` the mounts that libcontainer must not make. `links` are of its cgroups; `propagation`, and more: see
-    /// [`Mounts::plan`].
+impl RootfsSetup {
+    /// Takes out of `spec` the mounts that libcontainer must not make. `links` are of its cgroups;
+    /// `propagation`, and more: see [`MountPlan::plan`].
     pub(crate) fn take(
         spec: &mut Spec,
         links: Vec<Link>,
@@ -92,7 +93,7 @@ impl Unfinished {
         cgroup: &Cgroup,
     ) -> Result<Self, PlanError> {
         let directories = directories_of_devices(spec);
-        let mounts = Mounts::plan(spec, propagation, bundle, cgroup)?;
+        let mounts = MountPlan::plan(spec, propagation, bundle, cgroup)?;
         Ok(Self {
             root: spec.root().as_ref().map(|root| root.path().clone()).unwrap_or_default(),
             links,
@@ -108,7 +109,8 @@ impl Unfinished {
         let prepare = || {
             let flags = nix::fcntl::OFlag::O_PATH | nix::fcntl::OFlag::O_DIRECTORY | nix::fcntl::OFlag::O_CLOEXEC;
             let root = nix::fcntl::open(&self.root, flags, nix::sys::stat::Mode::empty());
-            let root = root.map_err(|errno| FinishError::Root { root: self.root.clone(), source: errno.into() })?;
+            let root =
+                root.map_err(|errno| RootfsSetupError::Root { root: self.root.clone(), source: errno.into() })?;
             Ok((root, Sources::open(&self.mounts, init)?))
         };
         run_prepared(init, prepare, |(root, sources), _| self.apply(root, sources))
@@ -119,7 +121,7 @@ impl Unfinished {
         self.mounts.seal(init)
     }
 
-    fn apply(&self, root: OwnedFd, sources: Sources) -> Result<(), FinishError> {
+    fn apply(&self, root: OwnedFd, sources: Sources) -> Result<(), RootfsSetupError> {
         let inside = Root::from_fd(root);
         // Before anything of others is mounted there.
         set_modes(&inside, &self.directories)?;
@@ -127,13 +129,13 @@ impl Unfinished {
         make_links(&inside, &self.links)?;
         self.devices.attach(&inside)?;
         working_directory::ensure(&inside, &self.working_directory)
-            .map_err(|source| FinishError::WorkingDirectory { path: self.working_directory.clone(), source })?;
+            .map_err(|source| RootfsSetupError::WorkingDirectory { path: self.working_directory.clone(), source })?;
         Ok(attached.complete()?)
     }
 }
 
-/// The directories that are made for devices in a `/dev` of the container's own. What lies in other mounts may be the host's, or
-/// the image's.
+/// The directories that are made for devices in a `/dev` of the container's own. What lies in other
+/// mounts may be the host's, or the image's.
 fn directories_of_devices(spec: &Spec) -> Vec<PathBuf> {
     let device_root = Path::new("/dev");
     let mounts = spec.mounts().as_deref().unwrap_or_default();
@@ -154,11 +156,11 @@ fn directories_of_devices(spec: &Spec) -> Vec<PathBuf> {
     directories
 }
 
-fn make_links(inside: &Root, links: &[Link]) -> Result<(), FinishError> {
+fn make_links(inside: &Root, links: &[Link]) -> Result<(), RootfsSetupError> {
     for link in links {
         match inside.create(&link.path, &InodeType::Symlink(link.target.clone())) {
             Err(source) if source.kind() != ErrorKind::OsError(Some(libc::EEXIST)) => {
-                return Err(FinishError::Link { link: link.clone(), source });
+                return Err(RootfsSetupError::Link { link: link.clone(), source });
             }
             _ => {}
         }
@@ -166,13 +168,13 @@ fn make_links(inside: &Root, links: &[Link]) -> Result<(), FinishError> {
     Ok(())
 }
 
-fn set_modes(inside: &Root, directories: &[PathBuf]) -> Result<(), FinishError> {
+fn set_modes(inside: &Root, directories: &[PathBuf]) -> Result<(), RootfsSetupError> {
     for path in directories {
         let opened = inside.open_subpath(path, OpenFlags::O_DIRECTORY | OpenFlags::O_CLOEXEC);
         let set = opened
             .map_err(io::Error::other)
             .and_then(|directory| directory.set_permissions(std::fs::Permissions::from_mode(0o755)));
-        set.map_err(|source| FinishError::Directory { path: path.clone(), source })?;
+        set.map_err(|source| RootfsSetupError::Directory { path: path.clone(), source })?;
     }
     Ok(())
 }

@@ -1,8 +1,9 @@
-//! What libcontainer only logs: captured, so that an error can say it.
+//! Capture of libcontainer's log, so that an error can quote it.
 //!
-//! libcontainer's errors name the step and leave the facts (which path, which errno) to its log, and what fails in the
-//! container's init reaches the worker as that one line. So the worker and all that it forks log errors into one memory
-//! file, which is also the standard error of hooks; a failure quotes its end.
+//! libcontainer's errors name the step and leave the facts (which path, which errno) to its log,
+//! and what fails in the container's init reaches the worker as that one line. So the worker and
+//! all that it forks log errors into one memory file, which is also the standard error of hooks; a
+//! failure quotes its end.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -14,18 +15,19 @@ use tracing::Level;
 
 use crate::sys;
 
-/// How much of the end is quoted, bytes.
+/// Size of the end that is quoted, in bytes.
 const QUOTED: u64 = 2048;
 
 /// The captured log of this worker.
 #[derive(Debug)]
-pub(crate) struct Details {
+pub(crate) struct LogCapture {
     file: File,
 }
 
-impl Details {
-    /// Starts to capture in this process and its children: errors that are logged, standard error, and panics (which end
-    /// the process at once: a forked child must not unwind into code that belongs to its parent).
+impl LogCapture {
+    /// Starts to capture in this process and its children: errors that are logged, standard error,
+    /// and panics (which end the process at once: a forked child must not unwind into code that
+    /// belongs to its parent).
     pub(crate) fn capture() -> io::Result<Self> {
         let file = File::from(memfd_create(c"egpu-details", MFdFlags::MFD_CLOEXEC)?);
         nix::unistd::dup2_stderr(file.as_fd())?;
@@ -39,7 +41,7 @@ impl Details {
             .without_time()
             .try_init();
         std::panic::set_hook(Box::new(|panic| {
-            tracing::error!(%panic, "the helper has a defect");
+            tracing::error!(%panic, "the helper panicked");
             sys::exit_now(134);
         }));
         Ok(Self { file })

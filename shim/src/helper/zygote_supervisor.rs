@@ -1,8 +1,8 @@
 //! Sees to it that there is a zygote: one that ends before its shim is replaced.
 //!
-//! The shim has threads by then, and a fork of it could not run libcontainer. So the replacement is this program once more,
-//! executed as a zygote, with its end of the socket as stdin. Workers that the old one has forked are the shim's children,
-//! and go on.
+//! The shim has threads by then, and a fork of it could not run libcontainer. So the replacement is
+//! this program once more, executed as a zygote, with its end of the socket as stdin. Workers that
+//! the old one has forked are the shim's children, and go on.
 
 use std::{
     ffi::OsString,
@@ -25,33 +25,34 @@ use super::{HelperClient, Zygote, frame};
 use crate::{args::Identity, reaper::Reaper, sys};
 
 /// One that lived this long was no failure to start.
-const SOUND_LIFE: Duration = Duration::from_secs(10);
-/// Before the next try after one that was not; doubled each time.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// For the last one to be reaped.
+const HEALTHY_RUN: Duration = Duration::from_secs(10);
+/// Wait before the next try after one that ended sooner; doubled each time.
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
+/// Time for the last one to be reaped.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
 /// Watches over the zygote of one client.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct ZygoteSupervisor {
     client: Arc<HelperClient>,
     /// Its end is no news any more.
     ending: Arc<AtomicBool>,
     ended: JoinHandle<()>,
 }
 
-impl Keeper {
-    /// Keeps the client's zygote from now on. `identity` is the shim's own, for who looks at the process list. To be called
-    /// on the thread that lives as long as the shim: a zygote dies with the thread that has started it.
+impl ZygoteSupervisor {
+    /// Keeps the client's zygote from now on. `identity` is the shim's own, for who looks at the
+    /// process list. To be called on the thread that lives as long as the shim: a zygote dies with
+    /// the thread that has started it.
     pub fn new(client: Arc<HelperClient>, reaper: Arc<Reaper>, identity: Identity) -> Self {
         let ending = Arc::new(AtomicBool::new(false));
-        client.set_kept();
+        client.set_supervised();
         let exit = reaper.expect().claim(client.zygote_pid());
         let ended = tokio::spawn({
             let (client, ending) = (Arc::clone(&client), Arc::clone(&ending));
             async move {
-                let (mut exit, mut began, mut pause) = (exit, Instant::now(), FIRST_PAUSE);
+                let (mut exit, mut began, mut backoff) = (exit, Instant::now(), FIRST_BACKOFF);
                 while let Ok(ended) = exit.await {
                     if ending.load(Ordering::Relaxed) {
                         return;
@@ -61,11 +62,11 @@ impl Keeper {
                         status = ended.status,
                         "the helper has ended; starting another"
                     );
-                    if began.elapsed() < SOUND_LIFE {
-                        sleep(pause).await;
-                        pause = (pause * 2).min(LONGEST_PAUSE);
+                    if began.elapsed() < HEALTHY_RUN {
+                        sleep(backoff).await;
+                        backoff = (backoff * 2).min(LONGEST_BACKOFF);
                     } else {
-                        pause = FIRST_PAUSE;
+                        backoff = FIRST_BACKOFF;
                     }
                     began = Instant::now();
                     exit = loop {
@@ -73,10 +74,10 @@ impl Keeper {
                         match start(&identity).and_then(|zygote| Ok((zygote.pid, client.replace(zygote)?))) {
                             Ok((pid, ())) => break expectation.claim(pid),
                             Err(error) => {
-                                tracing::error!(%error, "no helper can be started");
+                                tracing::error!(%error, "cannot start a helper");
                                 drop(expectation);
-                                sleep(pause).await;
-                                pause = (pause * 2).min(LONGEST_PAUSE);
+                                sleep(backoff).await;
+                                backoff = (backoff * 2).min(LONGEST_BACKOFF);
                             }
                         }
                         if ending.load(Ordering::Relaxed) {
@@ -99,8 +100,8 @@ impl Keeper {
     }
 }
 
-/// Executes this program as a zygote. The running program, through the mount that it runs from, and not what an upgrade may
-/// have put in its place.
+/// Executes this program as a zygote. The running program, through the mount that it runs from, and
+/// not what an upgrade may have put in its place.
 fn start(identity: &Identity) -> io::Result<Zygote> {
     let (ours, theirs) = frame::pair()?;
     let Identity { id, namespace, address, .. } = identity;
