@@ -49,7 +49,7 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What stands between `open` and `close`, each time.
+/// Returns the text between `open` and `close`, each time.
 fn between<'text>(text: &'text str, open: &'text str, close: char) -> impl Iterator<Item = &'text str> {
     text.split(open).skip(1).filter_map(move |rest| rest.split_once(close)).map(|(inside, _)| inside)
 }

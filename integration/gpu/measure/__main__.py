@@ -91,6 +91,8 @@ def run(node, report, settings):
 
 
 def end(number, _):
+    """Ends the run and cleans up, which another signal is not to interrupt."""
+    signal.signal(number, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
 

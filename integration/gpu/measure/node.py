@@ -315,7 +315,8 @@ class Node:
             call(self.ctr("containers", "delete", container))
 
     def stop_all(self):
-        self.stop(*call(self.ctr("containers", "list", "--quiet")).text.split())
+        listed = call(self.ctr("containers", "list", "--quiet"))
+        self.stop(*(listed.text.split() if listed.code == 0 else []))
 
     def pid(self, container):
         rows = (line.split() for line in call(self.ctr("tasks", "list")).text.splitlines())

@@ -9,7 +9,8 @@ import sys
 @contextlib.contextmanager
 def kept_in(path):
     """Keeps everything that this process and its children print in a file, too."""
-    tee = subprocess.Popen(["tee", path], stdin=subprocess.PIPE)
+    # In a session of its own: what ends this program before its time is not to end its output.
+    tee = subprocess.Popen(["tee", path], stdin=subprocess.PIPE, start_new_session=True)
     outputs = {fd: os.dup(fd) for fd in (1, 2)}
     for fd in outputs:
         os.dup2(tee.stdin.fileno(), fd)
