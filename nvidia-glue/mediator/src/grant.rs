@@ -9,7 +9,7 @@ use abi::{
 use account::{Accounts, Card};
 use driver::{DeviceFile, Driver, OwnClient};
 
-use super::{
+use crate::{
     GrantedCard, SessionError,
     raw::Raw,
     view::{cards::Names, memory},

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use abi::Handle;
 use account::{ExportFile, UvmFile};
 
-use super::open_files::ControlFile;
+use crate::objects::open_files::ControlFile;
 
 /// What can be locked. Several are locked in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -10,7 +10,7 @@ pub trait Observer: fmt::Debug + Send + Sync {
     /// A process asked for more memory than its container was granted.
     fn over_memory(&self, event: &OverMemoryEvent);
 
-    /// A process made its first driver call. It should be watched: [`Session::process_ended`](super::Session::process_ended)
+    /// A process made its first driver call. It should be watched: [`Session::process_ended`](crate::Session::process_ended)
     /// when it is gone.
     fn new_process(&self, pid: Pid);
 
@@ -21,7 +21,7 @@ pub trait Observer: fmt::Debug + Send + Sync {
     /// for the first.
     fn lacks_graphics(&self, _class: &str) {}
 
-    /// What was found in [`Session::compare`](super::Session::compare), too.
+    /// What was found in [`Session::compare`](crate::Session::compare), too.
     fn drift(&self, drift: &Drift);
 
     /// The container has more than it may, and to kill processes has not helped: all of it is to be ended. Told again as long as that is so.

@@ -21,25 +21,26 @@ use base::{
 use driver::{DeviceFile, Driver, OwnClient, open_own_client, same_open_file};
 use schedule::Gate;
 
-use super::{
+use crate::{
     Answer, Caller, Drift, Observer, Processes, SessionError, SessionSetup, Stopped, UnknownCall, UnknownKind,
-    call::{End, Flight, device_file, zeroes},
-    driver_time::DriverTime,
-    failures::{Failed, Failures},
-    gate::CardGate,
+    calls::{
+        failures::{Failed, Failures},
+        in_flight::{End, Flight, device_file, zeroes},
+        object_alloc::Made,
+        version::OwnVersion,
+    },
+    channels::{driver_time::DriverTime, gate::CardGate},
     grant::{Grant, OwnCard},
-    host_mappings::HostMappings,
     locks::{Locks, lock},
-    looks::Looks,
-    making::Made,
-    managed::{Found, Progress, Spaces},
-    open_files::OpenFiles,
-    people::People,
-    pins_under_way::UnderWay,
-    staging::Staging,
-    topology::Topology,
-    utilization::Utilization,
-    version::OwnVersion,
+    memory::{
+        host_mappings::HostMappings,
+        inflight_pins::UnderWay,
+        managed::{Found, Progress, Spaces},
+        staging::Staging,
+    },
+    objects::{open_files::OpenFiles, topology::Topology},
+    reclaim::{process_table::People, reclaim_throttle::Looks},
+    view::utilization_controls::Utilization,
 };
 
 /// One container's mediation. Shared by its listener threads.

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     locks::lock,
-    looks::{Clock, tests::Told},
+    reclaim::reclaim_throttle::{Clock, tests::Told},
 };
 
 type Loop = fn(&Context<'_, '_>);

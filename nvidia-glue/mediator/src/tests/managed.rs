@@ -9,10 +9,10 @@ use base::Bytes;
 use super::world::{MIB, Machine, range};
 use crate::{
     Answer, Drift, DriftKind, Stopped,
-    call::End,
+    calls::in_flight::End,
     locks::lock,
-    looks::tests::Told,
-    managed::{MOST, PATIENCE},
+    memory::managed::{MOST, PATIENCE},
+    reclaim::reclaim_throttle::tests::Told,
 };
 
 const LIMIT: u64 = 64 * MIB;

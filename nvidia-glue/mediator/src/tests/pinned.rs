@@ -17,8 +17,10 @@ use super::{
 use crate::{
     Answer, Drift, DriftKind, Stopped,
     locks::lock,
-    pinned::{MOST, MOST_OPEN},
-    pins_under_way::{Names, Pinning},
+    memory::{
+        inflight_pins::{Names, Pinning},
+        pinned::{MOST, MOST_OPEN},
+    },
 };
 
 /// What an object costs besides a 128th of its length.

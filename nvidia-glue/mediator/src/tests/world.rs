@@ -25,7 +25,8 @@ use testing::NoForks;
 
 use crate::{
     AddressSpace, Answer, Caller, CallerError, Drift, GrantedCard, Number, Numbers, Observer, OverMemoryEvent,
-    Processes, Session, SessionError, SessionSetup, Stopped, UnknownCall, UvmMapping, locks::lock, looks,
+    Processes, Session, SessionError, SessionSetup, Stopped, UnknownCall, UvmMapping, locks::lock,
+    reclaim::reclaim_throttle,
 };
 
 pub(super) const MIB: u64 = Bytes::MIB;
@@ -196,7 +197,7 @@ pub(super) struct Everybody {
     /// They have left their memory, and have not ended.
     leaving: Mutex<BTreeSet<Pid>>,
     /// What it costs to look for all of them, by that clock.
-    cost: Mutex<Option<(looks::tests::Told, Duration)>>,
+    cost: Mutex<Option<(reclaim_throttle::tests::Told, Duration)>>,
 }
 
 #[derive(Debug, Default)]
@@ -352,13 +353,13 @@ impl Container {
     }
 
     /// Each look for its processes takes so long, and time is what that clock says.
-    pub(super) fn looks_cost(&mut self, clock: &looks::tests::Told, cost: Duration) {
+    pub(super) fn looks_cost(&mut self, clock: &reclaim_throttle::tests::Told, cost: Duration) {
         self.looks_cost_now(clock, cost);
         self.session.looks.clock = Box::new(clock.clone());
     }
 
     /// The same from now on, by the clock that the session has.
-    pub(super) fn looks_cost_now(&self, clock: &looks::tests::Told, cost: Duration) {
+    pub(super) fn looks_cost_now(&self, clock: &reclaim_throttle::tests::Told, cost: Duration) {
         *lock(&self.people.cost) = Some((clock.clone(), cost));
     }
 

@@ -7,7 +7,7 @@ use schedule::{Edge, EdgeError};
 
 use super::put_on;
 use crate::{
-    looks::{Clock as _, tests::Told},
+    reclaim::reclaim_throttle::{Clock as _, tests::Told},
     tests::{
         spy::{DISABLE, GR, SET_TIMESLICE, Spy},
         world::Machine,

@@ -8,7 +8,7 @@ use std::{
 use super::{BIND_CHANNEL, BIND_GROUP, RESET, RESUME, STOP, put_on};
 use crate::{
     Answer, Stopped,
-    gate::MOST_WAIT,
+    channels::gate::MOST_WAIT,
     tests::{
         spy::{COPY, DISABLE, GR, NVDEC, SCHEDULE_CHANNEL, SCHEDULE_GROUP, Spy},
         world::{Context, Machine, words},
