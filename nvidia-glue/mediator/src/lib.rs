@@ -31,14 +31,14 @@ pub use caller::{Caller, CallerError, Number, Numbers};
 pub use memory::quota::NotGranted;
 pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, UnknownCall, UnknownKind};
 pub use processes::{AddressSpace, Processes, UvmMapping, is_for_want_of_room};
-pub use reclaim::{Left, file_teardown::StillHeld};
+pub use reclaim::{ExitedProcesses, file_teardown::StillHeld};
 pub use session::{Session, Undo};
 pub use setup::{GrantedCard, SessionError, SessionSetup};
 pub use view::utilization_controls::Seen;
 
 /// A system call that the filter stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stopped {
+pub enum Trapped {
     /// `ioctl(fd, command, argument)`.
     Ioctl {
         /// The descriptor's number in the caller's table.

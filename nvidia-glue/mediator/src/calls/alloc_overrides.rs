@@ -7,7 +7,7 @@ use abi::{
     memory::{self, MemoryRequest},
 };
 
-use super::in_flight::End;
+use super::in_flight::CallEnd;
 
 /// Fields of `NV0080_ALLOC_PARAMETERS` (class/cl0080.h).
 mod device {
@@ -35,11 +35,11 @@ mod event {
 /// What the program has there.
 #[derive(Debug, Default)]
 #[must_use]
-pub(crate) struct Told(Vec<(usize, u32)>);
+pub(crate) struct SavedFields(Vec<(usize, u32)>);
 
-impl Told {
+impl SavedFields {
     /// Once the driver has read them, they are the program's again, which may have them where it cannot be written.
-    pub(crate) fn take_back(self, params: &mut [u8]) {
+    pub(crate) fn restore(self, params: &mut [u8]) {
         for (at, value) in self.0 {
             let _ = write_u32(params, at, value);
         }
@@ -56,13 +56,13 @@ impl Told {
 ///   says afterwards which it was, in any case.
 /// - **Events** wake, and bring no data: those that bring some are queued in the kernel without limit until they are read, and each interrupt of
 ///   an engine makes one (kernel-open/nvidia/nv.c, `nv_post_event`). CUDA has all of its own without data.
-pub(crate) fn put(kind: ClassKind, client: Handle, params: &mut [u8]) -> Result<Told, End> {
-    let invalid = End::Status(Status::INVALID_ARGUMENT);
-    let mut told = Told::default();
+pub(crate) fn apply(kind: ClassKind, client: Handle, params: &mut [u8]) -> Result<SavedFields, CallEnd> {
+    let invalid = CallEnd::Status(Status::INVALID_ARGUMENT);
+    let mut saved = SavedFields::default();
     let mut tell = |at: usize, change: &dyn Fn(u32) -> u32| {
         let said = read_u32(params, at).ok_or(invalid)?;
         let is_put = write_u32(params, at, change(said));
-        told.0.push((at, said));
+        saved.0.push((at, said));
         if is_put { Ok(()) } else { Err(invalid) }
     };
     match kind {
@@ -85,5 +85,5 @@ pub(crate) fn put(kind: ClassKind, client: Handle, params: &mut [u8]) -> Result<
         }
         _ => {}
     }
-    Ok(told)
+    Ok(saved)
 }

@@ -7,7 +7,7 @@ use abi::{
 };
 use account::{Kind, ObjectName};
 
-use super::in_flight::End;
+use super::in_flight::CallEnd;
 use crate::{Session, locks::lock};
 
 /// `hVASpace` of a channel group's parameters.
@@ -28,9 +28,9 @@ pub(crate) const GROUP_NOTIFIERS: &[usize] = &[0, 4];
 
 /// A channel has the address space of its context share, its group or its own. The driver refuses more of them, too, with a line in the kernel's
 /// log each time (src/nvidia/src/kernel/gpu/fifo/kernel_channel.c).
-pub(crate) fn takes_one_address_space(params: &[u8], is_grouped: bool) -> Result<(), End> {
+pub(crate) fn takes_one_address_space(params: &[u8], is_grouped: bool) -> Result<(), CallEnd> {
     let [has_share, has_space] = [24, 28].map(|at| !handles(params, &[at]).is_empty());
-    if has_space && (has_share || is_grouped) { Err(End::Status(Status::INVALID_ARGUMENT)) } else { Ok(()) }
+    if has_space && (has_share || is_grouped) { Err(CallEnd::Status(Status::INVALID_ARGUMENT)) } else { Ok(()) }
 }
 
 /// The handles at these offsets, without those that are null.
@@ -46,7 +46,7 @@ impl Session {
     /// The driver adds the offset to the memory's first physical address and asks no further (`kchannelCreateUserdMemDesc_GV100`,
     /// src/nvidia/src/kernel/gpu/fifo/arch/volta/kernel_channel_gv100.c, 525 to 595): beyond the memory's end the card would write into
     /// whatever lies there. A range of addresses (0x50a0) is none that it could be in.
-    pub(crate) fn userd_is_known(&self, client: Handle, params: &[u8]) -> Result<(), End> {
+    pub(crate) fn userd_is_known(&self, client: Handle, params: &[u8]) -> Result<(), CallEnd> {
         let pairs = params.get(USERD_HANDLES).unwrap_or_default().chunks_exact(4);
         let offsets = params.get(USERD_OFFSETS).unwrap_or_default().chunks_exact(8);
         let pairs = pairs.zip(offsets).map(|(handle, offset)| (read_u32(handle, 0), read_u64(offset, 0)));
@@ -57,13 +57,13 @@ impl Session {
             }
             // Only a card's first subdevice has one; programs leave the others out.
             if index > 0 {
-                return Err(End::Status(Status::INVALID_ARGUMENT));
+                return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
             }
             let memory = lock(&self.accounts).object(ObjectName::new(client, Handle(handle)));
             let memory = memory.filter(|memory| memory.kind == Kind::Memory && memory.length.0 > 0);
-            let length = memory.ok_or(End::Status(Status::OBJECT_NOT_FOUND))?.length.0;
+            let length = memory.ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?.length.0;
             if offset.checked_add(USERD_SIZE).is_none_or(|end| end > length) {
-                return Err(End::Status(Status::INVALID_OFFSET));
+                return Err(CallEnd::Status(Status::INVALID_OFFSET));
             }
         }
         Ok(())
@@ -71,7 +71,7 @@ impl Session {
 
     /// The driver goes on writing a channel's errors to where it found that memory when the channel was made, and holds it by nothing
     /// (`pErrContextMemDesc`, src/nvidia/src/kernel/gpu/fifo/kernel_channel.c): only what is seen to be freed may be told.
-    pub(crate) fn notifiers_are_known(&self, client: Handle, notifiers: &[Handle]) -> Result<(), End> {
+    pub(crate) fn notifiers_are_known(&self, client: Handle, notifiers: &[Handle]) -> Result<(), CallEnd> {
         let accounts = lock(&self.accounts);
         let is_known = |notifier: &Handle| {
             let object = accounts.object(ObjectName::new(client, *notifier));
@@ -82,6 +82,6 @@ impl Session {
                 _ => false,
             })
         };
-        if notifiers.iter().all(is_known) { Ok(()) } else { Err(End::Status(Status::OBJECT_NOT_FOUND)) }
+        if notifiers.iter().all(is_known) { Ok(()) } else { Err(CallEnd::Status(Status::OBJECT_NOT_FOUND)) }
     }
 }

@@ -8,34 +8,34 @@ use abi::{
 };
 use driver::Holder;
 
-use super::in_flight::{End, Flight};
+use super::in_flight::{CallEnd, InFlightCall};
 use crate::{
     Answer, Session, UnknownKind,
-    locks::{Name, lock},
+    locks::{LockName, lock},
     memory::context_buffers,
     view,
 };
 
 impl Session {
-    pub(crate) fn control(&self, flight: &mut Flight<'_>, control: Control) -> Result<Answer, End> {
+    pub(crate) fn control(&self, flight: &mut InFlightCall<'_>, control: Control) -> Result<Answer, CallEnd> {
         self.own_client(control.client)?;
         let rule = rule_of(control.id);
         if control.row().is_none() {
             self.count_unknown(UnknownKind::Control(control.id), !matches!(rule, ControlRule::Refuse(..)));
         }
         if let ControlRule::Answered(status, _) | ControlRule::Refuse(status, _) = rule {
-            return Err(End::Status(status));
+            return Err(CallEnd::Status(status));
         }
         if control.params_size > Control::PARAMS_MOST {
-            return Err(End::Status(Status::INVALID_ARGUMENT));
+            return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
         }
         // All of them are for the kernel's own use.
         let _ = write_u32(&mut flight.args, Control::FLAGS_AT, 0);
-        let size = usize::try_from(control.params_size).map_err(|_| End::Status(Status::INVALID_ARGUMENT))?;
+        let size = usize::try_from(control.params_size).map_err(|_| CallEnd::Status(Status::INVALID_ARGUMENT))?;
         self.copy_params(flight, Control::PARAMS_AT, control.params, size)?;
         if let Some(row) = control.row().filter(|_| control.params != 0) {
             if size < usize::from(row.least_params) {
-                return Err(End::Status(Status::INVALID_ARGUMENT));
+                return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
             }
             flight.copy_pointers(Holder::Buffer(0), row.pointers_in(self.abi))?;
             self.clients_are_own(flight.params(), row.clients_in(self.abi))?;
@@ -45,7 +45,7 @@ impl Session {
         }
         let names = self.grant.names();
         if NAME_A_CARD.contains(&control.id) && !view::cards::names_granted(flight.params(), 0, names) {
-            return Err(End::Status(Status::INVALID_ARGUMENT));
+            return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
         }
         if ATTACH_CARDS.contains(&control.id) {
             view::cards::restrict_list(flight.params_mut(), names);
@@ -65,12 +65,12 @@ impl Session {
             ControlRule::Export => self.export(flight, control),
             ControlRule::Import => self.import(flight, control),
             ControlRule::Share => self.share_control(flight, control),
-            ControlRule::Answered(status, _) | ControlRule::Refuse(status, _) => Err(End::Status(status)),
+            ControlRule::Answered(status, _) | ControlRule::Refuse(status, _) => Err(CallEnd::Status(status)),
         }
     }
 
     /// Executes it if it asks about granted cards only, and rewrites the answer.
-    fn view(&self, flight: &mut Flight<'_>, control: Control, kind: ViewKind) -> Result<Answer, End> {
+    fn view(&self, flight: &mut InFlightCall<'_>, control: Control, kind: ViewKind) -> Result<Answer, CallEnd> {
         let names = self.grant.names();
         let params = flight.params();
         let is_granted = match kind {
@@ -80,7 +80,7 @@ impl Session {
             _ => true,
         };
         if !is_granted {
-            return Err(End::Status(Status::INVALID_ARGUMENT));
+            return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
         }
         if kind == ViewKind::PidInfo {
             return self.pid_info(flight, control);
@@ -91,14 +91,14 @@ impl Session {
             return answer;
         }
         // Nobody makes another card's object of the handle between the answer and its rewriting.
-        self.locks.with(&[Name::Client(control.client)], || {
+        self.locks.with(&[LockName::Client(control.client)], || {
             let status = self.execute_view(flight, control, kind)?;
             if status.is_ok() { self.rewrite(flight, control, kind) } else { Ok(()) }
         })?;
         flight.finish()
     }
 
-    fn rewrite(&self, flight: &mut Flight<'_>, control: Control, kind: ViewKind) -> Result<(), End> {
+    fn rewrite(&self, flight: &mut InFlightCall<'_>, control: Control, kind: ViewKind) -> Result<(), CallEnd> {
         let names = self.grant.names();
         match kind {
             ViewKind::FbInfo | ViewKind::FbInfoV2 | ViewKind::FbRegionInfo => self.rewrite_sizes(flight, control, kind)?,
@@ -112,7 +112,7 @@ impl Session {
             ViewKind::ActiveDeviceIds => view::cards::active_device_ids(flight.params_mut(), names),
             ViewKind::UuidInfo => {
                 if !view::cards::names_granted(flight.params(), UUID_INFO_GPU_ID, names) {
-                    return Err(End::Status(Status::OBJECT_NOT_FOUND));
+                    return Err(CallEnd::Status(Status::OBJECT_NOT_FOUND));
                 }
             }
             ViewKind::SubdeviceP2pCaps => view::cards::peers(flight.params_mut(), names),
@@ -139,31 +139,31 @@ impl Session {
     }
 
     /// Answered from the accounts: the driver knows the mediator only.
-    fn pid_info(&self, flight: &mut Flight<'_>, control: Control) -> Result<Answer, End> {
+    fn pid_info(&self, flight: &mut InFlightCall<'_>, control: Control) -> Result<Answer, CallEnd> {
         let count = read_u32(flight.params(), 0).unwrap_or(0);
         if count == 0 || count > view::processes::MOST_PID_INFOS {
-            return Err(End::Status(Status::INVALID_ARGUMENT));
+            return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
         }
         let own = self.shown_processes(flight, control);
         view::processes::pid_info(flight.params_mut(), &own);
         let row = flight.row;
         if !row.set_status(&mut flight.args, Status::OK) {
-            return Err(End::Errno(libc::EINVAL));
+            return Err(CallEnd::Errno(libc::EINVAL));
         }
         flight.finish()
     }
 
     /// Refuses parameters that name a client of somebody else's.
-    fn clients_are_own(&self, params: &[u8], mut fields: impl Iterator<Item = u16>) -> Result<(), End> {
+    fn clients_are_own(&self, params: &[u8], mut fields: impl Iterator<Item = u16>) -> Result<(), CallEnd> {
         let accounts = lock(&self.accounts);
         let is_own = |at: u16| {
             read_u32(params, usize::from(at)).is_none_or(|client| client == 0 || accounts.knows_client(Handle(client)))
         };
-        if fields.all(is_own) { Ok(()) } else { Err(End::Status(Status::INVALID_CLIENT)) }
+        if fields.all(is_own) { Ok(()) } else { Err(CallEnd::Status(Status::INVALID_CLIENT)) }
     }
 
     /// `NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY` {policy}, `..._SHARE_OBJECT` {object, policy}.
-    fn share_control(&self, flight: &mut Flight<'_>, control: Control) -> Result<Answer, End> {
+    fn share_control(&self, flight: &mut InFlightCall<'_>, control: Control) -> Result<Answer, CallEnd> {
         let at = if control.id == SHARE_OBJECT { 4 } else { 0 };
         self.may_be_shared(flight.params().get(at..).unwrap_or_default())?;
         flight.execute(self.driver.as_ref())?;

@@ -20,12 +20,12 @@ use account::{Hold, Kind, ObjectName};
 use driver::{FileField, Holder};
 
 use super::{
-    in_flight::{End, Flight, errno},
-    object_alloc::{Made, Making},
+    in_flight::{CallEnd, InFlightCall, errno},
+    object_alloc::{AllocatedObject, ObjectAlloc},
 };
 use crate::{
     Answer, Session,
-    locks::{Name, lock},
+    locks::{LockName, lock},
     objects::open_files::Token,
 };
 
@@ -37,7 +37,7 @@ const EXPORT_OBJECTS: u32 = 0x3d0b;
 const IMPORT_OBJECTS: u32 = 0x3d0c;
 
 /// Where the parameters have their fields.
-struct Layout {
+struct ExportLayout {
     fd: usize,
     parent: usize,
     objects: usize,
@@ -46,13 +46,13 @@ struct Layout {
     count: Option<usize>,
 }
 
-const ONE_EXPORT: Layout = Layout { fd: 16, parent: 8, objects: 12, most: 1, count: None };
-const ONE_IMPORT: Layout = Layout { fd: 0, parent: 12, objects: 16, most: 1, count: None };
-const MANY_EXPORTS: Layout = Layout { fd: 0, parent: 4, objects: 76, most: 512, count: Some(2124) };
-const MANY_IMPORTS: Layout = Layout { fd: 0, parent: 4, objects: 8, most: 128, count: Some(648) };
-const INFO: Layout = Layout { fd: 0, parent: 0, objects: 0, most: 0, count: None };
+const ONE_EXPORT: ExportLayout = ExportLayout { fd: 16, parent: 8, objects: 12, most: 1, count: None };
+const ONE_IMPORT: ExportLayout = ExportLayout { fd: 0, parent: 12, objects: 16, most: 1, count: None };
+const MANY_EXPORTS: ExportLayout = ExportLayout { fd: 0, parent: 4, objects: 76, most: 512, count: Some(2124) };
+const MANY_IMPORTS: ExportLayout = ExportLayout { fd: 0, parent: 4, objects: 8, most: 128, count: Some(648) };
+const INFO: ExportLayout = ExportLayout { fd: 0, parent: 0, objects: 0, most: 0, count: None };
 
-impl Layout {
+impl ExportLayout {
     /// The handles that are named, by their index in the export.
     fn objects(&self, params: &[u8]) -> Option<Vec<(u32, Handle)>> {
         let (count, first) = match self.count {
@@ -70,14 +70,14 @@ impl Layout {
     }
 }
 
-const INVALID: End = End::Status(Status::INVALID_ARGUMENT);
+const INVALID: CallEnd = CallEnd::Status(Status::INVALID_ARGUMENT);
 
 impl Session {
-    pub(crate) fn export(&self, flight: &mut Flight<'_>, control: Control) -> Result<Answer, End> {
+    pub(crate) fn export(&self, flight: &mut InFlightCall<'_>, control: Control) -> Result<Answer, CallEnd> {
         let layout = match control.id {
             EXPORT_OBJECT => ONE_EXPORT,
             EXPORT_OBJECTS => MANY_EXPORTS,
-            _ => return Err(End::Status(Status::NOT_SUPPORTED)),
+            _ => return Err(CallEnd::Status(Status::NOT_SUPPORTED)),
         };
         // The driver keeps room for so many with the file.
         let room = if control.id == EXPORT_OBJECTS { read_number(flight.params(), 8, Width::U16) } else { None };
@@ -92,7 +92,7 @@ impl Session {
         };
         let objects = layout.objects(flight.params()).ok_or(INVALID)?;
         self.name_own_file(flight, &layout, &token)?;
-        let names = [Name::Client(control.client), Name::Export(token.id)];
+        let names = [LockName::Client(control.client), LockName::Export(token.id)];
         let result = self.locks.with(&names, || self.export_locked(flight, control, &token, &objects));
         match result {
             Ok(status) if status.is_ok() => {}
@@ -106,11 +106,11 @@ impl Session {
 
     fn export_locked(
         &self,
-        flight: &mut Flight<'_>,
+        flight: &mut InFlightCall<'_>,
         control: Control,
         token: &Token,
         objects: &[(u32, Handle)],
-    ) -> Result<Status, End> {
+    ) -> Result<Status, CallEnd> {
         if !lock(&self.files).knows_token(token.id) {
             // It was given up meanwhile.
             return Err(INVALID);
@@ -122,7 +122,7 @@ impl Session {
             known.is_some_and(|known| matches!(known.kind, Kind::Memory | Kind::Pinned))
         };
         if !objects.iter().all(|(_, object)| *object == Handle::NONE || is_memory(*object)) {
-            return Err(End::Status(Status::NOT_SUPPORTED));
+            return Err(CallEnd::Status(Status::NOT_SUPPORTED));
         }
         let mut held: Vec<(u32, Hold)> = Vec::new();
         for (index, object) in objects.iter().filter(|(_, object)| *object != Handle::NONE) {
@@ -131,7 +131,7 @@ impl Session {
                 Ok(hold) => held.push((*index, hold)),
                 Err(refusal) => {
                     held.into_iter().for_each(|(_, hold)| lock(&self.accounts).release(hold));
-                    return Err(End::Status(refusal.status()));
+                    return Err(CallEnd::Status(refusal.status()));
                 }
             }
         }
@@ -152,12 +152,12 @@ impl Session {
         status
     }
 
-    pub(crate) fn import(&self, flight: &mut Flight<'_>, control: Control) -> Result<Answer, End> {
+    pub(crate) fn import(&self, flight: &mut InFlightCall<'_>, control: Control) -> Result<Answer, CallEnd> {
         let layout = match control.id {
             IMPORT_OBJECT => ONE_IMPORT,
             IMPORT_OBJECTS => MANY_IMPORTS,
             EXPORT_INFO => INFO,
-            _ => return Err(End::Status(Status::NOT_SUPPORTED)),
+            _ => return Err(CallEnd::Status(Status::NOT_SUPPORTED)),
         };
         // A file to which nothing was exported here, be it another container's.
         let token = self.token(flight, &layout)?.map_err(|_| INVALID)?;
@@ -175,25 +175,25 @@ impl Session {
 
     fn import_one(
         &self,
-        flight: &mut Flight<'_>,
+        flight: &mut InFlightCall<'_>,
         control: Control,
-        layout: &Layout,
+        layout: &ExportLayout,
         token: &Token,
         index: u32,
-    ) -> Result<Answer, End> {
+    ) -> Result<Answer, CallEnd> {
         let parent = Handle(read_u32(flight.params(), layout.parent).unwrap_or(0));
-        let prepare = |_: &Flight<'_>| {
+        let prepare = |_: &InFlightCall<'_>| {
             self.is_parent(control.client, parent)?;
             Ok(lock(&self.accounts).reserve_import(token.id, index, control.client)?.into())
         };
-        let making = Making {
+        let making = ObjectAlloc {
             client: control.client,
             parent,
             handle: (Holder::Buffer(0), layout.objects),
             size: None,
             prepare: &prepare,
         };
-        match self.make(flight, &making, &[Name::Export(token.id)])? {
+        match self.make(flight, &making, &[LockName::Export(token.id)])? {
             Some(made) => self.finish_made(flight, made),
             None => flight.finish(),
         }
@@ -202,16 +202,16 @@ impl Session {
     /// Several at once: the driver makes all or none.
     fn import_many(
         &self,
-        flight: &mut Flight<'_>,
+        flight: &mut InFlightCall<'_>,
         control: Control,
-        layout: &Layout,
+        layout: &ExportLayout,
         token: &Token,
         objects: &[(u32, Handle)],
-    ) -> Result<Answer, End> {
+    ) -> Result<Answer, CallEnd> {
         let client = control.client;
         let parent = Handle(read_u32(flight.params(), layout.parent).unwrap_or(0));
-        let names = [Name::Client(client), Name::Export(token.id)];
-        let made = self.locks.with(&names, || -> Result<Vec<Made>, End> {
+        let names = [LockName::Client(client), LockName::Export(token.id)];
+        let made = self.locks.with(&names, || -> Result<Vec<AllocatedObject>, CallEnd> {
             self.is_parent(client, parent)?;
             let mut reserved = Vec::new();
             for (index, _) in objects {
@@ -220,7 +220,7 @@ impl Session {
                     Ok(reservation) => reserved.push(reservation),
                     Err(refusal) => {
                         reserved.into_iter().for_each(|reservation| lock(&self.accounts).cancel(reservation));
-                        return Err(End::Status(refusal.status()));
+                        return Err(CallEnd::Status(refusal.status()));
                     }
                 }
             }
@@ -235,7 +235,7 @@ impl Session {
                 let object = Handle(read_u32(flight.params(), layout.objects + 4 * at).unwrap_or(0));
                 let placement = account::Placement::under(parent, object);
                 match accounts.commit(reservation, placement, None) {
-                    Ok(_) => made.push(Made { client, object }),
+                    Ok(_) => made.push(AllocatedObject { client, object }),
                     Err(not) => accounts.cancel(not.reservation),
                 }
             }
@@ -245,7 +245,7 @@ impl Session {
     }
 
     /// What the file that a control names stands for; the file itself when it stands for nothing.
-    fn token(&self, flight: &mut Flight<'_>, layout: &Layout) -> Result<Result<Token, Arc<File>>, End> {
+    fn token(&self, flight: &mut InFlightCall<'_>, layout: &ExportLayout) -> Result<Result<Token, Arc<File>>, CallEnd> {
         let fd = read_u32(flight.params(), layout.fd).ok_or(INVALID)?.cast_signed();
         let file = self.control_file(flight, fd)?;
         let mut files = lock(&self.files);
@@ -256,11 +256,11 @@ impl Session {
         Ok(token.ok_or(file))
     }
 
-    fn new_token(&self, flight: &Flight<'_>, file: Arc<File>) -> Result<Token, End> {
+    fn new_token(&self, flight: &InFlightCall<'_>, file: Arc<File>) -> Result<Token, CallEnd> {
         if !lock(&self.files).has_room_for_a_token() {
             self.drop_unheld_tokens(crate::TRANSIT);
             if !lock(&self.files).has_room_for_a_token() {
-                return Err(End::Status(Status::INSUFFICIENT_RESOURCES));
+                return Err(CallEnd::Status(Status::INSUFFICIENT_RESOURCES));
             }
         }
         let own = self.driver.open(Node::Control).map_err(errno)?;
@@ -268,7 +268,12 @@ impl Session {
     }
 
     /// The driver is told the mediator's own file where the caller's struct names its token.
-    fn name_own_file(&self, flight: &mut Flight<'_>, layout: &Layout, token: &Token) -> Result<(), End> {
+    fn name_own_file(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        layout: &ExportLayout,
+        token: &Token,
+    ) -> Result<(), CallEnd> {
         if layout.fd + 4 > flight.params().len() {
             return Err(INVALID);
         }
@@ -291,7 +296,7 @@ impl Session {
                 lock(&self.files).set_unheld(token.id, Some(since));
                 continue;
             }
-            self.locks.with(&[Name::Export(token.id)], || {
+            self.locks.with(&[LockName::Export(token.id)], || {
                 // The mediator's file closes with its last holder; then the driver lets go of what was exported to it.
                 lock(&self.files).remove_token(token.id);
                 lock(&self.accounts).export_file_gone(token.id);

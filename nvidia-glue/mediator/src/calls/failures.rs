@@ -19,14 +19,14 @@ const OTHERS: u32 = 5;
 
 /// What the driver has refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Failed {
+pub(crate) enum FailedCall {
     /// To make an object.
     Object,
     /// Anything else.
     Other,
 }
 
-impl Failed {
+impl FailedCall {
     /// What a call would have done.
     pub(crate) const fn at(call: Call) -> Self {
         match call {
@@ -40,17 +40,17 @@ impl Failed {
 
 /// Those of one container.
 #[derive(Debug, Default)]
-pub(crate) struct Failures {
+pub(crate) struct FailureThrottle {
     /// When all that were are paid for, each by the time that it takes.
     paid: Mutex<Duration>,
 }
 
-impl Failures {
+impl FailureThrottle {
     /// There was one: waits until that is no more than there may be.
-    pub(crate) fn wait(&self, failed: Failed, clock: &dyn Clock) {
+    pub(crate) fn wait(&self, failed: FailedCall, clock: &dyn Clock) {
         let cost = match failed {
-            Failed::Object => EVERY,
-            Failed::Other => EVERY / OTHERS,
+            FailedCall::Object => EVERY,
+            FailedCall::Other => EVERY / OTHERS,
         };
         let mut paid = lock(&self.paid);
         let now = clock.now();
@@ -66,30 +66,30 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reclaim::reclaim_throttle::tests::Told;
+    use crate::reclaim::reclaim_throttle::tests::TestClock;
 
     #[test]
     fn a_program_that_looks_what_there_is_does_not_wait_and_a_loop_does() {
-        let (clock, failures) = (Told::default(), Failures::default());
-        (0..BURST).for_each(|_| failures.wait(Failed::Object, &clock));
+        let (clock, failures) = (TestClock::default(), FailureThrottle::default());
+        (0..BURST).for_each(|_| failures.wait(FailedCall::Object, &clock));
         assert_eq!(clock.now(), Duration::ZERO);
-        (0..100).for_each(|_| failures.wait(Failed::Object, &clock));
+        (0..100).for_each(|_| failures.wait(FailedCall::Object, &clock));
         assert_eq!(clock.now(), EVERY * 100);
         // After a while there is room again.
         clock.wait(EVERY * 10);
         let now = clock.now();
-        (0..10).for_each(|_| failures.wait(Failed::Object, &clock));
+        (0..10).for_each(|_| failures.wait(FailedCall::Object, &clock));
         assert_eq!(clock.now(), now);
-        failures.wait(Failed::Object, &clock);
+        failures.wait(FailedCall::Object, &clock);
         assert_eq!(clock.now(), now + EVERY);
     }
 
     #[test]
     fn what_is_no_object_counts_less() {
-        let (clock, failures) = (Told::default(), Failures::default());
-        (0..BURST * OTHERS).for_each(|_| failures.wait(Failed::Other, &clock));
+        let (clock, failures) = (TestClock::default(), FailureThrottle::default());
+        (0..BURST * OTHERS).for_each(|_| failures.wait(FailedCall::Other, &clock));
         assert_eq!(clock.now(), Duration::ZERO);
-        (0..100).for_each(|_| failures.wait(Failed::Other, &clock));
+        (0..100).for_each(|_| failures.wait(FailedCall::Other, &clock));
         assert_eq!(clock.now(), Duration::from_secs(1));
     }
 }

@@ -14,8 +14,8 @@ use driver::Holder;
 
 use super::{
     alloc_params::may_be_placed,
-    in_flight::{End, Flight},
-    object_alloc::Making,
+    in_flight::{CallEnd, InFlightCall},
+    object_alloc::ObjectAlloc,
 };
 use crate::{Answer, Session, channels::driver_time::scrubbing, locks::lock, view};
 
@@ -23,12 +23,12 @@ use crate::{Answer, Session, channels::driver_time::scrubbing, locks::lock, view
 const INFO_LARGEST: usize = 56;
 
 impl Session {
-    pub(crate) fn vid_heap(&self, flight: &mut Flight<'_>, heap: VidHeap) -> Result<Answer, End> {
+    pub(crate) fn vid_heap(&self, flight: &mut InFlightCall<'_>, heap: VidHeap) -> Result<Answer, CallEnd> {
         self.own_client(heap.client)?;
         let answer = match heap.function {
             VidHeapFunction::Alloc(alloc) => return self.vid_heap_alloc(flight, heap, alloc),
             VidHeapFunction::Free { memory } => return self.free(flight, heap.client, memory),
-            VidHeapFunction::Refused(_) => return Err(End::Status(Status::NOT_SUPPORTED)),
+            VidHeapFunction::Refused(_) => return Err(CallEnd::Status(Status::NOT_SUPPORTED)),
             VidHeapFunction::Info => self.execute_row(flight).map(|_| Some(INFO_LARGEST)),
             VidHeapFunction::Other(_) => self.execute_row(flight).map(|_| None),
         };
@@ -37,7 +37,12 @@ impl Session {
         flight.finish()
     }
 
-    fn vid_heap_alloc(&self, flight: &mut Flight<'_>, heap: VidHeap, alloc: VidHeapAlloc) -> Result<Answer, End> {
+    fn vid_heap_alloc(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        heap: VidHeap,
+        alloc: VidHeapAlloc,
+    ) -> Result<Answer, CallEnd> {
         let made = alloc.request.heap_memory();
         match made {
             // As in an allocation by class.
@@ -47,14 +52,14 @@ impl Session {
                     let _ = write_u32(&mut flight.args, alloc.attr_at, attr);
                 }
             }
-            HeapMemory::Extended => return Err(End::Status(Status::INVALID_CLASS)),
+            HeapMemory::Extended => return Err(CallEnd::Status(Status::INVALID_CLASS)),
             HeapMemory::Virtual | HeapMemory::System => {}
         }
         let process = flight.pid;
         // Known while nobody else works in the client: afterwards its device may be freed.
         let scrubbed = Cell::new(None);
-        let prepare = |_: &Flight<'_>| {
-            let card = || self.card_of(heap.client, heap.parent).ok_or(End::Status(Status::OBJECT_NOT_FOUND));
+        let prepare = |_: &InFlightCall<'_>| {
+            let card = || self.card_of(heap.client, heap.parent).ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND));
             let memory = match made {
                 HeapMemory::Video => Some((card()?, Bytes(alloc.request.rounded_size()))),
                 HeapMemory::System | HeapMemory::Extended => Some((Card::HOST, Bytes(alloc.request.host_size()))),
@@ -72,7 +77,7 @@ impl Session {
             let ask = Ask { client: heap.client, kind: Kind::Memory, memory, layout, process };
             Ok(lock(&self.accounts).reserve(ask)?.into())
         };
-        let making = Making {
+        let making = ObjectAlloc {
             client: heap.client,
             parent: heap.parent,
             handle: (Holder::Args, alloc.memory_at),
@@ -92,7 +97,7 @@ impl Session {
     }
 
     /// Any function may be answered with the card's total and free memory.
-    fn show_heap(&self, flight: &mut Flight<'_>, heap: VidHeap, largest: Option<usize>) {
+    fn show_heap(&self, flight: &mut InFlightCall<'_>, heap: VidHeap, largest: Option<usize>) {
         let Some(card) = self.card_of(heap.client, heap.parent) else { return };
         let shown = self.grant.shown(card, &lock(&self.accounts));
         if let Some(shown) = shown {

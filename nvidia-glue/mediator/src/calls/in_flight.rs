@@ -11,12 +11,12 @@ use account::Card;
 use base::Pid;
 use driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder};
 
-use super::object_alloc::Made;
+use super::object_alloc::AllocatedObject;
 use crate::{Answer, Caller, CallerError};
 
 /// Why a call goes no further. What it has done until then must be undone by whoever ends it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum CallEnd {
     /// The system call fails with this.
     Errno(i32),
     /// The driver's struct gets this status, and the system call succeeds, as with the driver's own refusals.
@@ -25,7 +25,7 @@ pub(crate) enum End {
     Kill,
 }
 
-impl From<CallerError> for End {
+impl From<CallerError> for CallEnd {
     fn from(error: CallerError) -> Self {
         Self::Errno(match error {
             // Nobody hears it.
@@ -74,7 +74,7 @@ fn give_back(mut bytes: Vec<u8>) {
     }
 }
 
-impl Drop for Flight<'_> {
+impl Drop for InFlightCall<'_> {
     fn drop(&mut self) {
         let Self { args, original, buffers, origins, .. } = self;
         let of_buffers =
@@ -84,7 +84,7 @@ impl Drop for Flight<'_> {
 }
 
 /// A call on its way.
-pub(crate) struct Flight<'a> {
+pub(crate) struct InFlightCall<'a> {
     pub(crate) caller: &'a dyn Caller,
     /// Who calls.
     pub(crate) pid: Pid,
@@ -102,7 +102,7 @@ pub(crate) struct Flight<'a> {
     origins: Vec<Origin>,
     /// Files that descriptors name.
     pub(crate) files: Vec<FileField>,
-    /// Nothing was looked at since [`Flight::confirm`].
+    /// Nothing was looked at since [`InFlightCall::confirm`].
     is_confirmed: bool,
     returned: i32,
     /// The driver was asked, and refused.
@@ -110,7 +110,7 @@ pub(crate) struct Flight<'a> {
     /// Work of the driver's on a card that the call has caused.
     pub(crate) driver_time: Option<(Card, Duration)>,
     /// What has been made for the caller, to be unmade should it never hear of it.
-    pub(crate) made: Vec<Made>,
+    pub(crate) made: Vec<AllocatedObject>,
     /// What the kernel is to pin for the caller, by its handle in the staging client.
     pub(crate) pinning: Option<Handle>,
 }
@@ -124,7 +124,7 @@ struct Origin {
     direction: Direction,
 }
 
-impl<'a> Flight<'a> {
+impl<'a> InFlightCall<'a> {
     pub(crate) fn new(
         caller: &'a dyn Caller,
         pid: Pid,
@@ -160,8 +160,8 @@ impl<'a> Flight<'a> {
     ///
     /// Once is enough, however much was copied before: a call that still waits has waited all the time since it was received, with its thread
     /// and its thread's memory its own, and its number is never another's. What is decided afterwards is decided on the copies, and whether
-    /// somebody still hears the answer is asked before the caller's memory is written to ([`Flight::finish`], [`Flight::end`]).
-    pub(crate) fn confirm(&mut self) -> Result<(), End> {
+    /// somebody still hears the answer is asked before the caller's memory is written to ([`InFlightCall::finish`], [`InFlightCall::end`]).
+    pub(crate) fn confirm(&mut self) -> Result<(), CallEnd> {
         if !self.is_confirmed {
             if !self.caller.is_waiting() {
                 return Err(CallerError::Gone.into());
@@ -179,7 +179,7 @@ impl<'a> Flight<'a> {
         address: u64,
         length: usize,
         direction: Direction,
-    ) -> Result<(), End> {
+    ) -> Result<(), CallEnd> {
         let mut bytes = zeroes(length);
         if length > 0 {
             self.is_confirmed = false;
@@ -190,12 +190,12 @@ impl<'a> Flight<'a> {
     }
 
     /// Copies what is there of parameters that are at most `most` bytes long; nobody says how long they are.
-    pub(crate) fn copy_unsized(&mut self, offset: usize, address: u64, most: usize) -> Result<(), End> {
+    pub(crate) fn copy_unsized(&mut self, offset: usize, address: u64, most: usize) -> Result<(), CallEnd> {
         let mut bytes = zeroes(most);
         self.is_confirmed = false;
         let present = self.caller.read_up_to(address, &mut bytes)?;
         if present == 0 && most > 0 {
-            return Err(End::Errno(libc::EFAULT));
+            return Err(CallEnd::Errno(libc::EFAULT));
         }
         // Nothing is left of a copy that came to a gap.
         bytes.get_mut(present..).unwrap_or_default().fill(0);
@@ -215,15 +215,15 @@ impl<'a> Flight<'a> {
         &mut self,
         holder: Holder,
         pointers: impl IntoIterator<Item = &'p Pointer>,
-    ) -> Result<(), End> {
+    ) -> Result<(), CallEnd> {
         for pointer in pointers {
-            let bytes = self.bytes(holder).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+            let bytes = self.bytes(holder).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
             let offset = usize::from(pointer.at);
             if read_u64(bytes, offset).is_none() {
-                return Err(End::Status(Status::INVALID_ARGUMENT));
+                return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
             }
             let Some(address) = pointer.address(bytes) else { continue };
-            let length = pointer.length.of(bytes).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+            let length = pointer.length.of(bytes).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
             self.copy(holder, offset, address, length, pointer.direction)?;
         }
         Ok(())
@@ -235,18 +235,18 @@ impl<'a> Flight<'a> {
         driver: &dyn Driver,
         holder: Holder,
         descriptors: &[Descriptor],
-    ) -> Result<(), End> {
+    ) -> Result<(), CallEnd> {
         for descriptor in descriptors {
-            let bytes = self.bytes(holder).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+            let bytes = self.bytes(holder).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
             let Some(number) = descriptor.number(bytes) else { continue };
-            let file = self.named_file(driver, number)?.ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+            let file = self.named_file(driver, number)?.ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
             self.files.push(FileField { holder, offset: usize::from(descriptor.at), file });
         }
         Ok(())
     }
 
     /// The caller's file of that number, if it is one of the driver's.
-    pub(crate) fn named_file(&mut self, driver: &dyn Driver, fd: i32) -> Result<Option<DeviceFile>, End> {
+    pub(crate) fn named_file(&mut self, driver: &dyn Driver, fd: i32) -> Result<Option<DeviceFile>, CallEnd> {
         self.is_confirmed = false;
         driver_file(driver, self.caller, fd)
     }
@@ -278,7 +278,7 @@ impl<'a> Flight<'a> {
     }
 
     /// Has the driver execute it on the copies; its verdict.
-    pub(crate) fn execute(&mut self, driver: &dyn Driver) -> Result<Status, End> {
+    pub(crate) fn execute(&mut self, driver: &dyn Driver) -> Result<Status, CallEnd> {
         self.confirm()?;
         let file = self.file.clone();
         self.has_failed = true;
@@ -290,7 +290,7 @@ impl<'a> Flight<'a> {
 
     /// Has a driver that is not in the kernel execute a call that the kernel's own executes in the caller's place; `None`: let the
     /// kernel do it.
-    pub(crate) fn execute_in_callers_place(&mut self, driver: &dyn Driver) -> Option<Result<(), End>> {
+    pub(crate) fn execute_in_callers_place(&mut self, driver: &dyn Driver) -> Option<Result<(), CallEnd>> {
         if let Err(end) = self.confirm() {
             return Some(Err(end));
         }
@@ -307,7 +307,7 @@ impl<'a> Flight<'a> {
     }
 
     /// Has the caller's own struct say something else from `at` on, for a call that the kernel reads from there.
-    pub(crate) fn rewrite(&mut self, at: usize, bytes: &[u8]) -> Result<(), End> {
+    pub(crate) fn rewrite(&mut self, at: usize, bytes: &[u8]) -> Result<(), CallEnd> {
         self.write_if_waiting(&mut false, self.address, at, bytes)?;
         for copy in [&mut self.args, &mut self.original] {
             if let Some(place) = copy.get_mut(at..at.saturating_add(bytes.len())) {
@@ -318,7 +318,7 @@ impl<'a> Flight<'a> {
     }
 
     /// Writes back what has changed: buffers first, then the struct with its status.
-    pub(crate) fn finish(&self) -> Result<Answer, End> {
+    pub(crate) fn finish(&self) -> Result<Answer, CallEnd> {
         let mut is_asked = false;
         for (buffer, origin) in self.buffers.iter().zip(&self.origins) {
             if origin.direction == Direction::In {
@@ -326,7 +326,7 @@ impl<'a> Flight<'a> {
             }
             let Some((at, changed)) = changed(&origin.original, &buffer.bytes) else { continue };
             if at + changed.len() > origin.present {
-                return Err(End::Errno(libc::EFAULT));
+                return Err(CallEnd::Errno(libc::EFAULT));
             }
             self.write_if_waiting(&mut is_asked, origin.address, at, changed)?;
         }
@@ -338,45 +338,45 @@ impl<'a> Flight<'a> {
 
     /// A thread that does not wait uses its memory for something else by now. Asked once, right before the first byte is written: where there
     /// is none, the answer itself tells.
-    fn write_if_waiting(&self, is_asked: &mut bool, base: u64, at: usize, bytes: &[u8]) -> Result<(), End> {
+    fn write_if_waiting(&self, is_asked: &mut bool, base: u64, at: usize, bytes: &[u8]) -> Result<(), CallEnd> {
         if !std::mem::replace(is_asked, true) && !self.caller.is_waiting() {
             return Err(CallerError::Gone.into());
         }
         let address = u64::try_from(at).ok().and_then(|at| base.checked_add(at));
-        let address = address.ok_or(End::Errno(libc::EFAULT))?;
+        let address = address.ok_or(CallEnd::Errno(libc::EFAULT))?;
         Ok(self.caller.write(address, bytes)?)
     }
 
     /// How the call ends when it goes no further.
-    pub(crate) fn end(&self, end: End) -> Answer {
+    pub(crate) fn end(&self, end: CallEnd) -> Answer {
         let status = match end {
-            End::Errno(errno) => return Answer::Errno(errno),
-            End::Kill => return Answer::KillCaller,
-            End::Status(status) => status,
+            CallEnd::Errno(errno) => return Answer::Errno(errno),
+            CallEnd::Kill => return Answer::KillCaller,
+            CallEnd::Status(status) => status,
         };
         let Some(at) = self.row.status_at() else { return Answer::Errno(errno_of(status)) };
         match self.write_if_waiting(&mut false, self.address, at, &status.0.to_le_bytes()) {
             Ok(()) => Answer::Return(0),
-            Err(End::Errno(errno)) => Answer::Errno(errno),
-            Err(End::Status(_) | End::Kill) => Answer::Errno(libc::EIO),
+            Err(CallEnd::Errno(errno)) => Answer::Errno(errno),
+            Err(CallEnd::Status(_) | CallEnd::Kill) => Answer::Errno(libc::EIO),
         }
     }
 }
 
 /// The caller's file of that number, if it is one of the driver's.
-pub(crate) fn driver_file(driver: &dyn Driver, caller: &dyn Caller, fd: i32) -> Result<Option<DeviceFile>, End> {
+pub(crate) fn driver_file(driver: &dyn Driver, caller: &dyn Caller, fd: i32) -> Result<Option<DeviceFile>, CallEnd> {
     device_file(driver, caller.file(fd)?)
 }
 
 /// The file, if it is one of the driver's.
-pub(crate) fn device_file(driver: &dyn Driver, file: File) -> Result<Option<DeviceFile>, End> {
+pub(crate) fn device_file(driver: &dyn Driver, file: File) -> Result<Option<DeviceFile>, CallEnd> {
     let node = driver.node_of(&file).map_err(errno)?;
     Ok(node.map(|node| DeviceFile { node, file: Arc::new(file) }))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-pub(crate) fn errno(error: io::Error) -> End {
-    End::Errno(error.raw_os_error().unwrap_or(match error.kind() {
+pub(crate) fn errno(error: io::Error) -> CallEnd {
+    CallEnd::Errno(error.raw_os_error().unwrap_or(match error.kind() {
         io::ErrorKind::InvalidInput => libc::EINVAL,
         _ => libc::EIO,
     }))

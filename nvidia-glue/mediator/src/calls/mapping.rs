@@ -11,13 +11,13 @@ use account::{Card, ObjectName};
 use driver::{FileField, Holder};
 
 use super::{
-    in_flight::{End, Flight, errno},
-    object_alloc::Stop,
+    in_flight::{CallEnd, InFlightCall, errno},
+    object_alloc::AllocAbort,
 };
 use crate::{
     Answer, CallerError, Session,
     channels::scheduling::MOST_IDLE_US,
-    locks::{Name, lock},
+    locks::{LockName, lock},
     view::{self, utilization_controls::PAGE},
 };
 
@@ -34,7 +34,7 @@ const DMA_LENGTH: usize = 24;
 const DMA_OFFSET: usize = 24;
 const DMA_SIZE: usize = 32;
 impl Session {
-    pub(crate) fn map_memory(&self, flight: &mut Flight<'_>, map: MapMemory) -> Result<Answer, End> {
+    pub(crate) fn map_memory(&self, flight: &mut InFlightCall<'_>, map: MapMemory) -> Result<Answer, CallEnd> {
         self.own_client(map.client)?;
         if let Some(card) = self.hidden_page(map) {
             return self.map_own_page(flight, map, card);
@@ -43,10 +43,10 @@ impl Session {
         flight.confirm()?;
         let pid = flight.pid;
         self.reserve(pid, |accounts| accounts.processor_mapping_fits())?;
-        self.with_room(pid, &[Name::Client(map.client)], || {
+        self.with_room(pid, &[LockName::Client(map.client)], || {
             // Another thread may have made a page of the handle meanwhile.
             if self.hidden_page(map).is_some() {
-                return Err(Stop::End(End::Status(Status::INVALID_ARGUMENT)));
+                return Err(AllocAbort::CallEnd(CallEnd::Status(Status::INVALID_ARGUMENT)));
             }
             let object = ObjectName::new(map.client, map.memory);
             self.map_for_processor(flight, object)?;
@@ -59,11 +59,11 @@ impl Session {
     }
 
     /// `NV_ESC_RM_UNMAP_MEMORY`.
-    pub(crate) fn unmap_memory(&self, flight: &mut Flight<'_>, unmap: UnmapMemory) -> Result<Answer, End> {
+    pub(crate) fn unmap_memory(&self, flight: &mut InFlightCall<'_>, unmap: UnmapMemory) -> Result<Answer, CallEnd> {
         self.own_client(unmap.client)?;
         flight.copy_pointers(Holder::Args, flight.row.pointers())?;
         flight.duplicate_files(self.driver.as_ref(), Holder::Args, flight.row.descriptors())?;
-        self.locks.with(&[Name::Client(unmap.client)], || -> Result<(), End> {
+        self.locks.with(&[LockName::Client(unmap.client)], || -> Result<(), CallEnd> {
             if flight.execute(self.driver.as_ref())?.is_ok() {
                 lock(&self.accounts).processor_unmapped(ObjectName::new(unmap.client, unmap.memory));
             }
@@ -73,16 +73,16 @@ impl Session {
     }
 
     /// Memory is mapped in an address space of the resource manager's: what that costs are page tables.
-    pub(crate) fn map_dma(&self, flight: &mut Flight<'_>, map: MapDma) -> Result<Answer, End> {
+    pub(crate) fn map_dma(&self, flight: &mut InFlightCall<'_>, map: MapDma) -> Result<Answer, CallEnd> {
         self.own_client(map.client)?;
-        let card = self.card_of(map.client, map.device).ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
-        let length = read_u64(&flight.args, DMA_LENGTH).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+        let card = self.card_of(map.client, map.device).ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
+        let length = read_u64(&flight.args, DMA_LENGTH).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
         flight.confirm()?;
         let tables = self.reserve(flight.pid, |accounts| {
             accounts.dma_fits()?;
             accounts.reserve_virtual_page_tables(card, length)
         })?;
-        let done = self.locks.with(&[Name::Client(map.client)], || {
+        let done = self.locks.with(&[LockName::Client(map.client)], || {
             let status = flight.execute(self.driver.as_ref())?;
             // The status stands behind it in every release.
             let offset = flight.row.status_at().and_then(|at| read_u64(&flight.args, at.checked_sub(8)?));
@@ -96,7 +96,7 @@ impl Session {
     }
 
     /// `NV_ESC_RM_UNMAP_MEMORY_DMA`; since 550 of whatever lies in a range, too.
-    pub(crate) fn unmap_dma(&self, flight: &mut Flight<'_>, map: MapDma) -> Result<Answer, End> {
+    pub(crate) fn unmap_dma(&self, flight: &mut InFlightCall<'_>, map: MapDma) -> Result<Answer, CallEnd> {
         self.own_client(map.client)?;
         let has_size = flight.row.status_at().is_some_and(|at| at > DMA_SIZE);
         let length = read_u64(&flight.args, DMA_SIZE).filter(|_| has_size).unwrap_or(0);
@@ -104,7 +104,7 @@ impl Session {
             flight.confirm()?;
             self.reserve(flight.pid, |accounts| accounts.dma_fits())?;
         }
-        self.locks.with(&[Name::Client(map.client)], || -> Result<(), End> {
+        self.locks.with(&[LockName::Client(map.client)], || -> Result<(), CallEnd> {
             if flight.execute(self.driver.as_ref())?.is_ok()
                 && let Some(offset) = read_u64(&flight.args, DMA_OFFSET)
             {
@@ -117,7 +117,7 @@ impl Session {
     }
 
     /// `NV_ESC_ALLOC_OS_EVENT`: a little of the kernel's memory, that nobody counts.
-    pub(crate) fn alloc_os_event(&self, flight: &mut Flight<'_>, event: OsEvent) -> Result<Answer, End> {
+    pub(crate) fn alloc_os_event(&self, flight: &mut InFlightCall<'_>, event: OsEvent) -> Result<Answer, CallEnd> {
         self.own_client(event.client)?;
         flight.confirm()?;
         self.reserve(flight.pid, |accounts| accounts.os_event_fits())?;
@@ -128,10 +128,10 @@ impl Session {
     }
 
     /// `NV_ESC_FREE_OS_EVENT`. Of one that it does not find, the driver tells the kernel's log in three lines: it is not asked for those.
-    pub(crate) fn free_os_event(&self, flight: &mut Flight<'_>, event: OsEvent) -> Result<Answer, End> {
+    pub(crate) fn free_os_event(&self, flight: &mut InFlightCall<'_>, event: OsEvent) -> Result<Answer, CallEnd> {
         self.own_client(event.client)?;
         if !lock(&self.accounts).has_os_event(event.client, event.fd) {
-            return Err(End::Status(Status::INVALID_EVENT));
+            return Err(CallEnd::Status(Status::INVALID_EVENT));
         }
         let status = self.execute_row(flight)?;
         if matches!(status, Status::OK | Status::INVALID_EVENT) {
@@ -149,12 +149,14 @@ impl Session {
     /// The page on which the driver tells the card's real memory and load cannot be rewritten where it is: the driver prepares the mapping
     /// on a file of the mediator's own, and the program gets a page of the mediator's, on which its own load stands and all else is zero, which
     /// to it means that it is not valid.
-    fn map_own_page(&self, flight: &mut Flight<'_>, map: MapMemory, card: Card) -> Result<Answer, End> {
+    fn map_own_page(&self, flight: &mut InFlightCall<'_>, map: MapMemory, card: Card) -> Result<Answer, CallEnd> {
         let descriptor = flight.row.descriptors().first().map(|fd| usize::from(fd.at));
         let file = flight.named_file(self.driver.as_ref(), map.fd)?;
-        let (Some(offset), Some(file)) = (descriptor, file) else { return Err(End::Status(Status::INVALID_ARGUMENT)) };
+        let (Some(offset), Some(file)) = (descriptor, file) else {
+            return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
+        };
         if map.length > PAGE {
-            return Err(End::Status(Status::INVALID_ARGUMENT));
+            return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
         }
         match flight.caller.replace(map.fd, self.page(card).map_err(errno)?) {
             Ok(()) => {}
@@ -165,7 +167,7 @@ impl Session {
         let own = self.driver.open(file.node).map_err(errno)?;
         flight.files.push(FileField { holder: Holder::Args, offset, file: own });
         self.reserve(flight.pid, |accounts| accounts.processor_mapping_fits())?;
-        self.locks.with(&[Name::Client(map.client)], || -> Result<(), End> {
+        self.locks.with(&[LockName::Client(map.client)], || -> Result<(), CallEnd> {
             if flight.execute(self.driver.as_ref())?.is_ok() {
                 lock(&self.accounts).processor_mapped(ObjectName::new(map.client, map.memory));
             }
@@ -175,7 +177,7 @@ impl Session {
     }
 
     /// The driver waits for channels that are named by client, and nothing keeps it from waiting for anybody's.
-    pub(crate) fn idle_channels(&self, flight: &mut Flight<'_>, idle: IdleChannels) -> Result<Answer, End> {
+    pub(crate) fn idle_channels(&self, flight: &mut InFlightCall<'_>, idle: IdleChannels) -> Result<Answer, CallEnd> {
         self.own_client(idle.client)?;
         flight.copy_pointers(Holder::Args, flight.row.pointers())?;
         let clients =
@@ -184,7 +186,7 @@ impl Session {
         {
             let accounts = lock(&self.accounts);
             if !clients.all(|client| read_u32(client, 0).is_some_and(|client| accounts.knows_client(Handle(client)))) {
-                return Err(End::Status(Status::INVALID_CLIENT));
+                return Err(CallEnd::Status(Status::INVALID_CLIENT));
             }
         }
         let asked = read_u32(&flight.args, IDLE_TIMEOUT).unwrap_or(0);
@@ -194,7 +196,7 @@ impl Session {
         flight.finish()
     }
 
-    pub(crate) fn share(&self, flight: &mut Flight<'_>, share: Share) -> Result<Answer, End> {
+    pub(crate) fn share(&self, flight: &mut InFlightCall<'_>, share: Share) -> Result<Answer, CallEnd> {
         self.own_client(share.client)?;
         self.may_be_shared(flight.args.get(SHARE_POLICY..).unwrap_or_default())?;
         self.pass(flight)
@@ -204,53 +206,65 @@ impl Session {
     /// target, and copies all that there are to whatever is shared below (`clientAddAccessBackRef`, `rsShareListCopy`). Nor is there anything to
     /// do: to the driver, all clients of a container are of one process, the mediator, and may duplicate each other's objects. That others may is
     /// harmless: whoever is mediated can only name clients of its own container.
-    pub(crate) fn may_be_shared(&self, policy: &[u8]) -> Result<(), End> {
+    pub(crate) fn may_be_shared(&self, policy: &[u8]) -> Result<(), CallEnd> {
         /// `RS_SHARE_TYPE_CLIENT` (src/common/sdk/nvidia/inc/rs_access.h).
         const CLIENT: u64 = 3;
         if read_number(policy, 8, Width::U16) == Some(CLIENT) {
             let target = read_u32(policy, 0).unwrap_or(0);
             self.own_client(Handle(target))?;
-            return Err(End::Status(Status::OK));
+            return Err(CallEnd::Status(Status::OK));
         }
         Ok(())
     }
 
     /// The cards of the host, of which the granted ones are shown.
-    pub(crate) fn card_info(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+    pub(crate) fn card_info(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         self.execute_row(flight)?;
         view::cards::card_info(&mut flight.args, self.grant.names());
         flight.finish()
     }
 
-    pub(crate) fn card_status(&self, flight: &mut Flight<'_>, domain: u32, bus: u8, slot: u8) -> Result<Answer, End> {
-        self.grant.by_pci(domain, bus, slot).ok_or(End::Errno(libc::EINVAL))?;
+    pub(crate) fn card_status(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        domain: u32,
+        bus: u8,
+        slot: u8,
+    ) -> Result<Answer, CallEnd> {
+        self.grant.by_pci(domain, bus, slot).ok_or(CallEnd::Errno(libc::EINVAL))?;
         self.pass(flight)
     }
 
     /// A list of cards' ids, 0 for none.
-    pub(crate) fn attach_gpus(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+    pub(crate) fn attach_gpus(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         // The driver keeps as many as there are said to be with the file.
         if flight.args.len() > ATTACHED_MOST {
-            return Err(End::Errno(libc::EINVAL));
+            return Err(CallEnd::Errno(libc::EINVAL));
         }
         let mut ids = flight.args.chunks_exact(4).filter(|id| id.iter().any(|byte| *byte != 0));
         if !ids.all(|id| view::cards::names_granted(id, 0, self.grant.names())) {
-            return Err(End::Errno(libc::EINVAL));
+            return Err(CallEnd::Errno(libc::EINVAL));
         }
         self.pass(flight)
     }
 
     /// The file that a descriptor of the call names; it must be one of the driver's control files.
-    pub(crate) fn control_file(&self, flight: &mut Flight<'_>, fd: i32) -> Result<Arc<File>, End> {
+    pub(crate) fn control_file(&self, flight: &mut InFlightCall<'_>, fd: i32) -> Result<Arc<File>, CallEnd> {
         let file = flight.named_file(self.driver.as_ref(), fd)?;
         match file {
             Some(file) if file.node == abi::Node::Control => Ok(file.file),
-            _ => Err(End::Status(Status::INVALID_ARGUMENT)),
+            _ => Err(CallEnd::Status(Status::INVALID_ARGUMENT)),
         }
     }
 
     /// Copies a control's parameters, `size` bytes at `address`.
-    pub(crate) fn copy_params(&self, flight: &mut Flight<'_>, at: usize, address: u64, size: usize) -> Result<(), End> {
+    pub(crate) fn copy_params(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        at: usize,
+        address: u64,
+        size: usize,
+    ) -> Result<(), CallEnd> {
         if address == 0 {
             return Ok(());
         }

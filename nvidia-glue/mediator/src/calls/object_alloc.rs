@@ -9,15 +9,15 @@ use account::{Card, Hold, ObjectName, Placement, Refusal, Reservation, WhyNot};
 use base::{Bytes, Pid};
 use driver::{DeviceFile, Holder};
 
-use super::in_flight::{End, Flight};
+use super::in_flight::{CallEnd, InFlightCall};
 use crate::{
     Answer, Session,
-    locks::{Name, lock},
-    objects::topology::Place,
+    locks::{LockName, lock},
+    objects::topology::ObjectRole,
 };
 
 /// An object that the driver is about to be asked for.
-pub(crate) struct Making<'a> {
+pub(crate) struct ObjectAlloc<'a> {
     pub(crate) client: Handle,
     pub(crate) parent: Handle,
     /// Where the driver leaves its handle: in the struct, or in its parameters.
@@ -26,12 +26,12 @@ pub(crate) struct Making<'a> {
     pub(crate) size: Option<(Holder, usize)>,
     /// Says what it is to be charged for and where it belongs. Asked while nobody else works in the client: what the handles that the call
     /// names stand for is the same to the driver.
-    pub(crate) prepare: &'a dyn Fn(&Flight<'_>) -> Result<Prepared, Stop>,
+    pub(crate) prepare: &'a dyn Fn(&InFlightCall<'_>) -> Result<PreparedAlloc, AllocAbort>,
 }
 
 /// What is known of an object before the driver makes it.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedAlloc {
     pub(crate) reservation: Reservation,
     /// What else it goes with.
     pub(crate) dependencies: Vec<Handle>,
@@ -40,14 +40,14 @@ pub(crate) struct Prepared {
     /// What is told of its errors.
     pub(crate) notifiers: Vec<Handle>,
     /// What matters of it to later calls.
-    pub(crate) place: Option<(Card, Place)>,
+    pub(crate) place: Option<(Card, ObjectRole)>,
     /// What it is to the card's gate.
-    pub(crate) gated: Option<Gated>,
+    pub(crate) role: Option<SchedulingRole>,
 }
 
 /// What an object is to the gate of its card.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Gated {
+pub(crate) enum SchedulingRole {
     /// A channel group of an `NV2080_ENGINE_TYPE_*`.
     Group(u32),
     /// A channel, by its own word of such an engine.
@@ -56,7 +56,7 @@ pub(crate) enum Gated {
     Duplicate(ObjectName),
 }
 
-impl From<Reservation> for Prepared {
+impl From<Reservation> for PreparedAlloc {
     fn from(reservation: Reservation) -> Self {
         Self {
             reservation,
@@ -64,29 +64,29 @@ impl From<Reservation> for Prepared {
             references: Vec::new(),
             notifiers: Vec::new(),
             place: None,
-            gated: None,
+            role: None,
         }
     }
 }
 
 /// Why an object is not made.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Stop {
+pub(crate) enum AllocAbort {
     /// The call goes no further.
-    End(End),
+    CallEnd(CallEnd),
     /// The accounts have no room for it; the driver was not asked.
     Refused(Refusal),
     /// The driver has made it, the accounts do not take it, and it is gone again.
-    NotTaken(WhyNot),
+    CommitRefused(WhyNot),
 }
 
-impl From<End> for Stop {
-    fn from(end: End) -> Self {
-        Self::End(end)
+impl From<CallEnd> for AllocAbort {
+    fn from(end: CallEnd) -> Self {
+        Self::CallEnd(end)
     }
 }
 
-impl From<Refusal> for Stop {
+impl From<Refusal> for AllocAbort {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }
@@ -94,7 +94,7 @@ impl From<Refusal> for Stop {
 
 /// What has been made.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Made {
+pub(crate) struct AllocatedObject {
     pub(crate) client: Handle,
     pub(crate) object: Handle,
 }
@@ -117,7 +117,7 @@ impl Session {
     }
 
     /// The object that was made holds what was held for it; without one, nothing does.
-    fn attach_all(&self, holds: Vec<Hold>, made: Option<Made>) {
+    fn attach_all(&self, holds: Vec<Hold>, made: Option<AllocatedObject>) {
         let mut accounts = lock(&self.accounts);
         for hold in holds {
             let left = match made {
@@ -132,13 +132,13 @@ impl Session {
     /// refused, with its status in the struct.
     pub(crate) fn make(
         &self,
-        flight: &mut Flight<'_>,
-        making: &Making<'_>,
-        also: &[Name],
-    ) -> Result<Option<Made>, End> {
+        flight: &mut InFlightCall<'_>,
+        making: &ObjectAlloc<'_>,
+        also: &[LockName],
+    ) -> Result<Option<AllocatedObject>, CallEnd> {
         flight.confirm()?;
         let pid = flight.pid;
-        let names: Vec<Name> = [Name::Client(making.client)].into_iter().chain(also.iter().copied()).collect();
+        let names: Vec<LockName> = [LockName::Client(making.client)].into_iter().chain(also.iter().copied()).collect();
         self.with_room(pid, &names, || self.make_locked(flight, making))
     }
 
@@ -146,33 +146,37 @@ impl Session {
     pub(crate) fn with_room<T>(
         &self,
         pid: Pid,
-        names: &[Name],
-        mut work: impl FnMut() -> Result<T, Stop>,
-    ) -> Result<T, End> {
+        names: &[LockName],
+        mut work: impl FnMut() -> Result<T, AllocAbort>,
+    ) -> Result<T, CallEnd> {
         let mut done = self.locks.with(names, &mut work);
-        if let Err(Stop::Refused(refusal)) = &done
+        if let Err(AllocAbort::Refused(refusal)) = &done
             && refusal.may_pass()
         {
-            self.refresh();
+            self.reclaim();
             done = self.locks.with(names, &mut work);
         }
         done.map_err(|stop| self.stopped(pid, stop))
     }
 
     /// How a call ends that was stopped for good.
-    fn stopped(&self, pid: Pid, stop: Stop) -> End {
+    fn stopped(&self, pid: Pid, stop: AllocAbort) -> CallEnd {
         match stop {
-            Stop::End(end) => end,
-            Stop::Refused(refusal) => self.refused(pid, refusal),
+            AllocAbort::CallEnd(end) => end,
+            AllocAbort::Refused(refusal) => self.refused(pid, refusal),
             // It was more than the driver had been expected to give.
-            Stop::NotTaken(WhyNot::OverQuota(over)) => self.refused(pid, over.into()),
-            Stop::NotTaken(WhyNot::ClientGone) => End::Status(Status::INVALID_CLIENT),
+            AllocAbort::CommitRefused(WhyNot::OverQuota(over)) => self.refused(pid, over.into()),
+            AllocAbort::CommitRefused(WhyNot::ClientGone) => CallEnd::Status(Status::INVALID_CLIENT),
         }
     }
 
     /// The same for whoever has the client locked.
-    pub(crate) fn make_locked(&self, flight: &mut Flight<'_>, making: &Making<'_>) -> Result<Option<Made>, Stop> {
-        let Prepared { reservation, dependencies, references, notifiers, place, gated } = (making.prepare)(flight)?;
+    pub(crate) fn make_locked(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        making: &ObjectAlloc<'_>,
+    ) -> Result<Option<AllocatedObject>, AllocAbort> {
+        let PreparedAlloc { reservation, dependencies, references, notifiers, place, role } = (making.prepare)(flight)?;
         let holds = match self.hold_all(making.client, &references) {
             Ok(holds) => holds,
             Err(refusal) => {
@@ -181,8 +185,8 @@ impl Session {
             }
         };
         // No edge passes between the driver's making it and its being known.
-        let turn = match gated {
-            Some(Gated::Channel(_)) => self.turn_to_join(ObjectName::new(making.client, making.parent)),
+        let turn = match role {
+            Some(SchedulingRole::Channel(_)) => self.begin_attach(ObjectName::new(making.client, making.parent)),
             _ => None,
         };
         let made = self.execute_reserved(flight, making, reservation, (&dependencies, &notifiers));
@@ -193,7 +197,7 @@ impl Session {
             if let Some((card, place)) = place {
                 lock(&self.topology).add(made.client, making.parent, made.object, card, place);
             }
-            self.passes_gates(made, making.parent, place.map(|(card, _)| card), gated);
+            self.register_with_gate(made, making.parent, place.map(|(card, _)| card), role);
             if let Some(turn) = turn {
                 // What is refused here is found by the next edge.
                 let _ = turn.bring(&[ObjectName::new(made.client, made.object)]);
@@ -212,29 +216,35 @@ impl Session {
         };
         // The gates are left alone where they have nothing to do with it: who opens and closes them should find them free.
         if is_handle_used {
-            self.leaves_gates(name);
+            self.remove_from_gates(name);
         }
     }
 
     /// Tells the gates what an object is to them.
-    fn passes_gates(&self, made: Made, parent: Handle, card: Option<Card>, gated: Option<Gated>) {
+    fn register_with_gate(
+        &self,
+        made: AllocatedObject,
+        parent: Handle,
+        card: Option<Card>,
+        role: Option<SchedulingRole>,
+    ) {
         let name = ObjectName::new(made.client, made.object);
-        let (Some(gated), Some(gate)) = (gated, card.and_then(|card| self.gate(card))) else { return };
-        match gated {
-            Gated::Group(engine) => gate.with(|channels| channels.add_group(name, engine)),
-            Gated::Duplicate(source) => gate.with(|channels| channels.add_duplicate(name, source)),
-            Gated::Channel(engine) => gate.add_channel(name, parent, engine),
+        let (Some(role), Some(gate)) = (role, card.and_then(|card| self.gate(card))) else { return };
+        match role {
+            SchedulingRole::Group(engine) => gate.with(|channels| channels.add_group(name, engine)),
+            SchedulingRole::Duplicate(source) => gate.with(|channels| channels.add_duplicate(name, source)),
+            SchedulingRole::Channel(engine) => gate.add_channel(name, parent, engine),
         }
     }
 
     fn execute_reserved(
         &self,
-        flight: &mut Flight<'_>,
-        making: &Making<'_>,
+        flight: &mut InFlightCall<'_>,
+        making: &ObjectAlloc<'_>,
         reservation: Reservation,
         (dependencies, notifiers): (&[Handle], &[Handle]),
-    ) -> Result<Option<Made>, Stop> {
-        let &Making { client, parent, handle, size, .. } = making;
+    ) -> Result<Option<AllocatedObject>, AllocAbort> {
+        let &ObjectAlloc { client, parent, handle, size, .. } = making;
         match flight.execute(self.driver.as_ref()) {
             Ok(status) if status.is_ok() => {}
             refused => {
@@ -252,7 +262,7 @@ impl Session {
         let placement =
             Placement::under(parent, object).going_with(dependencies).telling(notifiers).long(length).at(address);
         let committed = lock(&self.accounts).commit(reservation, placement, bytes);
-        let Err(not) = committed else { return Ok(Some(Made { client, object })) };
+        let Err(not) = committed else { return Ok(Some(AllocatedObject { client, object })) };
         let freed = self.raw(&flight.file, client).free(object);
         let mut accounts = lock(&self.accounts);
         match (not.why, freed) {
@@ -265,29 +275,33 @@ impl Session {
             // It went with its client.
             (WhyNot::ClientGone, _) => accounts.cancel(not.reservation),
         }
-        Err(Stop::NotTaken(not.why))
+        Err(AllocAbort::CommitRefused(not.why))
     }
 
     /// Gives the caller its new object; takes it back when that cannot be done.
-    pub(crate) fn finish_made(&self, flight: &mut Flight<'_>, made: Made) -> Result<Answer, End> {
+    pub(crate) fn finish_made(&self, flight: &mut InFlightCall<'_>, made: AllocatedObject) -> Result<Answer, CallEnd> {
         self.finish_all(flight, vec![made])
     }
 
     /// The same for several.
-    pub(crate) fn finish_all(&self, flight: &mut Flight<'_>, made: Vec<Made>) -> Result<Answer, End> {
+    pub(crate) fn finish_all(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        made: Vec<AllocatedObject>,
+    ) -> Result<Answer, CallEnd> {
         let answer = flight.finish().inspect_err(|_| made.iter().for_each(|made| self.unmake(&flight.file, *made)))?;
         flight.made = made;
         Ok(answer)
     }
 
     /// Frees what the caller will never hear of.
-    pub(crate) fn unmake(&self, file: &DeviceFile, made: Made) {
-        self.locks.with(&[Name::Client(made.client)], || self.unmake_locked(file, made));
+    pub(crate) fn unmake(&self, file: &DeviceFile, made: AllocatedObject) {
+        self.locks.with(&[LockName::Client(made.client)], || self.unmake_locked(file, made));
     }
 
     /// The same for whoever has the client locked.
-    pub(crate) fn unmake_locked(&self, file: &DeviceFile, made: Made) {
-        let Made { client, object } = made;
+    pub(crate) fn unmake_locked(&self, file: &DeviceFile, made: AllocatedObject) {
+        let AllocatedObject { client, object } = made;
         // If the driver refuses, the object is still there, and is charged until its client goes.
         if self.raw(file, client).free(object).is_ok_and(Status::is_ok) {
             self.forget(client, object);
@@ -301,12 +315,12 @@ impl Session {
         topology.remove(client, object);
         if client == object {
             lock(&self.files).remove_client(client);
-            self.client_leaves_gates(client);
+            self.remove_client_from_gates(client);
         }
         // Groups go with other objects than their parents, too. A client that is not known has nothing.
         for name in freed.map(|freed| freed.channels).unwrap_or_default() {
             topology.remove(name.client, name.object);
-            self.leaves_gates(name);
+            self.remove_from_gates(name);
         }
     }
 }

@@ -10,16 +10,16 @@ use account::{Card, ManagedReservation, Mm, ObjectName, UvmFile};
 use base::{Bytes, Pid};
 use driver::{DeviceFile, Holder};
 
-use super::in_flight::{End, Flight, driver_file, errno};
+use super::in_flight::{CallEnd, InFlightCall, driver_file, errno};
 use crate::{
-    Answer, Caller, CallerError, Session, Stopped,
-    locks::{Name, lock},
+    Answer, Caller, CallerError, Session, Trapped,
+    locks::{LockName, lock},
 };
 
 impl Session {
-    pub(crate) fn uvm(&self, flight: &mut Flight<'_>, call: UvmCall) -> Result<Answer, End> {
+    pub(crate) fn uvm(&self, flight: &mut InFlightCall<'_>, call: UvmCall) -> Result<Answer, CallEnd> {
         if let Action::Refuse(status, _) = flight.row.action() {
-            return Err(End::Status(status));
+            return Err(CallEnd::Status(status));
         }
         match call {
             UvmCall::Initialize { .. } => self.initialize(flight),
@@ -50,15 +50,15 @@ impl Session {
         }
     }
 
-    fn pass_or_continue(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+    fn pass_or_continue(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         match flight.row.action() {
             Action::Execute => self.pass(flight),
             Action::Continue(_) => self.continue_call(flight),
-            Action::Refuse(status, _) => Err(End::Status(status)),
+            Action::Refuse(status, _) => Err(CallEnd::Status(status)),
         }
     }
 
-    fn initialize(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+    fn initialize(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         let file = self.uvm_file(flight)?;
         self.address_space(flight.pid, flight.caller.thread()).map_err(errno)?;
         flight.confirm()?;
@@ -69,9 +69,9 @@ impl Session {
     }
 
     /// `UVM_MM_INITIALIZE`: the file that it is made on keeps another one's address space.
-    fn mm_initialize(&self, flight: &mut Flight<'_>, uvm_fd: i32) -> Result<Answer, End> {
+    fn mm_initialize(&self, flight: &mut InFlightCall<'_>, uvm_fd: i32) -> Result<Answer, CallEnd> {
         let kept = flight.named_file(self.driver.as_ref(), uvm_fd)?;
-        let kept = kept.filter(|file| file.node == Node::Uvm).ok_or(End::Status(Status::INVALID_ARGUMENT))?;
+        let kept = kept.filter(|file| file.node == Node::Uvm).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
         let (file, kept) = (self.uvm_file(flight)?, self.known_uvm_file(&kept, flight.pid)?);
         flight.confirm()?;
         // Should the kernel refuse it, or be told another file of the container's by then, one is kept for too long.
@@ -82,12 +82,12 @@ impl Session {
     }
 
     /// The number of the file that a call is made on.
-    fn uvm_file(&self, flight: &Flight<'_>) -> Result<UvmFile, End> {
+    fn uvm_file(&self, flight: &InFlightCall<'_>) -> Result<UvmFile, CallEnd> {
         self.known_uvm_file(&flight.file, flight.pid)
     }
 
     /// The number of a UVM file. If there are too many, those that nobody has any more are looked for first.
-    fn known_uvm_file(&self, file: &DeviceFile, pid: Pid) -> Result<UvmFile, End> {
+    fn known_uvm_file(&self, file: &DeviceFile, pid: Pid) -> Result<UvmFile, CallEnd> {
         let known = lock(&self.files).uvm(file, pid);
         match known {
             Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
@@ -99,41 +99,41 @@ impl Session {
     }
 
     /// The files that a call names. Not while anything is locked: the caller's descriptors may be a while in coming.
-    fn duplicate_named(&self, flight: &mut Flight<'_>) -> Result<(), End> {
+    fn duplicate_named(&self, flight: &mut InFlightCall<'_>) -> Result<(), CallEnd> {
         flight.duplicate_files(self.driver.as_ref(), Holder::Args, flight.row.descriptors())
     }
 
     /// Does `work` while nobody else works on the file, nor gives it up; then writes back what came of it.
     fn in_order(
         &self,
-        flight: &mut Flight<'_>,
+        flight: &mut InFlightCall<'_>,
         file: UvmFile,
-        work: impl FnOnce(&mut Flight<'_>) -> Result<(), End>,
-    ) -> Result<Answer, End> {
+        work: impl FnOnce(&mut InFlightCall<'_>) -> Result<(), CallEnd>,
+    ) -> Result<Answer, CallEnd> {
         self.in_order_with(flight, file, &[], work)
     }
 
     fn in_order_with(
         &self,
-        flight: &mut Flight<'_>,
+        flight: &mut InFlightCall<'_>,
         file: UvmFile,
-        also: &[Name],
-        work: impl FnOnce(&mut Flight<'_>) -> Result<(), End>,
-    ) -> Result<Answer, End> {
-        let names: Vec<Name> = also.iter().copied().chain([Name::Uvm(file)]).collect();
+        also: &[LockName],
+        work: impl FnOnce(&mut InFlightCall<'_>) -> Result<(), CallEnd>,
+    ) -> Result<Answer, CallEnd> {
+        let names: Vec<LockName> = also.iter().copied().chain([LockName::Uvm(file)]).collect();
         self.locks.with(&names, || {
             // It was given up meanwhile: the process has closed it.
             let is_known = lock(&self.files).knows_uvm(file);
-            if is_known { work(flight) } else { Err(End::Errno(libc::EBADF)) }
+            if is_known { work(flight) } else { Err(CallEnd::Errno(libc::EBADF)) }
         })?;
         flight.finish()
     }
 
-    fn register_gpu(&self, flight: &mut Flight<'_>, object: UvmObject) -> Result<Answer, End> {
-        let card = self.grant.by_uuid_bytes(object.uuid).ok_or(End::Status(Status::INVALID_DEVICE))?;
+    fn register_gpu(&self, flight: &mut InFlightCall<'_>, object: UvmObject) -> Result<Answer, CallEnd> {
+        let card = self.grant.by_uuid_bytes(object.uuid).ok_or(CallEnd::Status(Status::INVALID_DEVICE))?;
         // It makes channels and page tables of its own there, for whoever may have memory to map.
         if self.grant.get(card).is_some_and(|own| own.granted.monitored) {
-            return Err(End::Status(Status::NO_MEMORY));
+            return Err(CallEnd::Status(Status::NO_MEMORY));
         }
         // CUDA names no client (and -1 for its file), except for a part of a card.
         if object.client == Handle::NONE {
@@ -145,7 +145,7 @@ impl Session {
     }
 
     /// What the file has mapped on the card ends, whether the card goes or the address space on it.
-    fn unregister_gpu(&self, flight: &mut Flight<'_>, uuid: [u8; 16]) -> Result<Answer, End> {
+    fn unregister_gpu(&self, flight: &mut InFlightCall<'_>, uuid: [u8; 16]) -> Result<Answer, CallEnd> {
         if flight.row.action() != Action::Execute {
             return self.continue_call(flight);
         }
@@ -162,28 +162,28 @@ impl Session {
     }
 
     /// A call that names an object of a client.
-    fn with_object(&self, flight: &mut Flight<'_>, client: Handle) -> Result<Answer, End> {
+    fn with_object(&self, flight: &mut InFlightCall<'_>, client: Handle) -> Result<Answer, CallEnd> {
         // A card is registered without a client, except for MIG.
         if client != Handle::NONE {
             self.own_client(client)?;
         }
         let file = self.uvm_file(flight)?;
         self.duplicate_named(flight)?;
-        self.in_order_with(flight, file, &[Name::Client(client)], |flight| {
+        self.in_order_with(flight, file, &[LockName::Client(client)], |flight| {
             flight.execute(self.driver.as_ref()).map(|_| ())
         })
     }
 
     /// The file keeps the channel's number, its group and their buffers, whatever becomes of the handles.
-    fn register_channel(&self, flight: &mut Flight<'_>, object: UvmObject) -> Result<Answer, End> {
+    fn register_channel(&self, flight: &mut InFlightCall<'_>, object: UvmObject) -> Result<Answer, CallEnd> {
         let UvmObject { uuid, client, object, .. } = object;
         self.own_client(client)?;
-        let card = self.grant.by_uuid_bytes(uuid).ok_or(End::Status(Status::INVALID_DEVICE))?;
+        let card = self.grant.by_uuid_bytes(uuid).ok_or(CallEnd::Status(Status::INVALID_DEVICE))?;
         let file = self.uvm_file(flight)?;
         self.duplicate_named(flight)?;
         flight.confirm()?;
         self.reserve(flight.pid, |accounts| accounts.registration_fits())?;
-        self.in_order_with(flight, file, &[Name::Client(client)], |flight| {
+        self.in_order_with(flight, file, &[LockName::Client(client)], |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
                 lock(&self.accounts).register_channel(file, card, ObjectName::new(client, object));
             }
@@ -192,7 +192,7 @@ impl Session {
     }
 
     /// A little of the kernel's memory, that nobody counts.
-    fn create_range_group(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+    fn create_range_group(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         let file = self.uvm_file(flight)?;
         flight.confirm()?;
         self.reserve(flight.pid, |accounts| accounts.range_group_fits())?;
@@ -204,7 +204,7 @@ impl Session {
         })
     }
 
-    fn destroy_range_group(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+    fn destroy_range_group(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         let file = self.uvm_file(flight)?;
         self.in_order(flight, file, |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
@@ -214,7 +214,7 @@ impl Session {
         })
     }
 
-    fn unregister_channel(&self, flight: &mut Flight<'_>, channel: ObjectName) -> Result<Answer, End> {
+    fn unregister_channel(&self, flight: &mut InFlightCall<'_>, channel: ObjectName) -> Result<Answer, CallEnd> {
         let file = self.uvm_file(flight)?;
         self.in_order(flight, file, |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
@@ -225,7 +225,7 @@ impl Session {
     }
 
     /// Executed, whatever the table says: the length of a range decides what its end releases.
-    fn create_range(&self, flight: &mut Flight<'_>, range: Range) -> Result<Answer, End> {
+    fn create_range(&self, flight: &mut InFlightCall<'_>, range: Range) -> Result<Answer, CallEnd> {
         let file = self.uvm_file(flight)?;
         flight.confirm()?;
         self.reserve(flight.pid, |accounts| accounts.external_range_fits())?;
@@ -237,7 +237,7 @@ impl Session {
         })
     }
 
-    fn free_range(&self, flight: &mut Flight<'_>, base: u64) -> Result<Answer, End> {
+    fn free_range(&self, flight: &mut InFlightCall<'_>, base: u64) -> Result<Answer, CallEnd> {
         let file = self.uvm_file(flight)?;
         self.in_order(flight, file, |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
@@ -248,7 +248,7 @@ impl Session {
     }
 
     /// Memory is mapped into a range.
-    fn map_external(&self, flight: &mut Flight<'_>, map: UvmMemory) -> Result<Answer, End> {
+    fn map_external(&self, flight: &mut InFlightCall<'_>, map: UvmMemory) -> Result<Answer, CallEnd> {
         let UvmMemory { range, client, memory, .. } = map;
         let memory = ObjectName::new(client, memory);
         self.own_client(client)?;
@@ -258,8 +258,8 @@ impl Session {
         flight.confirm()?;
         self.reserve(flight.pid, |accounts| accounts.external_range_fits())?;
         let tables = self.reserve(flight.pid, |accounts| accounts.reserve_page_tables(&cards, range.length))?;
-        let answer = self.in_order_with(flight, file, &[Name::Client(memory.client)], |flight| {
-            let hold = lock(&self.accounts).hold(memory).map_err(|refusal| End::Status(refusal.status()))?;
+        let answer = self.in_order_with(flight, file, &[LockName::Client(memory.client)], |flight| {
+            let hold = lock(&self.accounts).hold(memory).map_err(|refusal| CallEnd::Status(refusal.status()))?;
             let status = flight.execute(self.driver.as_ref());
             let mut accounts = lock(&self.accounts);
             if status.is_ok_and(Status::is_ok) {
@@ -274,9 +274,15 @@ impl Session {
     }
 
     /// Addresses behind which there is no memory, of a range or of one that the call begins itself: they need page tables too.
-    fn map_nothing(&self, flight: &mut Flight<'_>, range: Range, uuid: [u8; 16], begins: bool) -> Result<Answer, End> {
+    fn map_nothing(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        range: Range,
+        uuid: [u8; 16],
+        begins: bool,
+    ) -> Result<Answer, CallEnd> {
         let file = self.uvm_file(flight)?;
-        let card = self.grant.by_uuid_bytes(uuid).ok_or(End::Status(Status::INVALID_DEVICE))?;
+        let card = self.grant.by_uuid_bytes(uuid).ok_or(CallEnd::Status(Status::INVALID_DEVICE))?;
         flight.confirm()?;
         let tables = self.reserve(flight.pid, |accounts| {
             accounts.external_range_fits()?;
@@ -298,7 +304,7 @@ impl Session {
 
     /// The host's memory. libcuda maps it next, which is charged as managed memory, for the file may be another one by then; a refusal
     /// there is an "unknown error" to it, and so there must be room already.
-    fn semaphore_pool(&self, flight: &mut Flight<'_>, range: Range) -> Result<Answer, End> {
+    fn semaphore_pool(&self, flight: &mut InFlightCall<'_>, range: Range) -> Result<Answer, CallEnd> {
         let file = self.uvm_file(flight)?;
         let length = Bytes(range.length);
         flight.confirm()?;
@@ -330,7 +336,7 @@ impl Session {
 
     /// The cards that `UVM_MAP_EXTERNAL_ALLOCATION_PARAMS` names: entries of 36 bytes that begin with a UUID, and their number right before the
     /// control file's descriptor.
-    fn mapped_cards(&self, flight: &Flight<'_>) -> Vec<Card> {
+    fn mapped_cards(&self, flight: &InFlightCall<'_>) -> Vec<Card> {
         const ENTRIES: usize = 24;
         const ENTRY: usize = 36;
         let Some(count_at) = flight.row.descriptors().first().and_then(|fd| usize::from(fd.at).checked_sub(8)) else {
@@ -345,7 +351,7 @@ impl Session {
         cards
     }
 
-    fn unmap_external(&self, flight: &mut Flight<'_>, range: Range, uuid: [u8; 16]) -> Result<Answer, End> {
+    fn unmap_external(&self, flight: &mut InFlightCall<'_>, range: Range, uuid: [u8; 16]) -> Result<Answer, CallEnd> {
         let file = self.uvm_file(flight)?;
         let card = self.grant.by_uuid_bytes(uuid);
         flight.confirm()?;
@@ -362,9 +368,9 @@ impl Session {
     }
 
     /// A shared mapping at an offset: managed memory if it is of a UVM file. Charged before the kernel makes it.
-    pub(crate) fn mmap(&self, caller: &dyn Caller, stopped: &Stopped) -> Result<Answer, End> {
-        let Stopped::Mmap { address, length, flags, fd, offset } = *stopped else {
-            return Err(End::Errno(libc::EINVAL));
+    pub(crate) fn mmap(&self, caller: &dyn Caller, stopped: &Trapped) -> Result<Answer, CallEnd> {
+        let Trapped::Mmap { address, length, flags, fd, offset } = *stopped else {
+            return Err(CallEnd::Errno(libc::EINVAL));
         };
         // Whose file it is, another thread may change before the kernel looks; where it goes, nobody. UVM maps managed memory only where
         // address and offset are the same. Where nothing is fixed, the kernel rounds the address down to a page.
@@ -378,21 +384,21 @@ impl Session {
         let Some(file) = file.filter(|file| file.node == Node::Uvm) else {
             // A program that maps another file has no reason to choose the offset as the address. One that leaves the address to the
             // kernel has: what comes of that is left to looks.
-            return if is_there { Err(End::Errno(libc::EINVAL)) } else { self.mmap_of_another(caller, flags) };
+            return if is_there { Err(CallEnd::Errno(libc::EINVAL)) } else { self.mmap_of_another(caller, flags) };
         };
         if !is_there && is_placed(flags) {
-            return Err(End::Errno(libc::EINVAL));
+            return Err(CallEnd::Errno(libc::EINVAL));
         }
         let pid = self.known_caller(caller)?;
         let id = self.known_uvm_file(&file, pid)?;
-        let length = length.checked_next_multiple_of(page_size()).ok_or(End::Errno(libc::ENOMEM))?;
+        let length = length.checked_next_multiple_of(page_size()).ok_or(CallEnd::Errno(libc::ENOMEM))?;
         let memory = self.address_space(pid, caller.thread()).map_err(errno)?;
         if !caller.is_waiting() {
             return Err(CallerError::Gone.into());
         }
         let reserved = self.reserve(pid, |accounts| accounts.reserve_managed(pid, offset, Bytes(length)));
         let reservation = reserved.map_err(|end| match end {
-            End::Status(_) => End::Errno(libc::ENOMEM),
+            CallEnd::Status(_) => CallEnd::Errno(libc::ENOMEM),
             end => end,
         })?;
         self.commit_mapping(id, reservation, (memory, caller.thread()))
@@ -404,13 +410,13 @@ impl Session {
         id: UvmFile,
         reservation: ManagedReservation,
         (memory, thread): (Mm, i32),
-    ) -> Result<Answer, End> {
-        self.locks.with(&[Name::Uvm(id)], || {
+    ) -> Result<Answer, CallEnd> {
+        self.locks.with(&[LockName::Uvm(id)], || {
             let is_known = lock(&self.files).knows_uvm(id);
             let mut accounts = lock(&self.accounts);
             if !is_known {
                 accounts.cancel_managed(reservation);
-                return Err(End::Errno(libc::EBADF));
+                return Err(CallEnd::Errno(libc::EBADF));
             }
             accounts.commit_managed(reservation, memory, id, thread);
             Ok(Answer::Continue)
@@ -419,7 +425,7 @@ impl Session {
 
     /// Of a file that is not UVM's, unless another thread exchanges it: then, where the kernel may place it, it can be managed memory that nobody
     /// has charged. So it is known from now on in whose memory to look for it, whoever has that by then.
-    fn mmap_of_another(&self, caller: &dyn Caller, flags: u32) -> Result<Answer, End> {
+    fn mmap_of_another(&self, caller: &dyn Caller, flags: u32) -> Result<Answer, CallEnd> {
         if !is_placed(flags) {
             self.address_space(caller.pid()?, caller.thread()).map_err(errno)?;
         }

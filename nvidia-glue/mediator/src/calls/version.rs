@@ -11,7 +11,7 @@ use abi::{
     layout::{read_u32, write_u32},
 };
 
-use super::in_flight::{End, Flight};
+use super::in_flight::{CallEnd, InFlightCall};
 use crate::{Answer, Session, locks::lock};
 
 /// Where the string is in the struct, which has a command and a reply before it.
@@ -22,10 +22,10 @@ const QUERY: u32 = b'2' as u32;
 
 /// The driver's own string, once it has told it.
 #[derive(Debug, Default)]
-pub(crate) struct OwnVersion(Mutex<Option<Vec<u8>>>);
+pub(crate) struct DriverVersion(Mutex<Option<Vec<u8>>>);
 
 impl Session {
-    pub(crate) fn check_version(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+    pub(crate) fn check_version(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         let command = read_u32(&flight.args, 0).unwrap_or_default();
         if command == QUERY {
             flight.execute(self.driver.as_ref())?;
@@ -46,7 +46,7 @@ impl Session {
         let asked = text(&flight.args).to_vec();
         match flight.execute(self.driver.as_ref()) {
             Ok(_) => flight.finish(),
-            Err(End::Errno(libc::EINVAL)) => {
+            Err(CallEnd::Errno(libc::EINVAL)) => {
                 let told = text(&flight.args);
                 if told != asked {
                     *lock(&self.version.0) = Some(told.to_vec());
@@ -58,14 +58,14 @@ impl Session {
     }
 
     /// What the driver says that its version is; `None`: it does not say.
-    fn own_version(&self, flight: &mut Flight<'_>) -> Result<Option<Vec<u8>>, End> {
+    fn own_version(&self, flight: &mut InFlightCall<'_>) -> Result<Option<Vec<u8>>, CallEnd> {
         if let Some(own) = lock(&self.version.0).clone() {
             return Ok(Some(own));
         }
         let asked = flight.args.clone();
         flight.args.fill(0);
         if !write_u32(&mut flight.args, 0, QUERY) {
-            return Err(End::Status(Status::INVALID_ARGUMENT));
+            return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
         }
         flight.execute(self.driver.as_ref())?;
         let own = text(&flight.args).to_vec();
@@ -80,9 +80,9 @@ impl Session {
 }
 
 /// The call fails, and the struct is written back all the same.
-fn refused(flight: &Flight<'_>) -> Result<Answer, End> {
+fn refused(flight: &InFlightCall<'_>) -> Result<Answer, CallEnd> {
     flight.finish()?;
-    Err(End::Errno(libc::EINVAL))
+    Err(CallEnd::Errno(libc::EINVAL))
 }
 
 fn text(args: &[u8]) -> &[u8] {

@@ -53,7 +53,7 @@ pub(crate) const MOST_OFFS: u32 = 4;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Channels {
+pub(crate) struct CardChannels {
     throttle: Throttle,
     channels: BTreeMap<ObjectName, Channel>,
     handles: BTreeMap<ObjectName, GroupId>,
@@ -64,7 +64,7 @@ pub(crate) struct Channels {
     next_turn: GroupId,
 }
 
-impl Channels {
+impl CardChannels {
     pub(crate) const fn new(throttle: Throttle) -> Self {
         Self {
             throttle,
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn what_is_throttled_is_the_nodes_choice() {
         for (throttle, expected) in [(Throttle::Compute, 2), (Throttle::ComputeCopy, 3), (Throttle::All, 4)] {
-            let mut channels = Channels::new(throttle);
+            let mut channels = CardChannels::new(throttle);
             for (at, engine) in (1..).zip([GR, COPY2, NVDEC, 0]) {
                 channels.add_channel(name(1, at), Handle(100), engine);
                 channels.schedule(name(1, at));
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_channel_is_named_once_it_can_do_work() {
-        let mut channels = Channels::new(Throttle::default());
+        let mut channels = CardChannels::new(Throttle::default());
         let (group, one, two) = (name(1, 10), name(1, 11), name(1, 12));
         channels.add_group(group, GR);
         // The group says which engine it is; the channel's own word does not count.
@@ -290,7 +290,7 @@ mod tests {
         channels.want(&[one], false);
         channels.moved(&[one, two], true);
         let all = channels.at_the_gate();
-        let moves = |channels: &Channels, is_closed| {
+        let moves = |channels: &CardChannels, is_closed| {
             [one, two].map(|name| (channels.ons(name, is_closed), channels.lacks_off(name, is_closed)))
         };
         assert_eq!(moves(&channels, true), [(0, false); 2], "both are off");
@@ -314,9 +314,9 @@ mod tests {
 
     #[test]
     fn groups_that_do_not_fit_take_turns_on_the_card() {
-        let mut channels = Channels::new(Throttle::default());
+        let mut channels = CardChannels::new(Throttle::default());
         let groups: Vec<u32> = (0..5).map(|number| 10 * number + 10).collect();
-        let add = |channels: &mut Channels, group: u32, engine| {
+        let add = |channels: &mut CardChannels, group: u32, engine| {
             channels.add_group(name(1, group), engine);
             channels.add_channel(name(1, group + 1), Handle(group), engine);
             channels.schedule(name(1, group));
@@ -324,7 +324,7 @@ mod tests {
         add(&mut channels, 200, COPY2);
         groups.iter().for_each(|group| add(&mut channels, *group, GR));
         // As the driver would be told.
-        let on_card = |channels: &mut Channels| {
+        let on_card = |channels: &mut CardChannels| {
             let all: Vec<ObjectName> = channels.at_the_gate();
             for name in &all {
                 for _ in 0..channels.ons(*name, false) {
@@ -338,7 +338,7 @@ mod tests {
             on.filter(|channel| *channel != 201).collect::<Vec<_>>()
         };
         assert_eq!(on_card(&mut channels), [11, 21, 31, 41, 51]);
-        let turn = |channels: &mut Channels, on: Option<usize>| {
+        let turn = |channels: &mut CardChannels, on: Option<usize>| {
             channels.rotate(on);
             on_card(channels)
         };
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_group_has_many_handles() {
-        let mut channels = Channels::new(Throttle::default());
+        let mut channels = CardChannels::new(Throttle::default());
         let (group, duplicate, stray) = (name(1, 10), name(2, 20), name(2, 21));
         channels.add_group(group, GR);
         channels.add_duplicate(duplicate, group);
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn what_a_channel_turns_out_to_be_counts() {
-        let mut channels = Channels::new(Throttle::ComputeCopy);
+        let mut channels = CardChannels::new(Throttle::ComputeCopy);
         let (group, channel) = (name(1, 10), name(1, 11));
         channels.add_group(group, NVDEC);
         channels.add_channel(channel, group.object, 0);
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn a_handle_that_is_used_again_is_somebody_else() {
-        let mut channels = Channels::new(Throttle::default());
+        let mut channels = CardChannels::new(Throttle::default());
         let (group, channel) = (name(1, 10), name(1, 11));
         channels.add_group(group, GR);
         channels.add_channel(channel, group.object, 0);

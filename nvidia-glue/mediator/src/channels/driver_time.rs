@@ -19,7 +19,7 @@ use std::{
 use account::Card;
 use base::Bytes;
 
-use crate::{Session, calls::in_flight::Flight, locks::lock, reclaim::reclaim_throttle::Clock};
+use crate::{Session, calls::in_flight::InFlightCall, locks::lock, reclaim::reclaim_throttle::Clock};
 
 /// Driver time of a channel group and of a channel: a CUDA context, which has 4 and 20, takes the driver a tenth of a second to make and free.
 pub(crate) const CHANNEL_GROUP: Duration = Duration::from_millis(5);
@@ -90,10 +90,10 @@ impl DriverTime {
 
 impl Session {
     /// A call has had the driver work on `card`: the answer waits until the container may use as much.
-    pub(crate) fn wait_for_driver_time(&self, flight: &mut Flight<'_>) {
+    pub(crate) fn wait_for_driver_time(&self, flight: &mut InFlightCall<'_>) {
         let Some((card, cost)) = flight.driver_time.take() else { return };
         let (Some(used), Some(gate)) = (self.driver_times.get(usize::from(card.0)), self.gate(card)) else { return };
-        used.wait(cost, self.looks.clock.as_ref(), || gate.is_hurried());
+        used.wait(cost, self.reclaim_throttle.clock.as_ref(), || gate.is_hurried());
     }
 
     /// Sets the container's share of a card's time, in millionths, as its timetable has it. Cards that are not the container's are passed over.
@@ -105,7 +105,7 @@ impl Session {
     }
 
     /// Notes what a call costs; no call does two such things.
-    pub(crate) fn takes_driver_time(&self, flight: &mut Flight<'_>, card: Option<Card>, cost: Duration) {
+    pub(crate) fn takes_driver_time(&self, flight: &mut InFlightCall<'_>, card: Option<Card>, cost: Duration) {
         flight.driver_time = card.map(|card| (card, cost));
     }
 }
@@ -113,7 +113,7 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reclaim::reclaim_throttle::tests::Told;
+    use crate::reclaim::reclaim_throttle::tests::TestClock;
 
     const GIB_14: Bytes = Bytes(14 << 30);
 
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_loop_of_frees_or_contexts_gets_the_share_of_the_drivers_time() {
         for (cost, share_ppm) in [(scrubbing(GIB_14), 100_000), (CHANNEL_GROUP, 250_000), (CHANNEL, 1_000_000)] {
-            let (clock, used) = (Told::default(), of_share(share_ppm));
+            let (clock, used) = (TestClock::default(), of_share(share_ppm));
             let at_once = u32::try_from(BURST.as_micros() / cost.as_micros()).unwrap();
             (0..at_once).for_each(|_| used.wait(cost, &clock, || false));
             assert_eq!(clock.now(), Duration::ZERO, "as much as a start takes does not wait");
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn what_was_used_is_paid_while_nothing_is_asked_for() {
-        let (clock, used) = (Told::default(), of_share(500_000));
+        let (clock, used) = (TestClock::default(), of_share(500_000));
         used.wait(BURST, &clock, || false);
         clock.wait(Duration::from_secs(2));
         used.wait(Duration::from_secs(1), &clock, || false);
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_call_waits_a_second_at_most_and_not_while_the_container_is_paused() {
-        let (clock, used) = (Told::default(), of_share(1_000));
+        let (clock, used) = (TestClock::default(), of_share(1_000));
         used.wait(BURST * 2, &clock, || false);
         assert_eq!(clock.now(), LONGEST_WAIT);
         used.wait(BURST, &clock, || true);

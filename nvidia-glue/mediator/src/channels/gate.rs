@@ -23,8 +23,8 @@ use driver::{Driver, OwnClient};
 use schedule::{Calls, Edge, EdgeError, Gate};
 
 pub(crate) use self::slices::{DEFAULT_SLICE_US, MOST_SLICE_US};
-use self::{calls::Failure, slices::chosen};
-use super::card_channels::Channels;
+use self::{calls::GateCallError, slices::chosen};
+use super::card_channels::CardChannels;
 use crate::{Caller, CallerError, grant::OwnCard, locks::lock};
 
 /// Bytes of `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS`, and where its fields are.
@@ -53,13 +53,13 @@ pub(crate) struct CardGate {
     subdevice: Handle,
     /// Held before `state`, while the driver is told where channels are to be.
     acting: Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<GateState>,
     opened: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
-    channels: Channels,
+struct GateState {
+    channels: CardChannels,
     is_closed: bool,
     /// Nobody is to wait.
     is_hurried: bool,
@@ -77,14 +77,14 @@ struct State {
 /// A call of the program's that may let channels work is on its way: no edge is made, and no other such call, before it is over and what it has
 /// changed is where it is to be. So at most one of them comes between an edge's instant and its call to the driver.
 #[derive(Debug)]
-pub(crate) struct Turn<'g> {
+pub(crate) struct GateGuard<'g> {
     gate: &'g CardGate,
     _acting: MutexGuard<'g, ()>,
     /// It began while the gate was closed.
     off_since: Option<Instant>,
 }
 
-impl Turn<'_> {
+impl GateGuard<'_> {
     /// See [`CardGate::bring`].
     pub(crate) fn bring(&self, names: &[ObjectName]) -> Result<(), EdgeError> {
         self.gate.act_alone(|_| names.to_vec()).map(drop)
@@ -98,7 +98,7 @@ impl Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for GateGuard<'_> {
     fn drop(&mut self) {
         if let Some(since) = self.off_since {
             let mut state = lock(&self.gate.state);
@@ -107,9 +107,9 @@ impl Drop for Turn<'_> {
     }
 }
 
-impl State {
+impl GateState {
     /// Whether a call that is made until an instant has to wait, if the gate matters to it.
-    fn has_to_wait(&self, until: Instant, matters: impl Fn(&Channels) -> bool) -> bool {
+    fn has_to_wait(&self, until: Instant, matters: impl Fn(&CardChannels) -> bool) -> bool {
         self.is_closed && !self.is_hurried && Instant::now() < until && matters(&self.channels)
     }
 }
@@ -122,8 +122,8 @@ impl CardGate {
         abi: Abi,
         own: &Arc<OwnClient>,
     ) -> Self {
-        let state = State {
-            channels: Channels::new(throttle),
+        let state = GateState {
+            channels: CardChannels::new(throttle),
             is_closed: false,
             is_hurried: false,
             has_first: false,
@@ -145,13 +145,13 @@ impl CardGate {
     }
 
     /// Looks at the channels, or changes what is known of them. Not to be used within itself.
-    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Channels) -> T) -> T {
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut CardChannels) -> T) -> T {
         work(&mut lock(&self.state).channels)
     }
 
     /// Whether the card can take channels off: a call that names none says so.
     pub(crate) fn can_close(&self) -> bool {
-        !matches!(self.name_channels(true, &[]), Err(Failure::Refused(Status::NOT_SUPPORTED)))
+        !matches!(self.name_channels(true, &[]), Err(GateCallError::Refused(Status::NOT_SUPPORTED)))
     }
 
     /// A channel has come to be, maybe in a group that does work already: it obeys before that call is over.
@@ -181,7 +181,7 @@ impl CardGate {
         &self,
         caller: &dyn Caller,
         until: Instant,
-        matters: impl Fn(&Channels) -> bool,
+        matters: impl Fn(&CardChannels) -> bool,
     ) -> Result<(), CallerError> {
         loop {
             let state = lock(&self.state);
@@ -198,7 +198,7 @@ impl CardGate {
     }
 
     /// A call that waited is made; `None`: the gate has closed meanwhile, and it has to wait again. Who holds locks of clients takes them before.
-    pub(crate) fn enter(&self, until: Instant, matters: impl Fn(&Channels) -> bool) -> Option<Turn<'_>> {
+    pub(crate) fn enter(&self, until: Instant, matters: impl Fn(&CardChannels) -> bool) -> Option<GateGuard<'_>> {
         let acting = lock(&self.acting);
         let state = lock(&self.state);
         if state.has_to_wait(until, &matters) {
@@ -206,15 +206,15 @@ impl CardGate {
         }
         let off_since = (state.is_closed && matters(&state.channels)).then(Instant::now);
         drop(state);
-        Some(Turn { gate: self, _acting: acting, off_since })
+        Some(GateGuard { gate: self, _acting: acting, off_since })
     }
 
     /// Both.
     pub(crate) fn wait_and_enter(
         &self,
         caller: &dyn Caller,
-        matters: impl Fn(&Channels) -> bool,
-    ) -> Result<Turn<'_>, CallerError> {
+        matters: impl Fn(&CardChannels) -> bool,
+    ) -> Result<GateGuard<'_>, CallerError> {
         let until = Instant::now() + MOST_WAIT;
         loop {
             self.wait(caller, until, &matters)?;
@@ -241,7 +241,7 @@ impl CardGate {
         state.is_closed && state.channels.any_doubted(names)
     }
 
-    fn turn(&self, is_closed: bool) -> Result<Edge, EdgeError> {
+    fn set_closed(&self, is_closed: bool) -> Result<Edge, EdgeError> {
         lock(&self.state).is_closed = is_closed;
         let result = self.act(|channels| {
             let mut names = channels.at_the_gate();
@@ -258,15 +258,15 @@ impl CardGate {
     }
 
     /// Who is named is looked up only once nobody else tells the driver anything.
-    fn act(&self, names: impl FnOnce(&Channels) -> Vec<ObjectName>) -> Result<Edge, EdgeError> {
+    fn act(&self, names: impl FnOnce(&CardChannels) -> Vec<ObjectName>) -> Result<Edge, EdgeError> {
         let _acting = lock(&self.acting);
         self.act_alone(names)
     }
 
     /// The same for who holds [`CardGate::acting`].
-    fn act_alone(&self, names: impl FnOnce(&Channels) -> Vec<ObjectName>) -> Result<Edge, EdgeError> {
+    fn act_alone(&self, names: impl FnOnce(&CardChannels) -> Vec<ObjectName>) -> Result<Edge, EdgeError> {
         let (names, ons) = {
-            let State { channels, is_closed, .. } = &*lock(&self.state);
+            let GateState { channels, is_closed, .. } = &*lock(&self.state);
             let names = names(channels);
             let ons = names.iter().map(|name| (*name, channels.ons(*name, *is_closed)));
             let ons: Vec<_> = ons.filter(|(_, times)| *times > 0).collect();
@@ -282,7 +282,7 @@ impl CardGate {
             }
         }
         let off: Vec<_> = {
-            let State { channels, is_closed, .. } = &*lock(&self.state);
+            let GateState { channels, is_closed, .. } = &*lock(&self.state);
             names.into_iter().filter(|name| channels.lacks_off(*name, *is_closed)).collect()
         };
         edge.channels += off.len();
@@ -296,11 +296,11 @@ impl Gate for CardGate {
     }
 
     fn open(&self) -> Result<Edge, EdgeError> {
-        self.turn(false)
+        self.set_closed(false)
     }
 
     fn close(&self) -> Result<Edge, EdgeError> {
-        self.turn(true)
+        self.set_closed(true)
     }
 
     fn set_slice(&self, slice_us: Option<u64>) -> Result<(), EdgeError> {
@@ -332,7 +332,7 @@ impl Gate for CardGate {
 
     fn rotate(&self, on_card: Option<usize>) -> Result<Edge, EdgeError> {
         self.with(|channels| channels.rotate(on_card));
-        self.act(Channels::at_the_gate)
+        self.act(CardChannels::at_the_gate)
     }
 
     fn channels(&self) -> usize {

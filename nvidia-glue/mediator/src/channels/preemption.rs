@@ -17,8 +17,8 @@ use abi::{
 
 use crate::{
     Answer, Session,
-    calls::in_flight::{End, Flight},
-    locks::{Name, lock},
+    calls::in_flight::{CallEnd, InFlightCall},
+    locks::{LockName, lock},
     memory::context_buffers::{brings_context, computes},
 };
 
@@ -35,12 +35,12 @@ const BIND_CILP_FROM_END: usize = 20;
 const FLAG_CILP: u32 = 1;
 const CILP: u32 = 2;
 
-const INVALID: End = End::Status(Status::INVALID_ARGUMENT);
+const INVALID: CallEnd = CallEnd::Status(Status::INVALID_ARGUMENT);
 
 impl Session {
     /// An object is about to be made in a channel: if with it the channel could compute, what runs there can be preempted at any instruction from
     /// then on. For whoever has the client locked: what the handles stand for stays.
-    pub(crate) fn make_preemptible(&self, flight: &Flight<'_>, alloc: Alloc) -> Result<(), End> {
+    pub(crate) fn make_preemptible(&self, flight: &InFlightCall<'_>, alloc: Alloc) -> Result<(), CallEnd> {
         let (client, class) = (alloc.client, alloc.class);
         // With an object of any class of the graphics engine there is a context. What is executed in it, the program's own commands say, and nobody
         // looks whether there is an object of compute for these.
@@ -52,7 +52,7 @@ impl Session {
             let context = topology.context_of(client, alloc.parent);
             let device = topology.device_above(client, alloc.parent);
             let (Some(context), Some(device)) = (context, device) else {
-                return Err(End::Status(Status::OBJECT_NOT_FOUND));
+                return Err(CallEnd::Status(Status::OBJECT_NOT_FOUND));
             };
             if topology.is_preemptible(client, context) {
                 return Ok(());
@@ -74,7 +74,7 @@ impl Session {
             Some((Status::INVALID_REQUEST, _)) if self.may_draw => Ok(()),
             answer => {
                 // A program can ask again and again.
-                if !self.has_told_of_mode.swap(true, Ordering::Relaxed) {
+                if !self.preemption_mode_reported.swap(true, Ordering::Relaxed) {
                     let status = answer.map(|(status, _)| format!("{:#x}", status.0));
                     tracing::warn!(
                         status,
@@ -82,18 +82,18 @@ impl Session {
                     );
                 }
                 // As where there are too many: CUDA knows it.
-                Err(End::Status(Status::INSUFFICIENT_RESOURCES))
+                Err(CallEnd::Status(Status::INSUFFICIENT_RESOURCES))
             }
         }
     }
 
     /// `NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS` {flags, hChannel, gfxpPreemptMode, cilpPreemptMode, grRouteInfo}.
-    pub(crate) fn preemption_mode(&self, flight: &mut Flight<'_>, client: Handle) -> Result<Answer, End> {
+    pub(crate) fn preemption_mode(&self, flight: &mut InFlightCall<'_>, client: Handle) -> Result<Answer, CallEnd> {
         self.set_mode(flight, client, SET_CHANNEL, SET_CILP)
     }
 
     /// `NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS` {flags, hClient, hChannel, buffers, gfxpPreemptMode, cilpPreemptMode, grRouteInfo}.
-    pub(crate) fn preemption_bind(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+    pub(crate) fn preemption_bind(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         let client = Handle(read_u32(flight.params(), BIND_CLIENT).ok_or(INVALID)?);
         let cilp_at = flight.params().len().checked_sub(BIND_CILP_FROM_END).ok_or(INVALID)?;
         self.set_mode(flight, client, BIND_CHANNEL, cilp_at)
@@ -104,16 +104,16 @@ impl Session {
     /// for another.
     fn set_mode(
         &self,
-        flight: &mut Flight<'_>,
+        flight: &mut InFlightCall<'_>,
         client: Handle,
         channel_at: usize,
         cilp_at: usize,
-    ) -> Result<Answer, End> {
+    ) -> Result<Answer, CallEnd> {
         let flags = read_u32(flight.params(), 0).ok_or(INVALID)?;
         let channel = Handle(read_u32(flight.params(), channel_at).ok_or(INVALID)?);
         let asked = read_u32(flight.params(), cilp_at).ok_or(INVALID)?;
         // Nobody makes it preemptible meanwhile.
-        self.locks.with(&[Name::Client(client)], || {
+        self.locks.with(&[LockName::Client(client)], || {
             if flags & FLAG_CILP != 0 && !self.draws(client, channel) {
                 let _ = write_u32(flight.params_mut(), cilp_at, CILP);
             }

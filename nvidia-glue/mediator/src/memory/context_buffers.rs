@@ -19,8 +19,8 @@ use driver::DeviceFile;
 use crate::{
     Session,
     calls::{
-        in_flight::{End, Flight},
-        object_alloc::{Made, Stop},
+        in_flight::{CallEnd, InFlightCall},
+        object_alloc::{AllocAbort, AllocatedObject},
     },
     grant::SUBDEVICE,
     locks::lock,
@@ -61,7 +61,12 @@ pub(crate) fn computes(class: u32) -> bool {
 impl Session {
     /// A channel has got an object of the graphics engine. With the first one of a group, the driver is asked what the group takes; a
     /// channel without one is a group by itself. For whoever has the client locked.
-    pub(crate) fn charge_context(&self, flight: &Flight<'_>, channel: Handle, engine: Made) -> Result<(), Stop> {
+    pub(crate) fn charge_context(
+        &self,
+        flight: &InFlightCall<'_>,
+        channel: Handle,
+        engine: AllocatedObject,
+    ) -> Result<(), AllocAbort> {
         let client = engine.client;
         let (charged, card, device) = {
             let mut topology = lock(&self.topology);
@@ -82,20 +87,20 @@ impl Session {
         result.map_err(|refusal| {
             // Its buffers stay until the group goes.
             self.unmake_locked(&flight.file, engine);
-            self.unmake_locked(&flight.file, Made { client, object: charged });
+            self.unmake_locked(&flight.file, AllocatedObject { client, object: charged });
             match refusal {
-                Refusal::OverQuota(over) => Stop::NotTaken(WhyNot::OverQuota(over)),
-                refusal => Stop::End(End::Status(refusal.status())),
+                Refusal::OverQuota(over) => AllocAbort::CommitRefused(WhyNot::OverQuota(over)),
+                refusal => AllocAbort::CallEnd(CallEnd::Status(refusal.status())),
             }
         })
     }
 
     /// The container asks for the size of a channel's context buffers; the answer of the driver where there are none.
-    pub(crate) fn may_ask_context_size(&self, client: Handle, params: &[u8]) -> Result<(), End> {
+    pub(crate) fn may_ask_context_size(&self, client: Handle, params: &[u8]) -> Result<(), CallEnd> {
         /// `NV_ERR_INVALID_OBJECT`.
         const NO_CONTEXT: Status = Status(0x31);
-        let channel = Handle(read_u32(params, 0).ok_or(End::Status(Status::INVALID_ARGUMENT))?);
-        if lock(&self.topology).has_context(client, channel) { Ok(()) } else { Err(End::Status(NO_CONTEXT)) }
+        let channel = Handle(read_u32(params, 0).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?);
+        if lock(&self.topology).has_context(client, channel) { Ok(()) } else { Err(CallEnd::Status(NO_CONTEXT)) }
     }
 
     /// Bytes of the context buffers of a channel's group; `None`: the driver does not tell.

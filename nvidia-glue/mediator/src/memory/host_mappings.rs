@@ -15,8 +15,8 @@ use driver::{Driver, FileWatch, Watched};
 use crate::{
     Session,
     calls::{
-        in_flight::{Flight, errno},
-        object_alloc::Stop,
+        in_flight::{InFlightCall, errno},
+        object_alloc::AllocAbort,
     },
     locks::lock,
 };
@@ -37,7 +37,11 @@ impl HostMappings {
 impl Session {
     /// Has the driver prepare a mapping of `object` on the file that the call names, and the file hold what the object is charged for, if
     /// that is memory of the host's. For whoever has the client locked.
-    pub(crate) fn map_for_processor(&self, flight: &mut Flight<'_>, object: ObjectName) -> Result<(), Stop> {
+    pub(crate) fn map_for_processor(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        object: ObjectName,
+    ) -> Result<(), AllocAbort> {
         let held = lock(&self.accounts).hold_host_memory(object)?;
         let Some(hold) = held else {
             flight.execute(self.driver.as_ref())?;
@@ -47,7 +51,7 @@ impl Session {
             Ok(watched) => watched,
             Err(error) => {
                 lock(&self.accounts).release(hold);
-                return Err(Stop::End(errno(error)));
+                return Err(AllocAbort::CallEnd(errno(error)));
             }
         };
         let status = flight.execute(self.driver.as_ref());
@@ -56,7 +60,7 @@ impl Session {
         Ok(())
     }
 
-    fn watch_named_file(&self, flight: &Flight<'_>) -> io::Result<Watched> {
+    fn watch_named_file(&self, flight: &InFlightCall<'_>) -> io::Result<Watched> {
         // Every layout of the call names one.
         let field = flight.files.first().ok_or(io::ErrorKind::InvalidInput)?;
         let number = self.host_mappings.next.fetch_add(1, Ordering::Relaxed);
@@ -73,7 +77,7 @@ impl Session {
     }
 
     /// The container has ended: says what of the host's memory others keep by files that they have of it. Nobody is to wait for them.
-    pub(crate) fn tell_left_host_mappings(&self) {
+    pub(crate) fn log_left_host_mappings(&self) {
         self.drop_gone_host_mappings();
         let accounts = lock(&self.accounts);
         if accounts.has_freed_while_mapped()

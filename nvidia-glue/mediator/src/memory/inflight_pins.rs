@@ -23,13 +23,13 @@ const MOST_MEANT: usize = 4096;
 
 /// `hRoot`, `hObjectParent` and `hObjectNew`, which begin the struct of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Names {
+pub(crate) struct PinNames {
     pub(crate) client: Handle,
     pub(crate) parent: Handle,
     pub(crate) object: Handle,
 }
 
-impl Names {
+impl PinNames {
     pub(crate) const fn object(self) -> ObjectName {
         ObjectName { client: self.client, object: self.object }
     }
@@ -43,36 +43,36 @@ impl Names {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pinning {
     /// Where the program wants what it pins.
-    pub(crate) names: Names,
+    pub(crate) names: PinNames,
     pub(crate) thread: i32,
     pub(crate) pid: Pid,
     pub(crate) length: u64,
 }
 
 /// One that is not over, and what is reserved for it; `None`: something has come under its handle in the staging client.
-type Open = (Pinning, Option<Reservation>);
+type OpenPin = (Pinning, Option<Reservation>);
 
 /// All that are not over.
 #[derive(Debug, Default)]
-pub(crate) struct UnderWay {
-    calls: Mutex<Calls>,
+pub(crate) struct InflightPins {
+    calls: Mutex<PinCalls>,
     /// How many there are, and how many of them have brought nothing yet: every call of the container's asks.
     open: AtomicUsize,
     waiting: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct Calls {
+struct PinCalls {
     /// By their handles in the staging client.
-    open: BTreeMap<Handle, Open>,
+    open: BTreeMap<Handle, OpenPin>,
     next: u32,
     /// By threads: what the last call's struct was made to say, and what it had said.
-    meant: HashMap<i32, (Names, Names)>,
+    meant: HashMap<i32, (PinNames, PinNames)>,
 }
 
-impl UnderWay {
+impl InflightPins {
     /// A call is let through into a staging client, below a device there; the names that it is to have.
-    pub(crate) fn add(&self, (client, parent): (Handle, Handle), call: Pinning, reservation: Reservation) -> Names {
+    pub(crate) fn add(&self, (client, parent): (Handle, Handle), call: Pinning, reservation: Reservation) -> PinNames {
         let mut calls = lock(&self.calls);
         let object = loop {
             let handle = Handle(FIRST_HANDLE + calls.next % HANDLES);
@@ -81,7 +81,7 @@ impl UnderWay {
                 break handle;
             }
         };
-        let staged = Names { client, parent, object };
+        let staged = PinNames { client, parent, object };
         if calls.meant.len() >= MOST_MEANT {
             calls.meant.clear();
         }
@@ -92,7 +92,7 @@ impl UnderWay {
     }
 
     /// What a thread means whose struct says these: its last call's may have been left as it was made to be.
-    pub(crate) fn meant(&self, thread: i32, said: Names) -> Names {
+    pub(crate) fn meant(&self, thread: i32, said: PinNames) -> PinNames {
         let calls = lock(&self.calls);
         calls.meant.get(&thread).filter(|(staged, _)| *staged == said).map_or(said, |(_, meant)| *meant)
     }
@@ -111,14 +111,14 @@ impl UnderWay {
     }
 
     /// A call is over.
-    pub(crate) fn close(&self, handle: Handle) -> Option<Open> {
+    pub(crate) fn close(&self, handle: Handle) -> Option<OpenPin> {
         let mut calls = lock(&self.calls);
         let call = calls.open.remove(&handle);
         self.recount(&calls);
         call
     }
 
-    fn recount(&self, calls: &Calls) {
+    fn recount(&self, calls: &PinCalls) {
         let waiting = calls.open.values().filter(|(_, reservation)| reservation.is_some()).count();
         self.waiting.store(waiting, Ordering::SeqCst);
         self.open.store(calls.open.len(), Ordering::SeqCst);

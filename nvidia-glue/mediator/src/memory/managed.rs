@@ -20,7 +20,7 @@ use base::{Bytes, Pid};
 
 use crate::{
     AddressSpace, Drift, DriftKind, Session, UvmMapping,
-    locks::{Name, lock},
+    locks::{LockName, lock},
     processes::is_for_want_of_room,
 };
 
@@ -40,7 +40,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An address space with managed memory, or one that could come to have some.
 #[derive(Debug, Clone)]
-struct Space {
+struct ManagedSpace {
     mm: Mm,
     /// Of whom it was first seen.
     pid: Pid,
@@ -54,7 +54,7 @@ struct Space {
     leavers: Option<BTreeSet<Pid>>,
 }
 
-impl Space {
+impl ManagedSpace {
     /// Whether `pid` has it still.
     fn has_its_process(&self) -> std::io::Result<bool> {
         Ok(self.view.is_there() && self.view.is_its_process_s()?)
@@ -63,32 +63,33 @@ impl Space {
 
 /// All of the container's.
 #[derive(Debug, Default)]
-pub(crate) struct Spaces {
-    all: BTreeMap<Mm, Space>,
+pub(crate) struct ManagedSpaces {
+    all: BTreeMap<Mm, ManagedSpace>,
     last: u64,
 }
 
-impl Spaces {
+impl ManagedSpaces {
     fn add(&mut self, pid: Pid, view: Arc<dyn AddressSpace>) -> Mm {
         self.last += 1;
         let mm = Mm(self.last);
-        let space = Space { mm, pid, view, uncharged: 0, uncharged_since: None, lost_since: None, leavers: None };
+        let space =
+            ManagedSpace { mm, pid, view, uncharged: 0, uncharged_since: None, lost_since: None, leavers: None };
         self.all.insert(mm, space);
         mm
     }
 
     /// Those that were first seen of such processes, and that nobody has been seen to have left.
-    fn of(&self, is_meant: impl Fn(Pid) -> bool) -> Vec<Space> {
+    fn of(&self, is_meant: impl Fn(Pid) -> bool) -> Vec<ManagedSpace> {
         self.all.values().filter(|space| is_meant(space.pid) && space.leavers.is_none()).cloned().collect()
     }
 
     /// Those that somebody has.
-    fn living(&self) -> Vec<Space> {
+    fn living(&self) -> Vec<ManagedSpace> {
         self.all.values().filter(|space| space.leavers.is_none() && space.view.is_there()).cloned().collect()
     }
 
     /// The others.
-    fn vanished(&self) -> Vec<Space> {
+    fn vanished(&self) -> Vec<ManagedSpace> {
         self.all.values().filter(|space| space.leavers.is_some() || !space.view.is_there()).cloned().collect()
     }
 
@@ -110,14 +111,14 @@ impl Spaces {
 
 /// Managed memory that was found mapped without being charged.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct UnchargedMemory {
     bytes: u64,
     pids: BTreeSet<Pid>,
 }
 
 /// How looks went.
 #[derive(Debug, Default)]
-pub(crate) struct Progress {
+pub(crate) struct ScanProgress {
     /// So many in a row have come to no end.
     too_long: AtomicU32,
     /// None has come to its end since then, for want of files or memory: a host may lack them for a moment.
@@ -125,7 +126,7 @@ pub(crate) struct Progress {
 }
 
 /// One look.
-struct Look {
+struct ManagedScan {
     sync: ManagedSync,
     began: Duration,
     worked: Duration,
@@ -167,23 +168,23 @@ impl Session {
 
     /// Compares the accounts of managed memory with what is mapped. What was mapped without being charged is charged from then on, and
     /// told in the next reconciliation, whoever found it.
-    pub(crate) fn look_at_managed(&self) {
-        self.locks.with(&[Name::Managed], || self.look_at_managed_locked());
+    pub(crate) fn scan_managed_memory(&self) {
+        self.locks.with(&[LockName::Managed], || self.scan_managed_locked());
     }
 
     /// Lets go of what was mapped where nobody is any more.
     pub(crate) fn drop_gone_address_spaces(&self) {
-        self.locks.with(&[Name::Managed], || {
+        self.locks.with(&[LockName::Managed], || {
             let mut sync = lock(&self.accounts).begin_sync();
             lock(&self.spaces).living().iter().for_each(|space| sync.stays(space.mm));
-            self.see_off(&mut sync);
+            self.drop_vanished_spaces(&mut sync);
             lock(&self.accounts).finish_sync(sync);
         });
     }
 
     /// Forgets address spaces that nobody has any more. The driver has what was mapped there until the kernel has taken all of it away, which
     /// the last who leaves waits for, and which can last: so long they stay.
-    fn see_off(&self, sync: &mut ManagedSync) {
+    fn drop_vanished_spaces(&self, sync: &mut ManagedSync) {
         let vanished = lock(&self.spaces).vanished();
         if vanished.is_empty() {
             return;
@@ -211,15 +212,15 @@ impl Session {
         }
     }
 
-    fn look_at_managed_locked(&self) {
+    fn scan_managed_locked(&self) {
         let pending = lock(&self.accounts).pending_threads();
         for thread in pending.into_iter().filter(|thread| !self.processes.is_thread_running(*thread)) {
             lock(&self.accounts).thread_called(thread);
         }
-        let clock = &self.looks.clock;
+        let clock = &self.reclaim_throttle.clock;
         let sync = lock(&self.accounts).begin_sync();
         let (began, worked) = (clock.now(), clock.worked());
-        let mut look = Look {
+        let mut scan = ManagedScan {
             sync,
             began,
             worked,
@@ -230,44 +231,45 @@ impl Session {
         };
         // All who have charges are among them: none comes to have some of which there was no view before.
         let living = lock(&self.spaces).living();
-        living.iter().for_each(|space| look.sync.stays(space.mm));
-        self.see_off(&mut look.sync);
-        let is_done = living.iter().all(|space| self.look_at_space(&mut look, space)) && self.look_at_others(&mut look);
-        lock(&self.accounts).finish_sync(look.sync);
-        let Progress { too_long, starved_since } = &self.progress;
+        living.iter().for_each(|space| scan.sync.stays(space.mm));
+        self.drop_vanished_spaces(&mut scan.sync);
+        let is_done =
+            living.iter().all(|space| self.scan_space(&mut scan, space)) && self.scan_other_processes(&mut scan);
+        lock(&self.accounts).finish_sync(scan.sync);
+        let ScanProgress { too_long, starved_since } = &self.progress;
         if is_done {
             too_long.store(0, Ordering::SeqCst);
             *lock(starved_since) = None;
-        } else if look.is_starved {
+        } else if scan.is_starved {
             lock(starved_since).get_or_insert(clock.now());
         } else {
             too_long.fetch_add(1, Ordering::SeqCst);
         }
-        self.find_excess(look.perhaps);
+        self.find_excess(scan.perhaps);
     }
 
-    fn has_time(&self, look: &Look) -> bool {
-        let clock = &self.looks.clock;
-        let (lasted, worked) = (clock.now().saturating_sub(look.began), clock.worked().saturating_sub(look.worked));
+    fn has_time(&self, scan: &ManagedScan) -> bool {
+        let clock = &self.reclaim_throttle.clock;
+        let (lasted, worked) = (clock.now().saturating_sub(scan.began), clock.worked().saturating_sub(scan.worked));
         lasted <= LONGEST && worked <= MOST_WORK
     }
 
     /// `false`: there is no time left.
-    fn look_at_space(&self, look: &mut Look, space: &Space) -> bool {
-        if !self.has_time(look) {
+    fn scan_space(&self, scan: &mut ManagedScan, space: &ManagedSpace) -> bool {
+        if !self.has_time(scan) {
             return false;
         }
-        let before = self.looks.clock.worked();
+        let before = self.reclaim_throttle.clock.worked();
         let read = space.view.uvm_mappings();
         // What is gone by now may have been read in part.
         if !space.view.is_there() {
             return true;
         }
-        let now = self.looks.clock.now();
+        let now = self.reclaim_throttle.clock.now();
         let mappings = match read {
             Ok(mappings) => mappings,
             Err(error) if is_for_want_of_room(&error) => {
-                look.is_starved = true;
+                scan.is_starved = true;
                 return false;
             }
             Err(_) => {
@@ -276,51 +278,51 @@ impl Session {
             }
         };
         let mapped = managed(&mappings);
-        let drift = lock(&self.accounts).set_managed(&mut look.sync, space.mm, space.pid, &mapped);
+        let drift = lock(&self.accounts).set_managed(&mut scan.sync, space.mm, space.pid, &mapped);
         let uncharged = drift.found.iter().fold(0, |sum: u64, range| sum.saturating_add(range.length));
         lock(&self.spaces).was_read(space.mm, uncharged, now);
         // One of which that cannot be told now is read by its pid, too.
         if space.view.is_its_process_s().unwrap_or(false) {
-            look.read.insert(space.pid);
-            if self.looks.clock.worked().saturating_sub(before) >= LARGE {
-                look.large.push(space.pid);
+            scan.read.insert(space.pid);
+            if self.reclaim_throttle.clock.worked().saturating_sub(before) >= LARGE {
+                scan.large.push(space.pid);
             }
         }
         true
     }
 
     /// Processes of which nothing is known. `false`: there is no time left.
-    fn look_at_others(&self, look: &mut Look) -> bool {
+    fn scan_other_processes(&self, scan: &mut ManagedScan) -> bool {
         let mut known: BTreeSet<Mm> = lock(&self.spaces).all.keys().copied().collect();
         for _ in 0..ROUNDS {
             let Ok(pids) = self.processes.pids() else {
-                look.is_starved = true;
+                scan.is_starved = true;
                 return false;
             };
-            let new: Vec<Pid> = pids.into_iter().filter(|pid| look.read.insert(*pid)).collect();
+            let new: Vec<Pid> = pids.into_iter().filter(|pid| scan.read.insert(*pid)).collect();
             if new.is_empty() {
                 break;
             }
             for pid in new {
-                if !self.has_time(look) {
+                if !self.has_time(scan) {
                     return false;
                 }
                 let shares = |other: &Pid| self.processes.share_memory(pid, *other).unwrap_or(false);
-                if look.large.iter().any(shares) {
+                if scan.large.iter().any(shares) {
                     continue;
                 }
-                let before = self.looks.clock.worked();
+                let before = self.reclaim_throttle.clock.worked();
                 let mappings = match self.processes.uvm_mappings(pid) {
                     Ok(mappings) => mappings,
                     Err(error) if is_for_want_of_room(&error) => {
-                        look.is_starved = true;
+                        scan.is_starved = true;
                         return false;
                     }
                     // It is gone.
                     Err(_) => continue,
                 };
-                if self.looks.clock.worked().saturating_sub(before) >= LARGE {
-                    look.large.push(pid);
+                if self.reclaim_throttle.clock.worked().saturating_sub(before) >= LARGE {
+                    scan.large.push(pid);
                 }
                 let mapped = managed(&mappings);
                 if mapped.is_empty() {
@@ -328,13 +330,13 @@ impl Session {
                 }
                 // A child that shares the memory of a parent who has ended: it is charged, and only so long it may be.
                 if let Some(mm) = self.lost_with(&mapped) {
-                    look.perhaps.entry(mm).or_default().insert(pid);
+                    scan.perhaps.entry(mm).or_default().insert(pid);
                     continue;
                 }
                 let Ok(mm) = self.address_space(pid, pid.0) else { continue };
                 let space = lock(&self.spaces).all.get(&mm).cloned();
                 if let Some(space) = space.filter(|_| known.insert(mm)) {
-                    self.look_at_space(look, &space);
+                    self.scan_space(scan, &space);
                 }
             }
         }
@@ -364,13 +366,13 @@ impl Session {
                 let shares = |pid: &Pid| self.processes.share_memory(*pid, space.pid).unwrap_or(false);
                 pids.extend(all.into_iter().filter(shares));
             }
-            lock(&self.found).insert(space.mm, Found { bytes: space.uncharged, pids });
+            lock(&self.uncharged).insert(space.mm, UnchargedMemory { bytes: space.uncharged, pids });
         }
     }
 
     /// What was found since the last time.
-    pub(crate) fn take_found(&self) -> Option<Drift> {
-        let found = std::mem::take(&mut *lock(&self.found));
+    pub(crate) fn take_uncharged(&self) -> Option<Drift> {
+        let found = std::mem::take(&mut *lock(&self.uncharged));
         if found.is_empty() {
             return None;
         }
@@ -382,7 +384,7 @@ impl Session {
 
     /// Why the container is to be ended, if it is.
     pub(crate) fn must_end(&self) -> Option<String> {
-        let now = self.looks.clock.now();
+        let now = self.reclaim_throttle.clock.now();
         let is_over = |since: Option<Duration>| since.is_some_and(|since| now.saturating_sub(since) >= PATIENCE);
         let living = lock(&self.spaces).living();
         let seconds = PATIENCE.as_secs();

@@ -16,16 +16,16 @@ use account::{Card, Kind, Placement, Reservation};
 use base::{Bytes, Pid};
 
 use super::{
-    inflight_pins::{Names, Pinning},
-    staging::{Found, Staging, StagingClient, Unsaid},
+    inflight_pins::{PinNames, Pinning},
+    staging::{NotReported, StagedObject, Staging, StagingClient},
 };
 use crate::{
     Answer, Caller, CallerError, Drift, DriftKind, Session,
     calls::{
-        in_flight::{End, Flight},
-        object_alloc::Made,
+        in_flight::{CallEnd, InFlightCall},
+        object_alloc::AllocatedObject,
     },
-    locks::{Name, lock},
+    locks::{LockName, lock},
 };
 
 /// Most calls in a container that have brought nothing yet: a thread has one.
@@ -37,31 +37,31 @@ const ROUNDING: u64 = 2 * Bytes::MIB;
 
 impl Session {
     /// `NV_ESC_RM_ALLOC_MEMORY`: what programs use it for is let through, into the staging client.
-    pub(crate) fn alloc_memory(&self, flight: &mut Flight<'_>, alloc: AllocMemory) -> Result<Answer, End> {
+    pub(crate) fn alloc_memory(&self, flight: &mut InFlightCall<'_>, alloc: AllocMemory) -> Result<Answer, CallEnd> {
         let thread = flight.caller.thread();
         // A call that a signal has interrupted, or that its program repeats, is made with the struct as it was left.
-        let said = Names { client: alloc.client, parent: alloc.parent, object: alloc.object };
+        let said = PinNames { client: alloc.client, parent: alloc.parent, object: alloc.object };
         let names = self.pinning.meant(thread, said);
         self.own_client(names.client)?;
         if alloc.class != OS_DESCRIPTOR {
-            return Err(End::Status(Status::INVALID_CLASS));
+            return Err(CallEnd::Status(Status::INVALID_CLASS));
         }
         // The driver would choose a name, and not say it.
         if names.object == Handle::NONE || names.object == names.client {
-            return Err(End::Status(Status::INVALID_ARGUMENT));
+            return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
         }
         let card = lock(&self.topology).device_card(names.client, names.parent);
-        let card = card.ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
+        let card = card.ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
         flight.confirm()?;
         if lock(&self.accounts).object(names.object()).is_some() {
-            return Err(End::Status(Status::INSERT_DUPLICATE_NAME));
+            return Err(CallEnd::Status(Status::INSERT_DUPLICATE_NAME));
         }
         let is_full = || self.pinning.waiting() >= MOST || self.pinning.open() >= MOST_OPEN;
         if is_full() {
-            self.settle_pins_of_the_dead(|_| true);
+            self.settle_pins_of_exited(|_| true);
         }
         if is_full() {
-            return Err(End::Status(Status::INSUFFICIENT_RESOURCES));
+            return Err(CallEnd::Status(Status::INSUFFICIENT_RESOURCES));
         }
         let (pid, length) = (flight.pid, alloc.limit.saturating_add(1));
         let reservation = self.reserve(pid, |accounts| accounts.pin(pid, names.client, length))?;
@@ -75,7 +75,7 @@ impl Session {
     }
 
     /// Makes room for a call in the staging client; what it is to say.
-    fn stage(&self, card: Card, call: Pinning, reservation: Reservation) -> Result<Names, End> {
+    fn stage(&self, card: Card, call: Pinning, reservation: Reservation) -> Result<PinNames, CallEnd> {
         let place = self.staging().and_then(|staging| {
             let mut client = lock(&staging.client);
             let place = self.staging_device(staging, &mut client, card)?;
@@ -102,7 +102,7 @@ impl Session {
             return;
         }
         if let Some(client) = client.as_ref().filter(|_| !is_moved) {
-            if let Ok(Some(_)) = self.what_is_staged(staging, client, handle) {
+            if let Ok(Some(_)) = self.staged_object(staging, client, handle) {
                 let _ = self.raw_staging(staging, client).free(handle);
             }
             return;
@@ -112,7 +112,7 @@ impl Session {
         let kept = lock(&self.files).control_of(name.client);
         let known = lock(&self.accounts).object(name);
         if let Some(kept) = kept.filter(|_| known.is_some_and(|known| known.kind == Kind::Pinned)) {
-            self.unmake(&kept.file, Made { client: name.client, object: name.object });
+            self.unmake(&kept.file, AllocatedObject { client: name.client, object: name.object });
         }
     }
 
@@ -120,7 +120,7 @@ impl Session {
     ///
     /// # Errors
     /// It is to be killed, and the container with it: something else was done. Or it does not make this call any more, but perhaps another one.
-    pub(crate) fn thread_is_back(&self, caller: &dyn Caller) -> Result<(), End> {
+    pub(crate) fn settle_pins_before_call(&self, caller: &dyn Caller) -> Result<(), CallEnd> {
         if self.pinning.open() == 0 {
             return Ok(());
         }
@@ -132,20 +132,20 @@ impl Session {
         if over.is_empty() && self.pinning.waiting() == 0 || self.settle_pinned(&over) {
             Ok(())
         } else {
-            Err(End::Kill)
+            Err(CallEnd::Kill)
         }
     }
 
     /// Asks the driver what came of the calls that pin memory. To be called from time to time.
     pub fn look_at_what_is_pinned(&self) {
         if self.pinning.open() > 0 {
-            self.settle_pins_of_the_dead(|is_waiting| is_waiting);
+            self.settle_pins_of_exited(|is_waiting| is_waiting);
         }
     }
 
     /// The same, whether there are any or not; lets go of the staging client where there are none.
-    pub(crate) fn look_into_staging(&self) {
-        self.settle_pins_of_the_dead(|_| true);
+    pub(crate) fn settle_staging(&self) {
+        self.settle_pins_of_exited(|_| true);
         let Some(staging) = self.staging.get() else { return };
         let mut client = lock(&staging.client);
         if self.pinning.open() == 0 {
@@ -154,7 +154,7 @@ impl Session {
     }
 
     /// Of those calls, by whether something is to come of them yet, the ones are over whose threads have ended.
-    fn settle_pins_of_the_dead(&self, which: impl Fn(bool) -> bool) {
+    fn settle_pins_of_exited(&self, which: impl Fn(bool) -> bool) {
         let is_dead = |call: &Pinning| !self.processes.is_thread_running(call.thread);
         let over = self.pinning.which(|call, is_waiting| which(is_waiting) && is_dead(call));
         self.settle_pinned(&over);
@@ -165,7 +165,7 @@ impl Session {
         let Some(staging) = self.staging.get() else { return true };
         let mut client = lock(&staging.client);
         let mut is_honest = true;
-        let is_empty = client.as_mut().is_none_or(|client| self.empty(staging, client, &mut is_honest).is_ok());
+        let is_empty = client.as_mut().is_none_or(|client| self.empty_staging(staging, client, &mut is_honest).is_ok());
         // Where that is not said, nothing has failed yet.
         if is_empty {
             self.close_pins(over);
@@ -183,15 +183,20 @@ impl Session {
         reservations.into_iter().for_each(|reservation| lock(&self.accounts).cancel(reservation));
     }
 
-    fn empty(&self, staging: &Staging, client: &mut StagingClient, is_honest: &mut bool) -> Result<(), Unsaid> {
+    fn empty_staging(
+        &self,
+        staging: &Staging,
+        client: &mut StagingClient,
+        is_honest: &mut bool,
+    ) -> Result<(), NotReported> {
         while let Some(handle) = self.any_staged(staging, client)? {
             if client.left != Some(handle) {
-                let found = self.what_is_staged(staging, client, handle)?.ok_or(Unsaid)?;
-                *is_honest &= self.take_out(client, handle, found);
+                let found = self.staged_object(staging, client, handle)?.ok_or(NotReported)?;
+                *is_honest &= self.unstage(client, handle, found);
                 client.left = Some(handle);
             }
             if !self.raw_staging(staging, client).free(handle).is_ok_and(Status::is_ok) {
-                return Err(Unsaid);
+                return Err(NotReported);
             }
             client.left = None;
         }
@@ -199,7 +204,7 @@ impl Session {
     }
 
     /// Has what was made under that handle where it is to be; else ends the container.
-    fn take_out(&self, client: &StagingClient, handle: Handle, found: Found) -> bool {
+    fn unstage(&self, client: &StagingClient, handle: Handle, found: StagedObject) -> bool {
         let most = |asked: u64| asked.checked_next_multiple_of(ROUNDING).unwrap_or(u64::MAX);
         let is_as_asked = |call: &Pinning| found.class == OS_DESCRIPTOR && found.bytes <= most(call.length);
         let (call, reservation) = self.pinning.take(handle).unzip();
@@ -212,7 +217,7 @@ impl Session {
                 self.cancel_all(reservation);
                 // Where it is no call's handle, it is of one that is open.
                 let of_call = call.map(|call| (call.pid, call.length));
-                self.caught(of_call.or_else(|| self.pinning.anybody()), found);
+                self.report_forged_pin(of_call.or_else(|| self.pinning.anybody()), found);
             }
         }
         self.pinning.moved();
@@ -220,9 +225,9 @@ impl Session {
     }
 
     /// The program has named the client, the parent and the handle: where the driver does not take them it has none of it.
-    fn move_to_client(&self, source: (Handle, Handle), names: Names, (reservation, length): (Reservation, u64)) {
+    fn move_to_client(&self, source: (Handle, Handle), names: PinNames, (reservation, length): (Reservation, u64)) {
         let (client, name) = (names.client, names.object());
-        self.locks.with(&[Name::Client(client)], || {
+        self.locks.with(&[LockName::Client(client)], || {
             let kept = lock(&self.files).control_of(client).filter(|_| self.is_parent(client, names.parent).is_ok());
             let place = (names.parent, names.object);
             let moved = kept.map(|kept| self.raw(&kept.file, client).dup(place, source));
@@ -239,7 +244,7 @@ impl Session {
     }
 
     /// Has the container ended for what a call was made to do.
-    fn caught(&self, by: Option<(Pid, u64)>, found: Found) {
+    fn report_forged_pin(&self, by: Option<(Pid, u64)>, found: StagedObject) {
         let (by, asked) = by.unwrap_or((Pid(0), 0));
         let limit = lock(&self.accounts).card(Card::HOST).map_or(Bytes(0), |host| host.limit);
         let kind = DriftKind::Pinned { by, asked: Bytes(asked), found: Bytes(found.bytes), class: found.class, limit };

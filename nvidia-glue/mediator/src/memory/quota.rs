@@ -6,7 +6,7 @@ use abi::Status;
 use account::{Accounts, Card, OverQuota, Refusal};
 use base::{Bytes, OverMemory, Pid};
 
-use crate::{OverMemoryEvent, Session, calls::in_flight::End, locks::lock};
+use crate::{OverMemoryEvent, Session, calls::in_flight::CallEnd, locks::lock};
 
 /// A card that a change of limits names is none of the container's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -15,29 +15,29 @@ pub struct NotGranted(pub String);
 
 impl Session {
     /// How a call ends that the accounts refuse for good.
-    pub(crate) fn refused(&self, pid: Pid, refusal: Refusal) -> End {
+    pub(crate) fn refused(&self, pid: Pid, refusal: Refusal) -> CallEnd {
         match refusal {
             // Not what was granted, nor what a container is killed for.
-            Refusal::OverQuota(over) if over.card == Card::HOST => End::Status(refusal.status()),
+            Refusal::OverQuota(over) if over.card == Card::HOST => CallEnd::Status(refusal.status()),
             Refusal::OverQuota(over) => self.over_quota(pid, over),
-            refusal => End::Status(refusal.status()),
+            refusal => CallEnd::Status(refusal.status()),
         }
     }
 
     /// A process asked for more than there is.
-    pub(crate) fn over_quota(&self, pid: Pid, over: OverQuota) -> End {
+    pub(crate) fn over_quota(&self, pid: Pid, over: OverQuota) -> CallEnd {
         lock(&self.accounts).count_denial(over.card);
         let OverQuota { card, asked, used, limit, bound } = over;
         let card = self.grant.uuid(card).to_owned();
         self.observer.over_memory(&OverMemoryEvent { pid, card, asked, used, limit, bound, action: self.over_memory });
         match self.over_memory {
-            OverMemory::Deny => End::Status(Status::NO_MEMORY),
-            OverMemory::Kill => End::Kill,
+            OverMemory::Deny => CallEnd::Status(Status::NO_MEMORY),
+            OverMemory::Kill => CallEnd::Kill,
         }
     }
 
     /// Asks the accounts; if there is no room, looks for what is gone meanwhile, and asks again.
-    pub(crate) fn reserve<T>(&self, pid: Pid, ask: impl Fn(&mut Accounts) -> Result<T, Refusal>) -> Result<T, End> {
+    pub(crate) fn reserve<T>(&self, pid: Pid, ask: impl Fn(&mut Accounts) -> Result<T, Refusal>) -> Result<T, CallEnd> {
         /// For files of processes that have just ended to be closed.
         const PAUSES: [Duration; 3] = [Duration::ZERO, Duration::from_millis(5), Duration::from_millis(50)];
         let mut answer = ask(&mut lock(&self.accounts));
@@ -46,12 +46,12 @@ impl Session {
                 break;
             }
             if pause > Duration::ZERO {
-                if !self.waits_for_the_dead() {
+                if !self.has_exiting_owner() {
                     break;
                 }
                 std::thread::sleep(pause);
             }
-            self.refresh();
+            self.reclaim();
             answer = ask(&mut lock(&self.accounts));
         }
         answer.map_err(|refusal| self.refused(pid, refusal))

@@ -18,7 +18,7 @@ use driver::{DeviceFile, Holder, OpenClientError, Raw, client_on};
 
 use crate::{
     Answer, Session,
-    calls::in_flight::{End, Flight, errno},
+    calls::in_flight::{CallEnd, InFlightCall, errno},
     grant::{DEVICE, device_params},
     locks::lock,
 };
@@ -51,11 +51,11 @@ pub(crate) struct StagingClient {
 
 /// The driver does not say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Unsaid;
+pub(crate) struct NotReported;
 
 /// What is staged, as the driver says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct StagedObject {
     pub(crate) class: u32,
     pub(crate) bytes: u64,
 }
@@ -63,7 +63,7 @@ pub(crate) struct Found {
 impl Session {
     /// `NV_ESC_REGISTER_FD`: a card's file is registered with the staging client's control file, not with the container's own. Only pinning
     /// needs it; events, which can be had on such a file, too, are made on the control file ([`Session::on_control_file`]).
-    pub(crate) fn register_file(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+    pub(crate) fn register_file(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         flight.duplicate_files(self.driver.as_ref(), Holder::Args, flight.row.descriptors())?;
         let is_card = matches!(flight.file.node, Node::Card(_));
         // Any other the driver refuses.
@@ -75,7 +75,7 @@ impl Session {
     }
 
     /// A call in `client` that was made on a card's file goes to the control file that the client lives on.
-    pub(crate) fn on_control_file(&self, flight: &mut Flight<'_>, client: Handle) {
+    pub(crate) fn on_control_file(&self, flight: &mut InFlightCall<'_>, client: Handle) {
         let is_card = matches!(flight.file.node, Node::Card(_));
         if let Some(kept) = is_card.then(|| lock(&self.files).control_of(client)).flatten() {
             flight.file = kept.file;
@@ -83,12 +83,12 @@ impl Session {
     }
 
     /// Where the client is, if there is one; opened when it is first needed, and the same ever after.
-    pub(crate) fn staging(&self) -> Result<&Staging, End> {
+    pub(crate) fn staging(&self) -> Result<&Staging, CallEnd> {
         if let Some(staging) = self.staging.get() {
             return Ok(staging);
         }
         if lock(&self.files).is_over() {
-            return Err(End::Errno(libc::EBADF));
+            return Err(CallEnd::Errno(libc::EBADF));
         }
         let control = self.driver.open(Node::Control).map_err(errno)?;
         Ok(self.staging.get_or_init(|| Staging { control, client: Mutex::default() }))
@@ -100,10 +100,10 @@ impl Session {
         staging: &Staging,
         client: &mut Option<StagingClient>,
         card: Card,
-    ) -> Result<(Handle, Handle), End> {
-        let own = self.grant.get(card).ok_or(End::Status(Status::INVALID_DEVICE))?;
+    ) -> Result<(Handle, Handle), CallEnd> {
+        let own = self.grant.get(card).ok_or(CallEnd::Status(Status::INVALID_DEVICE))?;
         if lock(&self.files).is_over() {
-            return Err(End::Errno(libc::EBADF));
+            return Err(CallEnd::Errno(libc::EBADF));
         }
         let client = match client {
             Some(client) => client,
@@ -111,8 +111,8 @@ impl Session {
                 let made = client_on(self.driver.as_ref(), &self.abi, &staging.control);
                 let made = made.map_err(|error| match error {
                     OpenClientError::Open(error) | OpenClientError::Call(error) => errno(error),
-                    OpenClientError::Refused { status } => End::Status(status),
-                    OpenClientError::NoHandle => End::Errno(libc::EIO),
+                    OpenClientError::Refused { status } => CallEnd::Status(status),
+                    OpenClientError::NoHandle => CallEnd::Errno(libc::EIO),
                 })?;
                 client.insert(StagingClient { client: made, devices: BTreeMap::new(), left: None })
             }
@@ -127,7 +127,7 @@ impl Session {
                 client.devices.insert(card, device);
                 Ok((client.client, device))
             }
-            (status, _) => Err(End::Status(status)),
+            (status, _) => Err(CallEnd::Status(status)),
         }
     }
 
@@ -140,19 +140,19 @@ impl Session {
     ///
     /// # Errors
     /// When it cannot be told whether there is anything.
-    pub(crate) fn any_staged(&self, staging: &Staging, client: &StagingClient) -> Result<Option<Handle>, Unsaid> {
+    pub(crate) fn any_staged(&self, staging: &Staging, client: &StagingClient) -> Result<Option<Handle>, NotReported> {
         for device in client.devices.values() {
             for class in INTERNAL_CLASSES {
                 let mut params = vec![0; 12];
                 let _ = write_u32(&mut params, 0, device.0) && write_u32(&mut params, 4, class);
                 let asked = self.raw_staging(staging, client).control(client.client, GET_CHILD_HANDLE, params);
-                match asked.map_err(|_| Unsaid)? {
+                match asked.map_err(|_| NotReported)? {
                     (Status::OBJECT_NOT_FOUND, _) => {}
                     (status, params) if status.is_ok() => {
                         let child = read_u32(&params, 8).filter(|child| *child != 0);
-                        return child.map(|child| Some(Handle(child))).ok_or(Unsaid);
+                        return child.map(|child| Some(Handle(child))).ok_or(NotReported);
                     }
-                    _ => return Err(Unsaid),
+                    _ => return Err(NotReported),
                 }
             }
         }
@@ -163,20 +163,20 @@ impl Session {
     ///
     /// # Errors
     /// When the driver does not say.
-    pub(crate) fn what_is_staged(
+    pub(crate) fn staged_object(
         &self,
         staging: &Staging,
         client: &StagingClient,
         staged: Handle,
-    ) -> Result<Option<Found>, Unsaid> {
-        let Some(class) = self.class_of(&staging.control, client.client, staged).map_err(|_| Unsaid)? else {
+    ) -> Result<Option<StagedObject>, NotReported> {
+        let Some(class) = self.class_of(&staging.control, client.client, staged).map_err(|_| NotReported)? else {
             return Ok(None);
         };
-        let pages = self.raw_staging(staging, client).memory_pages(staged).map_err(|_| Unsaid)?;
+        let pages = self.raw_staging(staging, client).memory_pages(staged).map_err(|_| NotReported)?;
         match pages {
-            Some(pages) => Ok(Some(Found { class, bytes: u64::from(pages) * 4096 })),
-            None if class == OS_DESCRIPTOR => Err(Unsaid),
-            None => Ok(Some(Found { class, bytes: 0 })),
+            Some(pages) => Ok(Some(StagedObject { class, bytes: u64::from(pages) * 4096 })),
+            None if class == OS_DESCRIPTOR => Err(NotReported),
+            None => Ok(Some(StagedObject { class, bytes: 0 })),
         }
     }
 

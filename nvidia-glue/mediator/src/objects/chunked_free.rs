@@ -13,7 +13,7 @@ const MOST: usize = 512;
 impl Session {
     /// Frees most of what a free of `object` would take with it, if that is much; then `object` itself is left to be freed. For whoever has
     /// the client locked.
-    pub(crate) fn free_pieces(&self, file: &DeviceFile, client: Handle, object: Handle) {
+    pub(crate) fn free_in_chunks(&self, file: &DeviceFile, client: Handle, object: Handle) {
         let pieces = lock(&self.accounts).pieces(client, object, MOST);
         let mut has_freed = false;
         // What had to wait for a channel has another turn.

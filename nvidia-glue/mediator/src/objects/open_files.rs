@@ -19,7 +19,7 @@ pub(crate) struct ControlFile(u64);
 /// A control file on which clients were made: the driver takes calls in them on this file alone, and frees them at its last close, which is
 /// not in the container's hands alone.
 #[derive(Debug, Clone)]
-pub(crate) struct KeptControl {
+pub(crate) struct RetainedControlFile {
     pub(crate) id: ControlFile,
     pub(crate) file: DeviceFile,
     /// Who made the first client on it; most likely to have it still.
@@ -29,7 +29,7 @@ pub(crate) struct KeptControl {
 
 /// A UVM file.
 #[derive(Debug, Clone)]
-pub(crate) struct KeptUvm {
+pub(crate) struct RetainedUvmFile {
     pub(crate) id: UvmFile,
     pub(crate) file: DeviceFile,
     /// Who made the first call on it; most likely to have it still.
@@ -58,8 +58,8 @@ const MOST_TOKENS: usize = 4096;
 /// All of them.
 #[derive(Debug, Default)]
 pub(crate) struct OpenFiles {
-    controls: Vec<KeptControl>,
-    uvm: Vec<KeptUvm>,
+    controls: Vec<RetainedControlFile>,
+    uvm: Vec<RetainedUvmFile>,
     tokens: Vec<Token>,
     next: u64,
     /// The container has ended: nothing is taken up any more.
@@ -96,7 +96,7 @@ impl OpenFiles {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let id = ControlFile(self.number());
-        self.controls.push(KeptControl { id, file: file.clone(), opener: pid, clients: BTreeSet::new() });
+        self.controls.push(RetainedControlFile { id, file: file.clone(), opener: pid, clients: BTreeSet::new() });
         Ok(id)
     }
 
@@ -105,11 +105,11 @@ impl OpenFiles {
     }
 
     /// The file that a client lives on.
-    pub(crate) fn control_of(&self, client: Handle) -> Option<KeptControl> {
+    pub(crate) fn control_of(&self, client: Handle) -> Option<RetainedControlFile> {
         self.controls.iter().find(|kept| kept.clients.contains(&client)).cloned()
     }
 
-    pub(crate) fn all_controls(&self) -> Vec<KeptControl> {
+    pub(crate) fn all_controls(&self) -> Vec<RetainedControlFile> {
         self.controls.clone()
     }
 
@@ -135,13 +135,13 @@ impl OpenFiles {
         self.controls.retain(|kept| kept.id != id || !kept.clients.is_empty());
     }
 
-    pub(crate) fn take_control(&mut self, id: ControlFile) -> Option<KeptControl> {
+    pub(crate) fn take_control(&mut self, id: ControlFile) -> Option<RetainedControlFile> {
         let at = self.controls.iter().position(|kept| kept.id == id)?;
         Some(self.controls.swap_remove(at))
     }
 
     /// Keeps a file again of which something is left.
-    pub(crate) fn put_back_control(&mut self, kept: KeptControl) {
+    pub(crate) fn put_back_control(&mut self, kept: RetainedControlFile) {
         self.controls.push(kept);
     }
 
@@ -172,7 +172,7 @@ impl OpenFiles {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let id = UvmFile(self.number());
-        self.uvm.push(KeptUvm { id, file: file.clone(), opener: pid });
+        self.uvm.push(RetainedUvmFile { id, file: file.clone(), opener: pid });
         Ok(id)
     }
 
@@ -180,7 +180,7 @@ impl OpenFiles {
         self.uvm.iter().any(|kept| kept.id == id)
     }
 
-    pub(crate) fn all_uvm(&self) -> Vec<KeptUvm> {
+    pub(crate) fn all_uvm(&self) -> Vec<RetainedUvmFile> {
         self.uvm.clone()
     }
 

@@ -12,7 +12,7 @@ use foldhash::HashMap;
 
 /// What an object is, as far as it matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ObjectRole {
     Device,
     Subdevice,
     /// A channel group; whether the size of its context buffers is known, so that nobody needs to ask for it (again), and whether its kernels
@@ -37,7 +37,7 @@ pub(crate) enum Place {
 struct Placed {
     card: Card,
     parent: Handle,
-    place: Place,
+    place: ObjectRole,
 }
 
 /// The devices of all clients.
@@ -46,7 +46,7 @@ pub(crate) struct Topology {
     clients: HashMap<Handle, HashMap<Handle, Placed>>,
 }
 
-impl Place {
+impl ObjectRole {
     /// A channel group that is new.
     pub(crate) const NEW_GROUP: Self = Self::Group { is_measured: false, is_preemptible: false };
 
@@ -55,7 +55,7 @@ impl Place {
 }
 
 impl Topology {
-    pub(crate) fn add(&mut self, client: Handle, parent: Handle, object: Handle, card: Card, place: Place) {
+    pub(crate) fn add(&mut self, client: Handle, parent: Handle, object: Handle, card: Card, place: ObjectRole) {
         self.clients.entry(client).or_default().insert(object, Placed { card, parent, place });
     }
 
@@ -69,7 +69,7 @@ impl Topology {
         let mut above = object;
         loop {
             let placed = self.placed(client, above)?;
-            if placed.place == Place::Device {
+            if placed.place == ObjectRole::Device {
                 return Some(above);
             }
             above = placed.parent;
@@ -80,33 +80,34 @@ impl Topology {
     pub(crate) fn subdevice_below(&self, client: Handle, device: Handle) -> Option<Handle> {
         let mut objects = self.clients.get(&client)?.iter();
         objects
-            .find(|(_, placed)| placed.parent == device && placed.place == Place::Subdevice)
+            .find(|(_, placed)| placed.parent == device && placed.place == ObjectRole::Subdevice)
             .map(|(handle, _)| *handle)
     }
 
     /// Whether the object is a device or subdevice.
     pub(crate) fn is_device(&self, client: Handle, object: Handle) -> bool {
-        self.placed(client, object).is_some_and(|placed| matches!(placed.place, Place::Device | Place::Subdevice))
+        self.placed(client, object)
+            .is_some_and(|placed| matches!(placed.place, ObjectRole::Device | ObjectRole::Subdevice))
     }
 
     /// The card that the object is a device of, if it is one.
     pub(crate) fn device_card(&self, client: Handle, object: Handle) -> Option<Card> {
         let placed = self.placed(client, object)?;
-        (placed.place == Place::Device).then_some(placed.card)
+        (placed.place == ObjectRole::Device).then_some(placed.card)
     }
 
     fn placed(&self, client: Handle, object: Handle) -> Option<&Placed> {
         self.clients.get(&client)?.get(&object)
     }
 
-    fn place_mut(&mut self, client: Handle, object: Handle) -> Option<&mut Place> {
+    fn place_mut(&mut self, client: Handle, object: Handle) -> Option<&mut ObjectRole> {
         Some(&mut self.clients.get_mut(&client)?.get_mut(&object)?.place)
     }
 
     /// Whether the object is a channel group, and whether its buffers are measured.
     pub(crate) fn group(&self, client: Handle, object: Handle) -> Option<bool> {
         match self.placed(client, object)?.place {
-            Place::Group { is_measured, .. } => Some(is_measured),
+            ObjectRole::Group { is_measured, .. } => Some(is_measured),
             _ => None,
         }
     }
@@ -114,18 +115,18 @@ impl Topology {
     /// The card that the object is a subdevice of, if it is one.
     pub(crate) fn subdevice_card(&self, client: Handle, object: Handle) -> Option<Card> {
         let placed = self.placed(client, object)?;
-        (placed.place == Place::Subdevice).then_some(placed.card)
+        (placed.place == ObjectRole::Subdevice).then_some(placed.card)
     }
 
     /// The card that the object is a channel group on, if it is one.
     pub(crate) fn group_card(&self, client: Handle, object: Handle) -> Option<Card> {
         let placed = self.placed(client, object)?;
-        matches!(placed.place, Place::Group { .. }).then_some(placed.card)
+        matches!(placed.place, ObjectRole::Group { .. }).then_some(placed.card)
     }
 
     /// The buffers of a channel group are measured.
     pub(crate) fn group_is_measured(&mut self, client: Handle, object: Handle) {
-        if let Some(Place::Group { is_measured, .. }) = self.place_mut(client, object) {
+        if let Some(ObjectRole::Group { is_measured, .. }) = self.place_mut(client, object) {
             *is_measured = true;
         }
     }
@@ -134,8 +135,8 @@ impl Topology {
     pub(crate) fn context_of(&self, client: Handle, object: Handle) -> Option<Handle> {
         let placed = self.placed(client, object)?;
         match placed.place {
-            Place::Group { .. } => Some(object),
-            Place::Channel { .. } => {
+            ObjectRole::Group { .. } => Some(object),
+            ObjectRole::Channel { .. } => {
                 let is_grouped = self.group(client, placed.parent).is_some();
                 Some(if is_grouped { placed.parent } else { object })
             }
@@ -146,14 +147,14 @@ impl Topology {
     /// Whether the kernels in a context can be preempted at any instruction.
     pub(crate) fn is_preemptible(&self, client: Handle, context: Handle) -> bool {
         self.placed(client, context).is_some_and(|placed| match placed.place {
-            Place::Group { is_preemptible, .. } | Place::Channel { is_preemptible, .. } => is_preemptible,
+            ObjectRole::Group { is_preemptible, .. } | ObjectRole::Channel { is_preemptible, .. } => is_preemptible,
             _ => false,
         })
     }
 
     /// They can be.
     pub(crate) fn set_preemptible(&mut self, client: Handle, context: Handle) {
-        if let Some(Place::Group { is_preemptible, .. } | Place::Channel { is_preemptible, .. }) =
+        if let Some(ObjectRole::Group { is_preemptible, .. } | ObjectRole::Channel { is_preemptible, .. }) =
             self.place_mut(client, context)
         {
             *is_preemptible = true;
@@ -163,7 +164,7 @@ impl Topology {
     /// A channel has got its context buffers: what it is in, if it is one that was added.
     pub(crate) fn context_came(&mut self, client: Handle, channel: Handle) -> Option<Handle> {
         let placed = self.clients.get_mut(&client)?.get_mut(&channel)?;
-        let Place::Channel { has_context, .. } = &mut placed.place else { return None };
+        let ObjectRole::Channel { has_context, .. } = &mut placed.place else { return None };
         *has_context = true;
         Some(placed.parent)
     }
@@ -171,18 +172,18 @@ impl Topology {
     /// Whether the object is a channel with context buffers.
     pub(crate) fn has_context(&self, client: Handle, channel: Handle) -> bool {
         self.placed(client, channel)
-            .is_some_and(|placed| matches!(placed.place, Place::Channel { has_context: true, .. }))
+            .is_some_and(|placed| matches!(placed.place, ObjectRole::Channel { has_context: true, .. }))
     }
 
     /// The card that the object is the driver's page about, if it is one.
     pub(crate) fn shared_data(&self, client: Handle, object: Handle) -> Option<Card> {
         let placed = self.placed(client, object)?;
-        matches!(placed.place, Place::SharedData { .. }).then_some(placed.card)
+        matches!(placed.place, ObjectRole::SharedData { .. }).then_some(placed.card)
     }
 
     /// Whether the program wants to know there how busy the card is.
     pub(crate) fn watches(&mut self, client: Handle, object: Handle, wants: bool) {
-        if let Some(Place::SharedData { is_watched }) = self.place_mut(client, object) {
+        if let Some(ObjectRole::SharedData { is_watched }) = self.place_mut(client, object) {
             *is_watched = wants;
         }
     }
@@ -191,7 +192,7 @@ impl Topology {
     pub(crate) fn watched(&self) -> BTreeSet<Card> {
         let objects = self.clients.values().flat_map(HashMap::values);
         objects
-            .filter(|placed| placed.place == Place::SharedData { is_watched: true })
+            .filter(|placed| placed.place == ObjectRole::SharedData { is_watched: true })
             .map(|placed| placed.card)
             .collect()
     }
@@ -229,9 +230,9 @@ mod tests {
     fn what_hangs_from_a_device_goes_with_it() {
         let mut topology = Topology::default();
         let (device, subdevice, group) = (Handle(2), Handle(3), Handle(4));
-        topology.add(CLIENT, CLIENT, device, Card(1), Place::Device);
-        topology.add(CLIENT, device, subdevice, Card(1), Place::Subdevice);
-        topology.add(CLIENT, device, group, Card(1), Place::NEW_GROUP);
+        topology.add(CLIENT, CLIENT, device, Card(1), ObjectRole::Device);
+        topology.add(CLIENT, device, subdevice, Card(1), ObjectRole::Subdevice);
+        topology.add(CLIENT, device, group, Card(1), ObjectRole::NEW_GROUP);
         assert_eq!(topology.card_of(CLIENT, group), Some(Card(1)));
         assert_eq!(topology.subdevice_below(CLIENT, device), Some(subdevice));
         assert_eq!(topology.subdevice_below(CLIENT, group), None);
@@ -240,7 +241,7 @@ mod tests {
         assert_eq!(topology.group(CLIENT, group), Some(true));
         assert_eq!(topology.group(CLIENT, device), None);
         let channel = Handle(5);
-        topology.add(CLIENT, group, channel, Card(1), Place::NEW_CHANNEL);
+        topology.add(CLIENT, group, channel, Card(1), ObjectRole::NEW_CHANNEL);
         assert!(!topology.has_context(CLIENT, channel));
         assert_eq!(topology.device_above(CLIENT, channel), Some(device));
         assert_eq!(
@@ -257,7 +258,7 @@ mod tests {
         for object in [device, subdevice, group] {
             assert_eq!(topology.card_of(CLIENT, object), None);
         }
-        topology.add(CLIENT, CLIENT, device, Card(0), Place::Device);
+        topology.add(CLIENT, CLIENT, device, Card(0), ObjectRole::Device);
         topology.remove(CLIENT, CLIENT);
         assert!(!topology.is_device(CLIENT, device));
     }

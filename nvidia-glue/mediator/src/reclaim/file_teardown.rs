@@ -13,9 +13,9 @@ use driver::{DeviceFile, DriverCall};
 
 use crate::{
     Session,
-    calls::in_flight::{End, errno},
-    locks::{Name, lock},
-    objects::open_files::{ControlFile, KeptControl, KeptUvm},
+    calls::in_flight::{CallEnd, errno},
+    locks::{LockName, lock},
+    objects::open_files::{ControlFile, RetainedControlFile, RetainedUvmFile},
 };
 
 /// Numbers of `UVM_UNREGISTER_CHANNEL`, `UVM_FREE`, `UVM_UNREGISTER_GPU` and `UVM_CLEAN_UP_ZOMBIE_RESOURCES` (kernel-open/nvidia-uvm/uvm_ioctl.h).
@@ -58,14 +58,14 @@ impl Session {
     }
 
     /// The number of a control file. If there are too many, those that nobody has any more are looked for first.
-    pub(crate) fn known_control(&self, file: &DeviceFile, pid: Pid) -> Result<ControlFile, End> {
+    pub(crate) fn known_control(&self, file: &DeviceFile, pid: Pid) -> Result<ControlFile, CallEnd> {
         let known = lock(&self.files).control(file, pid);
         match known {
             Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
                 self.drop_unheld_control_files(|_| true);
                 let known = lock(&self.files).control(file, pid);
                 known.map_err(|error| match error.raw_os_error() {
-                    Some(libc::EMFILE) => End::Status(Status::INSUFFICIENT_RESOURCES),
+                    Some(libc::EMFILE) => CallEnd::Status(Status::INSUFFICIENT_RESOURCES),
                     _ => errno(error),
                 })
             }
@@ -81,16 +81,16 @@ impl Session {
         self.end_control_files(&unheld);
     }
 
-    fn end_control_files(&self, files: &[KeptControl]) {
+    fn end_control_files(&self, files: &[RetainedControlFile]) {
         let clients = files.iter().flat_map(|kept| &kept.clients).copied().collect();
-        self.clients_leave_cards(&clients);
+        self.take_clients_off_cards(&clients);
         files.iter().for_each(|kept| self.end_control_file(kept.id));
     }
 
     /// Frees the clients of a file. What the driver does not free is kept, and stays charged.
     fn end_control_file(&self, id: ControlFile) {
         // Nobody makes a client on it any more who has not been waited for.
-        let taken = self.locks.with(&[Name::Control(id)], || lock(&self.files).take_control(id));
+        let taken = self.locks.with(&[LockName::Control(id)], || lock(&self.files).take_control(id));
         let Some(mut kept) = taken else { return };
         kept.clients.retain(|client| !self.end_client(&kept.file, *client));
         if !kept.clients.is_empty() {
@@ -100,8 +100,8 @@ impl Session {
 
     /// Whether it is gone.
     fn end_client(&self, file: &DeviceFile, client: Handle) -> bool {
-        self.locks.with(&[Name::Client(client)], || {
-            self.free_pieces(file, client, client);
+        self.locks.with(&[LockName::Client(client)], || {
+            self.free_in_chunks(file, client, client);
             // Whether that was of use, the next question tells.
             let _ = self.raw(file, client).free(client);
             self.drop_if_dead(client)
@@ -119,7 +119,7 @@ impl Session {
     }
 
     /// Those that keep others come first.
-    fn uvm_files_in_order(&self) -> Vec<KeptUvm> {
+    fn uvm_files_in_order(&self) -> Vec<RetainedUvmFile> {
         let mut all = lock(&self.files).all_uvm();
         let accounts = lock(&self.accounts);
         all.sort_by_key(|kept| !accounts.is_uvm_mm_file(kept.id));
@@ -129,9 +129,9 @@ impl Session {
     /// Frees all memory of a file and closes it. Where the driver does not free it, the file is kept, and what is there stays charged; at
     /// the container's end (`is_last`) it is closed all the same: unified memory refuses everything once it has met an error that it
     /// takes for fatal (`uvm_global_get_status`), and what only the container had goes with the file then.
-    pub(crate) fn end_uvm_file(&self, kept: &KeptUvm, is_last: bool) {
+    pub(crate) fn end_uvm_file(&self, kept: &RetainedUvmFile, is_last: bool) {
         let id = kept.id;
-        self.locks.with(&[Name::Uvm(id)], || {
+        self.locks.with(&[LockName::Uvm(id)], || {
             // Mapped; maybe only since it was looked for, by somebody who has had it from a socket.
             if !is_last && lock(&self.accounts).is_uvm_file_kept(id) {
                 return;
@@ -222,7 +222,7 @@ impl Session {
         // Whatever is still mapped is moved off the cards; no process is looked into, as one that lives could make that wait.
         self.uvm_files_in_order().iter().for_each(|kept| self.end_uvm_file(kept, true));
         let is_staging_left = self.end_staging();
-        self.tell_left_host_mappings();
+        self.log_left_host_mappings();
         let left: usize = lock(&self.files).all_controls().iter().map(|kept| kept.clients.len()).sum();
         match left + usize::from(is_staging_left) {
             0 => Ok(()),

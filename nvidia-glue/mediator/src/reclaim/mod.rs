@@ -13,17 +13,17 @@ use base::Pid;
 
 use crate::{
     Drift, Session,
-    locks::{Name, lock},
+    locks::{LockName, lock},
 };
 
 /// What processes that have ended may have left.
 #[derive(Debug, Default)]
-pub struct Left {
+pub struct ExitedProcesses {
     clients: BTreeSet<Handle>,
     managed: bool,
 }
 
-impl Left {
+impl ExitedProcesses {
     /// The same of several processes.
     pub fn add(&mut self, other: Self) {
         self.clients.extend(other.clients);
@@ -33,16 +33,16 @@ impl Left {
 
 impl Session {
     /// Looks for what is gone, so that nothing is refused for its sake. May have to wait: see [`crate::reclaim::reclaim_throttle`].
-    pub(crate) fn refresh(&self) {
-        self.looks.look(|| self.look_for_what_is_gone());
+    pub(crate) fn reclaim(&self) {
+        self.reclaim_throttle.run(|| self.reclaim_now());
     }
 
-    fn look_for_what_is_gone(&self) {
+    fn reclaim_now(&self) {
         self.end_processes();
         let charged = lock(&self.accounts).charged_clients();
         self.drop_unheld_control_files(|clients| charged.iter().any(|client| clients.contains(client)));
         self.drop_dead_clients(&charged);
-        self.look_at_managed();
+        self.scan_managed_memory();
         self.look_at_what_is_pinned();
         let files = lock(&self.accounts).charged_uvm_files();
         self.drop_unheld_uvm_files(|file| files.contains(&file));
@@ -53,7 +53,7 @@ impl Session {
 
     /// Whether a client is charged whose process has ended: its file is perhaps being closed just now, by the kernel or by a thread of the
     /// mediator's that still works on its last call.
-    pub(crate) fn waits_for_the_dead(&self) -> bool {
+    pub(crate) fn has_exiting_owner(&self) -> bool {
         let owners: Vec<Pid> = {
             let accounts = lock(&self.accounts);
             accounts.charged_clients().into_iter().filter_map(|client| accounts.owner(client)).collect()
@@ -63,20 +63,20 @@ impl Session {
 
     /// What only lived with the process is let go of. May have to wait for other processes of the container.
     pub fn process_ended(&self, pid: Pid) {
-        let left = self.process_left(pid);
-        self.look_after(&left);
+        let left = self.process_exited(pid);
+        self.reclaim_after_exit(&left);
     }
 
-    /// The process is known no more, and another one may have its pid. What it leaves is to be given to [`Session::look_after`]. Waits for
+    /// The process is known no more, and another one may have its pid. What it leaves is to be given to [`Session::reclaim_after_exit`]. Waits for
     /// nobody.
-    pub fn process_left(&self, pid: Pid) -> Left {
+    pub fn process_exited(&self, pid: Pid) -> ExitedProcesses {
         let left = lock(&self.accounts).process_ended(pid);
-        lock(&self.people).remove(pid);
-        Left { clients: left.clients.into_iter().collect(), managed: left.managed }
+        lock(&self.process_table).remove(pid);
+        ExitedProcesses { clients: left.clients.into_iter().collect(), managed: left.managed }
     }
 
     /// Lets go of what processes have left, unless others have it. May have to wait for processes of the container.
-    pub fn look_after(&self, left: &Left) {
+    pub fn reclaim_after_exit(&self, left: &ExitedProcesses) {
         let clients: Vec<Handle> = left.clients.iter().copied().collect();
         self.drop_unheld_control_files(|_| true);
         self.drop_dead_clients(&clients);
@@ -89,7 +89,7 @@ impl Session {
 
     /// Those of which nobody has told yet that they have ended.
     pub(crate) fn end_processes(&self) {
-        let pids = lock(&self.people).pids();
+        let pids = lock(&self.process_table).pids();
         for pid in pids.into_iter().filter(|pid| !self.processes.is_running(*pid)) {
             self.process_ended(pid);
         }
@@ -98,7 +98,7 @@ impl Session {
     /// Clients that the driver has ended for reasons of its own.
     pub(crate) fn drop_dead_clients(&self, clients: &[Handle]) {
         for &client in clients {
-            self.locks.with(&[Name::Client(client)], || self.drop_if_dead(client));
+            self.locks.with(&[LockName::Client(client)], || self.drop_if_dead(client));
         }
     }
 
@@ -110,7 +110,7 @@ impl Session {
             lock(&self.accounts).client_gone(client);
             lock(&self.files).remove_client(client);
             lock(&self.topology).remove(client, client);
-            self.client_leaves_gates(client);
+            self.remove_client_from_gates(client);
         }
         is_gone
     }
@@ -129,7 +129,7 @@ impl Session {
         self.drop_unheld_control_files(|_| true);
         let clients: Vec<Handle> = lock(&self.accounts).clients().map(|(client, _)| client).collect();
         self.drop_dead_clients(&clients);
-        self.look_at_managed();
+        self.scan_managed_memory();
         self.drop_unheld_uvm_files(|_| true);
         self.drop_unheld_tokens(crate::TRANSIT);
     }
@@ -137,18 +137,18 @@ impl Session {
     /// Compares the accounts with what the driver says and with what processes have mapped, and tells the observer of differences. Does not
     /// wait for [`Session::look_for_closed_files`].
     pub fn compare(&self) -> Vec<Drift> {
-        self.look_at_managed();
-        self.look_into_staging();
+        self.scan_managed_memory();
+        self.settle_staging();
         if lock(&self.accounts).has_freed_while_mapped() {
             self.drop_gone_host_mappings();
         }
-        let mut drifts: Vec<Drift> = self.take_found().into_iter().collect();
+        let mut drifts: Vec<Drift> = self.take_uncharged().into_iter().collect();
         let cards: Vec<Card> = self.grant.iter().map(|(card, _)| card).collect();
         drifts.extend(cards.into_iter().filter_map(|card| self.compare_with_driver(card)));
         let lasting = self.lasting_excess(&drifts);
         if let Some(why) = self.must_end().or(lasting) {
             self.observer.end_container(&why);
         }
-        self.told(drifts)
+        self.report_drifts(drifts)
     }
 }

@@ -7,12 +7,12 @@ use crate::Numbers;
 
 /// Every process that has made a call and whose end is not known.
 #[derive(Debug, Default)]
-pub(crate) struct People {
+pub(crate) struct ProcessTable {
     /// What each is called in the container.
     known: HashMap<Pid, Numbers>,
 }
 
-impl People {
+impl ProcessTable {
     /// Whether the process is known already.
     pub(crate) fn knows(&self, pid: Pid) -> bool {
         self.known.contains_key(&pid)

@@ -53,7 +53,7 @@ impl Clock for MachineClock {
 
 /// Looks, one after the other.
 #[derive(Debug)]
-pub(crate) struct Looks {
+pub(crate) struct ReclaimThrottle {
     pub(crate) clock: Box<dyn Clock>,
     /// When the next one may begin. Held by whoever looks, or waits for that moment.
     next: Mutex<Duration>,
@@ -62,7 +62,7 @@ pub(crate) struct Looks {
     ended: AtomicU64,
 }
 
-impl Default for Looks {
+impl Default for ReclaimThrottle {
     fn default() -> Self {
         Self {
             clock: Box::new(MachineClock(Instant::now())),
@@ -73,9 +73,9 @@ impl Default for Looks {
     }
 }
 
-impl Looks {
+impl ReclaimThrottle {
     /// Looks, unless a look of another thread's that began after this call does for it.
-    pub(crate) fn look(&self, look: impl FnOnce()) {
+    pub(crate) fn run(&self, work: impl FnOnce()) {
         let before = self.began.load(Ordering::SeqCst);
         let mut next = lock(&self.next);
         if self.ended.load(Ordering::SeqCst) > before {
@@ -87,7 +87,7 @@ impl Looks {
         }
         self.began.fetch_add(1, Ordering::SeqCst);
         let worked = self.clock.worked();
-        look();
+        work();
         let cost = self.clock.worked().saturating_sub(worked);
         *next = self.clock.now().saturating_add(cost.saturating_mul(REST).min(LONGEST_REST));
         self.ended.fetch_add(1, Ordering::SeqCst);
@@ -108,9 +108,9 @@ pub(crate) mod tests {
 
     /// A clock that goes on as it is told to.
     #[derive(Debug, Clone, Default)]
-    pub(crate) struct Told(Arc<Mutex<(Duration, Duration)>>);
+    pub(crate) struct TestClock(Arc<Mutex<(Duration, Duration)>>);
 
-    impl Told {
+    impl TestClock {
         /// A thread works for so long.
         pub(crate) fn work(&self, duration: Duration) {
             let mut times = lock(&self.0);
@@ -119,7 +119,7 @@ pub(crate) mod tests {
         }
     }
 
-    impl Clock for Told {
+    impl Clock for TestClock {
         fn now(&self) -> Duration {
             lock(&self.0).0
         }
@@ -133,41 +133,41 @@ pub(crate) mod tests {
 
     #[test]
     fn they_take_a_tenth_of_the_time_however_often_one_is_asked_for() {
-        let clock = Told::default();
-        let looks = Looks { clock: Box::new(clock.clone()), ..Looks::default() };
-        looks.look(|| clock.work(Duration::from_millis(2)));
+        let clock = TestClock::default();
+        let throttle = ReclaimThrottle { clock: Box::new(clock.clone()), ..ReclaimThrottle::default() };
+        throttle.run(|| clock.work(Duration::from_millis(2)));
         assert_eq!(clock.now(), Duration::from_millis(2), "the first is at once");
         while clock.now() < Duration::from_secs(1) {
-            looks.look(|| clock.work(Duration::from_millis(2)));
+            throttle.run(|| clock.work(Duration::from_millis(2)));
         }
-        assert_eq!(looks.count(), 51);
+        assert_eq!(throttle.count(), 51);
         clock.wait(Duration::from_secs(1));
         let idle = clock.now();
-        looks.look(|| clock.work(Duration::from_secs(60)));
+        throttle.run(|| clock.work(Duration::from_secs(60)));
         assert_eq!(clock.now() - idle, Duration::from_secs(60), "so is the first after a while");
         let long = clock.now();
-        looks.look(|| {});
+        throttle.run(|| {});
         assert_eq!(clock.now() - long, LONGEST_REST);
     }
 
     #[test]
     fn one_that_began_later_does_for_all_who_wait() {
-        let looks = Looks::default();
+        let throttle = ReclaimThrottle::default();
         let (looking, asked) = (Barrier::new(2), Barrier::new(2));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                looks.look(|| {
+                throttle.run(|| {
                     looking.wait();
                     asked.wait();
                 });
             });
             looking.wait();
             // These ask while one looks, which began before.
-            let others: Vec<_> = (0..8).map(|_| scope.spawn(|| looks.look(|| {}))).collect();
+            let others: Vec<_> = (0..8).map(|_| scope.spawn(|| throttle.run(|| {}))).collect();
             asked.wait();
             others.into_iter().for_each(|other| other.join().unwrap());
         });
-        assert!(looks.count() >= 2, "the one that was on its way was too early for them");
+        assert!(throttle.count() >= 2, "the one that was on its way was too early for them");
     }
 
     #[test]

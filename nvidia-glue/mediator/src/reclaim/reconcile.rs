@@ -39,7 +39,7 @@ impl Session {
             *since = None;
             return None;
         };
-        let now = self.looks.clock.now();
+        let now = self.reclaim_throttle.clock.now();
         let lasted = now.saturating_sub(*since.get_or_insert(now));
         (lasted >= PATIENCE).then(|| format!("what its processes had too much is still there: {:?}", drift.kind))
     }

@@ -4,7 +4,7 @@ use abi::{Status, controls::ViewKind, decode::Control, layout::read_u32};
 
 use crate::{
     Session,
-    calls::in_flight::{End, Flight},
+    calls::in_flight::{CallEnd, InFlightCall},
     locks::lock,
 };
 
@@ -12,10 +12,10 @@ impl Session {
     /// Has the driver execute a control whose answer is rewritten then.
     pub(crate) fn execute_view(
         &self,
-        flight: &mut Flight<'_>,
+        flight: &mut InFlightCall<'_>,
         control: Control,
         kind: ViewKind,
-    ) -> Result<Status, End> {
+    ) -> Result<Status, CallEnd> {
         let is_share = || {
             let card = self.card_of(control.client, control.object);
             card.is_some_and(|card| self.grant.shown(card, &lock(&self.accounts)).is_some())
@@ -30,8 +30,13 @@ impl Session {
         status
     }
 
-    pub(crate) fn rewrite_sizes(&self, flight: &mut Flight<'_>, control: Control, kind: ViewKind) -> Result<(), End> {
-        let card = self.card_of(control.client, control.object).ok_or(End::Status(Status::OBJECT_NOT_FOUND))?;
+    pub(crate) fn rewrite_sizes(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        control: Control,
+        kind: ViewKind,
+    ) -> Result<(), CallEnd> {
+        let card = self.card_of(control.client, control.object).ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
         let Some(shown) = self.grant.shown(card, &lock(&self.accounts)) else { return Ok(()) };
         if kind == ViewKind::FbRegionInfo {
             super::memory::fb_regions(flight.params_mut(), shown);
@@ -44,7 +49,7 @@ impl Session {
 }
 
 /// The entries of `NV2080_CTRL_CMD_FB_GET_INFO`, and how many were asked for: of the old one they are behind a pointer, of `_V2` behind the count.
-fn fb_info_list<'f>(flight: &'f mut Flight<'_>, kind: ViewKind) -> (&'f mut [u8], u32) {
+fn fb_info_list<'f>(flight: &'f mut InFlightCall<'_>, kind: ViewKind) -> (&'f mut [u8], u32) {
     let count = read_u32(flight.params(), 0).unwrap_or(0);
     let list = if kind == ViewKind::FbInfo {
         flight.buffers.get_mut(1).map(|list| list.bytes.as_mut_slice())

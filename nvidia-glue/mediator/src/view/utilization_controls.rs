@@ -28,7 +28,7 @@ use crate::{
     Answer, Session,
     calls::{
         control::mediator_pid,
-        in_flight::{End, Flight},
+        in_flight::{CallEnd, InFlightCall},
     },
     locks::lock,
     raw::Raw,
@@ -48,14 +48,14 @@ pub(crate) const PAGE: u64 = 1 << 16;
 
 /// What is known of one card.
 #[derive(Debug, Default)]
-pub(crate) struct Utilization {
-    known: Mutex<Known>,
+pub(crate) struct CardUtilization {
+    known: Mutex<UtilizationState>,
     /// What programs map in place of the driver's page.
     page: OnceLock<File>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct UtilizationState {
     meter: Meter,
     work: Work,
     load: Option<Load>,
@@ -85,7 +85,7 @@ impl Session {
         };
         let now_us = measured.at_us;
         let asks = {
-            let Known { meter, work, .. } = &mut *lock(&utilization.known);
+            let UtilizationState { meter, work, .. } = &mut *lock(&utilization.known);
             meter.tell(measured);
             if !in_doubt && !measured.rests {
                 work.pass_over(now_us);
@@ -95,7 +95,7 @@ impl Session {
         let load =
             if asks { self.load(card, now_us, IN_DOUBT_EVERY_US) } else { lock(&utilization.known).load_at(now_us) };
         let utilization_ppm = self.busy(card, now_us, load).map(|busy| busy.compute_ppm());
-        let Known { meter, work, samples, .. } = &mut *lock(&utilization.known);
+        let UtilizationState { meter, work, samples, .. } = &mut *lock(&utilization.known);
         let worked = if in_doubt { work.add(meter, samples, now_us) } else { Vec::new() };
         Seen { utilization_ppm, worked }
     }
@@ -106,7 +106,7 @@ impl Session {
         watched.into_iter().for_each(|card| self.write_page(card, WRITTEN_EVERY_US));
     }
 
-    fn utilization(&self, card: Card) -> Option<&Utilization> {
+    fn utilization(&self, card: Card) -> Option<&CardUtilization> {
         self.utilizations.get(usize::from(card.0))
     }
 
@@ -175,7 +175,7 @@ impl Session {
     }
 
     /// `NV00DE_CTRL_CMD_REQUEST_DATA_POLL` on a page that the container does not have: what would be polled, nobody sees.
-    pub(crate) fn poll_page(&self, flight: &mut Flight<'_>, control: Control) -> Option<Result<Answer, End>> {
+    pub(crate) fn poll_page(&self, flight: &mut InFlightCall<'_>, control: Control) -> Option<Result<Answer, CallEnd>> {
         let card = lock(&self.topology).shared_data(control.client, control.object)?;
         if self.is_monitored(card) {
             return None;
@@ -187,11 +187,11 @@ impl Session {
         }
         let row = flight.row;
         let is_set = row.set_status(&mut flight.args, Status::OK);
-        Some(if is_set { flight.finish() } else { Err(End::Errno(libc::EINVAL)) })
+        Some(if is_set { flight.finish() } else { Err(CallEnd::Errno(libc::EINVAL)) })
     }
 
     /// The driver's samples, as the container is to see them.
-    pub(crate) fn rewrite_samples(&self, flight: &mut Flight<'_>, control: Control) {
+    pub(crate) fn rewrite_samples(&self, flight: &mut InFlightCall<'_>, control: Control) {
         let card = self.card_of(control.client, control.object);
         if card.is_some_and(|card| self.is_monitored(card)) {
             return nameless_samples(flight.params_mut());
@@ -208,7 +208,7 @@ impl Session {
     }
 
     /// `NV2080_CTRL_CMD_PERF_GET_VID_ENG_PERFMON_SAMPLE`, as the container is to see it.
-    pub(crate) fn rewrite_video_sample(&self, flight: &mut Flight<'_>, control: Control) {
+    pub(crate) fn rewrite_video_sample(&self, flight: &mut InFlightCall<'_>, control: Control) {
         let card = self.card_of(control.client, control.object);
         if card.is_some_and(|card| self.is_monitored(card)) {
             return;
@@ -218,7 +218,7 @@ impl Session {
     }
 }
 
-impl Known {
+impl UtilizationState {
     fn load_at(&self, now_us: u64) -> Option<Load> {
         self.load.filter(|_| self.asked_us.is_some_and(|asked_us| now_us.saturating_sub(asked_us) < GOOD_US))
     }

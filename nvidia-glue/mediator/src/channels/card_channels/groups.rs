@@ -2,9 +2,9 @@
 
 use account::ObjectName;
 
-use super::{Channel, Channels, Engine, Group, GroupId};
+use super::{CardChannels, Channel, Engine, Group, GroupId};
 
-impl Channels {
+impl CardChannels {
     /// Keeps so many compute groups on the card, the next ones each time; `None`: all. Those to come wait for their turn.
     pub(crate) fn rotate(&mut self, on_card: Option<usize>) {
         self.on_card = on_card;

@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 
 use account::ObjectName;
 
-use super::{Channel, Channels, Engine, MOST_OFFS};
+use super::{CardChannels, Channel, Engine, MOST_OFFS};
 
-impl Channels {
+impl CardChannels {
     /// A call of the program's may have put these back, or may have made them count from 0.
     pub(crate) fn doubt(&mut self, names: &[ObjectName]) {
         for name in names {

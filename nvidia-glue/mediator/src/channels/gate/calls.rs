@@ -6,19 +6,19 @@ use abi::{Handle, Status, layout::write_u32};
 use account::ObjectName;
 use schedule::{Edge, EdgeError};
 
-use super::{CHANNELS, CLIENTS, COUNT, CardGate, MOST, PARAMS, State};
+use super::{CHANNELS, CLIENTS, COUNT, CardGate, GateState, MOST, PARAMS};
 use crate::{locks::lock, raw::Raw};
 
 const DISABLE_CHANNELS: u32 = 0x2080_110b;
 const DISABLE_CHANNELS_NAME: &str = "NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS";
 
 /// Why a call of the mediator's own did not do what it should.
-pub(super) enum Failure {
+pub(super) enum GateCallError {
     Call(io::Error),
     Refused(Status),
 }
 
-impl Failure {
+impl GateCallError {
     /// Whether one of the channels that were named may be the reason, so that it is worth trying without it. Not where a card does
     /// not answer: each attempt would take seconds.
     fn is_about_channels(&self) -> bool {
@@ -50,7 +50,7 @@ impl CardGate {
         while let Some(mut chunk) = todo.pop() {
             if !disable {
                 // The gate may be about to close.
-                let State { channels, is_closed, .. } = &*lock(&self.state);
+                let GateState { channels, is_closed, .. } = &*lock(&self.state);
                 chunk.retain(|name| channels.ons(*name, *is_closed) > 0);
             }
             if chunk.is_empty() {
@@ -70,7 +70,7 @@ impl CardGate {
             match chunk.as_slice() {
                 [] => {}
                 // The driver knows no such channel.
-                [_] if named == 1 && matches!(failure, Failure::Refused(Status::INVALID_CHANNEL)) => {}
+                [_] if named == 1 && matches!(failure, GateCallError::Refused(Status::INVALID_CHANNEL)) => {}
                 [_] if named == 1 => {
                     self.failed(disable, &chunk, &failure);
                     result = result.and(Err(self.error(DISABLE_CHANNELS_NAME, failure)));
@@ -86,8 +86,8 @@ impl CardGate {
     }
 
     /// A call that names channels did not succeed as a whole, and may have been done all the same.
-    fn failed(&self, disable: bool, names: &[ObjectName], failure: &Failure) {
-        if matches!(failure, Failure::Refused(Status::NOT_SUPPORTED)) {
+    fn failed(&self, disable: bool, names: &[ObjectName], failure: &GateCallError) {
+        if matches!(failure, GateCallError::Refused(Status::NOT_SUPPORTED)) {
             return;
         }
         self.with(|channels| if disable { channels.may_be_off(names) } else { channels.doubt(names) });
@@ -102,7 +102,7 @@ impl CardGate {
         names.retain(|name| !clients.contains(&name.client) && state.channels.has_channel(*name));
     }
 
-    pub(super) fn name_channels(&self, disable: bool, names: &[ObjectName]) -> Result<(), Failure> {
+    pub(super) fn name_channels(&self, disable: bool, names: &[ObjectName]) -> Result<(), GateCallError> {
         let mut params = vec![0; PARAMS];
         if let Some(flag) = params.first_mut() {
             *flag = u8::from(disable);
@@ -119,19 +119,19 @@ impl CardGate {
         Raw { driver: self.driver.as_ref(), abi: self.abi, file: &self.own.control, client: self.own.client }
     }
 
-    pub(super) fn raw_control(&self, object: Handle, id: u32, params: Vec<u8>) -> Result<(), Failure> {
+    pub(super) fn raw_control(&self, object: Handle, id: u32, params: Vec<u8>) -> Result<(), GateCallError> {
         match self.raw().control(object, id, params) {
             Ok((status, _)) if status.is_ok() => Ok(()),
-            Ok((status, _)) => Err(Failure::Refused(status)),
-            Err(error) => Err(Failure::Call(error)),
+            Ok((status, _)) => Err(GateCallError::Refused(status)),
+            Err(error) => Err(GateCallError::Call(error)),
         }
     }
 
-    pub(super) fn error(&self, call: &'static str, failure: Failure) -> EdgeError {
+    pub(super) fn error(&self, call: &'static str, failure: GateCallError) -> EdgeError {
         let uuid = self.uuid.clone();
         match failure {
-            Failure::Call(source) => EdgeError::Call { call, uuid, source },
-            Failure::Refused(status) => EdgeError::Refused { call, uuid, status },
+            GateCallError::Call(source) => EdgeError::Call { call, uuid, source },
+            GateCallError::Refused(status) => EdgeError::Refused { call, uuid, status },
         }
     }
 }

@@ -4,7 +4,7 @@ use abi::{Handle, layout::write_u64};
 use account::ObjectName;
 use schedule::EdgeError;
 
-use super::{CardGate, calls::Failure};
+use super::{CardGate, calls::GateCallError};
 use crate::locks::lock;
 
 const SET_TIMESLICE: u32 = 0xa06c_0103;
@@ -46,8 +46,8 @@ impl CardGate {
         let raw = self.raw();
         let duplicate = match raw.dup((self.device, Handle::NONE), (group.client, group.object)) {
             Ok((status, handle)) if status.is_ok() => handle,
-            Ok((status, _)) => return Err(self.error(DUP_NAME, Failure::Refused(status))),
-            Err(error) => return Err(self.error(DUP_NAME, Failure::Call(error))),
+            Ok((status, _)) => return Err(self.error(DUP_NAME, GateCallError::Refused(status))),
+            Err(error) => return Err(self.error(DUP_NAME, GateCallError::Call(error))),
         };
         let mut params = vec![0; 8];
         let _ = write_u64(&mut params, 0, slice_us);
@@ -56,8 +56,8 @@ impl CardGate {
         set.map_err(|failure| self.error(SET_TIMESLICE_NAME, failure))?;
         match freed {
             Ok(status) if status.is_ok() => Ok(()),
-            Ok(status) => Err(self.error("NV_ESC_RM_FREE", Failure::Refused(status))),
-            Err(error) => Err(self.error("NV_ESC_RM_FREE", Failure::Call(error))),
+            Ok(status) => Err(self.error("NV_ESC_RM_FREE", GateCallError::Refused(status))),
+            Err(error) => Err(self.error("NV_ESC_RM_FREE", GateCallError::Call(error))),
         }
     }
 
