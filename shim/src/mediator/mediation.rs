@@ -8,7 +8,7 @@ use std::{
 
 use nvidia_glue::{
     driver::DeviceFile,
-    mediate::{Left, Pid, Session},
+    mediate::{ExitedProcesses, Pid, Session},
 };
 
 use super::{
@@ -22,7 +22,7 @@ use crate::sync::Monitor;
 #[derive(Debug, Default)]
 struct PendingReclaim {
     /// Objects of processes that have ended.
-    left: Option<Left>,
+    left: Option<ExitedProcesses>,
     /// Objects of files that were closed, which a scan of open files finds.
     closed_files: bool,
 }
