@@ -69,6 +69,7 @@ unit-test:
 	scripts/setup.sh tests
 	$(CARGO) test --workspace --exclude integration --locked --no-fail-fast
 	$(CARGO) test --package integration --lib --locked
+	$(CARGO) test --package egpu-shim --lib --no-default-features --locked
 
 rm-client:
 	scripts/setup.sh build
@@ -100,7 +101,7 @@ bench-calls: build rm-client
 	scripts/setup.sh tests
 	scripts/setup.sh containerd
 	EGPU_TEST_BIN=$(RELEASE) $(CARGO) bench --package integration --bench mediated_calls --profile dev --locked -- $(BENCH_ARGS)
-	$(CARGO) bench --package nvidia-glue --bench mediation --locked
+	$(CARGO) bench --package nvidia-glue --features simulated --bench mediation --locked
 
 # Where there is no driver: the bundle only, to be unpacked on a machine that has one.
 gpu-test: build

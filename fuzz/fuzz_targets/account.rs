@@ -1,11 +1,11 @@
 //! Any program: the account says no less than the driver holds, and nothing once everything has ended.
 //!
-//! The same programs, on the same model, as `account::tests::properties` in nvidia-glue.
+//! The same programs, on the same model, as `tests::properties` of crate account.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../nvidia-glue/src/account/tests/model/mod.rs"]
+#[path = "../../nvidia-glue/account/src/tests/model/mod.rs"]
 mod model;
 
 mod api {

@@ -3,7 +3,7 @@
 //! `make bench`. Every pair takes both runtimes one after the other, in turns of who is first, so that whatever else
 //! the machine does falls on both; the result is the median of the pairs' ratios. Exit status 1 when a target is missed.
 //!
-//! Arguments: `--pairs N` (default 30), `--save` (writes `integration/bench/results/VERSION.json` besides).
+//! Arguments: `--pairs N` (default 30), `--save` (writes `docs/results/bench-VERSION.json` besides).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -206,9 +206,8 @@ fn store(node: &Node, pairs: usize, results: &[Comparison]) {
         "kernel": kernel.trim().split('-').next(), "processors": std::thread::available_parallelism().map_or(0, usize::from),
         "pairs": pairs, "results": results,
     });
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/results");
-    fs::create_dir_all(&directory).expect("create the results' directory");
-    let path = directory.join(concat!(env!("CARGO_PKG_VERSION"), ".json"));
+    let file = concat!("../docs/results/bench-", env!("CARGO_PKG_VERSION"), ".json");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     fs::write(&path, format!("{document:#}\n")).expect("write the results");
     println!("written to {}", path.display());
 }

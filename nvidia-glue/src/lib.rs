@@ -1,24 +1,26 @@
-//! NVIDIA cards, driver files, edits of the OCI spec, card selection and the ledger of grants.
+//! What a container gets of the node's NVIDIA cards: injection into the OCI spec, and the node's check, on the layers below,
+//! each a crate of its own, all of them re-exported here.
 //!
-//! It knows nothing of containerd, ttrpc or tokio: request in, [`Grant`] and spec edits out.
+//! It knows nothing of containerd, ttrpc or tokio: request in, grant and spec edits out.
+#![forbid(unsafe_code)]
 
-pub mod account;
-pub mod cards;
-pub mod decision_log;
 pub mod doctor;
-pub mod driver;
-pub mod driver_files;
-pub mod event_log;
-pub mod fence;
 pub mod inject;
-pub mod ledger;
-pub mod mediate;
-pub mod rm;
-pub mod schedule;
-mod select;
 pub mod spec;
-mod sys;
-pub mod trace;
 
-pub use base::{block_file, cgroup_tree, usage};
-pub use select::SelectError;
+pub use abi as rm;
+pub use account;
+pub use base::{self, block_file, cgroup_tree, usage};
+pub use cards::{self, driver_files};
+pub use fence;
+pub use ledger::{self, SelectError, decision_log, event_log};
+pub use mediator as mediate;
+pub use schedule;
+pub use trace;
+
+/// Calls of the driver, the real one and the simulated one.
+pub mod driver {
+    pub use driver::*;
+    #[cfg(feature = "simulated")]
+    pub use simulator::{SimulatedDriver, SimulatedDriverError};
+}

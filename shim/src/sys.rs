@@ -1,22 +1,22 @@
 //! The shim's only unsafe code: small safe wrappers around calls for which no library has one.
 #![allow(unsafe_code)]
 
+mod kernel_features;
 mod mount;
 mod process;
-mod ptrace;
 mod seccomp;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+pub use kernel_features::kernel_features;
 pub use mount::{MountAttributes, map_mount_ids, set_mount_attributes};
 #[cfg(test)]
 pub(crate) use process::signal_on_input;
 pub use process::{
     is_pid_namespace, is_there, let_signal_interrupt, memory_is_there, parent_namespace, pidfd_getfd, pidfd_open,
-    pidfd_open_thread, pidfd_send_signal, share_descriptors, share_memory, share_open_file, signal_own_thread,
+    pidfd_open_thread, pidfd_send_signal, share_descriptors, share_memory, signal_own_thread,
 };
-pub use ptrace::{SyscallStop, resume_to_syscall, spawn_traced, syscall_stop};
 pub use seccomp::{
     Notification, Response, SeccompInstruction, add_file, install_seccomp_filter, install_seccomp_listener, is_waiting,
     receive, require_notification_sizes, respond, wake_synchronously,

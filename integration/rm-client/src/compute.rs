@@ -2,7 +2,7 @@
 //!
 //! A program has groups of channels, puts work into a channel's ring and rings its doorbell; no call is made for that. On a
 //! simulated card, work is engine time: its amount is written into the card's node at the channel's token, and the driver tells
-//! there what was executed (nvidia-glue/src/driver/simulated/engines/doorbells.rs). These commands are for simulated cards only.
+//! there what was executed (nvidia-glue/simulator/src/engines/doorbells.rs). These commands are for simulated cards only.
 
 use std::{
     os::unix::fs::FileExt,

@@ -12,6 +12,7 @@ mod pci;
 pub mod process;
 mod roots;
 mod share;
+mod throttle;
 pub mod units;
 pub mod usage;
 
@@ -23,4 +24,5 @@ pub use pci::{ParsePciBusIdError, PciBusId};
 pub use process::{Pid, ProcessId};
 pub use roots::Roots;
 pub use share::{ComputeShare, MAX_PERIOD_US, MIN_PERIOD_US, OverMemory, Priority};
+pub use throttle::Throttle;
 pub use units::{Bytes, Percent, Weight};

@@ -3,10 +3,10 @@
 use std::{error::Error, fs};
 
 use base::Roots;
+pub(super) use cards::{Card, DiscoverError, Health, Inventory, Source, kernel_module};
 use runtime_config::config::{Config, HardCapsUnavailable};
 
 use super::{Check, Findings};
-use crate::cards::{Card, DiscoverError, Health, Inventory, Source, kernel_module};
 
 const CARDS: &str = "cards";
 const PERSISTENCE: &str = "persistence mode";
@@ -95,7 +95,7 @@ fn shares(card: &Card, unavailable: HardCapsUnavailable) -> Check {
 }
 
 /// Without it the first program on an idle card waits a second or more for the card's initialisation.
-fn persistence(roots: &Roots, modes: &[(String, bool)]) -> Option<Check> {
+pub(super) fn persistence(roots: &Roots, modes: &[(String, bool)]) -> Option<Check> {
     if roots.run.join("nvidia-persistenced/socket").exists() {
         return Some(Check::ok(PERSISTENCE, "nvidia-persistenced keeps the cards initialised"));
     }

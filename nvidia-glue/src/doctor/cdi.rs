@@ -7,9 +7,9 @@ use std::{
 };
 
 use base::Roots;
+use cards::kernel_module;
 
 use super::Check;
-use crate::cards::kernel_module;
 
 const SPECS: &str = "CDI specs";
 /// A spec is a few hundred KiB at most.

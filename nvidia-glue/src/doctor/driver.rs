@@ -2,15 +2,12 @@
 
 use std::{collections::BTreeSet, fs};
 
+use abi::{Abi, DriverRelease, UnknownDriver};
 use base::Roots;
+use cards::{driver_files, kernel_module};
 use runtime_config::config::{self, Config};
 
 use super::Check;
-use crate::{
-    cards::kernel_module,
-    driver_files,
-    rm::{Abi, DriverRelease, UnknownDriver},
-};
 
 const MODULE: &str = "driver module";
 const PAGEABLE: &str = "pageable memory";

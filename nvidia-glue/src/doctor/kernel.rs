@@ -13,10 +13,6 @@ const KILLABLE: &str = "killable notifications";
 const CGROUPS: &str = "cgroups";
 const RANDOMIZATION: &str = "address randomization";
 
-/// The flag that is looked for; it is refused without the first one.
-pub(super) const LISTENER_WITH_WAIT_KILLABLE: libc::c_ulong =
-    libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
-
 /// The controllers that egpu uses, as version 1 names their hierarchies.
 const CONTROLLERS_V1: &[&str] = &["cpu", "devices", "freezer", "memory", "pids"];
 /// Of version 2; devices and freezer are part of every cgroup.
@@ -27,9 +23,9 @@ pub(super) fn checks(roots: &Roots, findings: &Findings) -> Vec<Check> {
     let kernel = kernel.trim();
     let mut checks = vec![
         notification(roots),
-        offered(DESCRIPTORS, findings.pidfd_getfd, kernel, "5.6"),
-        offered(MOUNTS, findings.mount_setattr, kernel, "5.12"),
-        killable(findings.wait_killable, kernel),
+        offered(DESCRIPTORS, findings.kernel.pidfd_getfd, kernel, "5.6"),
+        offered(MOUNTS, findings.kernel.mount_setattr, kernel, "5.12"),
+        killable(findings.kernel.wait_killable, kernel),
         cgroups(roots),
         cards::kernel_log(roots),
     ];

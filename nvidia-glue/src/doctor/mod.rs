@@ -9,15 +9,11 @@ mod driver;
 mod kernel;
 mod nodes;
 
+use ::cards as node_cards;
+use ::cards::{DiscoverError, Inventory, Source};
 use base::Roots;
 use runtime_config::config::{Config, DriverKind};
 use serde::Serialize;
-
-use crate::{
-    cards as node_cards,
-    cards::{DiscoverError, Inventory, Source},
-    sys,
-};
 
 /// One line of the doctor's report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -67,24 +63,29 @@ pub struct Findings {
     pub inventory: Result<Inventory, DiscoverError>,
     /// Persistence mode by UUID of the card, of those that tell.
     pub persistence: Vec<(String, bool)>,
-    /// The kernel has `pidfd_getfd(2)`.
+    /// Calls that the kernel has.
+    pub kernel: KernelFeatures,
+}
+
+/// Calls that egpu needs and not every kernel has.
+#[derive(Debug, Clone, Copy)]
+pub struct KernelFeatures {
+    /// `pidfd_getfd(2)`.
     pub pidfd_getfd: bool,
-    /// The kernel has `mount_setattr(2)`.
+    /// `mount_setattr(2)`.
     pub mount_setattr: bool,
-    /// The kernel has `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV`.
+    /// `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV`.
     pub wait_killable: bool,
 }
 
 /// Examines this machine. Asks NVML: call it in a short-lived process.
-pub fn examine(config: &Config) -> Vec<Check> {
+pub fn examine(config: &Config, kernel: KernelFeatures) -> Vec<Check> {
     let simulated = config.driver.kind == DriverKind::Simulated;
     let findings = Findings {
         inventory: node_cards::refresh(config),
         // Where the driver cannot be asked, the inventory's error says so.
         persistence: if simulated { Vec::new() } else { node_cards::persistence(config).unwrap_or_default() },
-        pidfd_getfd: sys::has_pidfd_getfd(),
-        mount_setattr: sys::has_mount_setattr(),
-        wait_killable: sys::has_seccomp_flags(kernel::LISTENER_WITH_WAIT_KILLABLE),
+        kernel,
     };
     checks(&Roots::host(), config, &findings)
 }

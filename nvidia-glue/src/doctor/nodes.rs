@@ -6,9 +6,9 @@ use std::{
 };
 
 use base::Roots;
+use cards::{Inventory, kernel_module};
 
 use super::Check;
-use crate::cards::{Inventory, kernel_module};
 
 const NODES: &str = "device nodes";
 const UVM: &str = "unified memory";

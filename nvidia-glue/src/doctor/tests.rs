@@ -1,11 +1,11 @@
 //! Made-up machines, examined.
 
+use ::cards::{DriverError, Health};
 use base::Bytes;
 use runtime_config::config::{Config, Driver, SimulatedCards, SimulatedEdges, SimulatedLink};
 use testing::FakeNode;
 
 use super::*;
-use crate::cards::{DriverError, Health};
 
 /// A healthy node, but for device nodes: a test cannot make those.
 fn node() -> FakeNode {
@@ -52,9 +52,7 @@ fn findings() -> Findings {
     Findings {
         inventory: Ok(inventory),
         persistence: vec![("GPU-1".into(), true)],
-        pidfd_getfd: true,
-        mount_setattr: true,
-        wait_killable: true,
+        kernel: KernelFeatures { pidfd_getfd: true, mount_setattr: true, wait_killable: true },
     }
 }
 
@@ -201,7 +199,10 @@ fn the_kernel() {
     expect(&node, &findings(), "seccomp notification", Level::Ok, "offered");
     node.proc("sys/kernel/seccomp/actions_avail", "kill_thread trap errno trace log allow\n");
     expect(&node, &findings(), "seccomp notification", Level::Failure, "no user_notif");
-    let old = Findings { pidfd_getfd: false, mount_setattr: false, wait_killable: false, ..findings() };
+    let old = Findings {
+        kernel: KernelFeatures { pidfd_getfd: false, mount_setattr: false, wait_killable: false },
+        ..findings()
+    };
     expect(&node, &old, "pidfd_getfd", Level::Failure, "Linux 6.12.1 does not offer it");
     expect(&node, &old, "mount_setattr", Level::Failure, "Linux 5.12");
     expect(&node, &old, "killable notifications", Level::Warning, "5.19");
@@ -244,7 +245,8 @@ fn simulated_cards_say_that_they_are_and_leave_the_driver_out() {
 #[test]
 fn this_machine_can_be_examined() {
     let state = tempfile::tempdir().unwrap();
-    let checks = examine(&Config { state_dir: state.path().into(), ..Config::default() });
+    let kernel = findings().kernel;
+    let checks = examine(&Config { state_dir: state.path().into(), ..Config::default() }, kernel);
     for check in &checks {
         println!("{check:?}");
     }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use cards::driver_files::Abi;
 use serde_json::Value;
 
 use super::{
@@ -12,7 +13,6 @@ use super::{
     rootfs::{MountPoint, Rootfs},
     spec_edit,
 };
-use crate::driver_files::Abi;
 
 /// Libraries without which a GPU container is none. If these have no place in the image, all go elsewhere.
 const VITAL: [&str; 2] = ["libcuda.so.", "libnvidia-ml.so."];

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use cards::driver_files::Abi;
+
 use super::rootfs::Rootfs;
-use crate::driver_files::Abi;
 
 /// The library directories of one image. libnvidia-container's rule (src/nvc_container.c): a Debian-like image by its
 /// /etc/debian_version, all others as Red Hat's. Both are directories that such an image's loader searches by itself.

@@ -7,11 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{mounts::Mounts, rootfs::Rootfs};
-use crate::driver_files::{
+use cards::driver_files::{
     Abi,
     ld_cache::{self, ABI_MASK, Entry, Hwcap},
 };
+
+use super::{mounts::Mounts, rootfs::Rootfs};
 
 /// A name under which the loader is to find a library.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -150,25 +151,22 @@ mod tests {
     use std::{fs, process::Command};
 
     use serde_json::json;
-    use testing::NoForks;
+    use testing::{EM_AARCH64, EM_X86_64, NoForks, fake_library, put};
 
     use super::*;
-    use crate::{
-        driver_files::tests::{fake_library, put},
-        inject::tests::Case,
-    };
+    use crate::inject::tests::Case;
 
     /// glibc's loader of this machine, and where Debian has its libc.
-    const NATIVE: (Abi, &str, &str) = if cfg!(target_arch = "aarch64") {
-        (Abi::Aarch64, "/lib/ld-linux-aarch64.so.1", "/lib/aarch64-linux-gnu/libc.so.6")
+    const NATIVE: (u16, &str, &str) = if cfg!(target_arch = "aarch64") {
+        (EM_AARCH64, "/lib/ld-linux-aarch64.so.1", "/lib/aarch64-linux-gnu/libc.so.6")
     } else {
-        (Abi::X86_64, "/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/libc.so.6")
+        (EM_X86_64, "/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/libc.so.6")
     };
 
     /// This machine's loader, alone in a root of its own, finds libcuda in a directory that it does not search by itself.
     #[test]
     fn the_real_loader_finds_libcuda_through_the_cache() {
-        let (abi, loader, libc) = NATIVE;
+        let (machine, loader, libc) = NATIVE;
         if !nix::unistd::geteuid().is_root() || ![loader, libc].iter().all(|file| Path::new(file).exists()) {
             testing::skipped("needs root, for chroot, and glibc where Debian has it");
             return;
@@ -177,7 +175,7 @@ mod tests {
         let mut case = Case::new();
         fs::remove_file(case.rootfs().join("etc/debian_version")).unwrap();
         let library = "/usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04";
-        put(&case.host(), library, fake_library("libcuda.so.1", abi));
+        put(&case.host(), library, fake_library("libcuda.so.1", machine));
         for file in [loader, libc, "/bin/true"] {
             put(&case.rootfs(), file, fs::read(file).unwrap());
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -186,7 +184,7 @@ mod tests {
         case.spec["mounts"] = json!([]);
         case.apply();
         // In place of the mount.
-        put(&case.rootfs(), "/usr/lib64/libcuda.so.580.159.04", fake_library("libcuda.so.1", abi));
+        put(&case.rootfs(), "/usr/lib64/libcuda.so.580.159.04", fake_library("libcuda.so.1", machine));
         drop(no_forks);
         let mut command = Command::new("chroot");
         command

@@ -31,17 +31,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use runtime_config::request::DriverCapabilities;
-use serde::{Deserialize, Serialize};
-
 pub use base::grant_files::{directory, remove_files, remove_stale_files, status_file, usage_file};
+use cards::driver_files::Abi;
 pub use exec_edits::ExecEdits;
 pub use host::DeviceNode;
 pub use plan::{PlanInput, Settings};
+use runtime_config::request::DriverCapabilities;
+use serde::{Deserialize, Serialize};
 pub use spec_edit::withhold_capabilities;
 pub use uvm::{LoadUvmError, ensure_uvm_loaded};
-
-use crate::driver_files::Abi;
 
 /// Everything that one grant puts into its container. Travels to the process that mounts the root file system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,7 +148,7 @@ pub enum InjectError {
     },
     /// The simulated nodes could not be made.
     #[error("cannot prepare simulated cards")]
-    SimulatedNodes(#[source] crate::cards::SimulatedNodesError),
+    SimulatedNodes(#[source] cards::SimulatedNodesError),
     /// The grant's files have no place on the host.
     #[error(transparent)]
     GrantFiles(#[from] base::grant_files::GrantFilesError),

@@ -3,6 +3,12 @@
 use std::path::PathBuf;
 
 use base::{CardGrant, Roots};
+use cards::{
+    Card, Inventory, Source,
+    driver_files::{DriverFiles, HostFile, Library},
+    make_simulated_nodes,
+};
+use ledger::Record;
 use runtime_config::{
     config::Config,
     request::{DriverCapabilities, Share},
@@ -13,11 +19,6 @@ use super::{
     devices::{self, Nodes},
     host::Host,
     proc_driver,
-};
-use crate::{
-    cards::{Card, Inventory, Source, make_simulated_nodes},
-    driver_files::{DriverFiles, HostFile, Library},
-    ledger::Record,
 };
 
 /// What a plan is made from.
@@ -142,7 +143,7 @@ fn add_files(files: &DriverFiles, capabilities: DriverCapabilities, injection: &
     let wanted = |of: DriverCapabilities| of.is_empty() || of.intersects(capabilities);
     let with_32_bit = capabilities.contains(DriverCapabilities::COMPAT32);
     for library in files.libraries.iter().filter(|library| wanted(library.capabilities)) {
-        if library.abi != crate::driver_files::Abi::I386 || with_32_bit {
+        if library.abi != cards::driver_files::Abi::I386 || with_32_bit {
             injection.libraries.push(library_mount(library));
         }
     }

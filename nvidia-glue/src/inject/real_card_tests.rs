@@ -5,16 +5,14 @@
 use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 
 use base::Roots;
+use cards::{Inventory, driver_files};
 use runtime_config::request::Share;
 use serde_json::Value;
+use testing::put;
 
 use super::{
     tests::{grant, record, spec},
     *,
-};
-use crate::{
-    cards::Inventory,
-    driver_files::{self, tests::put},
 };
 
 /// Copies a program and what it is linked with.
@@ -74,7 +72,7 @@ fn nvidia_smi_works_in_an_image_without_the_driver() {
     card.pci.bus = u8::try_from(pci.bus).unwrap();
     card.pci.device = u8::try_from(pci.device).unwrap();
     let inventory = Inventory {
-        source: crate::cards::Source::Nvidia,
+        source: cards::Source::Nvidia,
         driver_version: version.trim().to_owned(),
         cuda_version: "13.0".to_owned(),
         cards: vec![card],

@@ -9,22 +9,22 @@ use base::{
     Bytes, CardGrant, CardPolicy, ComputeEnforcement, ComputeShare, ContainerKey, Enforcement, OverMemory, PciBusId,
     Priority, ProcessId, Roots,
 };
+use cards::{
+    Card, Health, Inventory, MigDevice, Source,
+    driver_files::{
+        self,
+        ld_cache::{self, Entry, Hwcap},
+    },
+};
+use ledger::{GrantState, Record};
 use runtime_config::request::{
     CardRequest, Dialect, DriverCapabilities as Caps, GpuRequest, Isolation, MemoryLimit, NvidiaExtras, PerCard,
     Placement, Share,
 };
 use serde_json::{Value, json};
+use testing::{EM_386, fake_host, fake_library, put};
 
 use super::*;
-use crate::{
-    cards::{Card, Health, Inventory, MigDevice, Source},
-    driver_files::{
-        self,
-        ld_cache::{self, Entry, Hwcap},
-        tests::{fake_host, fake_library, put},
-    },
-    ledger::{GrantState, Record},
-};
 
 const VERSION: &str = "580.159.04";
 
@@ -511,7 +511,7 @@ fn images_that_are_not_debian() {
 fn libraries_for_32_bit_programs_come_when_asked_for() {
     for asked in [false, true] {
         let mut case = Case::new();
-        put(&case.host(), "/usr/lib/i386-linux-gnu/libcuda.so.580.159.04", fake_library("libcuda.so.1", Abi::I386));
+        put(&case.host(), "/usr/lib/i386-linux-gnu/libcuda.so.580.159.04", fake_library("libcuda.so.1", EM_386));
         if asked {
             case.record.request.driver_capabilities |= Caps::COMPAT32;
         }

@@ -79,10 +79,9 @@ pub fn ensure_uvm_loaded(roots: &Roots, driver_root: &Path) -> Result<(), LoadUv
 mod tests {
     use std::{fs, os::unix::fs::PermissionsExt};
 
-    use testing::NoForks;
+    use testing::{NoForks, put};
 
     use super::*;
-    use crate::driver_files::tests::put;
 
     fn host(devices: &str, loader: Option<&str>) -> (tempfile::TempDir, Result<(), LoadUvmError>) {
         let root = tempfile::tempdir().unwrap();

@@ -6,7 +6,6 @@ mod document;
 mod error;
 #[cfg(test)]
 mod tests;
-mod throttle;
 mod validate;
 mod wire;
 
@@ -18,14 +17,13 @@ use std::{
 
 pub(crate) use document::nearest;
 pub use error::ConfigError;
-pub use throttle::Throttle;
 
 use crate::{
     request::{CardPolicy, ComputeShare, DriverCapabilities, MemoryLimit},
     units::{Bytes, Percent},
 };
 
-pub use base::{MAX_PERIOD_US, MIN_PERIOD_US};
+pub use base::{MAX_PERIOD_US, MIN_PERIOD_US, Throttle};
 
 /// Path of the file unless [`PATH_VARIABLE`] names another.
 pub const DEFAULT_PATH: &str = "/etc/egpu/config.toml";

@@ -8,7 +8,9 @@ use nvidia_glue::{
 };
 use runtime_config::ConfigError;
 
-use super::{exit::Exit, trace::TraceError};
+use nvidia_glue::trace::RecordError;
+
+use super::exit::Exit;
 
 /// What can keep a command from its work.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +40,7 @@ pub(super) enum CliError {
     #[error("cannot write to stdout")]
     Output(#[source] io::Error),
     #[error(transparent)]
-    Trace(TraceError),
+    Trace(RecordError),
     #[error("cannot read the events in {}{}", .directory.display(), as_root(.source))]
     Events {
         directory: PathBuf,

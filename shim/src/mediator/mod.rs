@@ -38,7 +38,7 @@ mod setup;
 use std::{io, os::fd::OwnedFd, path::Path, sync::Arc};
 
 use nvidia_glue::{
-    driver::{DeviceFile, Driver, NvidiaDriver, SimulatedDriver},
+    driver::{DeviceFile, Driver, NvidiaDriver},
     mediate::{Session, SessionError},
     rm::Node,
     usage::UsageFile,
@@ -75,9 +75,16 @@ pub(crate) enum BeginError {
     /// The driver.
     #[error("the driver cannot be used")]
     Driver(#[source] io::Error),
-    /// The driver that is played.
+    /// The simulated driver.
+    #[cfg(feature = "simulated")]
     #[error("the simulated driver cannot be used")]
     Simulated(#[source] Box<nvidia_glue::driver::SimulatedDriverError>),
+    /// The configuration says `driver.kind = "simulated"`.
+    #[cfg(not(feature = "simulated"))]
+    #[error(
+        "this egpu was built without simulated cards; build it with feature `simulated`, or set `driver.kind` to \"nvidia\""
+    )]
+    NoSimulator,
     /// A card's node.
     #[error("the device node of card {uuid} cannot be opened")]
     Card {
@@ -184,8 +191,11 @@ fn open_driver(driver: &MediatedDriver) -> Result<Arc<dyn Driver>, BeginError> {
             let driver = NvidiaDriver::new(&setup::roots(device_root)).map_err(BeginError::Driver)?;
             Ok(Arc::new(driver))
         }
+        #[cfg(not(feature = "simulated"))]
+        MediatedDriver::Simulated { .. } => Err(BeginError::NoSimulator),
+        #[cfg(feature = "simulated")]
         MediatedDriver::Simulated { state_dir, inventory } => {
-            let driver = SimulatedDriver::new(state_dir, inventory);
+            let driver = nvidia_glue::driver::SimulatedDriver::new(state_dir, inventory);
             Ok(Arc::new(driver.map_err(|source| BeginError::Simulated(Box::new(source)))?))
         }
     }

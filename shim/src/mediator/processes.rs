@@ -244,7 +244,7 @@ fn thread_has_open_file(broker: &Broker, (pid, thread): (i32, i32), file: &File)
     use std::os::fd::AsRawFd;
     let own = nix::unistd::getpid().as_raw();
     for fd in broker.descriptors(pid, thread)? {
-        match sys::share_open_file((own, file.as_raw_fd()), (thread, fd)) {
+        match nvidia_glue::driver::share_open_file((own, file.as_raw_fd()), (thread, fd)) {
             Ok(true) => return Ok(true),
             Ok(false) => {}
             // Closed meanwhile.

@@ -88,12 +88,6 @@ pub fn memory_is_there(memory: BorrowedFd<'_>) -> bool {
     unsafe { libc::pwrite(memory.as_raw_fd(), std::ptr::without_provenance(NOWHERE), 1, 0) != 0 }
 }
 
-/// Tells whether descriptors of two processes are of one open file description (`kcmp(2)`).
-pub fn share_open_file(one: (i32, i32), other: (i32, i32)) -> io::Result<bool> {
-    const KCMP_FILE: i32 = 0;
-    compare(one.0, other.0, KCMP_FILE, one.1, other.1)
-}
-
 fn compare(one: i32, other: i32, what: i32, first: i32, second: i32) -> io::Result<bool> {
     // SAFETY: integers only.
     match unsafe { libc::syscall(libc::SYS_kcmp, one, other, what, first, second) } {

@@ -62,7 +62,7 @@ fn assert_none_lives(node: &Node) {
     assert!(found.iter().all(|process| process.state == 'Z'), "{found:?}");
 }
 
-/// Defence: nobody looks for a container's processes by path (`nvidia-glue/src/cgroup_tree.rs`). The mediator finds who has more than is
+/// Defence: nobody looks for a container's processes by path (`nvidia-glue/base/src/cgroup_tree.rs`). The mediator finds who has more than is
 /// accounted; what is left of the container is killed and removed, whether the kernel ends it with its first process or not.
 fn deep(node: &Node) {
     let neighbour = Neighbour::new(node);

@@ -103,7 +103,7 @@ fn objects(node: &Node) {
 }
 
 /// Defence: memory that the driver makes on the host, which no cgroup counts, stays charged until the file of its mapping is gone
-/// (`nvidia-glue/src/mediate/host_mappings.rs`): the driver keeps it so long, freed or not.
+/// (`nvidia-glue/mediator/src/host_mappings.rs`): the driver keeps it so long, freed or not.
 fn pinned(node: &Node) {
     let neighbour = Neighbour::new(node);
     let mut container = attacker(node, &["pin", "64", "65536"]).stdin().start().unwrap();
@@ -123,7 +123,7 @@ fn pinned(node: &Node) {
     }
 }
 
-/// Defence: memory that was mapped counts for as long as something lives that was pinned meanwhile (`nvidia-glue/src/account/pins.rs`), and in
+/// Defence: memory that was mapped counts for as long as something lives that was pinned meanwhile (`nvidia-glue/account/src/pins.rs`), and in
 /// the same bound.
 fn pinned_while_mapped(node: &Node) {
     let neighbour = Neighbour::new(node);

@@ -22,7 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Defence: the ledger gives each grant its channels, and leaves a context's to every place (`nvidia-glue/src/ledger/floors.rs`). A card has
+/// Defence: the ledger gives each grant its channels, and leaves a context's to every place (`nvidia-glue/ledger/src/floors.rs`). A card has
 /// some 2000 for all containers.
 fn channels(node: &Node) {
     let greedy = |index: usize| -> (Container<'_>, u64) {

@@ -27,7 +27,7 @@ const INVALID_ARGUMENT: i64 = 0x1f;
 /// Ways by which each piece takes another frame.
 const SPREAD: [&str; 3] = ["aligned", "default", "heap"];
 
-/// Defence: what is held open in frames has a bound beside the quota (`nvidia-glue/src/account/frames.rs`), and a program chooses no place on
+/// Defence: what is held open in frames has a bound beside the quota (`nvidia-glue/account/src/frames.rs`), and a program chooses no place on
 /// the card. Without it, a quota of 512 MiB holds 16 GiB open, and a neighbour is out of memory where that much is free.
 fn fragments(node: &Node) {
     let listing = idle(node, "attacker", QUOTA);

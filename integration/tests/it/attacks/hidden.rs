@@ -35,7 +35,7 @@ fn rounded(node: &Node) {
     neighbour.end(container);
 }
 
-/// Defence: in a share there is no `remap_file_pages` (`nvidia-glue/src/fence`).
+/// Defence: in a share there is no `remap_file_pages` (`nvidia-glue/fence/src`).
 fn remapped(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["remap", "256"]).start().unwrap();

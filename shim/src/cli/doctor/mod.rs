@@ -28,7 +28,7 @@ pub(super) fn examine(containerd_config: Option<&Path>) -> Vec<Check> {
     match Config::load(None) {
         Ok(config) => {
             checks.push(configuration());
-            checks.extend(doctor::examine(&config));
+            checks.extend(doctor::examine(&config, crate::sys::kernel_features()));
             checks.extend(state::checks(&config));
             checks.extend(schedules::check(&config));
             checks.push(fence::check(config.fence_other_containers, &state::inits(&config.state_dir)));

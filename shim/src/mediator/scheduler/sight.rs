@@ -3,10 +3,9 @@
 use std::{fmt, path::Path};
 
 use nvidia_glue::{
-    driver::{Presence, Switch, SwitchLog, SwitchLogError},
     inject::status_file,
     schedule::{
-        Residency, StatusFile,
+        Presence, Residency, StatusFile, Switch, SwitchLog, SwitchLogError,
         priority::{Verdict, Yielding, low_on_card, low_slice_us},
         soft::{Groups, Member, Steering},
     },

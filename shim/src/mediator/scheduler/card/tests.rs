@@ -14,12 +14,12 @@ use std::{
 };
 
 use nvidia_glue::{
-    driver::{Presence, Switch, SwitchLog, SwitchLogError, Taken},
     inject::status_file,
     mediate::Seen,
     rm::Status as RmStatus,
     schedule::{
-        CardTurn, Edge, Epoch, Neighbour, Pass, Running, Status, StatusFile, Turn, Window,
+        CardTurn, Edge, Epoch, Neighbour, Pass, Presence, Running, Status, StatusFile, Switch, SwitchLog,
+        SwitchLogError, Taken, Turn, Window,
         meter::{Measured, Meter},
         now_us,
         priority::LOW_SLICE_US,

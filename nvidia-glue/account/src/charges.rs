@@ -1,0 +1,268 @@
+//! Physical allocations and how many references each has.
+
+use abi::memory::Layout;
+use base::{Pid, units::Bytes};
+
+use super::{
+    Card,
+    cards::Cards,
+    frames::Extent,
+    pins::{Pins, Window},
+};
+
+/// Names a charge for as long as a reference to it is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ChargeId(u32);
+
+/// A block of memory gets so many times its size of addresses on the fabric as long as it lives. A card has few: 512 GiB on Hopper (`gpuGetFlaVasSize_GH100`),
+/// for all who use it, and mappings keep them when the object is freed that they came with.
+pub(super) const FABRIC: u32 = 2;
+
+#[derive(Debug, Clone, Copy)]
+struct Charge {
+    bytes: u64,
+    layout: Layout,
+    extent: Extent,
+    process: Pid,
+    /// 0: the slot is free.
+    references: u32,
+    /// How many of the references are exports.
+    exports: u32,
+    /// How many of them are files through which it was mapped for the processor.
+    mappings: u32,
+    card: Card,
+    pages: Pages,
+    /// Bytes of addresses on the fabric that it was ever given.
+    fabric: u64,
+}
+
+impl Charge {
+    fn change(&mut self, cards: &mut Cards, bytes: Bytes, extent: Extent) {
+        cards.subtract_in(self.process, self.card, self.bytes.into(), self.extent);
+        cards.add_in(self.process, self.card, bytes.0.into(), extent);
+        (self.bytes, self.extent) = (bytes.0, extent);
+    }
+}
+
+/// What a charge has to do with pages that are pinned.
+#[derive(Debug, Clone, Copy)]
+enum Pages {
+    /// Nothing.
+    Other,
+    /// It is for pages that the driver keeps pinned; their name.
+    Pins(u64),
+    /// It is for pages that were mapped for the processor, so that they could be pinned.
+    Mapped(Window),
+}
+
+/// All charges.
+#[derive(Debug, Default)]
+pub(super) struct Charges {
+    slots: Vec<Charge>,
+    free: Vec<u32>,
+    pins: Pins,
+}
+
+impl Charges {
+    /// A charge with one reference; whether it fits is the caller's business.
+    pub(super) fn add(
+        &mut self,
+        cards: &mut Cards,
+        process: Pid,
+        (card, bytes): (Card, Bytes),
+        layout: Layout,
+    ) -> Option<ChargeId> {
+        let extent = Extent::worst(layout, bytes.0);
+        let charge = Charge {
+            bytes: bytes.0,
+            layout,
+            extent,
+            process,
+            references: 1,
+            exports: 0,
+            mappings: 0,
+            card,
+            pages: Pages::Other,
+            fabric: 0,
+        };
+        let id = match self.free.pop() {
+            Some(index) => {
+                *self.slots.get_mut(index as usize)? = charge;
+                index
+            }
+            None => {
+                let index = u32::try_from(self.slots.len()).ok()?;
+                self.slots.push(charge);
+                index
+            }
+        };
+        cards.add_in(process, card, bytes.0.into(), extent);
+        Some(ChargeId(id))
+    }
+
+    /// So many more bytes of addresses on the fabric are for it, if it has a card's memory and not too many already.
+    pub(super) fn add_fabric(&mut self, id: ChargeId, bytes: u64) -> bool {
+        let Some(charge) = self.get_mut(id) else {
+            return false;
+        };
+        let fabric = charge.fabric.saturating_add(bytes);
+        let fits = charge.card != Card::HOST && fabric <= charge.bytes.saturating_mul(FABRIC.into());
+        if fits {
+            charge.fabric = fabric;
+        }
+        fits
+    }
+
+    /// They were not made.
+    pub(super) fn subtract_fabric(&mut self, id: ChargeId, bytes: u64) {
+        if let Some(charge) = self.get_mut(id) {
+            charge.fabric = charge.fabric.saturating_sub(bytes);
+        }
+    }
+
+    fn get(&self, id: ChargeId) -> Option<&Charge> {
+        self.slots.get(id.0 as usize).filter(|charge| charge.references > 0)
+    }
+
+    fn get_mut(&mut self, id: ChargeId) -> Option<&mut Charge> {
+        self.slots.get_mut(id.0 as usize).filter(|charge| charge.references > 0)
+    }
+
+    /// Which card, and how much of it.
+    pub(super) fn amount(&self, id: ChargeId) -> Option<(Card, Bytes)> {
+        self.get(id).map(|charge| (charge.card, Bytes(charge.bytes)))
+    }
+
+    /// Its bytes, if exports (and files through which it was mapped) are all that holds it.
+    pub(super) fn held_by_exports(&self, id: ChargeId) -> Bytes {
+        let is_alone = |charge: &&Charge| charge.references == charge.exports.saturating_add(charge.mappings);
+        self.get(id).filter(is_alone).map_or(Bytes(0), |charge| Bytes(charge.bytes))
+    }
+
+    /// Whether files through which it was mapped are all that holds it.
+    pub(super) fn is_held_by_mappings(&self, id: ChargeId) -> bool {
+        self.get(id).is_some_and(|charge| charge.references == charge.mappings)
+    }
+
+    /// One of the references has become a file through which it was mapped.
+    pub(super) fn mapped(&mut self, id: ChargeId) {
+        if let Some(charge) = self.slots.get_mut(id.0 as usize) {
+            charge.mappings = charge.mappings.saturating_add(1);
+            match &mut charge.pages {
+                Pages::Mapped(window) => window.reopen(),
+                Pages::Pins(_) => {}
+                pages @ Pages::Other => *pages = Pages::Mapped(self.pins.open_window()),
+            }
+        }
+    }
+
+    /// One reference less, which was such a file; what that released.
+    pub(super) fn release_mapping(&mut self, cards: &mut Cards, id: ChargeId) -> Bytes {
+        if let Some(charge) = self.slots.get_mut(id.0 as usize) {
+            charge.mappings = charge.mappings.saturating_sub(1);
+            if let (0, Pages::Mapped(window)) = (charge.mappings, &mut charge.pages) {
+                self.pins.close(window);
+            }
+        }
+        self.release(cards, id)
+    }
+
+    /// One of the references has become an export.
+    pub(super) fn exported(&mut self, id: ChargeId) {
+        if let Some(charge) = self.slots.get_mut(id.0 as usize) {
+            charge.exports = charge.exports.saturating_add(1);
+        }
+    }
+
+    /// One reference less, which was an export; what that released.
+    pub(super) fn release_export(&mut self, cards: &mut Cards, id: ChargeId) -> Bytes {
+        if let Some(charge) = self.slots.get_mut(id.0 as usize) {
+            charge.exports = charge.exports.saturating_sub(1);
+        }
+        self.release(cards, id)
+    }
+
+    /// One reference more.
+    pub(super) fn hold(&mut self, id: ChargeId) {
+        if let Some(charge) = self.get_mut(id) {
+            // It cannot wrap: each reference is something that is limited in number.
+            charge.references = charge.references.saturating_add(1);
+        } else {
+            debug_assert!(false, "a reference to a charge that is gone");
+        }
+    }
+
+    /// One reference less; what that released.
+    pub(super) fn release(&mut self, cards: &mut Cards, id: ChargeId) -> Bytes {
+        let Some(charge) = self.get_mut(id) else {
+            debug_assert!(false, "a charge is released twice");
+            return Bytes(0);
+        };
+        charge.references -= 1;
+        if charge.references > 0 {
+            return Bytes(0);
+        }
+        let bytes = charge.bytes;
+        cards.subtract_in(charge.process, charge.card, bytes.into(), charge.extent);
+        match charge.pages {
+            Pages::Other => {}
+            Pages::Pins(pin) => self.pins.unpinned(pin),
+            Pages::Mapped(window) => {
+                self.pins.keep(window, bytes);
+                // How much of it is looked at where it matters.
+                cards.set_kept(self.pins.kept_at_most());
+            }
+        }
+        self.free.push(id.0);
+        Bytes(bytes)
+    }
+
+    /// The charge is for pages that a call is about to pin.
+    pub(super) fn pins(&mut self, id: ChargeId) {
+        if let Some(charge) = self.slots.get_mut(id.0 as usize).filter(|charge| charge.references > 0) {
+            charge.pages = Pages::Pins(self.pins.pinned());
+        }
+    }
+
+    /// The call is over, and has pinned so many bytes.
+    pub(super) fn has_pinned(&mut self, id: ChargeId, length: u64) {
+        if let Some(Charge { pages: Pages::Pins(pin), .. }) = self.get(id).copied() {
+            self.pins.over(pin, length);
+        }
+    }
+
+    /// Looks again at what pinned pages may keep of memory that is otherwise gone; how much that is.
+    pub(super) fn look_at_kept(&mut self, cards: &mut Cards) -> Bytes {
+        let kept = self.pins.kept();
+        cards.set_kept(kept.0);
+        kept
+    }
+
+    /// Makes it `bytes` large.
+    pub(super) fn resize(&mut self, cards: &mut Cards, id: ChargeId, bytes: Bytes) {
+        if let Some(charge) = self.get_mut(id) {
+            let extent = Extent::worst(charge.layout, bytes.0);
+            charge.change(cards, bytes, extent);
+        }
+    }
+
+    /// It begins at an address of its card, where that can be.
+    pub(super) fn place(&mut self, cards: &mut Cards, id: ChargeId, address: u64) {
+        if let Some(charge) = self.get_mut(id) {
+            let extent = Extent::at(charge.layout, address, charge.bytes);
+            let is_there = cards.has_room_in_frames(charge.card, extent);
+            let extent = if is_there { extent } else { Extent::worst(charge.layout, charge.bytes) };
+            charge.change(cards, Bytes(charge.bytes), extent);
+        }
+    }
+
+    /// How it lies in the frames of its card.
+    pub(super) fn layout(&self, id: ChargeId) -> Layout {
+        self.get(id).map_or(Layout::OwnFrames, |charge| charge.layout)
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}

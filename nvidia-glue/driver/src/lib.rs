@@ -1,0 +1,157 @@
+//! Acting on the driver: the real one, or a simulated one with the same calls.
+//!
+//! Everything above (decoding, accounting, the view) is the same for both; only [`Driver`] differs.
+
+mod cost;
+mod file_watch;
+mod guarded;
+mod nvidia;
+pub mod own_client;
+mod patch;
+mod raw;
+mod switch_log;
+mod sys;
+
+use std::{fmt, fs::File, io, os::fd::AsFd, sync::Arc};
+
+use abi::{Abi, Handle, Node};
+pub use cost::{ThreadCost, count_thread, thread_cost};
+pub use file_watch::{FileWatch, Watched};
+pub use nvidia::NvidiaDriver;
+pub use own_client::client_on;
+pub use own_client::{OpenClientError, open_own_client};
+pub use raw::Raw;
+use schedule::{SwitchLog, SwitchLogError};
+pub use sys::share_open_file;
+
+/// An open file of one of the driver's nodes.
+///
+/// Two values name the same open file description only if the caller's descriptors do; the driver ties clients to that.
+#[derive(Debug, Clone)]
+pub struct DeviceFile {
+    /// Which node.
+    pub node: Node,
+    /// A duplicate of the caller's descriptor (the same open file description), or a file of the mediator's own.
+    pub file: Arc<File>,
+}
+
+/// One ioctl to be executed: the argument struct, and every buffer that it points to.
+///
+/// All bytes are private copies. A pointer field of `args` or of a buffer is given its value by [`Driver::ioctl`] (the address
+/// of the buffer that hangs there), and has its old value again when that returns: no address of the caller ever reaches the
+/// driver, and none of the mediator's ever reaches the caller.
+#[derive(Debug)]
+pub struct DriverCall<'a> {
+    /// The whole command, `_IOWR('F', 0x2b, 48)`, or UVM's bare number.
+    pub command: u32,
+    /// What the ioctl's argument points to.
+    pub args: &'a mut [u8],
+    /// What pointers in there, and in one another, point to. A buffer comes after the one that it hangs from.
+    pub buffers: &'a mut [Buffer],
+    /// Files named by descriptor fields; the field gets the number that the file has in this process, and has its old value
+    /// again afterwards.
+    pub files: &'a [FileField],
+}
+
+/// What one pointer points to.
+#[derive(Debug)]
+pub struct Buffer {
+    /// Where the pointer is.
+    pub holder: Holder,
+    /// Offset of the 8-byte pointer in the holder.
+    pub offset: usize,
+    /// The bytes; the driver reads and writes them.
+    pub bytes: Vec<u8>,
+}
+
+/// One descriptor that a call names.
+#[derive(Debug)]
+pub struct FileField {
+    /// Where the 4-byte number is.
+    pub holder: Holder,
+    /// Its offset there.
+    pub offset: usize,
+    /// Which file is meant.
+    pub file: DeviceFile,
+}
+
+/// What a field is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    /// The argument struct.
+    Args,
+    /// The buffer at this index.
+    Buffer(usize),
+}
+
+/// Executes driver calls. Implementations are shared by threads.
+pub trait Driver: fmt::Debug + Send + Sync {
+    /// Executes one ioctl on `file`; the result is what the system call returns (0 in practice), and what the driver wrote is in
+    /// the call's bytes. The driver's own verdict is the status in there.
+    ///
+    /// # Errors
+    /// The system call's errno, or `InvalidInput` when a field lies outside its holder.
+    fn ioctl(&self, file: &DeviceFile, call: DriverCall<'_>) -> io::Result<i32>;
+
+    /// A call that the real driver executes in the caller's own context (the mediator answers "continue"): here for drivers that
+    /// are not in the kernel. `None`: let the kernel do it.
+    ///
+    /// Descriptors that the call names (the control file of `NV_ESC_REGISTER_FD`) are in `files`, as for [`Driver::ioctl`].
+    fn in_callers_place(&self, file: &DeviceFile, call: DriverCall<'_>) -> Option<io::Result<i32>>;
+
+    /// Whether the kernel executes what it is let execute: then it reads the caller's memory again by itself.
+    fn is_in_kernel(&self) -> bool {
+        true
+    }
+
+    /// Opens a node for the mediator itself.
+    ///
+    /// # Errors
+    /// When the node cannot be opened.
+    fn open(&self, node: Node) -> io::Result<DeviceFile>;
+
+    /// Which node `file` is open on; `None`: something that is none of the driver's.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    fn node_of(&self, file: &File) -> io::Result<Option<Node>>;
+
+    /// Whether a client still exists, that is, whether the open file that it belongs to has not been closed. `probe` is a client
+    /// of the mediator's own (and the control file that it lives on).
+    ///
+    /// # Errors
+    /// When the driver answers something that means neither.
+    fn client_exists(&self, probe: &OwnClient, client: Handle) -> io::Result<bool>;
+
+    /// Tells of files on the driver's nodes whether they still exist.
+    ///
+    /// # Errors
+    /// When the kernel has no means to.
+    fn file_watch(&self) -> io::Result<Box<dyn FileWatch>>;
+
+    /// The log of a card's context switches, through a client of the mediator's own and its subdevice of the card. `None`: this
+    /// driver keeps none. One for each subdevice.
+    ///
+    /// # Errors
+    /// When the driver refuses it.
+    fn switch_log(&self, _: &Abi, _: &OwnClient, _: Handle) -> Result<Option<Box<dyn SwitchLog>>, SwitchLogError> {
+        Ok(None)
+    }
+}
+
+/// Whether two descriptors are of one open file description (one `open(2)`), which is what the driver ties clients to.
+///
+/// # Errors
+/// When the kernel does not say: it lacks `kcmp(2)`, or a filter forbids it.
+pub fn same_open_file(one: &File, other: &File) -> io::Result<bool> {
+    sys::same_open_file(one.as_fd(), other.as_fd())
+}
+
+/// A client of the mediator's own.
+#[derive(Debug)]
+pub struct OwnClient {
+    /// The control file that it lives on.
+    pub control: DeviceFile,
+    /// Its handle.
+    pub client: Handle,
+}

@@ -1,0 +1,231 @@
+//! Gives a call's pointer and descriptor fields their values for one ioctl, and their old ones afterwards.
+
+use std::{
+    cell::RefCell,
+    io,
+    os::fd::{AsFd, AsRawFd},
+};
+
+use super::{Buffer, DeviceFile, DriverCall, Holder, guarded::Guarded};
+use crate::sys;
+
+thread_local! {
+    /// Where the driver finds the call's buffers, and those arguments of which the command does not say how long they are. (Of the others the kernel copies as much as it says.)
+    static GUARDED: RefCell<Guarded> = const { RefCell::new(Guarded::new()) };
+}
+
+/// `NV_ESC_RM_CONTROL` (src/nvidia/arch/nvalloc/unix/include/nv_escape.h): says itself how long its buffer is.
+const RM_CONTROL: u32 = 0x2a;
+/// Offset of `NVOS54_PARAMETERS.params` (src/common/sdk/nvidia/inc/nvos.h).
+const CONTROL_PARAMS: usize = 16;
+/// Offset of `NVOS54_PARAMETERS.paramsSize`.
+const CONTROL_PARAMS_SIZE: usize = 24;
+
+/// Executes `call` on `file` by the kernel.
+///
+/// # Errors
+/// `InvalidInput` when a field is outside its holder, or the call says that a buffer is longer than it is; else the errno.
+pub(super) fn execute(file: &DeviceFile, call: DriverCall<'_>) -> io::Result<i32> {
+    let DriverCall { command, args, buffers, files } = call;
+    if command & 0xff == RM_CONTROL && abi::escapes::command_size(command) > 0 {
+        check_control_length(args, buffers)?;
+    }
+    GUARDED.with_borrow_mut(|guarded| {
+        let addresses = guarded.addresses(buffers)?;
+        with_fields(args, buffers, &addresses, files, |args, buffers| {
+            guarded.copy_in(buffers);
+            let answer = if abi::escapes::command_size(command) > 0 {
+                sys::ioctl(file.file.as_fd(), command, args)
+            } else {
+                guarded.with_args(args, |args| sys::ioctl(file.file.as_fd(), command, args)).and_then(|answer| answer)
+            };
+            guarded.copy_out(buffers);
+            answer
+        })
+    })
+}
+
+/// The driver would copy as many bytes as the call says, whatever the buffer's length is.
+fn check_control_length(args: &[u8], buffers: &[Buffer]) -> io::Result<()> {
+    let said = u32_at(args, CONTROL_PARAMS_SIZE).ok_or_else(outside)? as usize;
+    let params = buffers.iter().find(|buffer| buffer.holder == Holder::Args && buffer.offset == CONTROL_PARAMS);
+    if said <= params.map_or(0, |params| params.bytes.len()) || (params.is_none() && pointer_is_null(args)?) {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "a control's parameters are shorter than the call says"))
+}
+
+fn pointer_is_null(args: &[u8]) -> io::Result<bool> {
+    let field = args.get(CONTROL_PARAMS..CONTROL_PARAMS + 8).ok_or_else(outside)?;
+    Ok(field.iter().all(|byte| *byte == 0))
+}
+
+/// Sets every field (pointers to where the buffers will be), calls `execute`, and gives every field its old value, also when the call fails.
+fn with_fields(
+    args: &mut [u8],
+    buffers: &mut [Buffer],
+    addresses: &[u64],
+    files: &[super::FileField],
+    execute: impl FnOnce(&mut [u8], &mut [Buffer]) -> io::Result<i32>,
+) -> io::Result<i32> {
+    let pointers = buffers.iter().zip(addresses).map(|(buffer, address)| Field {
+        holder: buffer.holder,
+        offset: buffer.offset,
+        length: 8,
+        value: address.to_ne_bytes(),
+    });
+    let numbers = files.iter().map(|field| {
+        let [a, b, c, d] = field.file.file.as_raw_fd().to_ne_bytes();
+        Field { holder: field.holder, offset: field.offset, length: 4, value: [a, b, c, d, 0, 0, 0, 0] }
+    });
+    let mut fields: Vec<Field> = pointers.chain(numbers).collect();
+    let are_set = fields.iter_mut().map_while(|field| field.swap(args, buffers).then_some(())).count();
+    let result = if are_set == fields.len() { execute(args, buffers) } else { Err(outside()) };
+    // Backwards, so that of two fields at one place the first one's old value is what remains.
+    for field in fields.iter_mut().take(are_set).rev() {
+        field.swap(args, buffers);
+    }
+    result
+}
+
+/// A pointer or descriptor.
+struct Field {
+    holder: Holder,
+    offset: usize,
+    /// How many bytes of `value` it is.
+    length: usize,
+    /// What it is to have, or had.
+    value: [u8; 8],
+}
+
+impl Field {
+    /// Exchanges the value for that which the call has there; `false`: it lies outside its holder.
+    fn swap(&mut self, args: &mut [u8], buffers: &mut [Buffer]) -> bool {
+        let place = field(args, buffers, self.holder, self.offset, self.length);
+        match (place, self.value.get_mut(..self.length)) {
+            (Some(place), Some(value)) => {
+                place.swap_with_slice(value);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+fn field<'a>(
+    args: &'a mut [u8],
+    buffers: &'a mut [Buffer],
+    holder: Holder,
+    offset: usize,
+    length: usize,
+) -> Option<&'a mut [u8]> {
+    let bytes = match holder {
+        Holder::Args => args,
+        Holder::Buffer(index) => buffers.get_mut(index)?.bytes.as_mut_slice(),
+    };
+    bytes.get_mut(offset..offset.checked_add(length)?)
+}
+
+fn outside() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "a field of a driver call lies outside the struct that it is said to be in",
+    )
+}
+
+/// The 4 bytes at `offset`.
+pub(super) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    let field = bytes.get(offset..offset.checked_add(4)?)?;
+    Some(u32::from_ne_bytes(field.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, sync::Arc};
+
+    use abi::Node;
+
+    use super::*;
+    use crate::FileField;
+
+    fn buffer(holder: Holder, offset: usize, length: usize) -> Buffer {
+        Buffer { holder, offset, bytes: vec![7; length] }
+    }
+
+    fn null_file() -> DeviceFile {
+        DeviceFile { node: Node::Control, file: Arc::new(File::open("/dev/null").unwrap()) }
+    }
+
+    #[test]
+    fn pointers_and_descriptors_are_set_for_the_call_and_restored() {
+        let mut args = [9_u8; 24];
+        let mut buffers = [buffer(Holder::Args, 8, 16), buffer(Holder::Buffer(0), 4, 8)];
+        let addresses = [0x7000, 0x8000];
+        let file = null_file();
+        let number = file.file.as_raw_fd();
+        let files = [FileField { holder: Holder::Args, offset: 20, file }];
+        let answer = with_fields(&mut args, &mut buffers, &addresses, &files, |args, buffers| {
+            assert_eq!(args[8..16], addresses[0].to_ne_bytes());
+            assert_eq!(buffers[0].bytes[4..12], addresses[1].to_ne_bytes());
+            assert_eq!(args[20..24], number.to_ne_bytes());
+            Ok(5)
+        });
+        assert_eq!(answer.unwrap(), 5);
+        assert_eq!(args, [9; 24]);
+        assert_eq!(buffers[0].bytes, [7; 16]);
+    }
+
+    #[test]
+    fn a_field_outside_its_holder_is_refused_and_nothing_stays_changed() {
+        for (holder, offset) in
+            [(Holder::Args, 17), (Holder::Args, usize::MAX), (Holder::Buffer(1), 9), (Holder::Buffer(9), 0)]
+        {
+            let mut args = [9_u8; 24];
+            let mut buffers = [buffer(Holder::Args, 8, 16), buffer(holder, offset, 16)];
+            let error = with_fields(&mut args, &mut buffers, &[0; 2], &[], |_, _| unreachable!()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{holder:?} {offset}");
+            assert_eq!(args, [9; 24]);
+        }
+    }
+
+    /// As a driver would whose structs are longer than the tables know.
+    #[test]
+    fn what_is_written_beyond_the_known_length_stays_in_that_room() {
+        let terminal = match nix::pty::openpty(None, None) {
+            Ok(terminal) => terminal,
+            Err(error) => return testing::skipped(format_args!("no terminal can be had: {error}")),
+        };
+        let file = DeviceFile { node: Node::Uvm, file: Arc::new(terminal.slave.into()) };
+        // `TCGETS`, whose number says no size: the kernel writes 36 bytes.
+        let mut args = vec![7; 4];
+        let call = DriverCall { command: 0x5401, args: &mut args, buffers: &mut [], files: &[] };
+        assert_eq!(execute(&file, call).unwrap(), 0);
+        assert_eq!(args.len(), 4, "as much as was known is told");
+        assert_ne!(args, [7; 4]);
+    }
+
+    #[test]
+    fn a_control_cannot_make_the_driver_read_past_its_parameters() {
+        let file = null_file();
+        let mut args = [0_u8; 32];
+        args[CONTROL_PARAMS_SIZE] = 17;
+        args[CONTROL_PARAMS] = 1;
+        let mut buffers = [buffer(Holder::Args, CONTROL_PARAMS, 16)];
+        let command = 0xc020_462a;
+        let call = DriverCall { command, args: &mut args, buffers: &mut buffers, files: &[] };
+        assert_eq!(execute(&file, call).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        let call = DriverCall { command, args: &mut args, buffers: &mut [], files: &[] };
+        assert_eq!(execute(&file, call).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        args[CONTROL_PARAMS_SIZE] = 16;
+        let call = DriverCall { command, args: &mut args, buffers: &mut buffers, files: &[] };
+        assert_eq!(execute(&file, call).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
+        assert_eq!(buffers[0].bytes.len(), 16);
+        assert_eq!(GUARDED.with_borrow(|guarded| guarded.buffers.len()), 1, "where the driver finds them");
+    }
+
+    #[test]
+    fn an_argument_shorter_than_its_command_is_refused() {
+        let call = DriverCall { command: 0xc030_462b, args: &mut [0; 32], buffers: &mut [], files: &[] };
+        assert_eq!(execute(&null_file(), call).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}

@@ -1,0 +1,90 @@
+//! From the grants in the index to the planner's members, and the question of admission: does a layout exist?
+
+use std::collections::BTreeMap;
+
+use schedule::{Member, can_be_laid_out};
+
+use super::{
+    CardGrant, Refusal,
+    index::{Holding, Index},
+    settings::Settings,
+    store::{Locked, StoreError},
+};
+
+/// Cards with their grants.
+pub(super) type Cards = BTreeMap<String, Vec<Holding>>;
+
+/// The containers that share any of `cards`, in ledger order, each with what it has of them.
+pub(super) fn members(cards: &Cards) -> Vec<Member<'_>> {
+    let mut members: BTreeMap<u64, (&Holding, Vec<&CardGrant>)> = BTreeMap::new();
+    for holding in cards.values().flatten().filter(|holding| holding.grant.is_shared()) {
+        members.entry(holding.order).or_insert_with(|| (holding, Vec::new())).1.push(&holding.grant);
+    }
+    fn member<'a>((holding, mut grants): (&'a Holding, Vec<&'a CardGrant>)) -> Member<'a> {
+        grants.sort_by_key(|grant| holding.cards.iter().position(|uuid| *uuid == grant.uuid));
+        Member {
+            grant_id: &holding.grant_id,
+            order: holding.order,
+            priority: holding.priority,
+            is_present: holding.present,
+            is_unlimited: holding.unlimited,
+            grants,
+        }
+    }
+    members.into_values().map(member).collect()
+}
+
+/// `uuids`, and the cards that are tied to them by containers with several.
+pub(super) fn tied_cards<'a>(
+    locked: &Locked<'_>,
+    index: &mut Index,
+    uuids: impl Iterator<Item = &'a str>,
+) -> Result<Cards, StoreError> {
+    let mut cards = Cards::new();
+    let mut waiting: Vec<String> = uuids.map(str::to_owned).collect();
+    while let Some(uuid) = waiting.pop() {
+        if cards.contains_key(&uuid) {
+            continue;
+        }
+        let holdings = index.holdings(locked, &uuid)?.to_vec();
+        waiting.extend(holdings.iter().flat_map(|holding| holding.cards.iter().cloned()));
+        cards.insert(uuid, holdings);
+    }
+    Ok(cards)
+}
+
+/// A container that is to have `grants`, for the first time or instead of others.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Newcomer<'a> {
+    /// Its place in the ledger.
+    pub(super) order: u64,
+    /// It goes without limits.
+    pub(super) unlimited: bool,
+    pub(super) grants: &'a [CardGrant],
+}
+
+/// Whether a layout exists once `newcomer` stands beside what is in the index. Looks at its cards, and at further ones only
+/// where a container of several cards ties them to these.
+pub(super) fn check_layout(
+    locked: &Locked<'_>,
+    index: &mut Index,
+    newcomer: Newcomer<'_>,
+    settings: &Settings,
+) -> Result<Result<(), Refusal>, StoreError> {
+    let cards = tied_cards(locked, index, newcomer.grants.iter().map(|grant| grant.uuid.as_str()))?;
+    let mut members = members(&cards);
+    members.retain(|member| member.order != newcomer.order);
+    let grants: Vec<&CardGrant> = newcomer.grants.iter().filter(|grant| grant.is_shared()).collect();
+    if !grants.is_empty() {
+        members.push(Member {
+            grant_id: "",
+            order: newcomer.order,
+            priority: base::Priority::High,
+            is_present: true,
+            is_unlimited: newcomer.unlimited,
+            grants,
+        });
+    }
+    members.sort_by_key(|member| member.order);
+    Ok(can_be_laid_out(&members, &settings.plan()).map_err(|reason| Refusal::Layout { reason: reason.to_string() }))
+}

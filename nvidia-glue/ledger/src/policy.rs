@@ -1,0 +1,211 @@
+//! Changing how a card is shared while its containers run.
+//!
+//! A policy stands in every record of its card. So that no kill leaves two policies on one card, what is to be done is written
+//! down first, in the settings, and taken out when it is done: whoever takes the lock in between does the rest.
+
+use base::{CardPolicy, ComputeShare, MAX_PERIOD_US, MIN_PERIOD_US};
+use cards::{Card, Inventory};
+use schedule::can_be_laid_out;
+
+use super::{
+    CardAsk, CardSetting, ContainerName, Ledger, Limits, PolicyError, Refusal, StoreError,
+    account::{CardSums, check_compute, check_hard_cap, compute_by},
+    index::{Holding, Index},
+    members::{members, tied_cards},
+    reserve::card_name,
+    set::as_found,
+    settings::{Changing, Settings},
+    store::Locked,
+};
+use crate::decision_log::{DecisionLog, Event, Line, chain};
+
+impl Ledger {
+    /// Sets a card's policy, its period, or both; what is `None` in `setting` stays as it is. Holds for the containers that it
+    /// has, from the instant that the timetable names, and for those to come, also after it was empty, if they need no other
+    /// policy. Returns what is set for the card then.
+    ///
+    /// # Errors
+    /// [`PolicyError`]: one of its containers could not have what it was granted. All is then as it was.
+    pub fn set_policy(
+        &self,
+        inventory: &Inventory,
+        limits: &Limits,
+        uuid: &str,
+        setting: CardSetting,
+        log: &DecisionLog,
+    ) -> Result<CardSetting, PolicyError> {
+        let mut lines = Vec::new();
+        let result = self.try_set_policy(inventory, limits, uuid, setting, &mut lines);
+        let mut line = Line::about_card(if result.is_ok() { Event::Policy } else { Event::Refuse }, uuid);
+        if let Some(policy) = setting.policy {
+            line = line.field("policy", policy);
+        }
+        if let Some(period_us) = setting.period_us {
+            line = line.field("period_us", period_us);
+        }
+        if let Err(error) = &result {
+            line = line.field("why", chain(error));
+        }
+        lines.push(line);
+        log.write(&lines);
+        result
+    }
+
+    fn try_set_policy(
+        &self,
+        inventory: &Inventory,
+        limits: &Limits,
+        uuid: &str,
+        setting: CardSetting,
+        lines: &mut Vec<Line>,
+    ) -> Result<CardSetting, PolicyError> {
+        let card = inventory.cards.iter().find(|card| card.uuid == uuid);
+        let card = card.ok_or_else(|| PolicyError::NoSuchCard { uuid: uuid.to_owned() })?;
+        if let Some(period_us) = setting.period_us.filter(|period| !(MIN_PERIOD_US..=MAX_PERIOD_US).contains(period)) {
+            return Err(PolicyError::Period { period_us });
+        }
+        let failed = |source| PolicyError::Store { uuid: uuid.to_owned(), source };
+        let locked = self.store.lock().map_err(failed)?;
+        let mut index = self.open_index(&locked).map_err(failed)?;
+        self.follow_configuration(&locked, &mut index, limits, lines).map_err(failed)?;
+        let mut settings = locked.settings();
+        let now = settings.card(uuid);
+        let then =
+            CardSetting { policy: setting.policy.or(now.policy), period_us: setting.period_us.or(now.period_us) };
+        settings.cards.insert(uuid.to_owned(), then);
+        check_card(&locked, &mut index, card, setting.policy, (&settings, limits))?;
+        settings.changing =
+            setting.policy.map(|policy| Changing { uuid: uuid.to_owned(), policy, hard_caps: card.hard_caps });
+        index.begin_change(&locked).map_err(failed)?;
+        let written = locked.write_settings(&settings);
+        if written.is_err() {
+            index.save(&locked);
+        }
+        written.map_err(failed)?;
+        if !self.finish_policy(&locked, &mut index).map_err(failed)? {
+            self.retell(&locked, &mut index, std::iter::once(uuid));
+            index.save(&locked);
+        }
+        Ok(then)
+    }
+
+    /// Does what is left of a change of a card's policy. Returns whether there was one.
+    pub(super) fn finish_policy(&self, locked: &Locked<'_>, index: &mut Index) -> Result<bool, StoreError> {
+        let mut settings = locked.settings();
+        let Some(changing) = settings.changing.take() else { return Ok(false) };
+        index.begin_change(locked)?;
+        for mut record in self.store.records()? {
+            let unlimited = record.is_unlimited();
+            let mut is_changed = false;
+            for grant in record.cards.iter_mut().filter(|grant| grant.uuid == changing.uuid && grant.is_shared()) {
+                let before = (grant.policy, grant.compute_by);
+                grant.policy = changing.policy;
+                let now = compute_by(grant.enforcement, unlimited, changing.policy, changing.hard_caps);
+                grant.compute_by = as_found(grant.compute_by, now);
+                is_changed |= before != (grant.policy, grant.compute_by);
+            }
+            if is_changed {
+                locked.write_record(&record)?;
+            }
+        }
+        locked.write_settings(&settings)?;
+        *index = Index::rebuild(locked)?;
+        index.begin_change(locked)?;
+        self.retell_all(locked, index);
+        index.save(locked);
+        Ok(true)
+    }
+
+    /// Brings what is written down of the configuration up to date, and the timetable with it. What would take from running
+    /// containers what they were promised waits until they have ended.
+    pub(super) fn follow_configuration(
+        &self,
+        locked: &Locked<'_>,
+        index: &mut Index,
+        limits: &Limits,
+        lines: &mut Vec<Line>,
+    ) -> Result<(), StoreError> {
+        let settings = locked.settings();
+        let now = settings.with(limits);
+        if now == settings {
+            return Ok(());
+        }
+        let uuids = index.uuids();
+        let cards = tied_cards(locked, index, uuids.iter().map(String::as_str))?;
+        let members = members(&cards);
+        if let Err(reason) = can_be_laid_out(&members, &now.plan())
+            && can_be_laid_out(&members, &settings.plan()).is_ok()
+        {
+            lines.push(
+                Line::about_node(Event::Warn)
+                    .field("warning", "the configuration is followed once containers have ended that would lose by it")
+                    .field("max_inst", format_args!("{} -> {}", settings.max_inst, now.max_inst))
+                    .field("period_us", format_args!("{} -> {}", settings.period_us, now.period_us))
+                    .field("why", reason),
+            );
+            return Ok(());
+        }
+        index.begin_change(locked)?;
+        locked.write_settings(&now)?;
+        self.retell_all(locked, index);
+        index.save(locked);
+        Ok(())
+    }
+}
+
+/// Whether every container of the card could have what it has, under `policy` and `settings`.
+fn check_card(
+    locked: &Locked<'_>,
+    index: &mut Index,
+    card: &Card,
+    policy: Option<CardPolicy>,
+    (settings, limits): (&Settings, &Limits),
+) -> Result<(), PolicyError> {
+    let failed = |source| PolicyError::Store { uuid: card.uuid.clone(), source };
+    let mut cards = tied_cards(locked, index, std::iter::once(card.uuid.as_str())).map_err(failed)?;
+    if let (Some(policy), Some(holdings)) = (policy, cards.get_mut(&card.uuid)) {
+        let mut admitted: Vec<Holding> = Vec::new();
+        for mut holding in holdings.iter().filter(|holding| holding.grant.is_shared()).cloned() {
+            let sums = CardSums::of(admitted.iter().map(|holding| (&holding.grant, holding.group)));
+            check_holding(card, &sums, &holding, policy, limits).map_err(|refusal| PolicyError::Container {
+                card: card_name(card),
+                policy,
+                container: ContainerName::from(&holding).to_string(),
+                granted: holding.grant.describe(),
+                source: Box::new(refusal),
+            })?;
+            holding.grant.policy = policy;
+            holding.grant.compute_by = compute_by(holding.grant.enforcement, holding.unlimited, policy, card.hard_caps);
+            admitted.push(holding);
+        }
+        *holdings = admitted;
+    }
+    can_be_laid_out(&members(&cards), &settings.plan()).map_err(|reason| PolicyError::Layout {
+        card: card_name(card),
+        source: Box::new(Refusal::Layout { reason: reason.to_string() }),
+    })
+}
+
+fn check_holding(
+    card: &Card,
+    sums: &CardSums,
+    holding: &Holding,
+    policy: CardPolicy,
+    limits: &Limits,
+) -> Result<(), Refusal> {
+    let grant = &holding.grant;
+    if matches!(grant.compute, ComputeShare::Cap { .. }) && policy != CardPolicy::Fixed {
+        return Err(Refusal::CapNeedsFixed);
+    }
+    let ask = CardAsk {
+        memory: grant.memory,
+        compute: grant.compute,
+        policy: Some(policy),
+        exclusive: false,
+        mig_uuid: None,
+        enforcement: grant.enforcement,
+        unlimited: holding.unlimited,
+    };
+    check_compute(sums, &ask, limits)?;
+    check_hard_cap(card.hard_caps, &ask, policy, limits)
+}

@@ -1,0 +1,179 @@
+//! Taking back the grants of shims that are gone. See [`super`] for the rule.
+
+use std::{path::Path, sync::PoisonError};
+
+use base::grant_files;
+
+use super::{
+    ContainerKey, GrantState, Ledger, Record, StoreError, index::Index, liveness::Population, reserve::grant_fields,
+    store::Locked,
+};
+use crate::decision_log::{DecisionLog, Event, Line};
+
+/// What became of one grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It stands: its shim lives, or it cannot be told.
+    Kept,
+    /// Its shim is gone, its container has been killed and is not gone yet.
+    Dying,
+    /// It is no more.
+    Freed,
+}
+
+impl Fate {
+    pub(super) fn is_freed(self) -> bool {
+        self == Self::Freed
+    }
+}
+
+impl Ledger {
+    /// Looks at every grant, and takes back those whose shim and container are gone. Kills containers whose shim is gone;
+    /// a second call takes their grants back once they have ended.
+    ///
+    /// Returns the containers whose grants were taken back.
+    ///
+    /// # Errors
+    /// When the records cannot be read or removed.
+    pub fn reclaim(&self, log: &DecisionLog) -> Result<Vec<ContainerKey>, StoreError> {
+        let locked = self.store.lock()?;
+        self.reclaim_all(&locked, log)
+    }
+
+    pub(super) fn reclaim_all(&self, locked: &Locked<'_>, log: &DecisionLog) -> Result<Vec<ContainerKey>, StoreError> {
+        let mut index = self.open_index(locked)?;
+        let mut freed = Vec::new();
+        for record in self.store.records()? {
+            if self.reclaim_one(locked, &mut index, &record, log)?.is_freed() {
+                freed.push(record.container);
+            }
+        }
+        Ok(freed)
+    }
+
+    /// The same for those who are on certain cards. Returns how many grants were taken back.
+    pub(super) fn reclaim_cards(
+        &self,
+        locked: &Locked<'_>,
+        index: &mut Index,
+        uuids: &[String],
+        log: &DecisionLog,
+    ) -> Result<usize, StoreError> {
+        let mut orphans: Vec<ContainerKey> = Vec::new();
+        // The containers of one pod have one shim.
+        let mut alive = Vec::new();
+        for uuid in uuids {
+            for holding in index.holdings(locked, uuid)? {
+                if alive.contains(&holding.shim) || orphans.contains(&holding.container) {
+                    continue;
+                }
+                if holding.pid_namespace != self.store.pid_namespace() || self.node.is_alive(holding.shim) {
+                    alive.push(holding.shim);
+                } else {
+                    orphans.push(holding.container.clone());
+                }
+            }
+        }
+        let mut freed = 0;
+        for orphan in orphans {
+            if let Some(record) = self.store.find_record(&orphan)?
+                && self.reclaim_one(locked, index, &record, log)?.is_freed()
+            {
+                freed += 1;
+            }
+        }
+        Ok(freed)
+    }
+
+    pub(super) fn reclaim_one(
+        &self,
+        locked: &Locked<'_>,
+        index: &mut Index,
+        record: &Record,
+        log: &DecisionLog,
+    ) -> Result<Fate, StoreError> {
+        if record.pid_namespace != self.store.pid_namespace() || self.node.is_alive(record.shim) {
+            return Ok(Fate::Kept);
+        }
+        match self.end(record) {
+            Fate::Freed => {}
+            Fate::Dying => {
+                self.tell_once(record, "its shim is gone; killed what it left running", log);
+                return Ok(Fate::Dying);
+            }
+            Fate::Kept => {
+                self.tell_once(record, "its shim is gone; kept: it cannot be told whether its cgroup is empty", log);
+                return Ok(Fate::Kept);
+            }
+        }
+        index.begin_change(locked)?;
+        locked.remove_record(&self.store.record_name(&record.container))?;
+        // What was made on the host for the grant is of use to nobody else; what cannot be removed is only litter.
+        if let Err(error) = grant_files::remove_files(self.store.state_dir(), &record.grant_id) {
+            tracing::warn!(error = &error as &dyn std::error::Error, "files of a grant are left");
+        }
+        index.remove(locked, record)?;
+        self.retell(locked, index, record.uuids());
+        index.save(locked);
+        let given_back = record.cards.iter().map(|card| grant_fields(Line::new(Event::Release, record), card));
+        let reclaimed = orphan_line(Event::Reclaim, record);
+        let mut lines = vec![reclaimed.field("action", "taken back: shim and container are gone")];
+        lines.extend(given_back);
+        log.write(&lines);
+        Ok(Fate::Freed)
+    }
+
+    /// A warning, once in this ledger's life: a process that does not die (in the driver, say) is looked at every few milliseconds.
+    fn tell_once(&self, record: &Record, action: &'static str, log: &DecisionLog) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.insert((record.grant_id.clone(), action)) {
+            let line = orphan_line(Event::Warn, record).field("action", action);
+            log.write(&[line.field("cgroups", record.cgroups.join(" "))]);
+        }
+    }
+
+    /// Kills what is left of a container without a shim.
+    fn end(&self, record: &Record) -> Fate {
+        let mut fate = Fate::Freed;
+        // First what could still add processes to the cgroup.
+        for creator in &record.creators {
+            if self.node.is_alive(*creator) {
+                self.node.kill(*creator);
+                fate = Fate::Dying;
+            }
+        }
+        for cgroup in &record.cgroups {
+            match self.node.population(Path::new(cgroup)) {
+                Population::Empty => {}
+                Population::Processes => {
+                    self.node.kill_cgroup(Path::new(cgroup));
+                    fate = Fate::Dying;
+                }
+                Population::Unknown if fate == Fate::Freed => fate = Fate::Kept,
+                Population::Unknown => {}
+            }
+        }
+        // One that left its cgroup is a container's process all the same.
+        if let Some(init) = record.init.filter(|init| self.node.is_alive(*init)) {
+            self.node.kill(init);
+            fate = Fate::Dying;
+        }
+        // What the driver gave, the mediator has, which frees it and ends when the shim is gone. Only one that does not is killed, once
+        // there is nobody else to wait for.
+        if let Some(mediator) = record.mediator.filter(|mediator| self.node.is_alive(*mediator)) {
+            if fate != Fate::Dying {
+                self.node.kill(mediator);
+            }
+            fate = Fate::Dying;
+        }
+        fate
+    }
+}
+
+fn orphan_line(event: Event, record: &Record) -> Line {
+    let state = match record.state {
+        GrantState::Pending => "pending",
+        GrantState::Bound => "bound",
+    };
+    Line::new(event, record).field("state", state).field("shim", record.shim.pid)
+}

@@ -1,0 +1,351 @@
+//! Reserving, card by card: which cards, whether they have room, whether a layout of windows exists.
+
+use cards::Card;
+use runtime_config::request::{Isolation, Share};
+
+use super::{
+    Admission, AdmitError, CardGrant, CardRoom, ComputeEnforcement, ContainerName, Ledger, Limits, Refusal, TriedCard,
+    account::{CardSums, check},
+    admit::small_quota_line,
+    floors::{self, PinnedMemory},
+    index::{Holding, Index, group_hash},
+    members::{Newcomer, check_layout},
+    settings::Settings,
+    store::{Locked, StoreError},
+    waiting::Ahead,
+};
+use crate::{
+    decision_log::{DecisionLog, Event, Line, chain},
+    select::{Candidate, Plan, Planned, PlannedCards, ranked},
+};
+
+/// Sets of cards for which a layout of windows is looked for before egpu gives up choosing.
+const MAX_LAYOUTS_TRIED: usize = 64;
+/// Containers that a message names at most.
+const MAX_NAMED: usize = 8;
+
+/// What is to be reserved, and beside whom.
+pub(super) struct Wish<'a> {
+    pub(super) admission: &'a Admission<'a>,
+    pub(super) plan: &'a Plan,
+    /// None of these may lose by it.
+    pub(super) ahead: &'a Ahead,
+}
+
+impl Ledger {
+    /// Chooses and reserves. `steps` tells what was done; after a failure it also tells how that was undone.
+    pub(super) fn reserve(
+        &self,
+        locked: &Locked<'_>,
+        index: &mut Index,
+        wish: &Wish<'_>,
+        steps: &mut Vec<Line>,
+        log: &DecisionLog,
+    ) -> Result<Vec<CardGrant>, AdmitError> {
+        let admission = wish.admission;
+        let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
+        let settings = locked.settings().with(admission.limits);
+        loop {
+            let chosen = chosen(locked, index, wish, &settings)?;
+            // Whoever takes the lock cleans up where it is about to build.
+            let cards = chosen.iter().filter_map(|planned| admission.inventory.cards.get(planned.card));
+            let uuids: Vec<String> = cards.map(|card| card.uuid.clone()).collect();
+            if self.reclaim_cards(locked, index, &uuids, log).map_err(failed)? == 0 {
+                return reserve_chosen(locked, index, wish, &settings, &chosen, steps);
+            }
+        }
+    }
+}
+
+/// What the request would be granted beside what is in `index`.
+///
+/// # Errors
+/// Why it would not be.
+pub(super) fn forecast(
+    locked: &Locked<'_>,
+    index: &mut Index,
+    admission: &Admission<'_>,
+    plan: &Plan,
+) -> Result<Vec<CardGrant>, AdmitError> {
+    let settings = locked.settings().with(admission.limits);
+    let wish = Wish { admission, plan, ahead: &Ahead::default() };
+    let chosen = chosen(locked, index, &wish, &settings)?;
+    reserve_chosen(locked, index, &wish, &settings, &chosen, &mut Vec::new())
+}
+
+/// The cards of the request, in the container's order.
+fn chosen(
+    locked: &Locked<'_>,
+    index: &mut Index,
+    wish: &Wish<'_>,
+    settings: &Settings,
+) -> Result<Vec<Planned>, AdmitError> {
+    let mut chosen = match &wish.plan.cards {
+        PlannedCards::Named(named) => named.clone(),
+        PlannedCards::Choose(choices) => choose(locked, index, wish, settings, choices)?,
+    };
+    chosen.extend(wish.plan.whole.iter().cloned());
+    Ok(chosen)
+}
+
+/// Reserves card by card, in the container's order.
+fn reserve_chosen(
+    locked: &Locked<'_>,
+    index: &mut Index,
+    wish: &Wish<'_>,
+    settings: &Settings,
+    chosen: &[Planned],
+    steps: &mut Vec<Line>,
+) -> Result<Vec<CardGrant>, AdmitError> {
+    let admission = wish.admission;
+    let mut grants: Vec<CardGrant> = Vec::with_capacity(chosen.len());
+    for planned in chosen {
+        let Some(card) = admission.inventory.cards.get(planned.card) else { continue };
+        let (sums, limits) = (index.sums(&card.uuid), settings.limits(admission.limits, &card.uuid));
+        if let Err(refusal) = check(card, &sums, &planned.ask, &limits) {
+            let error = card_error(locked, index, admission, (card, planned), (refusal, &limits))?;
+            steps.push(refuse_line(admission, card, planned, &error));
+            roll_back(&grants, admission.into(), steps);
+            return Err(error);
+        }
+        let grant = planned.ask.grant(card, &sums, &limits);
+        steps.push(reserve_line(admission, card, &sums, &grant));
+        steps.extend(weights_only_line(admission.into(), &grant));
+        steps.extend(small_quota_line(admission.into(), &grant, card.memory));
+        grants.push(grant);
+    }
+    floors::give_channels_of_whole_cards(&mut grants, admission.limits);
+    if let Err(refusal) = pinned_memory(index, admission).allot(&mut grants, admission.request.pinned_memory) {
+        roll_back(&grants, admission.into(), steps);
+        let container = Box::new(admission.container.clone());
+        return Err(AdmitError::PinnedMemory { container, source: Box::new(refusal) });
+    }
+    let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
+    if let Err(refusal) = check_layout(locked, index, newcomer(index, admission, &grants), settings).map_err(failed)? {
+        // The last card is the one that completes what does not fit together.
+        if let Some(planned) = chosen.last()
+            && let Some(card) = admission.inventory.cards.get(planned.card)
+        {
+            let limits = settings.limits(admission.limits, &card.uuid);
+            let error = card_error(locked, index, admission, (card, planned), (refusal, &limits))?;
+            steps.push(refuse_line(admission, card, planned, &error));
+            roll_back(&grants, admission.into(), steps);
+            return Err(error);
+        }
+    }
+    if let Some(waiter) = wish.ahead.loser(locked, admission, &grants).map_err(failed)? {
+        roll_back(&grants, admission.into(), steps);
+        return Err(kept(admission, waiter));
+    }
+    Ok(grants)
+}
+
+/// Of the node, without the newcomer.
+fn pinned_memory<'a>(index: &Index, admission: &Admission<'a>) -> PinnedMemory<'a> {
+    let shareable = admission.inventory.cards.iter().filter(|card| !card.mig_enabled);
+    let shareable: Vec<&str> = shareable.map(|card| card.uuid.as_str()).collect();
+    let sums = |uuids: &[&str]| uuids.iter().map(|uuid| index.sums(uuid)).collect::<Vec<_>>();
+    let uuids = index.uuids();
+    let others: Vec<&str> = uuids.iter().map(String::as_str).filter(|uuid| !shareable.contains(uuid)).collect();
+    PinnedMemory::new(admission.limits, &sums(&shareable), &sums(&others))
+}
+
+/// The best set of cards that has room for all of `choices`.
+fn choose(
+    locked: &Locked<'_>,
+    index: &mut Index,
+    wish: &Wish<'_>,
+    settings: &Settings,
+    choices: &[Vec<Planned>],
+) -> Result<Vec<Planned>, AdmitError> {
+    let admission = wish.admission;
+    let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
+    let cards = &admission.inventory.cards;
+    let fits = |index: &Index, planned: &Planned| {
+        let card = cards.get(planned.card)?;
+        check(card, &index.sums(&card.uuid), &planned.ask, &settings.limits(admission.limits, &card.uuid)).ok()?;
+        Some(planned.clone())
+    };
+    let mut candidates: Vec<usize> = Vec::new();
+    for planned in choices.iter().flatten() {
+        if !candidates.contains(&planned.card) && fits(index, planned).is_some() {
+            candidates.push(planned.card);
+        }
+    }
+    candidates.sort_unstable();
+    let group = admission.request.group.as_deref().map(group_hash);
+    let described: Vec<Candidate> = candidates
+        .iter()
+        .filter_map(|position| {
+            let card = cards.get(*position)?;
+            Some(candidate(*position, card, &index.sums(&card.uuid), group, admission))
+        })
+        .collect();
+    let sets = ranked(admission.inventory, &described, choices.len(), admission.request.placement);
+    let mut loser = None;
+    for set in sets.into_iter().take(MAX_LAYOUTS_TRIED) {
+        let pairs = choices.iter().zip(&set);
+        let planned: Option<Vec<Planned>> =
+            pairs.map(|(asks, card)| fits(index, asks.iter().find(|ask| ask.card == *card)?)).collect();
+        let Some(planned) = planned else { continue };
+        let grants = planned.iter().filter_map(|planned| {
+            let card = cards.get(planned.card)?;
+            Some(planned.ask.grant(card, &index.sums(&card.uuid), &settings.limits(admission.limits, &card.uuid)))
+        });
+        let grants: Vec<_> = grants.collect();
+        if check_layout(locked, index, newcomer(index, admission, &grants), settings).map_err(failed)?.is_err() {
+            continue;
+        }
+        match wish.ahead.loser(locked, admission, &grants).map_err(failed)? {
+            None => return Ok(planned),
+            Some(waiter) => loser = loser.or(Some(waiter)),
+        }
+    }
+    if let Some(waiter) = loser {
+        return Err(kept(admission, waiter));
+    }
+    Err(no_room(locked, index, admission, settings, choices).map_err(failed)?)
+}
+
+fn kept(admission: &Admission<'_>, waiter: ContainerName<'_>) -> AdmitError {
+    AdmitError::Kept { container: Box::new(admission.container.clone()), waiter: waiter.to_string() }
+}
+
+fn newcomer<'a>(index: &Index, admission: &Admission<'_>, grants: &'a [CardGrant]) -> Newcomer<'a> {
+    let unlimited = matches!(admission.request.share, Share::Part { isolation: Isolation::None, .. });
+    Newcomer { order: index.next_order(), unlimited, grants }
+}
+
+fn candidate(
+    position: usize,
+    card: &Card,
+    sums: &CardSums,
+    group: Option<u64>,
+    admission: &Admission<'_>,
+) -> Candidate {
+    let memory_ppm = u128::from(sums.memory.0) * 1_000_000 / u128::from(card.memory.0.max(1));
+    Candidate {
+        card: position,
+        memory_ppm: u64::try_from(memory_ppm).unwrap_or(u64::MAX),
+        compute_percent: sums.compute_percent(admission.limits),
+        containers: sums.containers,
+        replicas: group.and_then(|group| sums.groups.get(&group)).copied().unwrap_or_default(),
+    }
+}
+
+fn card_error(
+    locked: &Locked<'_>,
+    index: &mut Index,
+    admission: &Admission<'_>,
+    (card, planned): (&Card, &Planned),
+    (refusal, limits): (Refusal, &Limits),
+) -> Result<AdmitError, AdmitError> {
+    let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
+    let holders = holders(index.holdings(locked, &card.uuid).map_err(failed)?);
+    Ok(AdmitError::Card {
+        container: Box::new(admission.container.clone()),
+        card: card_name(card),
+        asked: planned.ask.describe(),
+        holders: holders.map(|names| format!("; it is held by {names}")).unwrap_or_default(),
+        room: room(card, &index.sums(&card.uuid), planned, limits).map(Box::new),
+        source: Box::new(refusal),
+    })
+}
+
+fn no_room(
+    locked: &Locked<'_>,
+    index: &mut Index,
+    admission: &Admission<'_>,
+    settings: &Settings,
+    choices: &[Vec<Planned>],
+) -> Result<AdmitError, StoreError> {
+    let mut tried = Vec::new();
+    for planned in choices.first().into_iter().flatten() {
+        let Some(card) = admission.inventory.cards.get(planned.card) else { continue };
+        let (sums, limits) = (index.sums(&card.uuid), settings.limits(admission.limits, &card.uuid));
+        tried.push(TriedCard {
+            card: card.index,
+            why: check(card, &sums, &planned.ask, &limits).err(),
+            holders: holders(index.holdings(locked, &card.uuid)?).unwrap_or_default(),
+            room: room(card, &sums, planned, &limits),
+        });
+    }
+    let asked = choices.first().and_then(|asks| asks.first()).map(|planned| planned.ask.describe());
+    Ok(AdmitError::NoRoom {
+        container: Box::new(admission.container.clone()),
+        count: choices.len(),
+        asked: asked.unwrap_or_default(),
+        tried,
+    })
+}
+
+/// What the card has left of what was asked for.
+fn room(card: &Card, sums: &CardSums, planned: &Planned, limits: &Limits) -> Option<CardRoom> {
+    planned.ask.mig_uuid.is_none().then(|| CardRoom::of(card, sums, limits))
+}
+
+pub(super) fn holders(holdings: &[Holding]) -> Option<String> {
+    let holding: Vec<_> = holdings.iter().filter(|holding| holding.grant.holds()).collect();
+    if holding.is_empty() {
+        return None;
+    }
+    let named = holding.iter().take(MAX_NAMED);
+    let mut names: Vec<String> =
+        named.map(|holding| format!("{} ({})", ContainerName::from(*holding), holding.grant.describe())).collect();
+    if holding.len() > MAX_NAMED {
+        names.push(format!("{} more", holding.len() - MAX_NAMED));
+    }
+    Some(names.join(", "))
+}
+
+pub(super) fn card_name(card: &Card) -> String {
+    format!("card {} ({}, {})", card.index, card.model, card.uuid)
+}
+
+fn reserve_line(admission: &Admission<'_>, card: &Card, before: &CardSums, grant: &CardGrant) -> Line {
+    let grantable = admission.limits.grantable(card.memory);
+    let free = grantable.0.saturating_sub(before.memory.0).saturating_sub(grant.memory.0);
+    grant_fields(Line::new(Event::Reserve, admission), grant).field("memory_free_after", base::Bytes(free))
+}
+
+fn refuse_line(admission: &Admission<'_>, card: &Card, planned: &Planned, error: &AdmitError) -> Line {
+    Line::new(Event::Refuse, admission)
+        .field("card", card.index)
+        .field("asked", planned.ask.describe())
+        .field("why", chain(error))
+}
+
+/// A warning where what was asked for as a cap is a weight.
+pub(super) fn weights_only_line(container: ContainerName<'_>, grant: &CardGrant) -> Option<Line> {
+    let is_degraded = grant.compute_by == ComputeEnforcement::WeightsOnly && grant.is_hard_cap();
+    is_degraded.then(|| {
+        Line::new(Event::Warn, container)
+            .field("card", grant.index)
+            .field("warning", "the card cannot take containers off: the share of its time is a weight, not a cap")
+    })
+}
+
+/// Tells that `grants` are given back, the last first.
+pub(super) fn roll_back(grants: &[CardGrant], container: ContainerName<'_>, steps: &mut Vec<Line>) {
+    steps.extend(grants.iter().rev().map(|grant| grant_fields(Line::new(Event::Rollback, container), grant)));
+}
+
+/// What is reserved or given back.
+pub(super) fn grant_fields(line: Line, grant: &CardGrant) -> Line {
+    let line = line.field("card", grant.index).field("uuid", &grant.uuid).field("memory", grant.memory);
+    let line = match grant.compute {
+        base::ComputeShare::Unlimited => line.field("compute", "uncapped"),
+        base::ComputeShare::Cap { percent, .. } => line.field("compute", percent),
+        base::ComputeShare::Weight(weight) => line.field("weight", weight),
+    };
+    let line = line.field("policy", grant.policy);
+    let line = match grant.channels {
+        Some(channels) => line.field("channels", channels),
+        None => line,
+    };
+    match &grant.mig_uuid {
+        Some(mig) => line.field("mig", mig),
+        None if grant.exclusive => line.field("exclusive", true),
+        None => line,
+    }
+}

@@ -1,0 +1,67 @@
+//! What is set for the node's cards, beside the grants: kept also while a card is empty.
+
+use std::collections::BTreeMap;
+
+use base::CardPolicy;
+use schedule::PlanSettings;
+use serde::{Deserialize, Serialize};
+
+use super::{CardSetting, Limits};
+
+pub(super) const SETTINGS_VERSION: u32 = 1;
+
+/// `settings.json`: what the schedule needs beside the grants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Settings {
+    /// Version of this format, 1.
+    pub(super) version: u32,
+    /// Slices of a card, as the configuration said at the last admission.
+    pub(crate) max_inst: u32,
+    /// Length of a period likewise.
+    pub(crate) period_us: u64,
+    /// By UUID: what an administrator has set.
+    pub(super) cards: BTreeMap<String, CardSetting>,
+    /// A policy that is being changed: what was begun is finished by whoever finds it.
+    #[serde(default)]
+    pub(super) changing: Option<Changing>,
+}
+
+/// A change of a card's policy that is not yet in every record of the card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Changing {
+    pub(super) uuid: String,
+    pub(super) policy: CardPolicy,
+    /// The card can take containers off.
+    pub(super) hard_caps: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { version: SETTINGS_VERSION, max_inst: 16, period_us: 100_000, cards: BTreeMap::new(), changing: None }
+    }
+}
+
+impl Settings {
+    /// What is set for a card.
+    pub(super) fn card(&self, uuid: &str) -> CardSetting {
+        self.cards.get(uuid).copied().unwrap_or_default()
+    }
+
+    /// Returns what a schedule is planned by.
+    pub(super) fn plan(&self) -> PlanSettings {
+        let period = |(uuid, setting): (&String, &CardSetting)| Some((uuid.clone(), setting.period_us?));
+        let card_periods_us = self.cards.iter().filter_map(period).collect();
+        PlanSettings { max_inst: self.max_inst, period_us: self.period_us, card_periods_us }
+    }
+
+    /// The node's rules as they hold on one card.
+    pub(super) fn limits(&self, limits: &Limits, uuid: &str) -> Limits {
+        let default_policy = self.card(uuid).policy.unwrap_or(limits.default_policy);
+        Limits { default_policy, ..*limits }
+    }
+
+    /// The same, with the configuration's part as it is now.
+    pub(super) fn with(&self, limits: &Limits) -> Self {
+        Self { max_inst: limits.max_inst, period_us: limits.period_us, ..self.clone() }
+    }
+}

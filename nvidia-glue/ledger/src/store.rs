@@ -1,0 +1,507 @@
+//! The ledger's files.
+//!
+//! ```text
+//! STATE_DIR/ledger.lock       flock; whoever changes anything below holds it
+//! STATE_DIR/ledger/NAME.json  the records: the truth
+//! STATE_DIR/index/            sums of the records, card by card: derived, and rebuilt when `summary.json` is not there
+//! STATE_DIR/waiting/NAME.json who waits for room, see [`super::waiting`]
+//! STATE_DIR/settings.json     what is set for the cards
+//! STATE_DIR/timetable/        who runs when, card by card: derived, and made anew when it is not the one that the index was
+//!                             written with; a card that nobody shares has none
+//! STATE_DIR/NAME.tmp          a file that is being written
+//! ```
+//! Every file comes to be whole, by a rename. Before a record appears, changes or goes, the index's summary is removed,
+//! and it is written anew afterwards, after the timetable; so a process that dies between any two steps leaves records that are
+//! whole and an index that is either right or absent. Removing needs no space: grants are given back on a full disk, too.
+//!
+//! Nothing is synced to the disk. A crash of the machine changes its boot id, which makes every record void, and a record's
+//! name says for which boot it holds.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, ErrorKind, Write as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
+use schedule::Timetable;
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    ContainerKey, Record,
+    settings::{SETTINGS_VERSION, Settings},
+};
+
+/// Version of [`Record`]'s format.
+pub(super) const RECORD_VERSION: u32 = 1;
+/// Where the cards' timetables are, in the state directory.
+const TIMETABLES: &str = "timetable";
+const TIMETABLE_TMP: &str = "timetable.tmp";
+const SETTINGS: &str = "settings.json";
+const SETTINGS_TMP: &str = "settings.tmp";
+/// Readable part of a record's name; the rest of the name is what tells records apart.
+const READABLE: usize = 80;
+
+/// What can go wrong with the ledger's files.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A file operation failed.
+    #[error("cannot {action} {}{}", path.display(), hint(source))]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A record cannot be read, so what it grants is not known.
+    #[error(
+        "record {} is not understood, so nothing can be granted beside it; move it away once its container is gone",
+        path.display()
+    )]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// A record of another version of egpu.
+    #[error(
+        "record {} has format {found}, and this egpu knows {RECORD_VERSION}; end its container with the egpu that started it",
+        path.display()
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+    /// Two containers' records have one name.
+    #[error("record {} is of another container, {other}", path.display())]
+    Collision {
+        /// The file.
+        path: PathBuf,
+        /// Whose it is.
+        other: ContainerKey,
+    },
+    /// Somebody holds the lock.
+    #[error("the ledger's lock {} was held by others for {waited_ms} ms; `fuser` on it tells by whom", path.display())]
+    LockTimeout {
+        /// The lock file.
+        path: PathBuf,
+        /// How long was waited.
+        waited_ms: u128,
+    },
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "; make room on its file system",
+        ErrorKind::PermissionDenied => "; run egpu as root",
+        ErrorKind::ReadOnlyFilesystem => "; choose another state_dir",
+        _ => "",
+    }
+}
+
+/// What tells a file from the one that was there before it: its inode, and when it was written.
+pub(super) type FileStamp = (u64, i64, i64);
+
+/// The directory and what names this boot.
+#[derive(Debug)]
+pub(super) struct Store {
+    state_dir: PathBuf,
+    boot_id: String,
+    /// How the names of this boot's records end.
+    boot_suffix: String,
+    pid_namespace: u64,
+    lock_patience: Duration,
+    #[cfg(test)]
+    pub(super) faults: super::test_support::Faults,
+}
+
+/// The right to change the ledger; given up when dropped, or when the process ends however it ends.
+#[derive(Debug)]
+pub(super) struct Locked<'a> {
+    store: &'a Store,
+    _lock: Flock<File>,
+}
+
+impl Store {
+    /// Makes the directories if they are not there. They are root's alone: whoever can open the lock can hold it.
+    pub(super) fn open(state_dir: &Path, lock_patience: Duration) -> Result<Self, StoreError> {
+        let boot_id_path = Path::new("/proc/sys/kernel/random/boot_id");
+        let boot_id = fs::read_to_string(boot_id_path).map_err(failed("read", boot_id_path))?.trim().to_owned();
+        let namespace = Path::new("/proc/self/ns/pid");
+        let pid_namespace = fs::metadata(namespace).map_err(failed("look at", namespace))?.ino();
+        let boot_suffix = format!(".{}.json", &hash(&[&boot_id])[..8]);
+        let store = Self {
+            state_dir: state_dir.to_owned(),
+            boot_id,
+            boot_suffix,
+            pid_namespace,
+            lock_patience,
+            #[cfg(test)]
+            faults: super::test_support::Faults::default(),
+        };
+        // A container with a user namespace of its own mounts its files from below the state directory as that user.
+        let directories = [
+            (state_dir.to_owned(), 0o711),
+            (store.records_dir(), 0o700),
+            (store.index_dir(), 0o700),
+            (timetable_dir(state_dir), 0o700),
+            (store.waiting_dir(), 0o700),
+        ];
+        for (directory, mode) in directories {
+            let made = DirBuilder::new().recursive(true).mode(mode).create(&directory);
+            made.map_err(failed("make directory", &directory))?;
+        }
+        Ok(store)
+    }
+
+    pub(super) fn boot_id(&self) -> &str {
+        &self.boot_id
+    }
+
+    /// This process's, see [`Record::pid_namespace`].
+    pub(super) fn pid_namespace(&self) -> u64 {
+        self.pid_namespace
+    }
+
+    pub(super) fn state_dir(&self) -> &Path {
+        &self.state_dir
+    }
+
+    pub(super) fn records_dir(&self) -> PathBuf {
+        self.state_dir.join("ledger")
+    }
+
+    /// Where those are written down who wait for room.
+    pub(super) fn waiting_dir(&self) -> PathBuf {
+        self.state_dir.join("waiting")
+    }
+
+    fn index_dir(&self) -> PathBuf {
+        self.state_dir.join("index")
+    }
+
+    /// Waits its turn, but not for ever: a create that hangs is worse than one that fails and says why.
+    pub(super) fn lock(&self) -> Result<Locked<'_>, StoreError> {
+        let path = self.state_dir.join("ledger.lock");
+        let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let mut file = opened.map_err(failed("open", &path))?;
+        let start = Instant::now();
+        let mut pause = Duration::from_micros(100);
+        loop {
+            file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => return Ok(Locked { store: self, _lock: lock }),
+                Err((file, Errno::EWOULDBLOCK | Errno::EINTR)) => file,
+                Err((_, error)) => return Err(failed("lock", &path)(error.into())),
+            };
+            if start.elapsed() >= self.lock_patience {
+                return Err(StoreError::LockTimeout { path, waited_ms: start.elapsed().as_millis() });
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(2));
+        }
+    }
+
+    /// Name of a container's record: a readable part, a hash of the whole key, and one of the boot.
+    pub(super) fn record_name(&self, container: &ContainerKey) -> String {
+        let key = hash(&[&container.containerd, &container.namespace, &container.id]);
+        let readable = readable(&format!("{}-{}", container.namespace, container.id), READABLE);
+        format!("{readable}.{}{}", &key[..32], self.boot_suffix)
+    }
+
+    pub(super) fn is_of_this_boot(&self, name: &str) -> bool {
+        name.ends_with(&self.boot_suffix)
+    }
+
+    /// The record under `name`; `None` when there is none of this boot. Needs no lock: records are replaced as wholes.
+    pub(super) fn read_record(&self, name: &str) -> Result<Option<Record>, StoreError> {
+        let path = self.records_dir().join(name);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed("read", &path)(error)),
+        };
+        let record = match serde_json::from_slice::<Record>(&bytes) {
+            Ok(record) => record,
+            Err(source) => {
+                #[derive(serde::Deserialize)]
+                struct Header {
+                    version: u32,
+                }
+                return Err(match serde_json::from_slice::<Header>(&bytes) {
+                    Ok(Header { version }) if version != RECORD_VERSION => StoreError::Version { path, found: version },
+                    _ => StoreError::Corrupt { path, source },
+                });
+            }
+        };
+        if record.version != RECORD_VERSION {
+            return Err(StoreError::Version { path, found: record.version });
+        }
+        Ok((record.boot_id == self.boot_id).then_some(record))
+    }
+
+    /// The record of `container`.
+    pub(super) fn find_record(&self, container: &ContainerKey) -> Result<Option<Record>, StoreError> {
+        let name = self.record_name(container);
+        match self.read_record(&name)? {
+            Some(record) if record.container != *container => {
+                Err(StoreError::Collision { path: self.records_dir().join(name), other: record.container })
+            }
+            found => Ok(found),
+        }
+    }
+
+    /// Names of this boot's records.
+    pub(super) fn record_names(&self) -> Result<Vec<String>, StoreError> {
+        let mut names = self.all_names()?;
+        names.retain(|name| self.is_of_this_boot(name));
+        Ok(names)
+    }
+
+    fn all_names(&self) -> Result<Vec<String>, StoreError> {
+        let directory = self.records_dir();
+        let entries = fs::read_dir(&directory).map_err(failed("list", &directory))?;
+        let mut names = Vec::new();
+        for entry in entries {
+            // A name that is not UTF-8 is none of ours.
+            if let Ok(name) = entry.map_err(failed("list", &directory))?.file_name().into_string() {
+                names.push(name);
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Every record of this boot, in ledger order.
+    pub(super) fn records(&self) -> Result<Vec<Record>, StoreError> {
+        let mut records = Vec::new();
+        for name in self.record_names()? {
+            records.extend(self.read_record(&name)?);
+        }
+        records.sort_by_key(|record| record.order);
+        Ok(records)
+    }
+
+    /// What is set for the cards. Needs no lock: the file is replaced as a whole.
+    pub(super) fn settings(&self) -> Settings {
+        let path = self.state_dir.join(SETTINGS);
+        let read = fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice::<Settings>(&bytes)?));
+        match read {
+            Ok(settings) if settings.version == SETTINGS_VERSION => return settings,
+            Ok(settings) => {
+                tracing::warn!(path = %path.display(), settings.version, "settings of another version: ignored");
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => tracing::warn!(path = %path.display(), %error, "settings that are not understood: ignored"),
+        }
+        Settings::default()
+    }
+
+    pub(super) fn remove(&self, path: &Path) -> Result<(), StoreError> {
+        match self.step(false).and_then(|()| fs::remove_file(path)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", path)(error)),
+            _ => Ok(()),
+        }
+    }
+
+    #[cfg(test)]
+    fn step(&self, writes: bool) -> io::Result<()> {
+        self.faults.step(writes)
+    }
+
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "the tests' seam: they let any step fail")]
+    fn step(&self, _writes: bool) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Locked<'_> {
+    pub(super) fn store(&self) -> &Store {
+        self.store
+    }
+
+    /// Writes a container's record, in place of an older one. On failure, what was there before is there still.
+    pub(super) fn write_record(&self, record: &Record) -> Result<(), StoreError> {
+        let path = self.store.records_dir().join(self.store.record_name(&record.container));
+        let bytes = serde_json::to_vec_pretty(record).map_err(|error| failed("write", &path)(error.into()))?;
+        self.replace(&path, &self.store.state_dir.join("record.tmp"), &bytes)
+    }
+
+    /// Removes a record that may be there.
+    pub(super) fn remove_record(&self, name: &str) -> Result<(), StoreError> {
+        self.store.remove(&self.store.records_dir().join(name))
+    }
+
+    /// Removes what earlier boots and killed processes left.
+    pub(super) fn remove_leftovers(&self) -> Result<(), StoreError> {
+        for name in self.store.all_names()? {
+            if name.ends_with(".json") && !self.store.is_of_this_boot(&name) {
+                self.remove_record(&name)?;
+            }
+        }
+        for temporary in ["record.tmp", TIMETABLE_TMP, SETTINGS_TMP] {
+            self.store.remove(&self.store.state_dir.join(temporary))?;
+        }
+        self.store.remove(&self.store.index_dir().join("index.tmp"))
+    }
+
+    /// What is set for the cards.
+    pub(super) fn settings(&self) -> Settings {
+        self.store.settings()
+    }
+
+    /// Writes down what is set for the cards.
+    pub(super) fn write_settings(&self, settings: &Settings) -> Result<(), StoreError> {
+        let path = self.store.state_dir.join(SETTINGS);
+        let bytes = serde_json::to_vec_pretty(settings).map_err(|error| failed("write", &path)(error.into()))?;
+        self.replace(&path, &self.store.state_dir.join(SETTINGS_TMP), &bytes)
+    }
+
+    /// Which file a card's timetable is; `None`: there is none.
+    pub(super) fn timetable_stamp(&self, uuid: &str) -> Option<FileStamp> {
+        let found = fs::metadata(self.timetable_path(uuid)).ok()?;
+        Some((found.ino(), found.mtime(), found.mtime_nsec()))
+    }
+
+    /// Whether a card's timetable says just this.
+    pub(super) fn is_written(&self, uuid: &str, table: &Timetable) -> Result<bool, StoreError> {
+        let (path, bytes) = self.timetable_bytes(uuid, table)?;
+        Ok(fs::read(path).is_ok_and(|written| written == bytes))
+    }
+
+    /// Writes down who runs when on a card.
+    pub(super) fn write_timetable(&self, uuid: &str, table: &Timetable) -> Result<(), StoreError> {
+        let (path, bytes) = self.timetable_bytes(uuid, table)?;
+        self.replace(&path, &self.store.state_dir.join(TIMETABLE_TMP), &bytes)
+    }
+
+    fn timetable_bytes(&self, uuid: &str, table: &Timetable) -> Result<(PathBuf, Vec<u8>), StoreError> {
+        let path = self.timetable_path(uuid);
+        let bytes = serde_json::to_vec(table).map_err(|error| failed("write", &path)(error.into()))?;
+        Ok((path, bytes))
+    }
+
+    /// Nobody shares a card any more.
+    pub(super) fn remove_timetable(&self, uuid: &str) -> Result<(), StoreError> {
+        self.store.remove(&self.timetable_path(uuid))
+    }
+
+    /// Removes the timetables of all cards but these.
+    pub(super) fn remove_other_timetables<'u>(&self, uuids: impl Iterator<Item = &'u str>) -> Result<(), StoreError> {
+        let names: BTreeSet<String> = uuids.map(timetable_name).collect();
+        let directory = timetable_dir(&self.store.state_dir);
+        for entry in fs::read_dir(&directory).map_err(failed("list", &directory))? {
+            let entry = entry.map_err(failed("list", &directory))?;
+            if entry.file_name().to_str().is_none_or(|name| !names.contains(name)) {
+                self.store.remove(&entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn timetable_path(&self, uuid: &str) -> PathBuf {
+        timetable_dir(&self.store.state_dir).join(timetable_name(uuid))
+    }
+
+    /// A file of the index; `None` when it is not there or not understood.
+    pub(super) fn read_index<T: serde::de::DeserializeOwned>(&self, name: &str) -> Option<T> {
+        serde_json::from_slice(&fs::read(self.index_path(name)).ok()?).ok()
+    }
+
+    /// Writes a file of the index.
+    pub(super) fn write_index<T: serde::Serialize>(&self, name: &str, value: &T) -> Result<(), StoreError> {
+        let path = self.index_path(name);
+        let bytes = serde_json::to_vec(value).map_err(|error| failed("write", &path)(error.into()))?;
+        self.replace(&path, &self.store.index_dir().join("index.tmp"), &bytes)
+    }
+
+    /// Removes a file of the index that may be there.
+    pub(super) fn remove_index(&self, name: &str) -> Result<(), StoreError> {
+        self.store.remove(&self.index_path(name))
+    }
+
+    /// Changes whenever a record comes, is replaced or goes, whoever does it.
+    pub(super) fn records_stamp(&self) -> Result<(i64, i64), StoreError> {
+        stamp(&self.store.records_dir())
+    }
+
+    fn index_path(&self, name: &str) -> PathBuf {
+        self.store.index_dir().join(format!("{}.json", readable(name, READABLE)))
+    }
+
+    pub(super) fn replace(&self, path: &Path, temporary: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+        let result = self.write_and_rename(path, temporary, bytes);
+        if result.is_err() && self.store.step(false).is_ok() {
+            // What is half-written takes room that is needed.
+            let _ = fs::remove_file(temporary);
+        }
+        result
+    }
+
+    fn write_and_rename(&self, path: &Path, temporary: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+        let write = || -> io::Result<()> {
+            self.store.step(true)?;
+            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(temporary)?;
+            self.store.step(true)?;
+            file.write_all(bytes)
+        };
+        write().map_err(failed("write", temporary))?;
+        self.store.step(true).and_then(|()| fs::rename(temporary, path)).map_err(failed("write", path))
+    }
+}
+
+/// The directory with the cards' timetables: whoever watches it sees each change as a rename to [`timetable_name`].
+pub fn timetable_dir(state_dir: &Path) -> PathBuf {
+    state_dir.join(TIMETABLES)
+}
+
+/// Name of the file with a card's timetable.
+pub fn timetable_name(uuid: &str) -> String {
+    format!("{}.json", readable(uuid, READABLE))
+}
+
+/// Changes whenever a file of a directory comes, is replaced or goes, to the precision of the kernel's clock.
+pub(super) fn stamp(directory: &Path) -> Result<(i64, i64), StoreError> {
+    let found = fs::metadata(directory).map_err(failed("look at", directory))?;
+    Ok((found.mtime(), found.mtime_nsec()))
+}
+
+pub(super) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    let path = path.to_owned();
+    move |source| StoreError::Io { action, path, source }
+}
+
+/// Hash of a sequence of strings; no two sequences are written alike.
+pub(super) fn hash(parts: &[&str]) -> String {
+    let mut hasher = Sha256::new();
+    for part in parts {
+        hasher.update(part.len().to_le_bytes());
+        hasher.update(part.as_bytes());
+    }
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A file name's part that people can read: `_` for what is not a letter, a digit, `-`, `_` or `.`, never first a dot.
+fn readable(text: &str, most: usize) -> String {
+    let plain = |character: char| match character {
+        'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' | '.' => character,
+        _ => '_',
+    };
+    let name: String = text.chars().take(most).map(plain).collect();
+    match name.strip_prefix('.') {
+        Some(rest) => format!("_{rest}"),
+        None => name,
+    }
+}

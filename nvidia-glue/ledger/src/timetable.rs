@@ -1,0 +1,193 @@
+//! Writing down who runs when: at every change of a grant, under the ledger's lock.
+//!
+//! Each card has a timetable of its own, so that a change costs, and wakes, only those who share a card with it or are tied to it by
+//! containers with several cards. The records are the truth, and the timetables are made from them. The index notes which timetables
+//! were made from the records that it knows: where those are not the ones that are there, as after a kill between two steps,
+//! whoever takes the lock next makes all anew. A container is created only after its admission, which has written its turn.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use schedule::{CardEpochs, Epoch, Timetable, advance, plan};
+
+use super::{
+    Ledger, StoreError,
+    index::Index,
+    members::{Cards, members, tied_cards},
+    store::{FileStamp, Locked, timetable_dir, timetable_name},
+};
+
+pub(super) const TIMETABLE_VERSION: u32 = 1;
+
+/// Why it is not known who runs when.
+#[derive(Debug, thiserror::Error)]
+pub enum TimetableError {
+    /// The file cannot be read; `NotFound` where nobody shares the card.
+    #[error("the timetable {} cannot be read", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is not a timetable.
+    #[error("the timetable {} is not understood; the next change of a grant writes it anew", path.display())]
+    Corrupt {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// It is of another version of egpu.
+    #[error("the timetable {} has format {found}, and this egpu knows {TIMETABLE_VERSION}", path.display())]
+    Version {
+        /// Which file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+}
+
+impl Ledger {
+    /// Who runs when on a card, as its file in `state_dir` says. Takes no lock: the file is replaced as a whole. Whether it is of
+    /// this boot, its reader knows: grants and turns have the same `boot_id`.
+    ///
+    /// # Errors
+    /// When there is none, or it is not understood.
+    pub fn card_timetable(state_dir: &Path, uuid: &str) -> Result<Timetable, TimetableError> {
+        read(timetable_dir(state_dir).join(timetable_name(uuid)))
+    }
+
+    /// Who runs when on all cards of the node: for a look, as one card's may be a moment newer than another's.
+    ///
+    /// # Errors
+    /// As [`Ledger::card_timetable`]; `NotFound` before the first start of egpu.
+    pub fn timetable(state_dir: &Path) -> Result<Timetable, TimetableError> {
+        let directory = timetable_dir(state_dir);
+        let failed = |source| TimetableError::Read { path: directory.clone(), source };
+        // By name, so that whoever looks twice sees the same.
+        let mut cards = BTreeMap::new();
+        for entry in fs::read_dir(&directory).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            match read(path.clone()) {
+                Ok(card) => drop(cards.insert(path, card)),
+                // Its last container has gone meanwhile.
+                Err(TimetableError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Timetable::of_cards(&cards.into_values().collect::<Vec<_>>()))
+    }
+
+    /// The index, after what an earlier holder of the lock left undone has been made up for.
+    pub(super) fn open_index(&self, locked: &Locked<'_>) -> Result<Index, StoreError> {
+        let mut index = Index::load(locked)?;
+        if self.finish_policy(locked, &mut index)? {
+            return Ok(index);
+        }
+        if !index.is_told(locked) {
+            index.begin_change(locked)?;
+            self.retell_all(locked, &mut index);
+            index.save(locked);
+        }
+        Ok(index)
+    }
+
+    /// Writes the timetables of `changed` cards, and of those that are tied to them, anew from the index.
+    pub(super) fn write_timetables<'a>(
+        &self,
+        locked: &Locked<'_>,
+        index: &mut Index,
+        changed: impl Iterator<Item = &'a str>,
+    ) -> Result<(), StoreError> {
+        let cards = tied_cards(locked, index, changed)?;
+        match index.forget_told() {
+            Some(told) => self.write_cards(locked, index, &cards, told),
+            None => self.write_all_timetables(locked, index),
+        }
+    }
+
+    /// As [`Ledger::write_timetables`], where nobody waits for them to be written: what cannot be written now is written by
+    /// whoever takes the lock next.
+    pub(super) fn retell<'a>(&self, locked: &Locked<'_>, index: &mut Index, changed: impl Iterator<Item = &'a str>) {
+        warn(self.write_timetables(locked, index, changed));
+    }
+
+    /// The same for all cards.
+    pub(super) fn retell_all(&self, locked: &Locked<'_>, index: &mut Index) {
+        warn(self.write_all_timetables(locked, index));
+    }
+
+    fn write_all_timetables(&self, locked: &Locked<'_>, index: &mut Index) -> Result<(), StoreError> {
+        index.forget_told();
+        let uuids = index.uuids();
+        locked.remove_other_timetables(uuids.iter().map(String::as_str))?;
+        let cards = tied_cards(locked, index, uuids.iter().map(String::as_str))?;
+        self.write_cards(locked, index, &cards, BTreeMap::new())
+    }
+
+    /// `timetables`: those that are there of the other cards.
+    fn write_cards(
+        &self,
+        locked: &Locked<'_>,
+        index: &mut Index,
+        cards: &Cards,
+        mut timetables: BTreeMap<String, FileStamp>,
+    ) -> Result<(), StoreError> {
+        let (now_us, boot_id) = (self.node.now_us(), locked.store().boot_id());
+        let mut revisions: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut told = CardEpochs::new();
+        for uuid in cards.keys() {
+            let before = Self::card_timetable(locked.store().state_dir(), uuid).ok();
+            let before = before.filter(|table| table.boot_id == boot_id);
+            revisions.insert(uuid, before.as_ref().map_or(0, |table| table.revision));
+            told.insert(uuid.clone(), before.map(|table| table.epochs).unwrap_or_default());
+        }
+        let last = Epoch::of_cards(now_us, told.values().filter_map(|epochs| epochs.last()));
+        let turns = plan(&members(cards), &locked.settings().plan(), Some(&last));
+        for (uuid, epochs) in advance(told, &turns, now_us) {
+            let revision = revisions.get(uuid.as_str()).copied().unwrap_or_default();
+            let table = Timetable { version: TIMETABLE_VERSION, boot_id: boot_id.to_owned(), revision, epochs };
+            write_card(locked, &uuid, table, now_us)?;
+            match locked.timetable_stamp(&uuid) {
+                Some(stamp) => drop(timetables.insert(uuid, stamp)),
+                None => drop(timetables.remove(&uuid)),
+            }
+        }
+        index.note_told(timetables);
+        Ok(())
+    }
+}
+
+/// Writes a card's timetable if it says anything else than the one that is there.
+fn write_card(locked: &Locked<'_>, uuid: &str, mut table: Timetable, now_us: u64) -> Result<(), StoreError> {
+    if table.epochs.iter().all(|epoch| epoch.turns.is_empty()) {
+        return locked.remove_timetable(uuid);
+    }
+    if !locked.is_written(uuid, &table)? {
+        table.revision = table.revision.saturating_add(1).max(now_us);
+        locked.write_timetable(uuid, &table)?;
+    }
+    Ok(())
+}
+
+fn warn(written: Result<(), StoreError>) {
+    if let Err(error) = written {
+        tracing::warn!(error = &error as &dyn std::error::Error, "the timetable is not up to date");
+    }
+}
+
+fn read(path: PathBuf) -> Result<Timetable, TimetableError> {
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(source) => return Err(TimetableError::Read { path, source }),
+    };
+    match serde_json::from_slice::<Timetable>(&bytes) {
+        Ok(table) if table.version != TIMETABLE_VERSION => Err(TimetableError::Version { path, found: table.version }),
+        Ok(table) => Ok(table),
+        Err(source) => Err(TimetableError::Corrupt { path, source }),
+    }
+}

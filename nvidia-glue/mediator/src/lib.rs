@@ -1,0 +1,114 @@
+//! Mediation of a container's driver calls: notification -> call -> verdict -> action -> answer.
+//!
+//! [`Session::handle`] is the whole way of one call. What it needs of the kernel comes in through [`Caller`] (the thread that
+//! made the call) and [`Driver`](driver::Driver) (who executes it); it holds no lock while it touches the caller's memory.
+
+mod activity;
+mod alloc;
+mod call;
+pub mod caller;
+mod channel_params;
+mod channels;
+mod context;
+mod control;
+mod driver_time;
+mod export;
+mod failures;
+mod gate;
+mod grant;
+mod heap;
+mod host_mappings;
+mod kept;
+mod kernel_mappings;
+mod listing;
+mod locks;
+mod looks;
+mod making;
+mod managed;
+mod maps;
+mod observer;
+mod open_files;
+mod overrides;
+mod people;
+mod pieces;
+mod pinned;
+mod pins_under_way;
+mod preemption;
+mod processes;
+mod quota;
+mod raw;
+mod reconcile;
+mod refresh;
+mod root_clients;
+mod scheduling;
+mod session;
+mod setup;
+mod sizes;
+mod staging;
+#[cfg(test)]
+mod tests;
+mod topology;
+mod utilization;
+mod uvm;
+mod version;
+mod view;
+mod wanted;
+
+use std::time::Duration;
+
+/// How long an exported file may be on its way from one process to another through a socket, when no process has it: while the memory has other
+/// holders, and when nothing else holds it.
+const TRANSIT: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(5)];
+
+pub use base::Pid;
+pub use caller::{Caller, CallerError, Number, Numbers};
+pub use kept::StillHeld;
+pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, UnknownCall, UnknownKind};
+pub use processes::{AddressSpace, Processes, UvmMapping, is_for_want_of_room};
+pub use quota::NotGranted;
+pub use refresh::Left;
+pub use session::{Session, Undo};
+pub use setup::{GrantedCard, SessionError, SessionSetup};
+pub use utilization::Seen;
+
+/// A system call that the filter stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stopped {
+    /// `ioctl(fd, command, argument)`.
+    Ioctl {
+        /// The descriptor's number in the caller's table.
+        fd: i32,
+        /// The command's low 32 bits.
+        command: u32,
+        /// Address of the argument struct in the caller's memory.
+        argument: u64,
+    },
+    /// `mmap` of a file, shared, at a non-zero offset: managed memory if the file is UVM's.
+    Mmap {
+        /// The address asked for; where, with `MAP_FIXED`.
+        address: u64,
+        /// Bytes.
+        length: u64,
+        /// `MAP_*`.
+        flags: u32,
+        /// The descriptor's number in the caller's table.
+        fd: i32,
+        /// Offset in bytes.
+        offset: u64,
+    },
+}
+
+/// How the caller's system call ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// It returns this.
+    Return(i64),
+    /// It fails with this errno.
+    Errno(i32),
+    /// The kernel executes it as it stands (`SECCOMP_USER_NOTIF_FLAG_CONTINUE`). Only for calls that cannot decide about memory,
+    /// sharing or scheduling, whatever a racing thread turns them into.
+    Continue,
+    /// The calling process asked for more memory than its container may have, and its container's policy is to end it
+    /// (`OverMemory::Kill`): it is not answered, and killed. The observer has been told.
+    KillCaller,
+}

@@ -1,0 +1,510 @@
+//! One container's mediation.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use abi::{
+    Abi, Call, Handle, Node, Status, Undecodable, classes::Class, decode, decode::Decoded, escapes::Action, row,
+};
+use account::{Accounts, Card, Mm, ObjectLimits};
+use base::{
+    Bytes, OverMemory, Pid,
+    usage::{CardUsage, ProcessUsage, Usage},
+};
+use driver::{DeviceFile, Driver, OwnClient, open_own_client, same_open_file};
+use schedule::Gate;
+
+use super::{
+    Answer, Caller, Drift, Observer, Processes, SessionError, SessionSetup, Stopped, UnknownCall, UnknownKind,
+    call::{End, Flight, device_file, zeroes},
+    driver_time::DriverTime,
+    failures::{Failed, Failures},
+    gate::CardGate,
+    grant::{Grant, OwnCard},
+    host_mappings::HostMappings,
+    locks::{Locks, lock},
+    looks::Looks,
+    making::Made,
+    managed::{Found, Progress, Spaces},
+    open_files::OpenFiles,
+    people::People,
+    pins_under_way::UnderWay,
+    staging::Staging,
+    topology::Topology,
+    utilization::Utilization,
+    version::OwnVersion,
+};
+
+/// One container's mediation. Shared by its listener threads.
+pub struct Session {
+    pub(super) abi: Abi,
+    pub(super) driver: Arc<dyn Driver>,
+    pub(super) processes: Arc<dyn Processes>,
+    pub(super) observer: Arc<dyn Observer>,
+    /// Whether there are objects of 3D for the container.
+    pub(super) may_draw: bool,
+    pub(super) over_memory: OverMemory,
+    /// The mediator's own client; its control file is open for as long as the session lives.
+    pub(super) own: Arc<OwnClient>,
+    pub(super) grant: Grant,
+    /// By the cards' numbers.
+    pub(super) gates: Vec<Arc<CardGate>>,
+    pub(super) utilizations: Vec<Utilization>,
+    pub(super) accounts: Mutex<Accounts>,
+    pub(super) topology: Mutex<Topology>,
+    pub(super) people: Mutex<People>,
+    /// Held while it is asked who shares memory with whom.
+    pub(super) address_spaces: Mutex<()>,
+    /// Managed memory that was found and is not told yet.
+    pub(super) found: Mutex<BTreeMap<Mm, Found>>,
+    /// Address spaces with managed memory.
+    pub(super) spaces: Mutex<Spaces>,
+    /// How the looks at those went.
+    pub(super) progress: Progress,
+    /// Since when the driver says that the container has too much of a card.
+    pub(super) over_since: Mutex<Option<Duration>>,
+    pub(super) files: Mutex<OpenFiles>,
+    pub(super) host_mappings: HostMappings,
+    /// Calls that pin memory, of which it is not known yet what came of them.
+    pub(super) pinning: UnderWay,
+    /// Where the kernel makes that; from the first card's file on.
+    pub(super) staging: OnceLock<Staging>,
+    pub(super) locks: Locks,
+    /// Looks at what may be gone.
+    pub(super) looks: Looks,
+    /// Objects that the driver was asked for and did not make.
+    pub(super) failures: Failures,
+    /// By the cards' numbers.
+    pub(super) driver_times: Vec<DriverTime>,
+    pub(super) version: OwnVersion,
+    /// The driver has refused a client that is known here, which most likely went with its file. It writes a line into the kernel's
+    /// log for each control in such a client: from then on it is asked first whether a client is there, which costs a microsecond.
+    is_careful: AtomicBool,
+    /// The observer has been told that an object of 3D was refused.
+    has_told_of_drawing: AtomicBool,
+    /// That the driver does not make a context preemptible was logged.
+    pub(super) has_told_of_mode: AtomicBool,
+    unknown: Mutex<HashSet<UnknownKind>>,
+    counters: Counters,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    calls: AtomicU64,
+    kills: AtomicU64,
+    unknown_passed: AtomicU64,
+    unknown_refused: AtomicU64,
+}
+
+/// More kinds of unknown calls than that are counted, but no longer told one by one.
+const TOLD_UNKNOWN: usize = 256;
+
+impl fmt::Debug for Session {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Session").field("grant", &self.grant).finish_non_exhaustive()
+    }
+}
+
+/// What was made in a call, to be unmade if nobody hears of it. Keeps the caller's file open.
+#[derive(Debug)]
+pub struct Undo {
+    file: DeviceFile,
+    made: Vec<Made>,
+    pinning: Option<Handle>,
+}
+
+/// Whether a command is one of those that a control file or a card's takes (`NV_IOCTL_MAGIC`), by its bare number; else UVM's.
+const fn is_escape(command: u32) -> bool {
+    command >> 8 & 0xff == b'F' as u32
+}
+
+impl Session {
+    /// Opens a control file and a client of the mediator's own, and finds the granted cards among the driver's.
+    ///
+    /// # Errors
+    /// When the driver is not known, refuses its first calls, or lacks a card.
+    pub fn new(setup: SessionSetup) -> Result<Self, SessionError> {
+        let SessionSetup {
+            cards,
+            pinned_memory,
+            release,
+            pass_unknown_driver,
+            driver,
+            throttle,
+            may_draw,
+            over_memory,
+            processes,
+            observer,
+        } = setup;
+        let abi = match Abi::of(release) {
+            Ok(abi) => abi,
+            Err(_) if pass_unknown_driver => Abi::nearest(release),
+            Err(error) => return Err(SessionError::Driver(error)),
+        };
+        let own = Arc::new(open_own_client(driver.as_ref(), &abi).map_err(SessionError::Client)?);
+        let limits: Vec<Bytes> = cards.iter().map(|card| card.memory_limit).collect();
+        let only_looks = cards.iter().all(|card| card.monitored);
+        let object_limits = match only_looks {
+            true => ObjectLimits::of_a_monitor(),
+            false => ObjectLimits { host_memory: pinned_memory, ..ObjectLimits::default() },
+        };
+        let mut accounts = Accounts::new(&limits, object_limits.with_cards(cards.len()));
+        for (card, granted) in (0..).map(Card).zip(&cards) {
+            // Every card of the grant has an account.
+            let _ = accounts.set_channel_limit(card, if granted.monitored { 0 } else { granted.channels });
+            if granted.whole {
+                accounts.has_alone(card);
+            }
+        }
+        let host_mappings = HostMappings::new(driver.as_ref()).map_err(SessionError::Watch)?;
+        let grant = Grant::find(driver.as_ref(), abi, &own, cards)?;
+        let gate = |card: &OwnCard| Arc::new(CardGate::new(card, throttle, &driver, abi, &own));
+        let gates = grant.cards.iter().map(gate).collect();
+        let utilizations = grant.cards.iter().map(|_| Utilization::default()).collect();
+        let driver_times = grant.cards.iter().map(|_| DriverTime::default()).collect();
+        Ok(Self {
+            abi,
+            driver,
+            processes,
+            observer,
+            may_draw,
+            over_memory,
+            own,
+            grant,
+            gates,
+            utilizations,
+            accounts: Mutex::new(accounts),
+            topology: Mutex::default(),
+            people: Mutex::default(),
+            address_spaces: Mutex::default(),
+            found: Mutex::default(),
+            spaces: Mutex::default(),
+            progress: Progress::default(),
+            over_since: Mutex::default(),
+            files: Mutex::default(),
+            host_mappings,
+            pinning: UnderWay::default(),
+            staging: OnceLock::new(),
+            locks: Locks::default(),
+            looks: Looks::default(),
+            failures: Failures::default(),
+            driver_times,
+            version: OwnVersion::default(),
+            is_careful: AtomicBool::new(false),
+            has_told_of_drawing: AtomicBool::new(false),
+            has_told_of_mode: AtomicBool::new(false),
+            unknown: Mutex::default(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// The whole way of one call. May block for as long as the caller's memory does; any number of threads may be in it.
+    pub fn handle(&self, caller: &dyn Caller, stopped: &Stopped) -> Answer {
+        self.handle_undoably(caller, stopped).0
+    }
+
+    /// The same, and what to give to [`Session::undo`] should the answer not reach the caller (`ENOENT` from
+    /// `SECCOMP_IOCTL_NOTIF_SEND`): without `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV` a signal interrupts a call that has been executed,
+    /// and the program makes it again.
+    pub fn handle_undoably(&self, caller: &dyn Caller, stopped: &Stopped) -> (Answer, Option<Undo>) {
+        let mut undo = None;
+        self.counters.calls.fetch_add(1, Ordering::Relaxed);
+        lock(&self.accounts).thread_called(caller.thread());
+        let answer = self.thread_is_back(caller).and_then(|()| match *stopped {
+            Stopped::Ioctl { fd, command, argument } => self.ioctl(caller, (fd, command, argument), &mut undo),
+            Stopped::Mmap { .. } => self.mmap(caller, stopped),
+        });
+        let answer = answer.unwrap_or_else(|end| match end {
+            End::Errno(errno) => Answer::Errno(errno),
+            End::Status(_) => Answer::Errno(libc::EINVAL),
+            End::Kill => Answer::KillCaller,
+        });
+        if answer == Answer::KillCaller {
+            self.counters.kills.fetch_add(1, Ordering::Relaxed);
+        }
+        (answer, undo)
+    }
+
+    /// The container's channels, card by card in its order.
+    pub fn gates(&self) -> Vec<Arc<dyn Gate>> {
+        self.gates.iter().map(|gate| Arc::clone(gate) as Arc<dyn Gate>).collect()
+    }
+
+    pub(super) fn gate(&self, card: Card) -> Option<&CardGate> {
+        self.gates.get(usize::from(card.0)).map(AsRef::as_ref)
+    }
+
+    /// Whether channels can be taken off a card at all, which takes a card with firmware that schedules (GSP); asks the driver.
+    /// `None`: no such card.
+    pub fn can_close(&self, uuid: &str) -> Option<bool> {
+        self.grant.by_uuid(uuid).and_then(|card| self.gate(card)).map(CardGate::can_close)
+    }
+
+    /// While `true`, no call waits for a gate: the container is about to be paused, or to end.
+    pub fn hurry(&self, hurried: bool) {
+        self.gates.iter().for_each(|gate| gate.hurry(hurried));
+    }
+
+    /// The caller will never hear of what was made for it.
+    pub fn undo(&self, undo: Undo) {
+        let Undo { file, made, pinning } = undo;
+        made.into_iter().for_each(|made| self.unmake(&file, made));
+        if let Some(pinning) = pinning {
+            self.undo_pinning(pinning);
+        }
+    }
+
+    /// Who calls; tells the observer of a process that is new.
+    pub(super) fn known_caller(&self, caller: &dyn Caller) -> Result<Pid, End> {
+        let pid = caller.pid()?;
+        if !lock(&self.people).knows(pid) {
+            let numbers = caller.numbers()?;
+            if lock(&self.people).add(pid, numbers) {
+                self.observer.new_process(pid);
+            }
+        }
+        Ok(pid)
+    }
+
+    fn ioctl(
+        &self,
+        caller: &dyn Caller,
+        (fd, command, argument): (i32, u32, u64),
+        undo: &mut Option<Undo>,
+    ) -> Result<Answer, End> {
+        // Not the driver's file, says a look that another thread of the caller may make wrong by the time that the kernel looks:
+        // so it is never continued.
+        let file = self.file_called(caller, fd, command)?.ok_or(End::Errno(libc::ENOTTY))?;
+        let pid = self.known_caller(caller)?;
+        let row = row(self.abi, file.node, command).map_err(|error| self.undecodable(file.node, error))?;
+        let mut args = zeroes(row.size());
+        if !args.is_empty() {
+            caller.read(argument, &mut args)?;
+        }
+        let Decoded { row, call } =
+            decode(self.abi, file.node, command, &args).map_err(|error| self.undecodable(file.node, error))?;
+        let mut flight = Flight::new(caller, pid, file, (command, argument), (row, call), args);
+        let result = self.act(&mut flight);
+        if flight.row.status(&flight.args) == Some(Status::INVALID_CLIENT) {
+            self.is_careful.store(true, Ordering::Relaxed);
+        }
+        let made = std::mem::take(&mut flight.made);
+        let pinning = flight.pinning;
+        *undo = (!made.is_empty() || pinning.is_some()).then(|| Undo { file: flight.file.clone(), made, pinning });
+        Ok(result.unwrap_or_else(|end| flight.end(end)))
+    }
+
+    /// The file that a call is made on, if it is one of the driver's. Most are made on the file that the process used before, of which a
+    /// duplicate is kept: to ask whether it is that costs less than to ask which node it is, and it is known again by the duplicate.
+    fn file_called(&self, caller: &dyn Caller, fd: i32, command: u32) -> Result<Option<DeviceFile>, End> {
+        let file = caller.file(fd)?;
+        let pid = caller.pid()?;
+        let likely = lock(&self.files).likely(pid, is_escape(command));
+        if let Some(likely) = likely
+            && same_open_file(&likely.file, &file).unwrap_or(false)
+        {
+            return Ok(Some(likely));
+        }
+        device_file(self.driver.as_ref(), file)
+    }
+
+    fn act(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        if let Call::Uvm(call) = flight.call {
+            return self.uvm(flight, call);
+        }
+        match flight.row.action() {
+            Action::Refuse(status, _) => Err(End::Status(status)),
+            Action::Continue(_) => match flight.call {
+                Call::AllocMemory(alloc) => self.alloc_memory(flight, alloc),
+                _ => self.continue_call(flight),
+            },
+            Action::Execute => {
+                let answer = self.execute(flight);
+                if flight.has_failed {
+                    self.failures.wait(Failed::at(flight.call), self.looks.clock.as_ref());
+                }
+                self.wait_for_driver_time(flight);
+                answer
+            }
+        }
+    }
+
+    /// The kernel executes it, or the driver does where it is not in the kernel.
+    pub(super) fn continue_call(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        let descriptors = flight.row.descriptors();
+        // Only a driver outside the kernel looks at these.
+        let named = flight.duplicate_files(self.driver.as_ref(), driver::Holder::Args, descriptors);
+        match flight.execute_in_callers_place(self.driver.as_ref()) {
+            None => Ok(Answer::Continue),
+            Some(_) if named.is_err() => Err(End::Errno(libc::EBADF)),
+            Some(result) => result.and_then(|()| flight.finish()),
+        }
+    }
+
+    fn execute(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        match flight.call {
+            Call::Alloc(alloc) => self.alloc(flight, alloc),
+            Call::Free(free) => self.free(flight, free.client, free.object),
+            Call::Control(control) => self.control(flight, control),
+            Call::VidHeap(heap) => self.vid_heap(flight, heap),
+            Call::Dup(dup) => self.dup(flight, dup),
+            Call::Share(share) => self.share(flight, share),
+            Call::AllocContextDma(alloc) => self.alloc_context_dma(flight, alloc),
+            Call::AllocObject(alloc) => self.alloc_without_params(flight, alloc),
+            Call::IdleChannels(idle) => self.idle_channels(flight, idle),
+            Call::CardInfo => self.card_info(flight),
+            Call::CardStatus { domain, bus, slot } => self.card_status(flight, domain, bus, slot),
+            Call::CheckVersion => self.check_version(flight),
+            Call::AttachGpus => self.attach_gpus(flight),
+            Call::MapMemory(map) => self.map_memory(flight, map),
+            Call::UnmapMemory(unmap) => self.unmap_memory(flight, unmap),
+            Call::UpdateMapping(update) => self.on_client(flight, update.client),
+            Call::MapDma(map) => self.map_dma(flight, map),
+            Call::UnmapDma(map) => self.unmap_dma(flight, map),
+            Call::BindContextDma { client, .. } => self.on_client(flight, client),
+            Call::AllocOsEvent(event) => self.alloc_os_event(flight, event),
+            Call::FreeOsEvent(event) => self.free_os_event(flight, event),
+            // It is made of the caller's own pages, which only the kernel finds, and only in the caller's place.
+            Call::AllocMemory(_) => Err(End::Status(Status::NOT_SUPPORTED)),
+            Call::Uvm(call) => self.uvm(flight, call),
+            Call::RegisterFd { .. } => self.register_file(flight),
+            Call::Other => self.pass(flight),
+        }
+    }
+
+    /// Executes a call that decides nothing, in a client of the container's.
+    pub(super) fn on_client(&self, flight: &mut Flight<'_>, client: Handle) -> Result<Answer, End> {
+        self.own_client(client)?;
+        self.pass(flight)
+    }
+
+    /// Executes a call as it stands.
+    pub(super) fn pass(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+        self.execute_row(flight)?;
+        flight.finish()
+    }
+
+    /// Executes a call with what its row says of pointers and descriptors; the driver's verdict.
+    pub(super) fn execute_row(&self, flight: &mut Flight<'_>) -> Result<Status, End> {
+        let row = flight.row;
+        flight.copy_pointers(driver::Holder::Args, row.pointers())?;
+        flight.duplicate_files(self.driver.as_ref(), driver::Holder::Args, row.descriptors())?;
+        flight.execute(self.driver.as_ref())
+    }
+
+    /// A client that was not made through this session is nobody's business here.
+    pub(super) fn own_client(&self, client: Handle) -> Result<(), End> {
+        let is_known = lock(&self.accounts).knows_client(client);
+        let is_gone = || {
+            self.is_careful.load(Ordering::Relaxed) && matches!(self.driver.client_exists(&self.own, client), Ok(false))
+        };
+        if is_known && !is_gone() { Ok(()) } else { Err(End::Status(Status::INVALID_CLIENT)) }
+    }
+
+    /// Bytes that are no call of the driver's.
+    fn undecodable(&self, node: Node, error: Undecodable) -> End {
+        if let Undecodable::Unknown { command } = error {
+            let kind = match node {
+                Node::Uvm => UnknownKind::Uvm(command),
+                Node::Control | Node::Card(_) => UnknownKind::Escape(command & 0xff),
+            };
+            self.count_unknown(kind, false);
+        }
+        End::Errno(error.errno())
+    }
+
+    /// A call that no table has.
+    pub(super) fn count_unknown(&self, kind: UnknownKind, passed: bool) {
+        let counter = if passed { &self.counters.unknown_passed } else { &self.counters.unknown_refused };
+        counter.fetch_add(1, Ordering::Relaxed);
+        let is_new = {
+            let mut unknown = lock(&self.unknown);
+            unknown.len() < TOLD_UNKNOWN && unknown.insert(kind)
+        };
+        if is_new {
+            self.observer.unknown_call(&UnknownCall { kind, passed });
+        }
+    }
+
+    /// An object of 3D was refused, for want of the driver capability.
+    pub(super) fn tell_of_drawing(&self, class: &Class) {
+        if !self.has_told_of_drawing.swap(true, Ordering::Relaxed) {
+            self.observer.lacks_graphics(class.name);
+        }
+    }
+
+    /// Whether something is held that only [`Session::look_for_closed_files`] can find gone: it is to be called, though no process makes calls.
+    pub fn holds_anything(&self) -> bool {
+        let keeps_files = {
+            let files = lock(&self.files);
+            files.has_controls() || !files.all_tokens().is_empty()
+        };
+        let keeps_client = self.staging.get().is_some_and(|staging| lock(&staging.client).is_some());
+        let accounts = lock(&self.accounts);
+        keeps_files
+            || keeps_client
+            || accounts.cards().any(|(_, usage)| usage.used.0 > 0)
+            || accounts.has_freed_while_mapped()
+    }
+
+    /// What the container uses now.
+    pub fn usage(&self) -> Usage {
+        let (cards, users, pinned_memory) = {
+            let mut accounts = lock(&self.accounts);
+            let cards = accounts.cards().map(|(card, usage)| (card, usage, accounts.channels(card)));
+            let (cards, users): (Vec<_>, Vec<_>) = (cards.collect(), accounts.users().collect());
+            let kept = accounts.kept_by_pins();
+            let host = accounts.card(Card::HOST).map(|host| (Bytes(host.used.0.saturating_add(kept.0)), host.limit));
+            (cards, users, host.unwrap_or_default())
+        };
+        let denials = cards.iter().fold(0_u64, |sum, (_, usage, _)| sum.saturating_add(usage.denials));
+        let of_card = |(card, usage, channels): (Card, account::CardUsage, (u32, u32))| CardUsage {
+            uuid: self.grant.uuid(card).to_owned(),
+            used: usage.used,
+            limit: usage.limit,
+            peak: usage.high_water,
+            channels_used: channels.0,
+            channels_limit: channels.1,
+        };
+        let people = lock(&self.people);
+        let mut processes: Vec<ProcessUsage> = people
+            .pids()
+            .into_iter()
+            .map(|pid| ProcessUsage {
+                pid: pid.0,
+                pid_in_container: people.pid_in_container(pid).unwrap_or(0),
+                cards: users
+                    .iter()
+                    .filter(|(user, ..)| *user == pid)
+                    .map(|(_, card, used)| (self.grant.uuid(*card).to_owned(), *used))
+                    .collect(),
+            })
+            .collect();
+        drop(people);
+        processes.sort_by_key(|process| process.pid);
+        Usage {
+            cards: cards.into_iter().map(of_card).collect(),
+            processes,
+            denials,
+            pinned_memory_used_bytes: pinned_memory.0,
+            pinned_memory_limit_bytes: pinned_memory.1,
+            kills: self.counters.kills.load(Ordering::Relaxed),
+            unknown_passed: self.counters.unknown_passed.load(Ordering::Relaxed),
+            unknown_refused: self.counters.unknown_refused.load(Ordering::Relaxed),
+            calls: self.counters.calls.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Tells the observer of what was found, and returns it.
+    pub(super) fn told(&self, drifts: Vec<Drift>) -> Vec<Drift> {
+        drifts.iter().for_each(|drift| self.observer.drift(drift));
+        drifts
+    }
+}

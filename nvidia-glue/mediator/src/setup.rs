@@ -1,0 +1,108 @@
+//! What a [`Session`](super::Session) is made of, and what goes wrong in making it.
+
+use std::{io, sync::Arc};
+
+use abi::{DriverRelease, Status, UnknownDriver};
+use base::{Bytes, OverMemory, PciBusId, Throttle};
+use driver::{Driver, OpenClientError};
+
+use super::{Observer, Processes};
+
+/// What one container was granted, and who executes its driver calls.
+#[derive(Debug)]
+pub struct SessionSetup {
+    /// Its cards; no other exists for it.
+    pub cards: Vec<GrantedCard>,
+    /// Host memory that the driver may pin for it.
+    pub pinned_memory: Bytes,
+    /// The driver that runs.
+    pub release: DriverRelease,
+    /// Whether a driver outside the known range is treated like the nearest known one. `false`: refused.
+    pub pass_unknown_driver: bool,
+    /// Who executes.
+    pub driver: Arc<dyn Driver>,
+    /// Whose channels are off a card outside the container's time.
+    pub throttle: Throttle,
+    /// Whether the container has the driver capability `graphics` or `display`: without, no object of 3D is made for it.
+    pub may_draw: bool,
+    /// What happens to a process that asks for more than the container's grant.
+    pub over_memory: OverMemory,
+    /// Looks at the container's processes.
+    pub processes: Arc<dyn Processes>,
+    /// Who is told.
+    pub observer: Arc<dyn Observer>,
+}
+
+/// One card of the container's grant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrantedCard {
+    /// Its index in the container, from 0.
+    pub index: u32,
+    /// `GPU-...`.
+    pub uuid: String,
+    /// Number of `/dev/nvidiaN`.
+    pub minor: u32,
+    /// PCI address.
+    pub pci: PciBusId,
+    /// Bytes that the container may have of it, floored to whole KiB. May be more than the card has, where the node lets grants exceed it.
+    pub memory_limit: Bytes,
+    /// Channels that it may have of it.
+    pub channels: u32,
+    /// The container has the card without a quota: its view is left as the driver shows it.
+    pub whole: bool,
+    /// The container only looks at the card (monitoring): its view is left as the driver shows it, though its limit is less than the
+    /// card. For a limit of 0.
+    pub monitored: bool,
+    /// `NVIDIA H200`.
+    pub model: String,
+}
+
+/// Why there can be no mediation for a container.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The driver's layouts are not known.
+    #[error("the container's driver calls cannot be read")]
+    Driver(#[source] UnknownDriver),
+    /// The mediator gets no client of its own.
+    #[error("the mediator gets no driver client of its own")]
+    Client(#[source] OpenClientError),
+    /// Files cannot be watched.
+    #[error("the mediator cannot watch files of the driver's, to which memory of the host's may be mapped")]
+    Watch(#[source] io::Error),
+    /// A card's node cannot be opened.
+    #[error("/dev/nvidia{minor} cannot be opened; check that the driver is loaded and that the mediator may open it")]
+    Open {
+        /// Which.
+        minor: u32,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// One of the driver calls that a session begins with failed.
+    #[error("the driver call `{call}`, with which mediation begins, failed")]
+    Call {
+        /// Its name.
+        call: &'static str,
+        /// The errno.
+        #[source]
+        source: io::Error,
+    },
+    /// One of the driver calls that a session begins with was refused by the driver.
+    #[error("the driver refused `{call}`, with which mediation begins, with status {:#x}", status.0)]
+    Refused {
+        /// Its name.
+        call: &'static str,
+        /// What it answered.
+        status: Status,
+    },
+    /// A granted card is not among the driver's.
+    #[error(
+        "the driver does not know the granted card {uuid} at {pci}; it may have fallen off the bus: see `egpu doctor`"
+    )]
+    NoSuchCard {
+        /// Its UUID.
+        uuid: String,
+        /// Where it should be.
+        pci: PciBusId,
+    },
+}

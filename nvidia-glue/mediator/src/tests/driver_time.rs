@@ -1,0 +1,105 @@
+//! Calls whose work the driver does outside the container's turns wait for the container's share of that.
+
+use std::{sync::mpsc, time::Duration};
+
+use abi::{
+    Handle,
+    layout::{read_u32, write_u32, write_u64},
+};
+use account::Card;
+
+use super::{
+    spy::{HEAP, Spy},
+    world::{Context, GIB, Machine, memory_params, result, words},
+};
+use crate::{
+    locks::lock,
+    looks::{Clock, tests::Told},
+};
+
+type Loop = fn(&Context<'_, '_>);
+
+fn allocates(context: &Context<'_, '_>) {
+    let memory = context.object(0x40, &mut memory_params(4 * GIB)).unwrap();
+    context.free(memory).unwrap();
+}
+
+/// By `NVOS32_FUNCTION_ALLOC_SIZE`.
+fn allocates_by_the_old_call(context: &Context<'_, '_>) {
+    let mut args = words(&[context.client, context.device, 2]);
+    args.resize(184, 0);
+    assert!(write_u32(&mut args, 40, context.client) && write_u64(&mut args, 88, 4 * GIB));
+    let answer = context.program.escape(context.control, 0x4a, &mut args);
+    result(answer, &args, 20).unwrap();
+    context.free(read_u32(&args, 44).unwrap()).unwrap();
+}
+
+fn makes_a_group(context: &Context<'_, '_>) {
+    let group = context.group(super::spy::GR);
+    context.free(group).unwrap();
+}
+
+fn makes_a_channel(context: &Context<'_, '_>) {
+    let channel = context.channel(context.device, super::spy::GR).unwrap();
+    context.free(channel).unwrap();
+}
+
+#[test]
+fn loops_of_them_wait_and_what_takes_no_memory_of_a_card_does_not() {
+    let loops: [Loop; 4] = [allocates, allocates_by_the_old_call, makes_a_group, makes_a_channel];
+    for (at, work) in loops.into_iter().enumerate() {
+        let machine = Machine::new(1);
+        let mut container = machine.container(&[0], 5 * GIB);
+        let clock = Told::default();
+        container.looks_cost(&clock, Duration::ZERO);
+        container.session.set_share(container.session.grant.uuid(Card(0)), 100_000);
+        let program = container.program();
+        let context = program.context(0);
+        (0..300).for_each(|_| work(&context));
+        assert_eq!(clock.now(), Duration::ZERO, "loop {at}: no more than programs do when they start");
+        (0..800).for_each(|_| work(&context));
+        assert!(clock.now() > Duration::from_secs(1), "loop {at}: {:?}", clock.now());
+        let before = clock.now();
+        (0..1000).for_each(|_| {
+            let memory = context.object(0x3e, &mut super::world::host_memory_params(1 << 20)).unwrap();
+            context.free(memory).unwrap();
+        });
+        assert_eq!(clock.now(), before, "memory of the host");
+    }
+}
+
+/// Another thread may free the device as soon as the client is not locked any more.
+#[test]
+fn it_waits_whatever_becomes_of_the_device_meanwhile() {
+    let loops: [(u32, Loop); 3] = [(0x40, allocates), (HEAP, allocates_by_the_old_call), (0xa06c, makes_a_group)];
+    for (id, work) in loops {
+        let machine = Machine::new(1);
+        let spy = Spy::new(&machine);
+        let mut container = spy.container(&machine);
+        let clock = Told::default();
+        container.looks_cost(&clock, Duration::ZERO);
+        let session = &container.session;
+        session.set_share(session.grant.uuid(Card(0)), 1);
+        let program = container.program();
+        let context = program.context(0);
+        while clock.now() == Duration::ZERO {
+            work(&context);
+        }
+        let before = clock.now();
+        let ((begins, begun), (ends, ended)) = (mpsc::channel(), mpsc::channel());
+        std::thread::scope(|scope| {
+            spy.during(id, move || {
+                begins.send(()).unwrap();
+                ended.recv().unwrap();
+            });
+            let (client, device) = (Handle(context.client), Handle(context.device));
+            scope.spawn(move || {
+                begun.recv().unwrap();
+                lock(&session.topology).remove(client, device);
+                ends.send(()).unwrap();
+            });
+            work(&context);
+        });
+        assert!(clock.now() > before, "{id:#x}");
+    }
+}

@@ -1,0 +1,295 @@
+//! Memory that is given from process to process through files.
+
+use std::time::Duration;
+
+use abi::{
+    Node, Status,
+    layout::{read_u32, write_u32},
+};
+
+use super::{
+    spy::Spy,
+    world::{Context, MIB, Machine, device_params},
+};
+
+const LIMIT: u64 = 64 * MIB;
+
+fn export(context: &Context<'_, '_>, memory: u32, fd: i32) -> Result<(), Status> {
+    let mut params = [0; 24];
+    for (at, value) in [(0, 1), (4, context.device), (8, context.device), (12, memory), (16, fd.cast_unsigned())] {
+        assert!(write_u32(&mut params, at, value));
+    }
+    let result = context.program.control(context.control, (context.client, context.client), 0x3d05, &mut params);
+    assert_eq!(read_u32(&params, 16), Some(fd.cast_unsigned()), "the caller's own number comes back");
+    result
+}
+
+/// At the first of a file's `places`.
+fn export_many(context: &Context<'_, '_>, (memories, places): (&[u32], u32), fd: i32) -> Result<(), Status> {
+    let count = u32::try_from(memories.len()).unwrap();
+    let mut params = vec![0; 2128];
+    for (at, value) in [(0, fd.cast_unsigned()), (4, context.device), (8, places), (2124, count)] {
+        assert!(write_u32(&mut params, at, value));
+    }
+    for (at, memory) in memories.iter().enumerate() {
+        assert!(write_u32(&mut params, 76 + 4 * at, *memory));
+    }
+    context.program.control(context.control, (context.client, context.client), 0x3d0b, &mut params)
+}
+
+fn import(context: &Context<'_, '_>, fd: i32) -> Result<u32, Status> {
+    import_below(context, fd, context.device)
+}
+
+fn import_below(context: &Context<'_, '_>, fd: i32, parent: u32) -> Result<u32, Status> {
+    let mut params = [0; 20];
+    for (at, value) in [(0, fd.cast_unsigned()), (4, 1), (8, context.device), (12, parent), (16, 0)] {
+        assert!(write_u32(&mut params, at, value));
+    }
+    let result = context.program.control(context.control, (context.client, context.client), 0x3d06, &mut params);
+    result.map(|()| read_u32(&params, 16).unwrap())
+}
+
+/// The driver would keep its locks for good (575.51 to 595).
+#[test]
+fn nothing_is_imported_below_what_is_not_there() {
+    const IMPORTS: [u32; 2] = [0x3d06, 0x3d0c];
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let (owner, taker) = (program.context(0), program.context(0));
+    let memory = owner.memory(MIB).unwrap();
+    let token = program.open(Node::Control);
+    // Two, as one is imported like any other.
+    export_many(&owner, (&[memory, memory], 2), token).unwrap();
+    for parent in [0, 0xdead, memory] {
+        assert_eq!(import_below(&taker, token, parent), Err(Status::OBJECT_NOT_FOUND), "{parent:#x}");
+        let mut many = [0; 652];
+        for (at, value) in [(0, token.cast_unsigned()), (4, parent), (648, 2)] {
+            assert!(write_u32(&mut many, at, value));
+        }
+        let result = program.control(taker.control, (taker.client, taker.client), 0x3d0c, &mut many);
+        assert_eq!(result, Err(Status::OBJECT_NOT_FOUND), "{parent:#x}");
+    }
+    assert!(!spy.seen().iter().any(|seen| IMPORTS.contains(&seen.id)), "the driver was not asked");
+    import_below(&taker, token, taker.device).unwrap();
+    assert_eq!(spy.count(IMPORTS[0]), 1);
+}
+
+#[test]
+fn an_export_is_charged_once_and_as_long_as_anybody_can_import_it() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let (giver, taker) = (container.program(), container.program());
+    let owner = giver.context(0);
+    let memory = owner.memory(LIMIT).unwrap();
+    let token = giver.open(Node::Control);
+    export(&owner, memory, token).unwrap();
+    let sent = taker.give(giver.file_of(token));
+    owner.free(owner.client).unwrap();
+    let pid = giver.exit();
+    container.session.process_ended(pid);
+    assert_eq!(container.used(0), LIMIT, "the token keeps it");
+    let user = taker.context(0);
+    assert_eq!(user.memory(1), Err(Status::NO_MEMORY));
+    let imported = import(&user, sent).unwrap();
+    assert_eq!(container.used(0), LIMIT);
+    taker.close(sent);
+    container.session.drop_unheld_tokens([Duration::ZERO; 2]);
+    assert_eq!(container.used(0), LIMIT, "the import keeps it");
+    user.free(imported).unwrap();
+    assert_eq!(container.used(0), 0);
+    user.memory(LIMIT).unwrap();
+}
+
+#[test]
+fn several_objects_travel_in_one_file_as_cuda_sends_them() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let (giver, taker) = (container.program(), container.program());
+    let owner = giver.context(0);
+    let memory: Vec<u32> = (0..3).map(|_| owner.memory(2 * MIB).unwrap()).collect();
+    let token = giver.open(Node::Control);
+    export_many(&owner, (&memory, 3), token).unwrap();
+    let sent = taker.give(giver.file_of(token));
+    let pid = giver.exit();
+    container.session.process_ended(pid);
+    assert_eq!(container.used(0), 6 * MIB);
+
+    let user = taker.context(0);
+    let ask = |id: u32, params: &mut [u8]| taker.control(user.control, (user.client, user.client), id, params);
+    let mut info = vec![0; 80];
+    assert!(write_u32(&mut info, 0, sent.cast_unsigned()));
+    ask(0x3d08, &mut info).unwrap();
+    let import = |first: u8, count: u8| {
+        let mut params = vec![0; 652];
+        assert!(write_u32(&mut params, 0, sent.cast_unsigned()) && write_u32(&mut params, 4, user.device));
+        for at in 0..u32::from(count) {
+            assert!(write_u32(&mut params, 8 + 4 * at as usize, 0x700 + u32::from(first) + at));
+        }
+        params[648] = count;
+        params[650] = first;
+        ask(0x3d0c, &mut params)
+    };
+    import(1, 2).unwrap();
+    import(0, 1).unwrap();
+    assert!(import(3, 1).is_err(), "nothing was exported there");
+    assert!(import(0, 129).is_err());
+    assert_eq!(container.used(0), 6 * MIB);
+    taker.close(sent);
+    container.session.drop_unheld_tokens([Duration::ZERO; 2]);
+    user.free(0x701).unwrap();
+    assert_eq!(container.used(0), 4 * MIB);
+    user.free(user.client).unwrap();
+    assert_eq!(container.used(0), 0);
+}
+
+/// The driver takes an empty place of a file for nothing to import: it says that all is well, and leaves the handle that the importer has written
+/// there, be it that of another object.
+#[test]
+fn a_place_that_was_emptied_gives_nobody_a_second_name_for_something_else() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    let [kept, emptied] = [(); 2].map(|()| context.memory(2 * MIB).unwrap());
+    let token = program.open(Node::Control);
+    export_many(&context, (&[emptied, kept], 2), token).unwrap();
+    export_many(&context, (&[0], 2), token).unwrap();
+    context.free(emptied).unwrap();
+    assert_eq!(container.used(0), 2 * MIB, "it was let go of");
+    let place = (context.client, context.client, 0);
+    let second = program.alloc(context.control, place, 0x80, &mut device_params(0)).unwrap();
+    for handles in [&[context.device, 0x700][..], &[context.device]] {
+        let mut params = vec![0; 652];
+        for (at, value) in [(0, token.cast_unsigned()), (4, second), (648, u32::try_from(handles.len()).unwrap())] {
+            assert!(write_u32(&mut params, at, value));
+        }
+        for (at, handle) in handles.iter().enumerate() {
+            assert!(write_u32(&mut params, 8 + 4 * at, *handle));
+        }
+        let own = (context.client, context.client);
+        assert!(program.control(context.control, own, 0x3d0c, &mut params).is_err());
+    }
+    // It is below the first device, as far as the account knows, too.
+    let used = container.used(0);
+    context.memory(LIMIT / 2).unwrap();
+    context.free(second).unwrap();
+    assert_eq!(container.used(0), used + LIMIT / 2);
+    assert_eq!(context.memory(LIMIT / 2), Err(Status::NO_MEMORY));
+}
+
+#[test]
+fn a_token_may_be_on_its_way_for_a_while() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    let memory = context.memory(MIB).unwrap();
+    let token = program.open(Node::Control);
+    export(&context, memory, token).unwrap();
+    let in_a_socket = program.file_of(token);
+    program.close(token);
+    container.session.reconcile();
+    container.session.reconcile();
+    let received = program.give(in_a_socket);
+    import(&context, received).unwrap();
+    program.close(received);
+    container.session.drop_unheld_tokens([Duration::ZERO; 2]);
+    let late = program.open(Node::Control);
+    assert_eq!(import(&context, late), Err(Status::INVALID_ARGUMENT), "another file stands for nothing");
+}
+
+#[test]
+fn memory_that_only_an_export_holds_goes_sooner_than_the_rest_and_is_waited_for() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    assert!(!container.session.holds_anything());
+    let program = container.program();
+    let context = program.context(0);
+    let (kept, freed) = (context.memory(MIB).unwrap(), context.memory(MIB).unwrap());
+    // The one that is freed twice: exports do not keep each other.
+    let tokens = [kept, freed, freed].map(|memory| {
+        let token = program.open(Node::Control);
+        export(&context, memory, token).unwrap();
+        token
+    });
+    context.free(freed).unwrap();
+    tokens.into_iter().for_each(|token| program.close(token));
+    let hour = Duration::from_secs(3600);
+    container.session.drop_unheld_tokens([hour, hour]);
+    assert_eq!(container.used(0), 2 * MIB);
+    container.session.drop_unheld_tokens([hour, Duration::ZERO]);
+    assert_eq!(container.used(0), MIB);
+    program.exit();
+    container.session.reconcile();
+    // What is left is the other's export, now alone.
+    assert!(container.session.holds_anything());
+    container.session.drop_unheld_tokens([hour, Duration::ZERO]);
+    assert_eq!(container.used(0), 0);
+    assert!(!container.session.holds_anything());
+}
+
+#[test]
+fn memory_that_only_an_unheld_export_holds_is_there_for_whoever_needs_it() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    let memory = context.memory(LIMIT).unwrap();
+    let token = program.open(Node::Control);
+    export(&context, memory, token).unwrap();
+    context.free(memory).unwrap();
+    assert_eq!(context.memory(MIB), Err(Status::NO_MEMORY), "somebody has the token");
+    program.close(token);
+    context.memory(LIMIT).unwrap();
+}
+
+#[test]
+fn a_token_means_nothing_in_another_container() {
+    let machine = Machine::new(1);
+    let (one, other) = (machine.container(&[0], LIMIT), machine.container(&[0], LIMIT));
+    let (giver, taker) = (one.program(), other.program());
+    let owner = giver.context(0);
+    let memory = owner.memory(LIMIT).unwrap();
+    let token = giver.open(Node::Control);
+    export(&owner, memory, token).unwrap();
+    let sent = taker.give(giver.file_of(token));
+    let thief = taker.context(0);
+    assert_eq!(import(&thief, sent), Err(Status::INVALID_ARGUMENT));
+    // Nor does a file that the driver really exported to.
+    assert_eq!(other.used(0), 0);
+}
+
+#[test]
+fn what_cannot_be_exported_leaves_no_token() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    let token = program.open(Node::Control);
+    assert!(export(&context, 0x1234, token).is_err());
+    assert_eq!(import(&context, token), Err(Status::INVALID_ARGUMENT));
+    let other = program.give(tempfile::tempfile().unwrap());
+    let memory = context.memory(MIB).unwrap();
+    assert_eq!(export(&context, memory, other), Err(Status::INVALID_ARGUMENT));
+    context.free(context.client).unwrap();
+    container.assert_nothing_left();
+}
+
+#[test]
+fn no_dma_buf_leaves_the_container() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    let memory = context.memory(MIB).unwrap();
+    let mut args = vec![0; 2608];
+    for (at, value) in [(0, u32::MAX), (4, context.client), (8, 1), (12, 1), (40, memory)] {
+        assert!(write_u32(&mut args, at, value));
+    }
+    let card = program.open(Node::Card(0));
+    let answer = program.escape(card, 0xd9, &mut args);
+    assert_eq!(super::world::result(answer, &args, 2600), Err(Status::NOT_SUPPORTED));
+}

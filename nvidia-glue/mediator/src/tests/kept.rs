@@ -1,0 +1,482 @@
+//! What the driver keeps once a handle is freed: it stays charged, counted, and under its gate.
+
+use abi::{
+    Handle, Node, Status,
+    layout::{write_u32, write_u64},
+};
+use account::{Accounts, Card, ObjectLimits};
+use base::Bytes;
+
+use super::{
+    spy::{COPY, GR, SCHEDULE_GROUP, Spy},
+    world::{
+        Container, Context, GIB, MIB, Machine, device_params, host_memory_params, memory_params, range, uuid_bytes,
+        words,
+    },
+};
+use crate::locks::lock;
+
+/// A channel whose USERD is in that memory (`hUserdMemory[0]`).
+fn channel_with_userd(context: &Context<'_, '_>, parent: u32, memory: u32) -> Result<u32, Status> {
+    let mut params = [0; 368];
+    assert!(write_u32(&mut params, 32, memory) && write_u32(&mut params, 128, GR));
+    context.program.alloc(context.control, (context.client, parent, 0), 0xc86f, &mut params)
+}
+
+/// The driver goes on running it: to believe otherwise would give the container the card for itself.
+#[test]
+fn a_channel_outlives_the_memory_of_its_userd_and_keeps_it() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let gate = container.gate();
+    for is_grouped in [true, false] {
+        let parent = if is_grouped { context.group(GR) } else { context.device };
+        let before = container.used(0);
+        let memory = context.memory(2 * MIB).unwrap();
+        let channel = channel_with_userd(&context, parent, memory).unwrap();
+        let with_channel = container.used(0);
+        if is_grouped {
+            context.schedule(parent, SCHEDULE_GROUP).unwrap();
+        }
+        // Another handle of it makes no difference.
+        let duplicate =
+            program.dup(context.control, (context.client, context.device), (context.client, memory)).unwrap();
+        context.free(memory).unwrap();
+        context.free(duplicate).unwrap();
+        assert_eq!(container.used(0), with_channel, "the channel keeps the memory, and its own context");
+        assert_eq!((gate.channels(), lock(&container.session.accounts).counts().channels), (1, 1));
+        if is_grouped {
+            assert!(spy.works(&context, channel));
+            gate.close().unwrap();
+            assert!(!spy.works(&context, channel), "it obeys all the same");
+            gate.open().unwrap();
+        }
+        context.free(channel).unwrap();
+        assert_eq!((gate.channels(), container.used(0)), (0, before));
+    }
+}
+
+#[test]
+fn a_channel_keeps_memory_of_the_hosts_too() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let host = || lock(&container.session.accounts).card(Card::HOST).unwrap().used.0;
+    let memory = context.object(0x3e, &mut host_memory_params(MIB)).unwrap();
+    let channel = channel_with_userd(&context, context.device, memory).unwrap();
+    context.free(memory).unwrap();
+    assert_eq!(host(), MIB);
+    context.free(channel).unwrap();
+    assert_eq!(host(), 0);
+}
+
+/// Pinned memory is made without the mediator. A channel goes with it in newer drivers, which would not be seen.
+#[test]
+fn a_userd_in_memory_that_nobody_knows_is_refused() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let unknown = 0x77;
+    let address_space = context.object(0x90f1, &mut [0; 56]).unwrap();
+    spy.escapes(0);
+    for memory in [unknown, address_space, context.device] {
+        assert_eq!(channel_with_userd(&context, context.device, memory), Err(Status::OBJECT_NOT_FOUND));
+    }
+    assert_eq!(spy.escapes(0x2b), Vec::<Vec<u8>>::new());
+    let counts = lock(&container.session.accounts).counts();
+    assert_eq!((counts.channels, counts.abandoned, container.gate().channels()), (0, 0, 0));
+}
+
+/// The card writes into it, wherever that is: the driver does not ask whether it is in the memory.
+#[test]
+fn a_userd_lies_in_its_memory() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    // One page, though more is charged for it.
+    let host = context.object(0x3e, &mut host_memory_params(4096)).unwrap();
+    let video = context.memory(2 * MIB).unwrap();
+    let channel = |memory: u32, offset: u64, others: (usize, u32, u64)| {
+        let mut params = [0; 368];
+        assert!(write_u32(&mut params, 32, memory) && write_u32(&mut params, 128, GR));
+        assert!(write_u64(&mut params, 64, offset));
+        let (index, handle, offset) = others;
+        if index > 0 {
+            assert!(write_u32(&mut params, 32 + 4 * index, handle) && write_u64(&mut params, 64 + 8 * index, offset));
+        }
+        program.alloc(context.control, (context.client, context.device, 0), 0xc86f, &mut params)
+    };
+    for (memory, length) in [(host, 4096), (video, 2 * MIB)] {
+        for offset in [0, length - 512] {
+            let made = channel(memory, offset, (0, 0, 0)).unwrap();
+            context.free(made).unwrap();
+        }
+        spy.escapes(0);
+        for offset in [length - 511, length, 65536 * 1024, u64::MAX, u64::MAX - 511] {
+            assert_eq!(channel(memory, offset, (0, 0, 0)), Err(Status::INVALID_OFFSET), "{offset:#x}");
+        }
+        for index in 1..8 {
+            assert_eq!(channel(memory, 0, (index, memory, 0)), Err(Status::INVALID_ARGUMENT));
+            assert_eq!(channel(memory, 0, (index, 0, 512)), Err(Status::INVALID_ARGUMENT));
+        }
+        assert_eq!(spy.escapes(0x2b), Vec::<Vec<u8>>::new());
+    }
+    // Addresses are no memory, though the tables for them are charged.
+    let mut addresses = memory_params(2 * MIB);
+    assert!(write_u32(&mut addresses, 8, 0x0008_0000));
+    let addresses = context.object(0x50a0, &mut addresses).unwrap();
+    assert_eq!(channel(addresses, 0, (0, 0, 0)), Err(Status::OBJECT_NOT_FOUND));
+}
+
+/// The driver writes a channel's errors to where it found the memory, and asks nobody whether it is still there.
+#[test]
+fn what_is_told_of_a_channels_errors_outlives_it() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let notifier = || context.object(0x3e, &mut host_memory_params(4096)).unwrap();
+    let channel_telling = |parent: u32, (at, notifier): (usize, u32)| {
+        let mut params = [0; 368];
+        assert!(write_u32(&mut params, at, notifier) && write_u32(&mut params, 128, GR));
+        program.alloc(context.control, (context.client, parent, 0), 0xc86f, &mut params)
+    };
+    for at in [0, 140] {
+        let memory = notifier();
+        let channel = channel_telling(context.device, (at, memory)).unwrap();
+        spy.escapes(0);
+        assert_eq!(context.free(memory), Err(Status::STATE_IN_USE));
+        // A duplicate is another handle of the same memory, which the channel does not know.
+        let duplicate =
+            program.dup(context.control, (context.client, context.device), (context.client, memory)).unwrap();
+        context.free(duplicate).unwrap();
+        assert_eq!(spy.escapes(0x29).len(), 1, "the driver was asked for the duplicate alone");
+        context.free(channel).unwrap();
+        context.free(memory).unwrap();
+    }
+    for at in [0, 4] {
+        let memory = notifier();
+        let mut params = [0; 32];
+        assert!(write_u32(&mut params, at, memory) && write_u32(&mut params, 12, GR));
+        let group = context.object(0xa06c, &mut params).unwrap();
+        assert_eq!(context.free(memory), Err(Status::STATE_IN_USE));
+        context.free(group).unwrap();
+        context.free(memory).unwrap();
+    }
+    // With a device go memory and channel below it, and nothing is left to be told; another device's channel would be.
+    let other =
+        program.alloc(context.control, (context.client, context.client, 0), 0x80, &mut device_params(0)).unwrap();
+    let memory =
+        program.alloc(context.control, (context.client, other, 0), 0x3e, &mut host_memory_params(4096)).unwrap();
+    let channel = channel_telling(context.device, (0, memory)).unwrap();
+    assert_eq!(context.free(other), Err(Status::STATE_IN_USE));
+    context.free(channel).unwrap();
+    channel_telling(other, (0, memory)).unwrap();
+    context.free(other).unwrap();
+    // What nobody sees freed may not be told.
+    let unknown = 0x77;
+    let address_space = context.object(0x90f1, &mut [0; 56]).unwrap();
+    for notifier in [unknown, address_space, context.device] {
+        assert_eq!(channel_telling(context.device, (0, notifier)), Err(Status::OBJECT_NOT_FOUND));
+    }
+    let memory = notifier();
+    channel_telling(context.device, (0, memory)).unwrap();
+    program.free(context.control, context.client, context.client).unwrap();
+    assert_eq!(lock(&container.session.accounts).counts().objects, 0);
+}
+
+impl Context<'_, '_> {
+    /// `UVM_REGISTER_CHANNEL`.
+    fn register_channel(&self, uvm: i32, channel: u32, base: u64) -> Result<(), Status> {
+        let uuid = uuid_bytes(&self.program.container.inventory.cards[0].uuid);
+        let names = words(&[self.control.cast_unsigned(), self.client, channel, 0]);
+        let mut args = [uuid.to_vec(), names, range(base, 2 * MIB)].concat();
+        self.program.uvm(uvm, 27, &mut args, 48)
+    }
+
+    /// `UVM_UNREGISTER_CHANNEL`, as before 590.
+    fn unregister_channel(&self, uvm: i32, channel: u32) -> Result<(), Status> {
+        let mut args = [vec![0; 16], words(&[self.client, channel, 0])].concat();
+        self.program.uvm(uvm, 28, &mut args, 24)
+    }
+}
+
+fn groups_and_channels(container: &Container) -> (u32, u32) {
+    let counts = lock(&container.session.accounts).counts();
+    (counts.channel_groups, counts.channels)
+}
+
+/// UVM has a duplicate of the group, and holds the channel's number and buffers.
+#[test]
+fn what_a_registered_channel_keeps_stays_charged_and_counted() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let uvm = program.uvm_file();
+    context.register(uvm);
+    let uuid = uuid_bytes(&container.inventory.cards[0].uuid);
+    let unregister_card = |command: u32| program.uvm(uvm, command, &mut [uuid.to_vec(), vec![0; 4]].concat(), 16);
+    let ends: [&dyn Fn(u32); 4] = [
+        &|channel| context.unregister_channel(uvm, channel).unwrap(),
+        &|_| unregister_card(26).unwrap(),
+        &|_| unregister_card(38).unwrap(),
+        &|_| {
+            program.close(uvm);
+            container.session.reconcile();
+        },
+    ];
+    for (at, end) in ends.into_iter().enumerate() {
+        if at > 1 {
+            context.register(uvm);
+        }
+        let bare = at % 2 == 1;
+        let parent = if bare { context.device } else { context.group(GR) };
+        let channels = [(); 2].map(|()| context.channel(parent, GR).unwrap());
+        let used = container.used(0);
+        context.register_channel(uvm, channels[0], 0x7000_0000).unwrap();
+        assert_eq!(container.used(0), used, "nothing is charged twice");
+        assert_eq!(context.register_channel(uvm, channels[0], 0x7000_0000), Err(Status::INVALID_CHANNEL));
+        if !bare {
+            context.free(parent).unwrap();
+            assert_eq!((container.used(0), groups_and_channels(&container)), (used, (1, 1)), "{at}");
+        } else {
+            channels.iter().for_each(|channel| context.free(*channel).unwrap());
+            assert_eq!((container.used(0), groups_and_channels(&container)), (used / 2, (0, 1)), "{at}");
+        }
+        assert_eq!(container.gate().channels(), 0, "it does no work any more");
+        end(channels[0]);
+        assert_eq!((container.used(0), groups_and_channels(&container)), (0, (0, 0)), "{at}");
+    }
+    context.free(context.client).unwrap();
+    container.assert_nothing_left();
+}
+
+#[test]
+fn registrations_are_limited_in_number() {
+    const REGISTER_CHANNEL: u32 = 27;
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    *lock(&container.session.accounts) =
+        Accounts::new(&[Bytes(GIB)], ObjectLimits { references: 2, ..ObjectLimits::default() });
+    let program = container.program();
+    let context = program.context(0);
+    let uvm = program.uvm_file();
+    context.register(uvm);
+    let channels = [(); 3].map(|()| context.channel(context.device, GR).unwrap());
+    let register = |at: usize| context.register_channel(uvm, channels[at], 0x7000_0000 + 2 * MIB * at as u64);
+    assert_eq!([register(0), register(1)], [Ok(()); 2]);
+    spy.uvm_seen();
+    assert_eq!(register(2), Err(Status::INSUFFICIENT_RESOURCES));
+    assert!(!spy.uvm_seen().contains(&REGISTER_CHANNEL), "before the driver is asked");
+    context.unregister_channel(uvm, channels[0]).unwrap();
+    register(2).unwrap();
+}
+
+/// With it, whoever pins the pages would keep the mediator, and the card, waiting for as long as he likes.
+#[test]
+fn no_range_is_made_of_pages_for_devices() {
+    const ALLOC_DEVICE_P2P: u32 = 78;
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let uvm = program.uvm_file();
+    context.register(uvm);
+    let memory = context.memory(2 * MIB).unwrap();
+    let mut args = [range(0x7000_0000, 2 * MIB), vec![0; 32]].concat();
+    for (at, value) in [(40, context.control.cast_unsigned()), (44, context.client), (48, memory)] {
+        assert!(write_u32(&mut args, at, value));
+    }
+    spy.uvm_seen();
+    assert_eq!(program.uvm(uvm, ALLOC_DEVICE_P2P, &mut args, 52), Err(Status::NOT_SUPPORTED));
+    assert_eq!(spy.uvm_seen(), Vec::<u32>::new());
+}
+
+/// A registration that ends before its channel does takes nothing from it.
+#[test]
+fn a_channel_that_is_registered_no_more_is_as_before() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let uvm = program.uvm_file();
+    context.register(uvm);
+    let group = context.group(GR);
+    let channels = [(); 3].map(|()| context.channel(group, GR).unwrap());
+    let used = container.used(0);
+    for (at, channel) in (0..).zip(channels) {
+        context.register_channel(uvm, channel, 0x7000_0000 + at * 2 * MIB).unwrap();
+    }
+    channels.iter().for_each(|channel| context.unregister_channel(uvm, *channel).unwrap());
+    assert_eq!(context.unregister_channel(uvm, channels[0]), Err(Status::INVALID_CHANNEL));
+    assert_eq!((container.used(0), groups_and_channels(&container)), (used, (1, 3)));
+    context.free(group).unwrap();
+    assert_eq!((container.used(0), groups_and_channels(&container)), (0, (0, 0)));
+}
+
+#[test]
+fn a_loop_of_registered_channels_ends_at_the_limits() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let uvm = program.uvm_file();
+    context.register(uvm);
+    let mut params = [0; 20];
+    assert!(write_u32(&mut params, 12, COPY));
+    let mut made = 0;
+    let refused = loop {
+        assert!(made < 100, "nothing ends it");
+        let group = match context.object(0xa06c, &mut params) {
+            Ok(group) => group,
+            Err(status) => break status,
+        };
+        let channel = context.channel(group, COPY).unwrap();
+        context.register_channel(uvm, channel, 0x7000_0000 + made * 2 * MIB).unwrap();
+        context.free(group).unwrap();
+        made += 1;
+    };
+    assert_eq!((made, refused), (64, Status::INSUFFICIENT_RESOURCES));
+    // What nobody has any more ends when room is needed, wherever the file itself may be.
+    let hidden = program.file_of(uvm);
+    program.close(uvm);
+    context.object(0xa06c, &mut params).unwrap();
+    assert_eq!(groups_and_channels(&container), (1, 0));
+    drop(hidden);
+}
+
+/// Gives an object out to a new file.
+fn export(context: &Context<'_, '_>, object: u32) -> Result<(), Status> {
+    let fd = context.program.open(Node::Control);
+    let mut params = words(&[1, context.device, context.device, object, fd.cast_unsigned(), 0]);
+    context.program.control(context.control, (context.client, context.client), 0x3d05, &mut params)
+}
+
+/// The driver would give out whatever can be duplicated: a group that others take in is one that nobody counts.
+#[test]
+fn only_memory_is_given_out_to_files() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let (group, memory) = (context.group(GR), context.memory(MIB).unwrap());
+    let channel = context.channel(group, GR).unwrap();
+    let address_space = context.object(0x90f1, &mut [0; 56]).unwrap();
+    for object in [group, channel, address_space, context.device] {
+        assert_eq!(export(&context, object), Err(Status::NOT_SUPPORTED));
+    }
+    assert_eq!(spy.count(0x3d05), 0);
+    export(&context, memory).unwrap();
+}
+
+/// Each device is kept by the card's firmware, in a heap that all who use the card share.
+#[test]
+fn devices_are_bounded_on_each_card() {
+    let machine = Machine::new(2);
+    let spy = Spy::new(&machine);
+    let container = spy.container_with(&machine, &[0, 1]);
+    let program = container.program();
+    let context = program.context(0);
+    let subdevice = |device: u32| program.alloc(context.control, (context.client, device, 0), 0x2080, &mut [0; 4]);
+    let mut made = 2;
+    let refused = loop {
+        assert!(made < 1100, "nothing ends it");
+        match subdevice(context.device) {
+            Ok(_) => made += 1,
+            Err(status) => break status,
+        }
+    };
+    assert_eq!((made, refused), (1024, Status::INSUFFICIENT_RESOURCES));
+    // The other card's firmware has nothing to do with it, nor has memory.
+    program.context(1);
+    context.memory(MIB).unwrap();
+    context.free(context.device).unwrap();
+    program.context(0);
+}
+
+/// `NV_ESC_RM_ALLOC_MEMORY` of pinned memory of the program's, which is made in its place.
+fn pinned_memory(context: &Context<'_, '_>) -> u32 {
+    const OBJECT: u32 = 0x5c00_0077;
+    let program = context.program;
+    let card = program.open(Node::Card(program.container.inventory.cards[0].minor));
+    program.escape(card, 0xc9, &mut context.control.to_le_bytes());
+    let mut args = vec![0; 56];
+    let words = [(0, context.client), (4, context.device), (8, OBJECT), (12, 0x71), (32, 0xffff), (48, u32::MAX)];
+    for (at, value) in words {
+        assert!(write_u32(&mut args, at, value));
+    }
+    let answer = program.escape(card, 0x27, &mut args);
+    super::world::result(answer, &args, 40).unwrap();
+    OBJECT
+}
+
+/// The driver makes groups and graphics contexts for channels' sake, with handles that nobody was told; they can be duplicated, and keep the
+/// buffers of a context then.
+#[test]
+fn what_the_driver_has_made_for_itself_is_not_duplicated_nor_given_out() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let hidden = context.group(GR);
+    lock(&container.session.accounts).free(Handle(context.client), Handle(hidden)).unwrap();
+    lock(&container.session.topology).remove(Handle(context.client), Handle(hidden));
+    let other = program.context(0);
+    let pinned = pinned_memory(&context);
+    let objects = || lock(&container.session.accounts).counts().objects;
+    let before = objects();
+    for to in [&context, &other] {
+        let duplicate = program.dup(to.control, (to.client, to.device), (context.client, hidden));
+        assert_eq!(duplicate, Err(Status::OBJECT_NOT_FOUND));
+    }
+    assert_eq!((objects(), spy.duplicates()), (before, 1), "what was pinned");
+    assert_eq!(export(&context, hidden), Err(Status::NOT_SUPPORTED));
+    let duplicate = program.dup(other.control, (other.client, other.device), (context.client, pinned)).unwrap();
+    assert_eq!((objects(), spy.duplicates()), (before + 1, 2));
+    export(&context, pinned).unwrap();
+    export(&other, duplicate).unwrap();
+}
+
+/// From 575.51 to 595 the driver keeps its locks for good when what is to be made of a duplicate has no parent: it must not get there.
+#[test]
+fn nothing_is_duplicated_or_imported_below_what_is_not_there() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let (context, other) = (program.context(0), program.context(0));
+    let memory = context.memory(MIB).unwrap();
+    let channel_group = other.group(GR);
+    let gone = program.alloc(other.control, (other.client, other.client, 0), 0x80, &mut device_params(0)).unwrap();
+    other.free(gone).unwrap();
+    spy.escapes(0x34);
+    for parent in [0, 0xdead, gone, channel_group] {
+        let duplicate = program.dup(other.control, (other.client, parent), (context.client, memory));
+        assert_eq!(duplicate, Err(Status::OBJECT_NOT_FOUND), "{parent:#x}");
+    }
+    assert!(spy.escapes(0x34).is_empty(), "the driver was not asked");
+    for parent in [other.client, other.device] {
+        program.dup(other.control, (other.client, parent), (context.client, memory)).unwrap();
+    }
+    let subdevice = other.object(0x2080, &mut [0; 4]).unwrap();
+    program.dup(other.control, (other.client, subdevice), (context.client, memory)).unwrap();
+    assert_eq!(spy.escapes(0x34).len(), 3);
+}

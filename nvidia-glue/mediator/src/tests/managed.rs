@@ -1,0 +1,491 @@
+//! Managed memory: mappings of the UVM file.
+
+use std::time::Duration;
+
+use abi::{Handle, Node};
+use account::Mm;
+use base::Bytes;
+
+use super::world::{MIB, Machine, range};
+use crate::{
+    Answer, Drift, DriftKind, Stopped,
+    call::End,
+    locks::lock,
+    looks::tests::Told,
+    managed::{MOST, PATIENCE},
+};
+
+const LIMIT: u64 = 64 * MIB;
+const AT: u64 = 0x7f00_0000_0000;
+/// Of which UVM takes a card's memory.
+const BLOCK: u64 = 2 * MIB;
+
+#[test]
+fn it_is_charged_on_every_card_before_it_is_mapped() {
+    let machine = Machine::new(2);
+    let container = machine.container(&[0, 1], LIMIT);
+    let program = container.program();
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, AT, 16 * MIB, AT), Answer::Continue);
+    assert_eq!((container.used(0), container.used(1)), (16 * MIB, 16 * MIB));
+    program.map_uvm(AT, 16 * MIB);
+    assert_eq!(program.mmap(uvm, AT + LIMIT, LIMIT, AT + LIMIT), Answer::Errno(libc::ENOMEM));
+    assert_eq!(container.used(0), 16 * MIB);
+    assert_eq!(container.session.reconcile(), []);
+    assert_eq!(container.used(0), 16 * MIB, "it is there");
+    // Unmapped: found when room is needed.
+    program.unmap_uvm(AT);
+    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
+    assert_eq!(container.used(0), LIMIT);
+}
+
+/// 4 KiB that are left of each 2 MiB keep all of it on the card.
+#[test]
+fn unmapping_all_but_crumbs_makes_no_room() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
+    (AT..AT + LIMIT).step_by(2 << 20).for_each(|block| program.map_uvm(block, 4096));
+    program.open(Node::Control);
+    assert_eq!(program.mmap(uvm, AT + LIMIT, BLOCK, AT + LIMIT), Answer::Errno(libc::ENOMEM));
+    assert_eq!((container.used(0), container.session.reconcile()), (LIMIT, vec![]));
+    program.unmap_uvm(AT);
+    assert_eq!(program.mmap(uvm, AT + LIMIT, BLOCK, AT + LIMIT), Answer::Continue);
+    assert_eq!(container.used(0), LIMIT);
+}
+
+#[test]
+fn it_goes_with_its_process() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
+    program.map_uvm(AT, LIMIT);
+    program.exec();
+    // The thread comes back from its mmap with another call.
+    program.open(Node::Control);
+    program.context(0).memory(LIMIT).unwrap();
+    let pid = program.exit();
+    container.session.process_ended(pid);
+    assert_eq!(container.used(0), 0);
+}
+
+/// A file comes out of a socket and is mapped after it was looked for, and before it is given up; or the other way round.
+#[test]
+fn a_file_is_not_given_up_and_mapped_at_once() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let (program, session) = (container.program(), &container.session);
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, AT, BLOCK, AT), Answer::Continue);
+    let kept = lock(&session.files).all_uvm().remove(0);
+    session.end_uvm_file(&kept, false);
+    assert!(lock(&session.files).knows_uvm(kept.id), "what is mapped keeps it");
+    let reservation = lock(&session.accounts).reserve_managed(program.pid, AT + BLOCK, Bytes(BLOCK)).unwrap();
+    session.end_uvm_file(&kept, true);
+    let mapped = session.commit_mapping(kept.id, reservation, (Mm(1), 7));
+    assert!(matches!(mapped, Err(End::Errno(libc::EBADF))));
+    assert_eq!(container.used(0), BLOCK);
+}
+
+/// Each is kept open by the mediator, for as long as somebody has it.
+#[test]
+fn address_spaces_are_limited_in_number() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], 2 * LIMIT);
+    let program = container.program();
+    let uvm = program.uvm_file();
+    let mut children = Vec::new();
+    let refused = loop {
+        let child = program.fork();
+        match child.mmap(uvm, AT, 4096, AT) {
+            Answer::Continue => child.map_uvm(AT, 4096),
+            answer => break answer,
+        }
+        children.push(child);
+        assert!(children.len() <= MOST);
+    };
+    assert_eq!(refused, Answer::Errno(libc::ENOMEM));
+    assert_eq!((children.len(), container.used(0)), (MOST - 1, (MOST as u64 - 1) * BLOCK), "the first has one, too");
+    assert_eq!(container.session.reconcile(), []);
+    // What has ended makes room.
+    let gone = children.pop().unwrap().exit();
+    container.session.process_ended(gone);
+    assert_eq!(program.fork().mmap(uvm, AT, 4096, AT), Answer::Continue);
+}
+
+#[test]
+fn what_is_mapped_without_being_charged_is_an_excess() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    program.context(0);
+    // As if the descriptor had been exchanged after the look at it.
+    program.map_uvm(AT, 2 * LIMIT);
+    let drifts = container.session.reconcile();
+    assert_eq!(drifts.len(), 1, "{drifts:?}");
+    assert!(drifts[0].excess);
+    assert_eq!(drifts[0].pids, [program.pid]);
+    assert!(matches!(drifts[0].kind, DriftKind::Managed { mapped, .. } if mapped.0 == 2 * LIMIT));
+    assert_eq!(*lock(&container.told.drifts), drifts);
+    assert_eq!(container.used(0), 2 * LIMIT, "it is charged from then on");
+}
+
+#[test]
+fn what_was_mapped_is_charged_until_the_kernel_has_taken_it_away() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let (program, other) = (container.program(), container.program());
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
+    program.map_uvm(AT, LIMIT);
+    container.session.reconcile();
+    program.exit_slowly();
+    container.session.reconcile();
+    let others = other.uvm_file();
+    assert_eq!(other.mmap(others, AT, MIB, AT), Answer::Errno(libc::ENOMEM));
+    // Somebody else who is on the way out has nothing to do with it.
+    container.program().exit_slowly();
+    assert_eq!(container.used(0), LIMIT);
+    container.all_has_ended();
+    container.program().exit_slowly();
+    container.session.reconcile();
+    assert_eq!(container.used(0), 0);
+    assert_eq!(other.mmap(others, AT, MIB, AT), Answer::Continue);
+}
+
+/// Nobody may hide by using up the mediator's files.
+#[test]
+fn a_look_without_files_to_look_with_is_none() {
+    let machine = Machine::new(1);
+    let mut container = machine.container(&[0], LIMIT);
+    let clock = with_clock(&mut container);
+    let program = container.program();
+    program.open(Node::Control);
+    container.has_no_files_left(true);
+    assert_eq!((ends(&container), ends(&container)), (0, 0));
+    // For a moment only.
+    container.has_no_files_left(false);
+    clock.work(PATIENCE);
+    assert_eq!(ends(&container), 0);
+    container.has_no_files_left(true);
+    assert_eq!(ends(&container), 0);
+    clock.work(PATIENCE);
+    assert_eq!(ends(&container), 1);
+    container.has_no_files_left(false);
+    assert_eq!(ends(&container), 1, "and no more");
+}
+
+#[test]
+fn other_files_are_mapped_as_ever_unless_they_could_become_managed_memory() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let file = program.give(tempfile::tempfile().unwrap());
+    assert_eq!(program.mmap(file, AT, MIB, 4096), Answer::Continue);
+    assert_eq!(program.mmap(file, AT, MIB, AT), Answer::Errno(libc::EINVAL));
+    assert_eq!(program.mmap(99, AT, MIB, AT), Answer::Errno(libc::EBADF));
+    assert_eq!(program.mmap(99, AT, MIB, 4096), Answer::Continue, "the kernel finds no file either");
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, AT, MIB, AT + 4096), Answer::Errno(libc::EINVAL));
+    let anywhere = Stopped::Mmap { address: 0, length: MIB, flags: 1, fd: file, offset: AT };
+    assert_eq!(program.handle(anywhere), Answer::Continue);
+    assert_eq!(container.used(0), 0);
+    let anywhere = Stopped::Mmap { address: 0, length: BLOCK, flags: 1, fd: uvm, offset: AT };
+    assert_eq!(program.handle(anywhere), Answer::Continue);
+    assert_eq!(container.used(0), BLOCK, "the kernel may place it where its offset says");
+    let endless = Stopped::Mmap { address: AT, length: u64::MAX, flags: 0x11, fd: uvm, offset: AT };
+    assert_eq!(program.handle(endless), Answer::Errno(libc::ENOMEM));
+}
+
+#[test]
+fn a_mapping_is_charged_until_its_mmap_is_known_to_have_returned() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
+    // The thread has not got round to mapping it.
+    container.session.reconcile();
+    assert_eq!(container.used(0), LIMIT);
+    // It makes another call, so its mmap has returned: with nothing, it turns out.
+    program.open(Node::Control);
+    let control = program.open(Node::Control);
+    program.handle(Stopped::Ioctl { fd: control, command: 0, argument: 0 });
+    container.session.reconcile();
+    assert_eq!(container.used(0), 0);
+}
+
+#[test]
+fn a_file_that_is_kept_by_another_one_keeps_what_outlives_its_process() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let (one, other) = (container.program(), container.program());
+    let uvm = one.uvm_file();
+    assert_eq!(one.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
+    one.map_uvm(AT, LIMIT);
+    one.open(Node::Control);
+    let handed = other.give(one.file_of(uvm));
+    let keeper = other.open(Node::Uvm);
+    let mut bind = [handed.to_le_bytes(), [0; 4]].concat();
+    other.uvm(keeper, 75, &mut bind, 4).unwrap();
+    let stranger = other.give(tempfile::tempfile().unwrap());
+    let mut wrong = [stranger.to_le_bytes(), [0; 4]].concat();
+    assert_eq!(other.uvm(keeper, 75, &mut wrong, 4), Err(abi::Status::INVALID_ARGUMENT));
+    other.close(handed);
+    let pid = one.exit();
+    container.session.process_ended(pid);
+    container.session.reconcile();
+    assert_eq!(container.used(0), LIMIT, "no descriptor of it is left, but it is there");
+    other.close(keeper);
+    container.session.reconcile();
+    assert_eq!(container.used(0), 0);
+}
+
+/// `UVM_ENABLE_READ_DUPLICATION` copies managed pages to every card that the process has registered. That may be let through because
+/// a page is charged to every card of the grant from the start, whichever it is on.
+#[test]
+fn copies_on_every_card_are_charged_before_they_are_made() {
+    let machine = Machine::new(3);
+    let container = machine.container(&[0, 2], LIMIT);
+    let program = container.program();
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
+    program.map_uvm(AT, LIMIT);
+    let used = || (container.used(0), container.used(1));
+    assert_eq!(used(), (LIMIT, LIMIT));
+    assert!(
+        !matches!(program.ioctl(uvm, 44, &mut range(AT, LIMIT)), Answer::Errno(_)),
+        "the call itself is let through"
+    );
+    container.session.reconcile();
+    assert_eq!(used(), (LIMIT, LIMIT));
+    // No card has room for a second range, though on neither need there be a page of the first.
+    let next = AT + LIMIT;
+    assert_eq!(program.mmap(uvm, next, MIB, next), Answer::Errno(libc::ENOMEM));
+}
+
+#[test]
+fn an_excess_is_told_whoever_finds_it() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    program.map_uvm(AT, 2 * LIMIT);
+    // Looked for because there is no room, and charged from then on.
+    assert_eq!(context.memory(2 * LIMIT), Err(abi::Status::NO_MEMORY));
+    assert_eq!(container.used(0), 0, "no look is needed to know that this will never fit");
+    context.memory(LIMIT).unwrap();
+    assert_eq!(context.memory(MIB), Err(abi::Status::NO_MEMORY));
+    assert_eq!(container.used(0), 3 * LIMIT);
+    let drifts = container.session.reconcile();
+    assert_eq!(
+        drifts.iter().map(|drift| (drift.excess, drift.pids.clone())).collect::<Vec<_>>(),
+        [(true, vec![program.pid])]
+    );
+    assert_eq!(container.session.reconcile(), drifts, "again, until it is gone");
+    assert_eq!(*lock(&container.told.ends), [""; 0]);
+    program.exit();
+    assert_eq!(container.session.reconcile(), [], "those who were killed have it no more");
+}
+
+/// A clock that the test moves, for what takes its time.
+fn with_clock(container: &mut super::world::Container) -> Told {
+    let clock = Told::default();
+    container.looks_cost(&clock, Duration::ZERO);
+    clock
+}
+
+fn ends(container: &super::world::Container) -> usize {
+    container.session.reconcile();
+    lock(&container.told.ends).len()
+}
+
+#[test]
+fn who_shares_the_memory_is_named_whether_he_called_or_not() {
+    let machine = Machine::new(1);
+    let mut container = machine.container(&[0], LIMIT);
+    let clock = with_clock(&mut container);
+    // Of the lower number, and without a call.
+    let (sharer, program, other) = (container.program(), container.program(), container.program());
+    program.uvm_file();
+    sharer.share_memory_of(&program);
+    program.map_uvm(AT, 2 * LIMIT);
+    let named = [sharer.pid, program.pid];
+    let pids = |drifts: Vec<Drift>| drifts.into_iter().map(|drift| drift.pids).collect::<Vec<_>>();
+    assert_eq!(pids(container.session.reconcile()), [named.to_vec()]);
+    assert!(!named.contains(&other.pid));
+    assert_eq!(ends(&container), 0);
+    // One was killed, and the other has it all the same.
+    clock.work(PATIENCE / 2);
+    program.exit();
+    assert_eq!(pids(container.session.reconcile()), [[sharer.pid]]);
+    assert_eq!(container.used(0), 2 * LIMIT, "it is there once");
+    assert_eq!(lock(&container.told.ends).len(), 0);
+    clock.work(PATIENCE);
+    assert_eq!(ends(&container), 1);
+    sharer.exit();
+    assert_eq!(ends(&container), 1, "it is gone");
+    assert_eq!(container.used(0), 0);
+}
+
+/// The address space goes from one process to the next, faster than anybody looks.
+#[test]
+fn what_lives_where_nobody_is_found_stays_charged_and_ends_the_container() {
+    let machine = Machine::new(1);
+    let mut container = machine.container(&[0], LIMIT);
+    let clock = with_clock(&mut container);
+    let program = container.program();
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
+    program.map_uvm(AT, LIMIT);
+    let memory = program.memory_now();
+    let pid = program.exit();
+    container.session.process_ended(pid);
+    assert_eq!(ends(&container), 0);
+    assert_eq!(container.used(0), LIMIT);
+    clock.work(PATIENCE);
+    assert_eq!(ends(&container), 1);
+    assert_eq!(container.used(0), LIMIT);
+    drop(memory);
+    assert_eq!(ends(&container), 1);
+    assert_eq!(container.used(0), 0);
+}
+
+/// A child that shares its parent's memory until it executes a program, as of `vfork`, when the parent is killed.
+#[test]
+fn a_child_that_executes_its_program_late_ends_nobody() {
+    let machine = Machine::new(1);
+    let mut container = machine.container(&[0], LIMIT);
+    let clock = with_clock(&mut container);
+    let (program, child) = (container.program(), container.program());
+    let uvm = program.uvm_file();
+    child.share_memory_of(&program);
+    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
+    program.map_uvm(AT, LIMIT);
+    container.session.reconcile();
+    program.exit();
+    container.session.reconcile();
+    assert_eq!(container.used(0), LIMIT);
+    clock.work(PATIENCE / 2);
+    child.exec();
+    assert_eq!(container.session.reconcile(), []);
+    clock.work(PATIENCE);
+    assert_eq!(ends(&container), 0);
+    assert_eq!(container.used(0), 0);
+    assert_eq!(*lock(&container.told.drifts), []);
+}
+
+/// Who has mapped executes another program, and makes a call from there: what he had mapped is still there if somebody else has his memory.
+#[test]
+fn a_program_does_not_have_the_memory_of_the_one_before() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, AT, LIMIT / 2, AT), Answer::Continue);
+    program.map_uvm(AT, LIMIT / 2);
+    let kept = program.memory_now();
+    program.exec();
+    let uvm = program.uvm_file();
+    container.session.reconcile();
+    assert_eq!(container.used(0), LIMIT / 2);
+    // At the same address, in the program's own memory.
+    assert_eq!(program.mmap(uvm, AT, LIMIT / 2, AT), Answer::Continue);
+    program.map_uvm(AT, LIMIT / 2);
+    assert_eq!(container.used(0), LIMIT);
+    assert_eq!(program.mmap(uvm, AT + LIMIT, MIB, AT + LIMIT), Answer::Errno(libc::ENOMEM));
+    drop(kept);
+    container.session.reconcile();
+    assert_eq!(container.used(0), LIMIT / 2);
+}
+
+#[test]
+fn an_address_that_the_kernel_rounds_is_the_rounded_one() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let file = program.give(tempfile::tempfile().unwrap());
+    let hint = |fd, address| Stopped::Mmap { address, length: BLOCK, flags: 1, fd, offset: AT };
+    assert_eq!(program.handle(hint(file, AT + 1)), Answer::Errno(libc::EINVAL));
+    assert_eq!(program.handle(hint(99, AT + 4095)), Answer::Errno(libc::EBADF));
+    let uvm = program.uvm_file();
+    assert_eq!(program.handle(hint(uvm, AT + 1)), Answer::Continue);
+    assert_eq!(container.used(0), BLOCK);
+}
+
+/// The mapping that another thread makes of a harmless one is looked for in the memory of whoever made it, whoever has that later.
+#[test]
+fn whose_mapping_could_become_another_one_is_kept_in_view() {
+    let machine = Machine::new(1);
+    let mut container = machine.container(&[0], LIMIT);
+    let clock = with_clock(&mut container);
+    let program = container.program();
+    let file = program.give(tempfile::tempfile().unwrap());
+    let anywhere = Stopped::Mmap { address: 0, length: MIB, flags: 1, fd: file, offset: AT };
+    assert_eq!(program.handle(anywhere), Answer::Continue);
+    let _memory = program.memory_now();
+    program.exit();
+    container.session.reconcile();
+    clock.work(PATIENCE);
+    assert_eq!(ends(&container), 1);
+}
+
+#[test]
+fn looks_that_come_to_no_end_end_the_container() {
+    let machine = Machine::new(1);
+    let mut container = machine.container(&[0], LIMIT);
+    let clock = with_clock(&mut container);
+    let program = container.program();
+    program.context(0);
+    container.looks_cost_now(&clock, Duration::from_secs(1));
+    assert_eq!(ends(&container), 0);
+    container.looks_cost_now(&clock, Duration::from_secs(6));
+    container.session.look_at_managed();
+    assert!(container.session.must_end().is_none(), "the host may have been busy");
+    container.session.look_at_managed();
+    assert!(container.session.must_end().is_some());
+    container.looks_cost_now(&clock, Duration::ZERO);
+    container.session.look_at_managed();
+    assert!(container.session.must_end().is_none());
+}
+
+/// The driver does not say whose it is, and those who have the files need not have made a call.
+#[test]
+fn what_a_card_has_too_much_for_long_ends_the_container() {
+    let machine = Machine::new(1);
+    let mut container = machine.container(&[0], LIMIT);
+    let clock = with_clock(&mut container);
+    let program = container.program();
+    let context = program.context(0);
+    context.memory(LIMIT).unwrap();
+    lock(&container.session.accounts).client_gone(Handle(context.client));
+    container.session.reconcile();
+    program.context(0).memory(MIB).unwrap();
+    assert_eq!(ends(&container), 0);
+    clock.work(PATIENCE);
+    assert_eq!(ends(&container), 1);
+}
+
+/// A process has as many open files as it likes, each of which is looked at for each that is kept.
+#[test]
+fn what_nobody_charged_is_found_while_files_are_looked_for() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let _context = program.context(0);
+    program.map_uvm(AT, BLOCK);
+    std::thread::scope(|scope| {
+        let looking = program.while_nobody_sees_its_files(|| {
+            let looking = scope.spawn(|| container.session.look_for_closed_files());
+            let drifts = container.session.compare();
+            assert!(matches!(drifts.as_slice(), [Drift { kind: DriftKind::Managed { .. }, .. }]), "{drifts:?}");
+            assert_eq!(container.used(0), BLOCK);
+            looking
+        });
+        looking.join().unwrap();
+    });
+}

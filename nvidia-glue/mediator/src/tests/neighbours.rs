@@ -1,0 +1,179 @@
+//! Who else is on a card: nobody but the container's own, as the caller would call them.
+
+use abi::{
+    Status,
+    layout::{read_u32, read_u64, write_u32},
+};
+
+use super::{
+    spy::{GR, Spy},
+    world::{Context, GIB, MIB, Machine, Program, words},
+};
+
+const LIMIT: u64 = 4 * GIB;
+const SUBDEVICE: u32 = 0x2080;
+const COMPUTE: u32 = 0xcbc0;
+const GRAPHICS: u32 = 0xcb97;
+
+/// `NV2080_CTRL_CMD_GPU_GET_PIDS`: who has an object of a class.
+fn pids(context: &Context<'_, '_>, class: u32) -> Vec<u32> {
+    let mut params = vec![0; 3812];
+    assert!(write_u32(&mut params, 4, class));
+    context.subdevice_control(0x2080_018d, &mut params).unwrap();
+    let count = usize::try_from(read_u32(&params, 8).unwrap()).unwrap();
+    (0..count).map(|at| read_u32(&params, 12 + 4 * at).unwrap()).collect()
+}
+
+/// `NV2080_CTRL_CMD_GPU_GET_PID_INFO`: result and memory of each.
+fn used(context: &Context<'_, '_>, pids: &[u32]) -> Vec<(u32, u64)> {
+    let mut params = vec![0; 14408];
+    assert!(write_u32(&mut params, 0, u32::try_from(pids.len()).unwrap()));
+    for (at, pid) in pids.iter().enumerate() {
+        assert!(write_u32(&mut params, 8 + 72 * at, *pid));
+    }
+    context.subdevice_control(0x2080_018e, &mut params).unwrap();
+    let told = |at| (read_u32(&params, at + 8).unwrap(), read_u64(&params, at + 16).unwrap());
+    (0..pids.len()).map(|at| told(8 + 72 * at)).collect()
+}
+
+/// What a program is called in the container's first namespace.
+fn inside(program: &Program<'_>) -> u32 {
+    u32::try_from(program.pid.0 - 999).unwrap()
+}
+
+#[test]
+fn only_the_containers_own_processes_are_on_the_card_by_their_own_pids() {
+    let machine = Machine::new(1);
+    let (container, neighbours) = (machine.container(&[0], LIMIT), machine.container(&[0], LIMIT));
+    let stranger = neighbours.program();
+    stranger.context(0).memory(GIB).unwrap();
+    let (one, other) = (container.program(), container.program());
+    one.context(0).memory(GIB).unwrap();
+    let context = other.context(0);
+    context.memory(2 * MIB).unwrap();
+    assert_eq!(pids(&context, SUBDEVICE), [inside(&one), inside(&other)]);
+    let nobody = (Status::OBJECT_NOT_FOUND.0, 0);
+    let told = used(&context, &[inside(&one), inside(&other), inside(&stranger), 1]);
+    assert_eq!(told, [(0, GIB), (0, 2 * MIB), nobody, nobody]);
+}
+
+#[test]
+fn a_process_is_called_what_it_is_called_where_the_caller_is() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    // Both are number 1 where they are; a third is below the first.
+    let (one, other) = (container.program_in(&[(11, 1)]), container.program_in(&[(12, 1)]));
+    let (below, outer) = (container.program_in(&[(11, 2), (13, 1)]), container.program());
+    let contexts = [&one, &other, &below, &outer].map(|program| program.context(0));
+    for (context, size) in contexts.iter().zip([GIB, 2 * MIB, 4 * MIB, 6 * MIB]) {
+        context.memory(size).unwrap();
+    }
+    let [one_sees, other_sees, below_sees, outer_sees] = &contexts;
+    let all = [&one, &other, &below, &outer].map(inside);
+    assert_eq!(pids(outer_sees, SUBDEVICE), all);
+    assert_eq!(used(outer_sees, &all), [(0, GIB), (0, 2 * MIB), (0, 4 * MIB), (0, 6 * MIB)]);
+    assert_eq!(pids(other_sees, SUBDEVICE), [1]);
+    let nobody = (Status::OBJECT_NOT_FOUND.0, 0);
+    assert_eq!(used(other_sees, &[1, all[1]]), [(0, 2 * MIB), nobody]);
+    assert_eq!(used(below_sees, &[1]), [(0, 4 * MIB)]);
+    assert_eq!(pids(one_sees, SUBDEVICE), [1, 2]);
+    assert_eq!(used(one_sees, &[1, 2]), [(0, GIB), (0, 4 * MIB)]);
+    // `egpu ps` knows them by the container's numbers.
+    let told: Vec<i32> = container.session.usage().processes.iter().map(|process| process.pid_in_container).collect();
+    assert_eq!(told, all.map(|pid| i32::try_from(pid).unwrap()));
+}
+
+#[test]
+fn processes_are_listed_by_what_they_do() {
+    let machine = Machine::new(2);
+    let spy = Spy::new(&machine);
+    let container = spy.container_with(&machine, &[0, 1]).may_draw();
+    let (computes, draws, looks) = (container.program(), container.program(), container.program());
+    let works = |program: &Program<'_>, class: u32| {
+        let context = program.context(0);
+        let group = context.group(GR);
+        let channel = context.channel(group, 0).unwrap();
+        let made = program.alloc(context.control, (context.client, channel, 0), class, &mut [0; 8]).unwrap();
+        (context.control, context.client, made)
+    };
+    works(&computes, COMPUTE);
+    let (control, client, made) = works(&draws, GRAPHICS);
+    let context = looks.context(0);
+    assert_eq!(pids(&context, COMPUTE), [inside(&computes)]);
+    assert_eq!(pids(&context, GRAPHICS), [inside(&draws)]);
+    assert_eq!(pids(&context, SUBDEVICE), [&computes, &draws, &looks].map(inside));
+    let elsewhere = looks.context(1);
+    assert!(pids(&elsewhere, COMPUTE).is_empty());
+    assert_eq!(pids(&elsewhere, SUBDEVICE), [inside(&looks)]);
+    draws.free(control, client, made).unwrap();
+    assert!(pids(&context, GRAPHICS).is_empty());
+}
+
+/// `FB_GET_INFO_V2` and the old one, of these indexes: what they answer.
+fn fb_info(context: &Context<'_, '_>, indexes: [u32; 3]) -> [Vec<u8>; 2] {
+    let asked = words(&indexes.map(|index| [index, 0]).concat());
+    let mut params = [words(&[3]), asked.clone()].concat();
+    params.resize(1028, 0);
+    context.subdevice_control(0x2080_1303, &mut params).unwrap();
+    let list = context.program.put(&asked);
+    let mut old = words(&[3, 0]);
+    old.extend(list.to_le_bytes());
+    context.subdevice_control(0x2080_1301, &mut old).unwrap();
+    [params[4..28].to_vec(), context.program.take(list)]
+}
+
+#[test]
+fn mappings_of_others_are_not_told() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    let (size, free, longest) = (0x05, 0x1d, 0x1f);
+    let kib = 256 << 10;
+    let all = words(&[size, kib, free, kib, longest, kib]);
+    assert_eq!(fb_info(&context, [size, free, longest]), [all.clone(), all]);
+    // Who looks at the card sees what is mapped of it.
+    let monitor = machine.container(&[0], 0);
+    let program = monitor.program();
+    let [told, _] = fb_info(&program.context(0), [size, free, longest]);
+    assert!(read_u32(&told, 12).unwrap() < kib);
+}
+
+#[test]
+fn a_failed_question_comes_back_as_it_was() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let mut params = words(&[2, 0x1d, 7, 0x1000, 8]);
+    params.resize(1028, 0);
+    let asked = params.clone();
+    assert_eq!(program.context(0).subdevice_control(0x2080_1303, &mut params), Err(Status::INVALID_ARGUMENT));
+    assert_eq!((&params[4..8], &params[12..]), (&asked[4..8], &asked[12..]));
+}
+
+#[test]
+fn nobody_elses_encoders_are_told() {
+    for sums in [0x2080_016d, 0x2080_017b] {
+        let machine = Machine::new(1);
+        let spy = Spy::new(&machine);
+        spy.answer(sums, words(&[3, 60, 1000]));
+        let container = spy.container(&machine);
+        let program = container.program();
+        let mut params = [1; 12];
+        program.context(0).subdevice_control(sums, &mut params).unwrap();
+        assert_eq!(params, [0; 12], "{sums:#x}");
+    }
+}
+
+#[test]
+fn how_the_card_could_be_cut_is_not_told() {
+    const DESCRIBE_PARTITIONS: u32 = 0x2080_0185;
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    spy.answer(DESCRIBE_PARTITIONS, vec![1; 640]);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let mut params = vec![0; 640];
+    assert_eq!(program.context(0).subdevice_control(DESCRIBE_PARTITIONS, &mut params), Err(Status::NOT_SUPPORTED));
+    assert_eq!(params, vec![0; 640]);
+}

@@ -1,0 +1,128 @@
+//! What the driver is told otherwise than the program said it.
+
+use abi::{
+    Node, Status,
+    layout::{read_u32, write_u32},
+};
+use account::ObjectLimits;
+
+use super::{
+    spy::Spy,
+    uncharged::limited,
+    world::{Machine, device_params, result, words},
+};
+use crate::Answer;
+
+const DEVICE: u32 = 0x80;
+const EVENT: u32 = 0x79;
+const ADDRESS_SPACE: u32 = 0x90f1;
+
+#[test]
+fn a_devices_address_space_is_its_clients_own() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    for (share, flags) in [(0, 0), (context.client, 0x40)] {
+        let mut params = device_params(0);
+        assert!(write_u32(&mut params, 4, share) && write_u32(&mut params, 16, flags));
+        let said = params.clone();
+        program.alloc(context.control, (context.client, context.client, 0), DEVICE, &mut params).unwrap();
+        let told = spy.last_params(DEVICE).unwrap();
+        assert_eq!((read_u32(&told, 4), read_u32(&told, 16)), (Some(context.client), Some(flags | 0x1000)));
+        assert_eq!(params, said, "the program finds what it put there");
+    }
+    let nothing = program.alloc(context.control, (context.client, context.client, 0), DEVICE, &mut []);
+    assert_eq!(nothing, Err(Status::INVALID_ARGUMENT), "nowhere to say it");
+}
+
+#[test]
+fn an_address_space_is_the_programs_own_and_in_the_cards_memory() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], 1 << 30);
+    let program = container.program();
+    let context = program.context(0);
+    let make = |index: u32, flags: u32| {
+        let mut params = [0; 56];
+        assert!(write_u32(&mut params, 0, index) && write_u32(&mut params, 4, flags));
+        context.object(ADDRESS_SPACE, &mut params).map(|_| ())
+    };
+    for flags in [0, 0x48, 0x1def] {
+        assert_eq!(make(0, flags), Ok(()), "{flags:#x}");
+    }
+    for (index, flags) in
+        [(1, 0), (2, 0), (3, 0), (4, 0), (0, 1 << 4), (0, 1 << 9), (0, 1 << 13), (0, 1 << 14), (0, 1 << 31)]
+    {
+        assert_eq!(make(index, flags), Err(Status::INVALID_ARGUMENT), "{index} {flags:#x}");
+    }
+}
+
+#[test]
+fn events_bring_no_data_and_are_limited_in_number() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    for index in [0x0800_000c_u32, 0x3800_000c] {
+        let mut params = words(&[context.client, context.device, EVENT, index, 40, 0]);
+        let said = params.clone();
+        context.object(EVENT, &mut params).unwrap();
+        assert_eq!(read_u32(&spy.last_params(EVENT).unwrap(), 12), Some(index | 0x1000_0000));
+        assert_eq!(params, said);
+    }
+    let machine = Machine::new(1);
+    let container = limited(&machine, ObjectLimits { events: 2, ..ObjectLimits::default() });
+    let program = container.program();
+    let context = program.context(0);
+    let event = || context.object(EVENT, &mut words(&[context.client, context.device, EVENT, 12, 40, 0])).map(|_| ());
+    assert_eq!([event(), event(), event()], [Ok(()), Ok(()), Err(Status::INSUFFICIENT_RESOURCES)]);
+}
+
+#[test]
+fn what_is_shared_with_a_client_makes_no_entry_in_the_driver() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let (context, other) = (program.context(0), program.context(0));
+    let share = |target: u32, kind: u32| {
+        let mut args = words(&[context.client, context.device, target, 1, kind, 0xdead]);
+        let answer = program.escape(context.control, 0x35, &mut args);
+        (result(answer, &args, 20), spy.escapes(0x35).len())
+    };
+    assert_eq!(share(other.client, 3), (Ok(()), 0));
+    assert_eq!(share(0xc1d0_7777, 3), (Err(Status::INVALID_CLIENT), 0));
+    assert_eq!(share(context.client, 1), (Ok(()), 1), "with all: the driver's");
+    let by_control = |id: u32, params: &mut [u8]| {
+        spy.seen();
+        let status = program.control(context.control, (context.client, context.client), id, params);
+        (status, spy.count(id))
+    };
+    assert_eq!(by_control(0xd04, &mut words(&[other.client, 1, 3])), (Ok(()), 0));
+    assert_eq!(by_control(0xd06, &mut words(&[context.device, other.client, 1, 3])), (Ok(()), 0));
+    assert_eq!(by_control(0xd06, &mut words(&[context.device, 0, 1, 1])), (Ok(()), 1));
+    // And it may be duplicated all the same.
+    let memory = context.memory(1 << 20).unwrap();
+    program.dup(other.control, (other.client, other.device), (context.client, memory)).unwrap();
+}
+
+#[test]
+fn the_driver_keeps_no_more_with_a_file_than_there_are_cards_and_objects() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], 1 << 30);
+    let program = container.program();
+    let file = program.open(Node::Control);
+    let attach = |ids: usize| program.escape(file, 0xd4, &mut vec![0; 4 * ids]);
+    assert_eq!((attach(32), attach(33)), (Answer::Return(0), Answer::Errno(libc::EINVAL)));
+    let context = program.context(0);
+    let export = |most: u32| {
+        let token = program.open(Node::Control);
+        let mut params = vec![0; 2128];
+        let fields = [(0, token.cast_unsigned()), (4, context.device), (8, most), (2124, 1)];
+        assert!(fields.iter().all(|(at, value)| write_u32(&mut params, *at, *value)));
+        program.control(context.control, (context.client, context.client), 0x3d0b, &mut params)
+    };
+    assert_eq!((export(512), export(513)), (Ok(()), Err(Status::INVALID_ARGUMENT)));
+}

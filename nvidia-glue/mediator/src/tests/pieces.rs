@@ -1,0 +1,129 @@
+//! Large frees: in pieces, between which others have their turn at the driver's lock.
+
+use abi::{
+    Handle, Status,
+    layout::{read_u32, write_u32},
+};
+
+use super::{
+    spy::{GR, SCHEDULE_GROUP, Spy},
+    world::{Context, MIB, Machine, host_memory_params},
+};
+use crate::locks::lock;
+
+const MANY: usize = 1500;
+
+/// What was freed since it was last asked.
+fn freed(spy: &Spy) -> Vec<u32> {
+    spy.escapes(0x29).iter().map(|args| read_u32(args, 8).unwrap()).collect()
+}
+
+/// Much memory, and a channel at work; the channel's group.
+fn fill(context: &Context<'_, '_>) -> u32 {
+    let group = context.group(GR);
+    context.channel(group, 0).unwrap();
+    context.schedule(group, SCHEDULE_GROUP).unwrap();
+    for _ in 0..MANY {
+        context.memory(4096).unwrap();
+    }
+    group
+}
+
+#[test]
+fn what_a_program_frees_goes_in_pieces_channels_first() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    for whole in [true, false] {
+        let context = program.context(0);
+        let group = fill(&context);
+        freed(&spy);
+        let object = if whole { context.client } else { context.device };
+        context.free(object).unwrap();
+        let freed = freed(&spy);
+        assert_eq!((freed.first(), freed.last()), (Some(&group), Some(&object)));
+        assert!(freed.len() > MANY, "{}", freed.len());
+        assert_eq!((container.used(0), container.gate().channels()), (0, 0));
+        assert_eq!(lock(&container.session.accounts).counts().objects, 0);
+        if !whole {
+            context.free(context.client).unwrap();
+        }
+    }
+    container.assert_nothing_left();
+}
+
+#[test]
+fn what_a_process_leaves_goes_in_pieces_too() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let (group, client) = (fill(&context), context.client);
+    freed(&spy);
+    program.exit();
+    container.session.reconcile();
+    let freed = freed(&spy);
+    let of_the_client = freed.iter().position(|object| *object == client).unwrap();
+    assert!(of_the_client > MANY && freed[0] == group, "{of_the_client}");
+    container.assert_nothing_left();
+}
+
+/// The driver goes on writing the errors of a channel that it has not freed.
+#[test]
+fn what_is_told_of_a_channel_that_stays_is_no_piece() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    // One before it and one after it, whichever is freed first.
+    let [_, stays, _] = [(); 3].map(|()| context.group(GR));
+    let notifier = context.object(0x3e, &mut host_memory_params(4096)).unwrap();
+    let mut params = [0; 368];
+    assert!(write_u32(&mut params, 0, notifier));
+    program.alloc(context.control, (context.client, stays, 0), 0xc86f, &mut params).unwrap();
+    for _ in 0..MANY {
+        context.memory(4096).unwrap();
+    }
+    spy.refuse_to_free_one(stays);
+    freed(&spy);
+    context.free(context.client).unwrap();
+    let freed = freed(&spy);
+    assert!(freed.len() > MANY && freed.contains(&stays), "{}", freed.len());
+    assert!(!freed.contains(&notifier), "it goes with its client, as the channel does");
+    container.assert_nothing_left();
+}
+
+#[test]
+fn what_is_small_goes_at_once() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    context.memory(MIB).unwrap();
+    freed(&spy);
+    context.free(context.client).unwrap();
+    assert_eq!(freed(&spy), [context.client]);
+}
+
+/// Whoever has the wrong file, or a driver that frees nothing: one try tells.
+#[test]
+fn a_driver_that_frees_nothing_is_not_asked_for_each() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    fill(&context);
+    spy.refuse_to_free(Status::INVALID_CLIENT);
+    freed(&spy);
+    assert_eq!(context.free(context.client), Err(Status::INVALID_CLIENT));
+    assert_eq!(freed(&spy).len(), 2);
+    spy.refuse_nothing();
+    assert!(lock(&container.session.accounts).knows_client(Handle(context.client)));
+    context.free(context.client).unwrap();
+    container.assert_nothing_left();
+}

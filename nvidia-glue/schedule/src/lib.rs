@@ -1,0 +1,42 @@
+//! Shares of a card's time.
+//!
+//! ```text
+//! records + settings of cards ── plan ──> Timetable ── Turn of this container ──> when to open and close ──> Gate
+//!        (the ledger, under its lock)      (a file)            (its mediator, one thread a card)      (its channels, off and on)
+//! ```
+//! Nobody schedules for others: whoever changes the ledger writes down who runs when, from which instant on, and each mediator
+//! keeps its own container to that. Instants are microseconds of `CLOCK_MONOTONIC`, which all processes of a node share, in
+//! whatever time namespace of the host's they are. Periods begin at whole multiples of their length, so that two layouts of
+//! the same period agree about where it begins.
+
+mod course;
+mod epochs;
+mod gate;
+pub mod layout;
+pub mod meter;
+pub mod pacer;
+mod plan;
+mod plan_settings;
+pub mod priority;
+mod residency;
+mod shares;
+pub mod soft;
+mod status;
+mod switches;
+mod tied;
+mod timetable;
+pub mod work;
+
+pub use base::now_us;
+pub use course::{Course, Span};
+pub use epochs::{CardEpochs, advance};
+pub use gate::{Calls, Edge, EdgeError, Gate};
+pub use layout::NoLayout;
+pub use pacer::MOST_WINDOW_LOSS_US;
+pub use plan::{can_be_laid_out, plan};
+pub use plan_settings::PlanSettings;
+pub use residency::Residency;
+pub use shares::Member;
+pub use status::{CardStatus, Running, Status, StatusFile};
+pub use switches::{Presence, Switch, SwitchLog, SwitchLogError, Taken};
+pub use timetable::{CardTurn, Epoch, Neighbour, Pass, Timetable, Turn, Window};

@@ -1,0 +1,107 @@
+//! What a mediator tells of its scheduling: to its shim, to the mediators that share its cards, and to whoever asks.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use base::block_file::BlockFile;
+
+/// The file in which [`Status`] is told, beside the container's usage file.
+pub type StatusFile = BlockFile<Status>;
+
+/// What a mediator tells of its scheduling.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// When this was written ([`now_us`]).
+    pub written_us: u64,
+    /// When the next will be written at the latest; `None`: not before something happens, as there is nothing to schedule. Whoever
+    /// finds it passed by two periods has found a mediator that has stalled.
+    pub next_by_us: Option<u64>,
+    /// The mediator's process id, by which the driver's log of switches names the container
+    /// ([`Switch::process`](crate::Switch::process)). 0: it does not know how the initial namespace numbers it.
+    pub process: u32,
+    /// Processes of the container have the driver open (policy `preemptive` counts those).
+    pub has_processes: bool,
+    /// Card by card, in the container's order.
+    pub cards: Vec<CardStatus>,
+}
+
+impl Status {
+    /// By how much the next one is late, and the interval in which they come; `None`: it is not.
+    pub fn late_by(&self, now_us: u64) -> Option<(Duration, Duration)> {
+        let due_us = self.next_by_us?;
+        let late_us = now_us.checked_sub(due_us).filter(|late_us| *late_us > 0)?;
+        let interval_us = due_us.saturating_sub(self.written_us);
+        Some((Duration::from_micros(late_us), Duration::from_micros(interval_us)))
+    }
+}
+
+/// A container's time on one card, as far as it is known. Sums grow from the container's start.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardStatus {
+    /// `GPU-...`.
+    pub uuid: String,
+    /// How it runs now.
+    pub running: Running,
+    /// Channels and compute channel groups that are scheduled.
+    pub channels: usize,
+    /// Compute channel groups.
+    pub groups: usize,
+    /// Whether it has work for the card, as far as can be told; `None`: cannot be told.
+    pub busy: Option<bool>,
+    /// Time during which its channels were on the card.
+    pub open_us: u64,
+    /// Time during which it had channels, and they were off the card.
+    pub throttled_us: u64,
+    /// Card time that it used: its windows in which anything ran; where it has none, its time on the compute engine, but no more than the
+    /// card was busy. `None`: its windows are others', too, and there is no log of the card's switches; or the driver does not tell how busy
+    /// the card is.
+    pub used_us: Option<u64>,
+    /// What it was granted of the card's time, in millionths.
+    pub share_ppm: u32,
+    /// What it used in the last second of what it was granted, in millionths: what it sees of the card's utilization. `None`: not known.
+    pub utilization_ppm: Option<u32>,
+    /// What of [`CardStatus::used_us`] came in the last second and the last minute that are known, in millionths of the card's time.
+    pub achieved_1s_ppm: Option<u32>,
+    /// See above.
+    pub achieved_60s_ppm: Option<u32>,
+    /// By how much its windows came out too short of late, one with another; `None`: not known.
+    #[serde(default)]
+    pub window_loss_us: Option<u64>,
+    /// Edges so far, how many began late by more than a millisecond, and the latest.
+    pub edges: u64,
+    /// See above.
+    pub late_edges: u64,
+    /// Microseconds.
+    pub latest_edge_us: u64,
+    /// Calls of the driver's that failed, in all.
+    pub failures: u64,
+    /// Processor time of the thread that schedules the card, and of that what went into driver calls. Microseconds.
+    #[serde(default)]
+    pub scheduler_cpu_us: u64,
+    /// See above.
+    #[serde(default)]
+    pub scheduler_driver_cpu_us: u64,
+    /// While it is [`Running::Degraded`]: with which status the driver refuses; `None`: nobody has asked it, or the call itself failed.
+    #[serde(default)]
+    pub refused: Option<u32>,
+}
+
+/// How a container runs on a card.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Running {
+    /// As the driver schedules it.
+    #[default]
+    Free,
+    /// In its window.
+    Open,
+    /// Between its windows: its channels are off the card.
+    Closed,
+    /// It waits for others of higher priority.
+    Waiting,
+    /// By time slices.
+    Slices,
+    /// Its channels cannot be taken off the card: what stays is a weight.
+    Degraded,
+}

@@ -1,0 +1,197 @@
+//! Who runs when: what is written down for all mediators of a node.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use base::{Bytes, Priority};
+use serde::{Deserialize, Serialize};
+
+/// The timetable of a card, or of several. That of each card is replaced as a whole, under the ledger's lock, whenever a grant or a
+/// setting of it changes, or of a card that is tied to it by containers with several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timetable {
+    /// Version of this format, 1.
+    pub version: u32,
+    /// The kernel's boot id; a timetable of another boot is void.
+    pub boot_id: String,
+    /// Greater with each change.
+    pub revision: u64,
+    /// By the instant from which they hold, the earliest first. At most the one that holds now and those that are to come.
+    pub epochs: Vec<Epoch>,
+}
+
+/// What holds from one instant until the next epoch's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "WrittenEpoch")]
+pub struct Epoch {
+    /// `CLOCK_MONOTONIC`, microseconds.
+    pub from_us: u64,
+    /// Every container that shares the card. One that is not here does not run.
+    pub turns: Vec<Turn>,
+}
+
+/// One container's part of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Turn {
+    /// [`Record::grant_id`](ledger::Record::grant_id).
+    pub grant_id: String,
+    /// Length of a period; the same for all containers that are tied to each other by common cards.
+    pub period_us: u64,
+    /// Low: runs only in time that those with high priority on its cards do not use.
+    pub priority: Priority,
+    /// Card by card, in no particular order; in a card's own timetable, that card alone.
+    pub cards: Vec<CardTurn>,
+}
+
+/// When a container runs on one of its cards.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardTurn {
+    /// `GPU-...`.
+    pub uuid: String,
+    /// What it may have of the card's memory now; [`CardTurn::NO_LIMIT`]: all that it was set up with.
+    pub memory: Bytes,
+    /// How its time is limited.
+    pub pass: Pass,
+    /// The share that was granted, in millionths of the card's time: the length of its windows, or its weight among all. What a
+    /// view shows beside what was achieved.
+    pub share_ppm: u32,
+    /// The others that share the card, by grant: whose status tells whether the card is wanted. Not written down: whoever reads an
+    /// epoch finds them in its turns.
+    #[serde(skip)]
+    pub neighbours: Vec<Neighbour>,
+}
+
+/// Another container of the same card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Neighbour {
+    /// Whose.
+    pub grant_id: String,
+    /// Its priority.
+    pub priority: Priority,
+    /// Its weight, where it has one ([`Pass::Weight`]); else 0.
+    pub weight: u32,
+}
+
+/// How a container's time on a card is limited.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pass {
+    /// Not at all: alone, the whole card, or the driver's own scheduling.
+    Free,
+    /// It runs in these windows of each period, and in no other time. In order, disjoint; none: it does not run.
+    Windows(Vec<Window>),
+    /// It always runs; its channel groups have time slices by this weight among its neighbours' (policy `soft`).
+    Weight(u32),
+}
+
+/// A part of each period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Window {
+    /// Microseconds from the beginning of the period.
+    pub start_us: u64,
+    /// Where it ends; at most the period's length. A window that ends there and one that begins at 0 are one.
+    pub end_us: u64,
+}
+
+impl Timetable {
+    /// The epoch that holds at an instant, and the instant at which the next one begins.
+    pub fn at(&self, now_us: u64) -> (Option<&Epoch>, Option<u64>) {
+        let next = self.epochs.iter().map(|epoch| epoch.from_us).find(|from| *from > now_us);
+        let holds = self.epochs.iter().rev().find(|epoch| epoch.from_us <= now_us);
+        (holds, next)
+    }
+
+    /// What several cards' timetables say together. An epoch begins where one of any card does.
+    pub fn of_cards(cards: &[Timetable]) -> Self {
+        let instants: BTreeSet<u64> = cards.iter().flat_map(|card| &card.epochs).map(|epoch| epoch.from_us).collect();
+        let epoch = |from_us| Epoch::of_cards(from_us, cards.iter().filter_map(|card| card.at(from_us).0));
+        Self {
+            version: cards.first().map_or(0, |card| card.version),
+            boot_id: cards.first().map(|card| card.boot_id.clone()).unwrap_or_default(),
+            revision: cards.iter().map(|card| card.revision).max().unwrap_or_default(),
+            epochs: instants.into_iter().map(epoch).collect(),
+        }
+    }
+}
+
+/// An epoch as it is written.
+#[derive(Deserialize)]
+struct WrittenEpoch {
+    from_us: u64,
+    turns: Vec<Turn>,
+}
+
+impl From<WrittenEpoch> for Epoch {
+    fn from(WrittenEpoch { from_us, mut turns }: WrittenEpoch) -> Self {
+        let mut on_cards: HashMap<String, Vec<Neighbour>> = HashMap::new();
+        for (turn, card) in turns.iter().flat_map(|turn| turn.cards.iter().map(move |card| (turn, card))) {
+            let weight = match card.pass {
+                Pass::Weight(weight) => weight,
+                Pass::Free | Pass::Windows(_) => 0,
+            };
+            let (grant_id, priority) = (turn.grant_id.clone(), turn.priority);
+            on_cards.entry(card.uuid.clone()).or_default().push(Neighbour { grant_id, priority, weight });
+        }
+        for turn in &mut turns {
+            for card in &mut turn.cards {
+                let all = on_cards.get(&card.uuid).into_iter().flatten();
+                card.neighbours = all.filter(|other| other.grant_id != turn.grant_id).cloned().collect();
+            }
+        }
+        Self { from_us, turns }
+    }
+}
+
+impl Epoch {
+    /// What several cards' epochs say together.
+    pub fn of_cards<'a>(from_us: u64, cards: impl Iterator<Item = &'a Epoch>) -> Self {
+        let mut turns: BTreeMap<&str, Turn> = BTreeMap::new();
+        for turn in cards.flat_map(|epoch| &epoch.turns) {
+            match turns.get_mut(turn.grant_id.as_str()) {
+                Some(others) => others.cards.extend(turn.cards.iter().cloned()),
+                None => drop(turns.insert(&turn.grant_id, turn.clone())),
+            }
+        }
+        Self { from_us, turns: turns.into_values().collect() }
+    }
+
+    /// A container's turn.
+    pub fn turn(&self, grant_id: &str) -> Option<&Turn> {
+        self.turns.iter().find(|turn| turn.grant_id == grant_id)
+    }
+}
+
+impl CardTurn {
+    /// The memory of a container that goes without limits.
+    pub const NO_LIMIT: Bytes = Bytes(u64::MAX);
+}
+
+impl Turn {
+    /// Its turn on one card.
+    pub fn card(&self, uuid: &str) -> Option<&CardTurn> {
+        self.cards.iter().find(|card| card.uuid == uuid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_epoch_that_has_begun_holds() {
+        let epoch = |from_us| Epoch { from_us, turns: Vec::new() };
+        let table = Timetable {
+            version: 1,
+            boot_id: String::new(),
+            revision: 1,
+            epochs: vec![epoch(10), epoch(20), epoch(30)],
+        };
+        let at = |now| {
+            let (holds, next) = table.at(now);
+            (holds.map(|epoch| epoch.from_us), next)
+        };
+        assert_eq!(at(9), (None, Some(10)));
+        assert_eq!(at(10), (Some(10), Some(20)));
+        assert_eq!(at(29), (Some(20), Some(30)));
+        assert_eq!(at(30), (Some(30), None));
+    }
+}

@@ -1,0 +1,267 @@
+//! `NV_ESC_RM_ALLOC`: making objects.
+
+use std::sync::Arc;
+
+use abi::{Node, Status};
+
+use super::{
+    bytes::{get, get_u64, put, put_u64},
+    card_memory::{GRANULE, Lie},
+    classes::{self, Below, Class, Makes},
+    engines::Group,
+    objects::{Client, HostMemory, INVALID_OBJECT_PARENT, INVALID_OWNER, Kind, Memory, Object, VideoMemory},
+    open_files::FileId,
+    state::{SimulatedCard, State},
+};
+
+/// `NV2080_ENGINE_TYPE_GRAPHICS`.
+pub(super) const GRAPHICS: u32 = 1;
+/// `NV_ERR_INVALID_POINTER`: parameters are missing.
+const INVALID_POINTER: Status = Status(0x3d);
+
+/// `NV_ERR_NO_FREE_FIFOS`: the card has no number for another channel.
+const NO_FREE_FIFOS: Status = Status(0x4f);
+
+/// `NV_MEMORY_ALLOCATION_PARAMS` (src/common/sdk/nvidia/inc/nvos.h): offsets and bits.
+const OWNER: usize = 0;
+const FLAGS: usize = 8;
+const ATTR: usize = 24;
+const ATTR2: usize = 28;
+const SIZE: usize = 64;
+const ALIGNMENT: usize = 72;
+const OFFSET: usize = 80;
+const LIMIT: usize = 88;
+const FLAG_FIXED_ADDRESS: u32 = 0x10;
+/// `NVOS32_ALLOC_FLAGS_ALIGNMENT_HINT` and `_FORCE`: without one of them the alignment is not looked at.
+const FLAGS_ALIGNMENT: u32 = 0x180;
+const FLAG_VIRTUAL: u32 = 0x8_0000;
+/// `NVOS32_ATTR_PHYSICALITY`.
+const PHYSICALITY: u32 = 27;
+const NONCONTIGUOUS: u32 = 1;
+const CONTIGUOUS: u32 = 2;
+const ALLOW_NONCONTIGUOUS: u32 = 3;
+const HUGE: u64 = 2 << 20;
+const HUGE_512M: u64 = 512 << 20;
+
+/// One allocation as it is asked for.
+#[derive(Debug)]
+pub(super) struct Ask<'a> {
+    pub(super) file: FileId,
+    pub(super) client: u32,
+    pub(super) parent: u32,
+    pub(super) handle: u32,
+    pub(super) class: u32,
+    pub(super) params: Option<&'a mut [u8]>,
+}
+
+/// Allocates, and says the new handle.
+pub(super) fn allocate(state: &mut State, ask: Ask<'_>) -> Result<u32, Status> {
+    let class = classes::find(ask.class).ok_or(Status::INVALID_CLASS)?;
+    if class.makes == Makes::Client {
+        return state.new_client(ask.file);
+    }
+    let client = state.client(ask.file, ask.client)?;
+    check_parent(client, ask.client, ask.parent, class.below)?;
+    let card = client.card_of(ask.parent);
+    let handle = client.new_handle(ask.client, ask.handle)?;
+    let mut none = [];
+    let params = match ask.params {
+        Some(params) if params.len() >= class.params => params,
+        None if class.optional => none.as_mut_slice(),
+        // Shorter than the driver would copy: the rest is not readable.
+        Some(_) | None => return Err(INVALID_POINTER),
+    };
+    let depends_on = depends_on(class, params);
+    for needed in &depends_on {
+        state.client(ask.file, ask.client)?.object(*needed)?;
+    }
+    let place = Place { client: ask.client, parent: ask.parent, handle, card };
+    let kind = make(state, class, place, params)?;
+    let object = Object { parent: ask.parent, class: ask.class, kind, depends_on };
+    state.client(ask.file, ask.client)?.objects.insert(handle, object);
+    Ok(handle)
+}
+
+/// Where a new object comes to be.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    client: u32,
+    parent: u32,
+    handle: u32,
+    card: Option<usize>,
+}
+
+fn make(state: &mut State, class: Class, place: Place, params: &mut [u8]) -> Result<Kind, Status> {
+    let on_card = place.card.ok_or(INVALID_OBJECT_PARENT);
+    // Nearly all of them are told to the card's firmware.
+    place.card.and_then(|card| state.cards.get(card)).map_or(Ok(()), SimulatedCard::check)?;
+    Ok(match class.makes {
+        Makes::NotSupported => return Err(Status::NOT_SUPPORTED),
+        Makes::Refused => return Err(Status::INSUFFICIENT_PERMISSIONS),
+        Makes::Device => Kind::Device { card: device(state, get(params, 0))? },
+        Makes::Subdevice if get(params, 0) != 0 => return Err(Status::INVALID_ARGUMENT),
+        Makes::Subdevice => Kind::Subdevice { card: on_card? },
+        Makes::VideoMemory => Kind::VideoMemory(video_memory(state, on_card?, params)?),
+        Makes::SystemMemory => Kind::SystemMemory(system_memory(state, params)?),
+        Makes::FabricMemory => fabric_memory(state, place, params)?,
+        Makes::VirtualMemory => Kind::VirtualMemory,
+        Makes::AddressSpace => Kind::AddressSpace,
+        Makes::ChannelGroup => Kind::ChannelGroup { engine: get(params, 12), group: Group::new(), buffers: None },
+        Makes::Channel => channel(state, place, params)?,
+        Makes::ContextShare | Makes::Plain | Makes::Client => Kind::Plain,
+    })
+}
+
+/// `NV00F8_ALLOCATION_PARAMETERS`: memory with addresses on the fabric is kept by them.
+fn fabric_memory(state: &State, place: Place, params: &[u8]) -> Result<Kind, Status> {
+    let client = state.clients.get(&place.client).ok_or(INVALID_OBJECT_PARENT)?;
+    match &client.object(get(params, 40))?.kind {
+        memory @ Kind::VideoMemory(block) if get_u64(params, 8) <= block.length => Ok(memory.clone()),
+        _ => Err(Status::INVALID_ARGUMENT),
+    }
+}
+
+/// A channel; what its parameters say of an engine counts where there is no group above.
+fn channel(state: &State, place: Place, params: &[u8]) -> Result<Kind, Status> {
+    let client = state.clients.get(&place.client).ok_or(INVALID_OBJECT_PARENT)?;
+    let (engine, group) = match client.objects.get(&place.parent).map(|above| &above.kind) {
+        Some(Kind::ChannelGroup { engine, group, .. }) => (*engine, Arc::clone(group)),
+        _ => (get(params, 128), Group::new()),
+    };
+    // hUserdMemory[0]; without one, the driver has memory of its own for it.
+    let userd = match get(params, 32) {
+        0 => None,
+        memory => Some(Memory::of(&client.object(memory)?.kind).ok_or(Status::OBJECT_NOT_FOUND)?),
+    };
+    let card = place.card.and_then(|card| state.cards.get(card)).ok_or(INVALID_OBJECT_PARENT)?;
+    let seat = card.engines.join((place.client, place.handle), &group, engine);
+    let seat = seat.map_err(|error| card.cannot_count(&error))?.ok_or(NO_FREE_FIFOS)?;
+    Ok(Kind::Channel { engine, seat, buffers: None, _userd: userd })
+}
+
+fn check_parent(client: &Client, own: u32, parent: u32, below: Below) -> Result<(), Status> {
+    if parent == own {
+        return if matches!(below, Below::Client | Below::Anything) { Ok(()) } else { Err(INVALID_OBJECT_PARENT) };
+    }
+    let above = client.objects.get(&parent).ok_or(INVALID_OBJECT_PARENT)?;
+    let fits = matches!(
+        (below, &above.kind),
+        (Below::Anything, _)
+            | (Below::Device, Kind::Device { .. })
+            | (Below::Subdevice, Kind::Subdevice { .. })
+            | (Below::DeviceOrSubdevice, Kind::Device { .. } | Kind::Subdevice { .. })
+            | (Below::DeviceOrGroup, Kind::Device { .. } | Kind::ChannelGroup { .. })
+            | (Below::Group, Kind::ChannelGroup { .. })
+            | (Below::Channel, Kind::Channel { .. })
+    );
+    if fits { Ok(()) } else { Err(INVALID_OBJECT_PARENT) }
+}
+
+/// Objects named in parameters without which the new one could not be (`refAddDependant` in the driver).
+fn depends_on(class: Class, params: &[u8]) -> Vec<u32> {
+    let named: &[usize] = match class.makes {
+        // hVASpace.
+        Makes::ChannelGroup => &[8],
+        Makes::ContextShare => &[0],
+        // hContextShare, hVASpace.
+        Makes::Channel => &[24, 28],
+        _ => &[],
+    };
+    named.iter().map(|at| get(params, *at)).filter(|handle| *handle != 0).collect()
+}
+
+/// `NV0080_ALLOC_PARAMETERS.deviceId`: the card, if its node is open (device.c of the driver asks for that).
+fn device(state: &State, instance: u32) -> Result<usize, Status> {
+    let card = usize::try_from(instance).map_err(|_| Status::INVALID_ARGUMENT)?;
+    let place = state.cards.get(card).ok_or(Status::INVALID_ARGUMENT)?;
+    place.check()?;
+    if state.files.has(Node::Card(place.card.minor)) { Ok(card) } else { Err(Status::INSUFFICIENT_PERMISSIONS) }
+}
+
+/// `stdmemValidateParams` (src/nvidia/src/kernel/mem_mgr/standard_mem.c): memory has an owner, which clients put themselves for; the
+/// driver's own have numbers that nobody else may use.
+fn check_owner(params: &[u8]) -> Result<(), Status> {
+    if matches!(get(params, OWNER), 0 | u32::MAX) { Err(INVALID_OWNER) } else { Ok(()) }
+}
+
+/// Class 0x40 (src/nvidia/src/kernel/mem_mgr/video_mem.c): always memory of the card, in whole pages.
+fn video_memory(state: &mut State, card: usize, params: &mut [u8]) -> Result<Arc<VideoMemory>, Status> {
+    check_owner(params)?;
+    let (flags, attr, attr2) = (get(params, FLAGS), get(params, ATTR), get(params, ATTR2));
+    // LOCATION: 0 is the card.
+    if attr >> 25 & 3 != 0 || flags & FLAG_VIRTUAL != 0 {
+        return Err(Status::INVALID_ARGUMENT);
+    }
+    let asked = get_u64(params, SIZE);
+    let page = page_size(asked, attr, attr2)?;
+    let length = asked.checked_next_multiple_of(page).ok_or(Status::NO_MEMORY)?;
+    // At a fixed address the driver takes whole multiples of the alignment that was asked for.
+    let aligned = flags & FLAG_FIXED_ADDRESS != 0 && flags & FLAGS_ALIGNMENT != 0;
+    let unit = if aligned { get_u64(params, ALIGNMENT).max(page) } else { page };
+    let consumed = length.checked_next_multiple_of(unit).ok_or(Status::NO_MEMORY)?;
+    let lie = lie(flags, attr, page, get_u64(params, ALIGNMENT))?;
+    let memory = state.take(card, length, consumed, lie)?;
+    let physicality = if memory.piece.is_contiguous() { CONTIGUOUS } else { NONCONTIGUOUS };
+    put_u64(params, SIZE, length);
+    put_u64(params, LIMIT, length - 1);
+    put_u64(params, OFFSET, memory.piece.address());
+    put_u64(params, ALIGNMENT, page);
+    let attr = attr & !(3 << 23 | 3 << PHYSICALITY);
+    put(params, ATTR, attr | page_attribute(page) << 23 | physicality << PHYSICALITY);
+    Ok(memory)
+}
+
+/// How an allocation is to lie (`_vidmemPmaAllocate`): in one run, unless it may or shall be scattered.
+fn lie(flags: u32, attr: u32, page: u64, asked: u64) -> Result<Lie, Status> {
+    let page = page.max(GRANULE);
+    let alignment = match asked {
+        asked if flags & FLAGS_ALIGNMENT == 0 || asked <= page => page,
+        asked if asked.is_power_of_two() => asked,
+        _ => return Err(Status::INVALID_ARGUMENT),
+    };
+    match attr >> PHYSICALITY & 3 {
+        NONCONTIGUOUS if alignment > page => Err(Status::INVALID_ARGUMENT),
+        NONCONTIGUOUS => Ok(Lie { run: None, pages: Some(page) }),
+        ALLOW_NONCONTIGUOUS => Ok(Lie { run: Some(alignment), pages: Some(page) }),
+        _ => Ok(Lie { run: Some(alignment), pages: None }),
+    }
+}
+
+/// Size of the pages that an allocation is made of (mem_mgr.c, `_memmgrPickDefaultGpuPageSize`; mem_mgr_gm107.c).
+fn page_size(asked: u64, attr: u32, attr2: u32) -> Result<u64, Status> {
+    if asked == 0 {
+        return Err(Status::INVALID_ARGUMENT);
+    }
+    match (attr >> 23 & 3, attr2 >> 20 & 3) {
+        (0, _) if asked >= HUGE => Ok(HUGE),
+        (0 | 2, _) => Ok(GRANULE),
+        (1, _) => Ok(4096),
+        (_, 0 | 1) => Ok(HUGE),
+        (_, 2) => Ok(HUGE_512M),
+        // 256 GiB: newer cards.
+        _ => Err(Status::INVALID_ARGUMENT),
+    }
+}
+
+/// What `NVOS32_ATTR_PAGE_SIZE` says afterwards.
+const fn page_attribute(page: u64) -> u32 {
+    match page {
+        4096 => 1,
+        GRANULE => 2,
+        _ => 3,
+    }
+}
+
+/// Class 0x3e: the machine's memory, in pages of 4 KiB; never the card's.
+fn system_memory(state: &State, params: &mut [u8]) -> Result<Arc<HostMemory>, Status> {
+    check_owner(params)?;
+    let asked = get_u64(params, SIZE);
+    if get(params, ATTR) >> 25 & 3 == 0 || asked == 0 {
+        return Err(Status::INVALID_ARGUMENT);
+    }
+    let length = asked.checked_next_multiple_of(4096).ok_or(Status::NO_MEMORY)?;
+    let memory = state.take_of_host(length)?;
+    put_u64(params, SIZE, length);
+    put_u64(params, LIMIT, length - 1);
+    Ok(memory)
+}

@@ -1,0 +1,245 @@
+//! Taking channels on and off a card.
+
+use std::{sync::Arc, time::Duration};
+
+use abi::Status;
+
+use super::{
+    super::{
+        allocate::GRAPHICS,
+        bytes::{get, get_u64, put, put_u64},
+        card_memory::Lie,
+        engines::{Group, Seat},
+        objects::{Client, Kind, Object},
+        open_files::FileId,
+        state::State,
+    },
+    Control, INVALID_PARAM_STRUCT,
+};
+
+/// What the buffers of a compute context take on an H200, and those of a copy engine's.
+pub(in super::super) const GRAPHICS_CONTEXT: u64 = 8256 << 10;
+pub(in super::super) const OTHER_CONTEXT: u64 = 256 << 10;
+/// `NV_ERR_INVALID_CHANNEL`.
+const INVALID_CHANNEL: Status = Status(0x21);
+/// Channels of one `DISABLE_CHANNELS`.
+const MOST_CHANNELS: u32 = 64;
+
+/// bDisable, count, bOnlyDisableScheduling, bRewind, event, hClient\[64\], hChannel\[64\]. As in the driver, the channels may be
+/// any client's, and those that are found are done even if others are not.
+pub(super) fn disable_channels(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    const CLIENTS: usize = 24;
+    const CHANNELS: usize = 280;
+    let place = state.cards.get(control.card()?).ok_or(Status::INVALID_DEVICE)?;
+    // The kernel's part of the driver answers so where there is no firmware to do it.
+    if !place.card.hard_caps || place.card.simulated.is_some_and(|edges| !edges.are_taken) {
+        return Err(Status::NOT_SUPPORTED);
+    }
+    let params = control.params();
+    let (disable, count) = (params.first().is_some_and(|flag| *flag != 0), get(params, 4));
+    if count == 0 || count > MOST_CHANNELS {
+        return Err(INVALID_PARAM_STRUCT);
+    }
+    if get_u64(params, 16) != 0 {
+        return Err(Status::INVALID_ARGUMENT);
+    }
+    let rewind = params.get(9).is_some_and(|flag| *flag != 0);
+    let named: Vec<(u32, u32)> = (0..count as usize)
+        .map(|index| (get(params, CLIENTS + index * 4), get(params, CHANNELS + index * 4)))
+        .collect();
+    let found = place.engines.disable(&named, disable, rewind).map_err(|error| place.cannot_count(&error))?;
+    if found { Ok(()) } else { Err(INVALID_CHANNEL) }
+}
+
+/// bEnable: of one channel, or of all channels of a group, which must have some. The first time, the context's buffers are
+/// made, which no object shows. Without bEnable it succeeds and nothing stops, as was seen on a card.
+pub(super) fn schedule(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    let (file, client, target, card) = (control.call.file, control.client, control.object, control.card()?);
+    let enable = control.params().first().is_some_and(|flag| *flag != 0);
+    let owner = state.client(file, client)?;
+    // Of a channel in a group, the group's.
+    let parent = owner.object(target)?.parent;
+    let grouped = owner.objects.get(&parent).is_some_and(|above| matches!(above.kind, Kind::ChannelGroup { .. }));
+    let context = if grouped { parent } else { target };
+    let named = owner.objects.iter().filter(|(handle, object)| **handle == target || object.parent == target);
+    let seats: Vec<Arc<Seat>> = named.filter_map(|(_, object)| seat_of(object)).collect();
+    if seats.is_empty() {
+        return Err(Status::INVALID_STATE);
+    }
+    if enable {
+        make_buffers(state, (file, client), context, card)?;
+        let card = state.cards.get(card).ok_or(Status::INVALID_DEVICE)?;
+        for seat in seats {
+            seat.schedule().map_err(|error| card.cannot_count(&error))?;
+        }
+    }
+    Ok(())
+}
+
+/// `BIND`, `STOP_CHANNEL`, `RESET_CHANNEL`, `RESUME_CONTEXT`: what becomes of channels that have been taken off. The worst for whoever did that: they
+/// are on the card, as if they had never been off. Of a channel, of all in a group, or of all of a debugger's client.
+pub(super) fn put_back(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    let (file, client, target, card) = (control.call.file, control.client, control.object, control.card()?);
+    let owner = state.client(file, client)?;
+    let is_of_channels = matches!(owner.object(target)?.kind, Kind::Channel { .. } | Kind::ChannelGroup { .. });
+    let is_named = |handle: u32, object: &Object| !is_of_channels || handle == target || object.parent == target;
+    let named = owner.objects.iter().filter(|(handle, object)| is_named(**handle, object));
+    let seats: Vec<Arc<Seat>> = named.filter_map(|(_, object)| seat_of(object)).collect();
+    let card = state.cards.get(card).ok_or(Status::INVALID_DEVICE)?;
+    seats.iter().try_for_each(|seat| seat.put_back()).map_err(|error| card.cannot_count(&error))
+}
+
+fn seat_of(object: &Object) -> Option<Arc<Seat>> {
+    match &object.kind {
+        Kind::Channel { seat, .. } => Some(Arc::clone(seat)),
+        _ => None,
+    }
+}
+
+fn make_buffers(state: &mut State, (file, client): (FileId, u32), context: u32, card: usize) -> Result<(), Status> {
+    let engine = match &state.client(file, client)?.object(context)?.kind {
+        Kind::ChannelGroup { engine, buffers: None, .. } | Kind::Channel { engine, buffers: None, .. } => *engine,
+        _ => return Ok(()),
+    };
+    let bytes = if engine == GRAPHICS { GRAPHICS_CONTEXT } else { OTHER_CONTEXT };
+    let made = state.take(card, bytes, bytes, Lie::ANYWHERE)?;
+    if let Kind::ChannelGroup { buffers, .. } | Kind::Channel { buffers, .. } =
+        &mut state.client(file, client)?.object_mut(context)?.kind
+    {
+        *buffers = Some(made);
+    }
+    Ok(())
+}
+
+/// In microseconds.
+pub(super) fn set_timeslice(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    let (file, client, target, card) = (control.call.file, control.client, control.object, control.card()?);
+    let asked = get_u64(control.params(), 0);
+    if asked == 0 {
+        return Err(Status::INVALID_ARGUMENT);
+    }
+    let Kind::ChannelGroup { group, .. } = &state.client(file, client)?.object(target)?.kind else {
+        return Err(Status::INVALID_ARGUMENT);
+    };
+    let group = Arc::clone(group);
+    set_slice(state, card, &group, asked)
+}
+
+fn set_slice(state: &State, card: usize, group: &Group, slice_us: u64) -> Result<(), Status> {
+    let card = state.cards.get(card).ok_or(Status::INVALID_DEVICE)?;
+    card.engines.set_slice(group, slice_us).map_err(|error| card.cannot_count(&error))
+}
+
+pub(super) fn timeslice(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    let (file, client, target) = (control.call.file, control.client, control.object);
+    if let Kind::ChannelGroup { group, .. } = &state.client(file, client)?.object(target)?.kind {
+        let slice_us = group.slice_us();
+        put_u64(control.params(), 0, slice_us);
+    }
+    Ok(())
+}
+
+/// numChannels, hChannels\[4096\], flags, timeout in microseconds: as if they always had something to do.
+pub(super) fn idle_channels(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    const CHANNELS: usize = 4;
+    const TIMEOUT: usize = 16392;
+    let (file, client, card) = (control.call.file, control.client, control.card()?);
+    let params = control.params();
+    let timeout_us = get(params, TIMEOUT);
+    let named: Vec<u32> =
+        (0..get(params, 0).min(4096) as usize).map(|index| get(params, CHANNELS + index * 4)).collect();
+    let owner = state.client(file, client)?;
+    for channel in &named {
+        if !matches!(owner.object(*channel)?.kind, Kind::Channel { .. }) {
+            return Err(INVALID_CHANNEL);
+        }
+    }
+    if named.is_empty() { Ok(()) } else { hold(state, card, timeout_us) }
+}
+
+/// flags, hChannel, gfxpPreemptMode, cilpPreemptMode: of a channel or a group of the client. Whose kernels are not to be interrupted has the engine for
+/// as long as it has work, as with a slice without end.
+pub(super) fn preemption_mode(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    const CHANNEL: usize = 4;
+    const CILP_MODE: usize = 12;
+    const SETS_CILP: u32 = 1;
+    /// `NV2080_CTRL_SET_CTXSW_PREEMPTION_MODE_COMPUTE_CILP`.
+    const CILP: u32 = 2;
+    let (file, client, card) = (control.call.file, control.client, control.card()?);
+    let params = control.params();
+    let (flags, channel, cilp) = (get(params, 0), get(params, CHANNEL), get(params, CILP_MODE));
+    let is_interrupted = flags & SETS_CILP == 0 || cilp == CILP;
+    let owner = state.client(file, client)?;
+    // Beside an object of 3D, 2D or memory to memory it is refused (580.159.04).
+    if flags & SETS_CILP != 0 && cilp == CILP && draws(owner, channel) {
+        return Err(Status::INVALID_REQUEST);
+    }
+    match &owner.object(channel)?.kind {
+        Kind::Channel { .. } | Kind::ChannelGroup { .. } if is_interrupted => Ok(()),
+        Kind::Channel { seat, .. } => {
+            let seat = Arc::clone(seat);
+            set_slice(state, card, seat.group(), u64::MAX)
+        }
+        Kind::ChannelGroup { group, .. } => {
+            let group = Arc::clone(group);
+            set_slice(state, card, &group, u64::MAX)
+        }
+        _ => Err(INVALID_CHANNEL),
+    }
+}
+
+/// Whether a channel, or one of a group, has an object of the graphics engine that is not of compute.
+fn draws(client: &Client, context: u32) -> bool {
+    let is_in =
+        |handle: u32| handle == context || client.objects.get(&handle).is_some_and(|channel| channel.parent == context);
+    client.objects.values().any(|object| matches!(object.class & 0xff, 0x97 | 0x2d | 0x40) && is_in(object.parent))
+}
+
+/// bWait, bManualTimeout, timeoutUs: as if it did not leave. How long the driver waits by itself is not said; not at all, here.
+pub(super) fn preempt(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    const TIMEOUT: usize = 4;
+    let card = control.card()?;
+    let params = control.params();
+    let is_set = |at: usize| params.get(at).is_some_and(|flag| *flag != 0);
+    if is_set(0) && is_set(1) { hold(state, card, get(params, TIMEOUT)) } else { Ok(()) }
+}
+
+fn hold(state: &State, card: usize, time_us: u32) -> Result<(), Status> {
+    let card = state.cards.get(card).ok_or(Status::INVALID_DEVICE)?;
+    card.engines.hold(Duration::from_micros(time_us.into())).map_err(|error| card.cannot_count(&error))
+}
+
+/// hChannel, property, value: of any channel of the client, whoever else uses the card.
+pub(super) fn set_channel_properties(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    /// `NV0080_CTRL_FIFO_SET_CHANNEL_PROPERTIES_*` (ctrl0080fifo.h).
+    const ENGINE_TIMESLICE: u32 = 0;
+    const ENGINE_TIMESLICE_DISABLE: u32 = 2;
+    const NOOP: u32 = 7;
+    let (file, client, card) = (control.call.file, control.client, control.card()?);
+    let params = control.params();
+    let (channel, property, value) = (get(params, 0), get(params, 4), get_u64(params, 8));
+    let Kind::Channel { seat, .. } = &state.client(file, client)?.object(channel)?.kind else {
+        return Err(INVALID_CHANNEL);
+    };
+    let seat = Arc::clone(seat);
+    match property {
+        ENGINE_TIMESLICE if value != 0 => set_slice(state, card, seat.group(), value),
+        ENGINE_TIMESLICE_DISABLE => set_slice(state, card, seat.group(), u64::MAX),
+        NOOP => Ok(()),
+        _ => Err(Status::NOT_SUPPORTED),
+    }
+}
+
+/// What a program writes to the doorbell; here the number of its doorbell (`engines::doorbells`), where what the channel has
+/// executed is told then.
+pub(super) fn work_submit_token(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    let (file, client, target, card) = (control.call.file, control.client, control.object, control.card()?);
+    let Kind::Channel { seat, .. } = &state.client(file, client)?.object(target)?.kind else {
+        return Err(INVALID_CHANNEL);
+    };
+    let seat = Arc::clone(seat);
+    let card = state.cards.get(card).ok_or(Status::INVALID_DEVICE)?;
+    seat.tell().map_err(|error| card.cannot_count(&error))?;
+    put(control.params(), 0, seat.token());
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! A resource manager and unified memory without any card: for trying, demonstrating and testing egpu anywhere.
+//!
+//! It has the bytes, sizes, statuses and life times of release 580.159.04 (the version that simulated cards claim): the same
+//! checks of nodes, open files, handles and parents, the same rounding of memory, and the same references that keep memory
+//! after its handle is gone. What it cannot have is a processor: nothing that is submitted is computed, mapped memory has no
+//! content, no event comes. But there is time: the channels of all processes share each card's engines as real ones do, and
+//! each is given what it would have had of them (`engines`). What the kernel would do in a caller's own context is done here in its place
+//! ([`Driver::in_callers_place`]).
+//!
+//! A client is owned by the open file that it was made on; when the last descriptor of that is closed, it is freed with all
+//! that hangs on it. Nobody tells a process about that, so it is seen at the next call of any kind, by locks that stay with
+//! open files (`open_files`). Cards' memory is one account for the machine (`card_memory`), so that an oversubscribed card
+//! is full for all its users, and so is their time.
+//!
+//! Cards fail as whoever writes their error into the simulated kernel log wants it (`cards::SimulatedFaults`): a card is lost,
+//! comes back, or its firmware does not answer.
+
+mod allocate;
+mod bytes;
+mod call;
+mod card_memory;
+mod classes;
+mod client_handles;
+mod controls;
+mod duplicate;
+mod engines;
+mod escapes;
+mod file_watch;
+mod objects;
+mod open_files;
+mod state;
+#[cfg(test)]
+mod tests;
+mod uvm;
+mod vid_heap;
+
+use std::{
+    collections::HashMap,
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use abi::{Abi, Handle, Node};
+use base::ProcessId;
+use cards::{Card, Inventory, SimulatedNodesError, make_simulated_nodes};
+use rustix::{process::Pid as ThreadId, thread::sched_getaffinity};
+
+use self::{
+    call::Call,
+    card_memory::CardMemory,
+    client_handles::ClientHandles,
+    engines::{Clock, Engines},
+    file_watch::LockWatch,
+    open_files::OpenFiles,
+    state::{SimulatedCard, State},
+};
+use driver::{DeviceFile, Driver, DriverCall, FileWatch, OwnClient};
+use schedule::{SwitchLog, SwitchLogError};
+
+/// The simulated driver could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulatedDriverError {
+    /// Its nodes.
+    #[error(transparent)]
+    Nodes(#[from] SimulatedNodesError),
+    /// One of its files.
+    #[error("the simulated driver cannot use {}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What the account of the host's memory is called, where those of cards have a UUID.
+const HOST_MEMORY: &str = "host";
+
+/// The driver of simulated cards.
+#[derive(Debug)]
+pub struct SimulatedDriver {
+    /// Device, inode and path of each node.
+    nodes: HashMap<(u64, u64), (Node, PathBuf)>,
+    state: Mutex<State>,
+}
+
+impl SimulatedDriver {
+    /// The driver of the simulated cards of `inventory`, whose nodes (made if need be) and accounts are below `state_dir`.
+    ///
+    /// # Errors
+    /// When the state directory cannot be written.
+    pub fn new(state_dir: &Path, inventory: &Inventory) -> Result<Self, SimulatedDriverError> {
+        Self::with_clock(state_dir, inventory, &Clock::Monotonic)
+    }
+
+    fn with_clock(state_dir: &Path, inventory: &Inventory, clock: &Clock) -> Result<Self, SimulatedDriverError> {
+        let made = make_simulated_nodes(state_dir, inventory)?;
+        let cards = made.cards.into_iter().map(|(minor, path)| (Node::Card(minor), path));
+        let all = cards.chain([(Node::Control, made.control), (Node::Uvm, made.uvm)]);
+        let (mut nodes, mut own) = (HashMap::new(), HashMap::new());
+        for (node, path) in all {
+            let at = |source| SimulatedDriverError::File { path: path.clone(), source };
+            let file = open(&path).map_err(at)?;
+            let metadata = file.metadata().map_err(at)?;
+            own.insert(node, file);
+            nodes.insert((metadata.dev(), metadata.ino()), (node, path));
+        }
+        let directory = state_dir.join("simulated");
+        let simulated = |card: &Card| {
+            let at = |source| SimulatedDriverError::File { path: directory.join(&card.uuid), source };
+            let memory = CardMemory::new(&directory, &card.uuid, card.memory.0).map_err(at)?;
+            let node = own.get(&Node::Card(card.minor)).ok_or_else(|| at(io::ErrorKind::NotFound.into()))?;
+            let node = node.try_clone().map_err(at)?;
+            let engines = Engines::new(&directory, card, node, clock.clone()).map_err(at)?;
+            Ok(SimulatedCard::new(card.clone(), memory, engines))
+        };
+        let cards = inventory.cards.iter().map(simulated).collect::<Result<_, SimulatedDriverError>>()?;
+        let handles = ClientHandles::new(&directory)
+            .map_err(|source| SimulatedDriverError::File { path: directory.clone(), source })?;
+        let host = CardMemory::new(&directory, HOST_MEMORY, u64::MAX)
+            .map_err(|source| SimulatedDriverError::File { path: directory.join(HOST_MEMORY), source })?;
+        let version = inventory.driver_version.clone();
+        let state = State::new(cards, OpenFiles::new(own), handles, host, version, state_dir.to_owned());
+        Ok(Self { nodes, state: Mutex::new(state) })
+    }
+
+    /// Returns whether there is such a client; for tests.
+    pub fn has_client(&self, client: u32) -> bool {
+        let mut state = self.state();
+        state.free_closed();
+        state.clients.contains_key(&client)
+    }
+
+    /// Bytes of the video memory that a handle stands for; for tests.
+    pub fn length_of(&self, client: u32, object: u32) -> Option<u64> {
+        match &self.state().clients.get(&client)?.objects.get(&object)?.kind {
+            objects::Kind::VideoMemory(memory) => Some(memory.length),
+            _ => None,
+        }
+    }
+
+    /// Bytes of the host's memory that it has taken; for tests.
+    ///
+    /// # Errors
+    /// When its file cannot be read.
+    pub fn host_memory_used(&self) -> io::Result<u64> {
+        let mut state = self.state();
+        state.free_closed();
+        state.host_memory_used()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere leaves at worst an object too many.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Driver for SimulatedDriver {
+    fn ioctl(&self, file: &DeviceFile, call: DriverCall<'_>) -> io::Result<i32> {
+        let DriverCall { command, args, buffers, files } = call;
+        let mut state = self.state();
+        let id = state.enter(file)?;
+        let call = Call { file: id, args, buffers, files };
+        match file.node {
+            Node::Uvm => uvm::execute(&mut state, command, call),
+            node => escapes::execute(&mut state, node, command, call),
+        }
+    }
+
+    fn in_callers_place(&self, file: &DeviceFile, call: DriverCall<'_>) -> Option<io::Result<i32>> {
+        Some(self.ioctl(file, call))
+    }
+
+    fn is_in_kernel(&self) -> bool {
+        false
+    }
+
+    fn open(&self, node: Node) -> io::Result<DeviceFile> {
+        let path = self.nodes.values().find(|(known, _)| *known == node).map(|(_, path)| path);
+        let path =
+            path.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no simulated card has this minor number"))?;
+        let file = DeviceFile { node, file: Arc::new(open(path)?) };
+        self.state().enter(&file)?;
+        Ok(file)
+    }
+
+    fn node_of(&self, file: &File) -> io::Result<Option<Node>> {
+        let metadata = file.metadata()?;
+        Ok(self.nodes.get(&(metadata.dev(), metadata.ino())).map(|(node, _)| *node))
+    }
+
+    fn client_exists(&self, _: &OwnClient, client: Handle) -> io::Result<bool> {
+        let mut state = self.state();
+        state.free_closed();
+        Ok(state.clients.contains_key(&client.0))
+    }
+
+    fn file_watch(&self) -> io::Result<Box<dyn FileWatch>> {
+        let own = self.nodes.values().map(|(node, path)| Ok((*node, open(path)?)));
+        Ok(Box::new(LockWatch::new(OpenFiles::new(own.collect::<io::Result<_>>()?))))
+    }
+
+    fn switch_log(
+        &self,
+        _: &Abi,
+        own: &OwnClient,
+        subdevice: Handle,
+    ) -> Result<Option<Box<dyn SwitchLog>>, SwitchLogError> {
+        let engines = {
+            let state = self.state();
+            let card = state.clients.get(&own.client.0).and_then(|client| client.card_of(subdevice.0));
+            card.and_then(|card| state.cards.get(card)).map(|card| Arc::clone(&card.engines))
+        };
+        let switches = engines.map(|engines| engines.switches()).transpose();
+        let switches =
+            switches.map_err(|source| SwitchLogError::Call { call: "the log of a simulated card", source })?;
+        Ok(switches.map(|switches| Box::new(switches) as Box<dyn SwitchLog>))
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC).open(path)
+}
+
+/// Tells whether a process that takes part in the simulation is there. A mediator sees no other one in `/proc`, but the kernel answers of every number whether it is
+/// anybody's.
+fn is_there(process: ProcessId) -> bool {
+    let is_anybodys = |pid: i32| ThreadId::from_raw(pid).is_some_and(|pid| sched_getaffinity(Some(pid)).is_ok());
+    ProcessId::of(process.pid).map_or_else(|_| process.pid > 0 && is_anybodys(process.pid), |now| now == process)
+}

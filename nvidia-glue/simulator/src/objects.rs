@@ -1,0 +1,203 @@
+//! Clients and the trees of objects below them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use abi::Status;
+
+use super::{
+    card_memory::Piece,
+    engines::{Group, Seat},
+    open_files::FileId,
+};
+
+/// `NV_ERR_INVALID_OBJECT_HANDLE`.
+pub(super) const INVALID_OBJECT_HANDLE: Status = Status(0x33);
+/// `NV_ERR_INVALID_OBJECT_PARENT`.
+pub(super) const INVALID_OBJECT_PARENT: Status = Status(0x36);
+/// `NV_ERR_INVALID_OWNER`.
+pub(super) const INVALID_OWNER: Status = Status(0x39);
+/// `NV_ERR_GENERIC`.
+pub(super) const GENERIC: Status = Status(0xffff);
+
+/// Handles that the driver chooses itself (`RS_UNIQUE_HANDLE_BASE`).
+const FIRST_CHOSEN_HANDLE: u32 = 0xcaf0_0000;
+
+/// Memory on a card: every handle, mapping and export of it holds one `Arc`, and the last one gives it back.
+#[derive(Debug)]
+pub(super) struct VideoMemory {
+    /// Which card, by its place in the inventory.
+    pub(super) card: usize,
+    /// What the driver says that it has.
+    pub(super) length: u64,
+    /// What it takes of the card.
+    pub(super) piece: Piece,
+}
+
+/// Memory of the host's that the driver made or pinned: every handle of it, channel in it, and file that it may be mapped through holds one
+/// `Arc`.
+#[derive(Debug)]
+pub(super) struct HostMemory {
+    /// Bytes.
+    pub(super) length: u64,
+    /// `None`: it is the program's own.
+    pub(super) _piece: Option<Piece>,
+}
+
+/// Memory of either sort, held by what outlives its handle.
+#[derive(Debug, Clone)]
+pub(super) enum Memory {
+    Video(Arc<VideoMemory>),
+    Host(Arc<HostMemory>),
+}
+
+impl Memory {
+    /// What an object is made of, if that is memory.
+    pub(super) fn of(kind: &Kind) -> Option<Self> {
+        match kind {
+            Kind::VideoMemory(memory) => Some(Self::Video(Arc::clone(memory))),
+            Kind::SystemMemory(memory) => Some(Self::Host(Arc::clone(memory))),
+            _ => None,
+        }
+    }
+
+    pub(super) fn length(&self) -> u64 {
+        match self {
+            Self::Video(memory) => memory.length,
+            Self::Host(memory) => memory.length,
+        }
+    }
+
+    /// If it is a card's.
+    #[cfg(test)]
+    pub(super) fn video(&self) -> Option<Arc<VideoMemory>> {
+        match self {
+            Self::Video(memory) => Some(Arc::clone(memory)),
+            Self::Host(_) => None,
+        }
+    }
+}
+
+/// What an object is.
+#[derive(Debug, Clone)]
+pub(super) enum Kind {
+    Device {
+        card: usize,
+    },
+    Subdevice {
+        card: usize,
+    },
+    VideoMemory(Arc<VideoMemory>),
+    SystemMemory(Arc<HostMemory>),
+    /// Addresses only.
+    VirtualMemory,
+    AddressSpace,
+    ChannelGroup {
+        engine: u32,
+        group: Arc<Group>,
+        /// The context buffers of its engine, from its first scheduling on.
+        buffers: Option<Arc<VideoMemory>>,
+    },
+    Channel {
+        engine: u32,
+        /// On its engine, until it is freed.
+        seat: Arc<Seat>,
+        /// As a group's, of a channel without one.
+        buffers: Option<Arc<VideoMemory>>,
+        /// What its USERD is in, which it keeps (`memdescCreateSubMem` in the driver).
+        _userd: Option<Memory>,
+    },
+    /// Everything else: engines on a channel, events, information pages.
+    Plain,
+}
+
+/// An object of a client.
+#[derive(Debug, Clone)]
+pub(super) struct Object {
+    pub(super) parent: u32,
+    pub(super) class: u32,
+    pub(super) kind: Kind,
+    /// Objects of the same client without which it cannot be.
+    pub(super) depends_on: Vec<u32>,
+}
+
+/// A client: the root of a tree, owned by the open control file that it was allocated on.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) file: FileId,
+    pub(super) objects: BTreeMap<u32, Object>,
+    next_handle: u32,
+}
+
+impl Client {
+    pub(super) fn new(file: FileId) -> Self {
+        Self { file, objects: BTreeMap::new(), next_handle: FIRST_CHOSEN_HANDLE }
+    }
+
+    pub(super) fn object(&self, handle: u32) -> Result<&Object, Status> {
+        self.objects.get(&handle).ok_or(Status::OBJECT_NOT_FOUND)
+    }
+
+    pub(super) fn object_mut(&mut self, handle: u32) -> Result<&mut Object, Status> {
+        self.objects.get_mut(&handle).ok_or(Status::OBJECT_NOT_FOUND)
+    }
+
+    /// A handle for a new object: the one asked for, if it may be, or one of the driver's choice for 0.
+    pub(super) fn new_handle(&mut self, own: u32, asked: u32) -> Result<u32, Status> {
+        if asked == own {
+            return Err(INVALID_OBJECT_HANDLE);
+        }
+        if asked != 0 {
+            return if self.objects.contains_key(&asked) { Err(Status::INSERT_DUPLICATE_NAME) } else { Ok(asked) };
+        }
+        // Bounded: there are not more objects than tries.
+        for _ in 0..=self.objects.len() {
+            let handle = self.next_handle;
+            self.next_handle = self.next_handle.checked_add(1).unwrap_or(FIRST_CHOSEN_HANDLE);
+            if !self.objects.contains_key(&handle) && handle != own {
+                return Ok(handle);
+            }
+        }
+        Err(Status::INSUFFICIENT_RESOURCES)
+    }
+
+    /// Frees an object, what is below it, and what cannot be without any of those.
+    pub(super) fn free(&mut self, handle: u32) -> Result<(), Status> {
+        self.object(handle)?;
+        let mut doomed = BTreeSet::from([handle]);
+        loop {
+            let more: Vec<u32> = self
+                .objects
+                .iter()
+                .filter(|(candidate, object)| {
+                    !doomed.contains(candidate)
+                        && (doomed.contains(&object.parent)
+                            || object.depends_on.iter().any(|needed| doomed.contains(needed)))
+                })
+                .map(|(candidate, _)| *candidate)
+                .collect();
+            if more.is_empty() {
+                break;
+            }
+            doomed.extend(more);
+        }
+        self.objects.retain(|handle, _| !doomed.contains(handle));
+        Ok(())
+    }
+
+    /// The card that an object is on: that of the device or subdevice above it.
+    pub(super) fn card_of(&self, handle: u32) -> Option<usize> {
+        let mut handle = handle;
+        // A tree has no loops, and is not deeper than it has objects.
+        for _ in 0..=self.objects.len() {
+            let object = self.objects.get(&handle)?;
+            if let Kind::Device { card } | Kind::Subdevice { card } = object.kind {
+                return Some(card);
+            }
+            handle = object.parent;
+        }
+        None
+    }
+}
