@@ -192,7 +192,7 @@ pub struct FieldInfo {
     pub at: usize,
     /// Bytes.
     pub size: usize,
-    /// Whether it is a pointer.
+    /// True for a pointer.
     pub pointer: bool,
 }
 
@@ -202,6 +202,7 @@ pub fn all() -> impl Iterator<Item = &'static Struct> {
 }
 
 const R535: DriverRelease = DriverRelease::new(535, 0, 0);
+const R545: DriverRelease = DriverRelease::new(545, 0, 0);
 const R550: DriverRelease = DriverRelease::new(550, 0, 0);
 /// The first of 550's releases in which `UVM_MAX_GPUS` counts partitions.
 const R550_40_53: DriverRelease = DriverRelease::new(550, 40, 53);
