@@ -241,6 +241,7 @@ macro_rules! params {
                 };
                 $(
                     #[doc = concat!("`", params!(@or stringify!($field) $(, $path)?), "`.")]
+                    #[allow(clippy::int_plus_one, reason = "a field at 0 of one byte")]
                     pub const $field: Field<$type> = {
                         assert!($at + <$type as Layout>::SIZE <= $size, "beyond the end of its struct");
                         Field::new($at)
