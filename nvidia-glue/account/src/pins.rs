@@ -2,7 +2,7 @@
 //!
 //! A program may pin (class `0071`) whatever it has mapped, memory that the driver made for it included. The pages then stay when that is freed,
 //! unmapped and its file closed, until the last object is gone that pins them. Where the pages lie that an object pins, the driver does not say,
-//! and the program's own word is worth nothing ([`super::pinned`]). So memory that was mapped for the processor counts for as long as
+//! and the program's own word is worth nothing (`accounts/pinned.rs`). So memory that was mapped for the processor counts for as long as
 //! objects live that were made meanwhile, and for as much as those pin.
 //!
 //! It counts in what the container may have of the host's memory, like what is in use: the host has to have both. Programs that do no such

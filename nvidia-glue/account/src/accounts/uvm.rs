@@ -12,12 +12,11 @@ use abi::memory::Layout;
 use base::{Pid, units::Bytes};
 use foldhash::HashMap;
 
-use super::{
-    Accounts, Card, Counted, Hold, Refusal, UvmFile,
+use super::{Accounts, Hold, page_tables::Space, reserve::Armed};
+use crate::{
+    Card, Counted, Refusal, UvmFile,
     charges::ChargeId,
     intervals::{Intervals, Span},
-    page_tables::Space,
-    reserve::Armed,
 };
 
 #[derive(Debug)]

@@ -6,7 +6,8 @@
 use abi::{Handle, memory::Layout};
 use base::{Pid, units::Bytes};
 
-use super::{Accounts, Ask, Card, Kind, NotCommitted, Placement, Refusal, Reservation, objects::Committed};
+use super::{Accounts, Ask, NotCommitted, Placement, Reservation, objects::Committed};
+use crate::{Card, Kind, Refusal};
 
 /// Bytes of the program's for one of the kernel's.
 const FOR_EACH: u64 = 128;

@@ -22,7 +22,8 @@ use base::Bytes;
 use foldhash::HashMap;
 use stretches::{LOWEST_BITS, STRETCH_BITS, Stretch, stretches};
 
-use super::{Accounts, Card, Counted, ObjectName, Refusal, UvmFile, cards::saturated, intervals::Span, tree::Index};
+use super::Accounts;
+use crate::{Card, Counted, ObjectName, Refusal, UvmFile, cards::saturated, intervals::Span, tree::Index};
 
 const TABLE: u128 = 4 << 10;
 const LEVELS_ABOVE: u128 = 4;

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use base::Bytes;
 
-use super::{Accounts, Card, Counted, Hold, MappedFile, ObjectName, Refusal, charges::ChargeId, reserve::Armed};
+use super::{Accounts, Hold, reserve::Armed};
+use crate::{Card, Counted, MappedFile, ObjectName, Refusal, charges::ChargeId};
 
 /// What was mapped through which file.
 #[derive(Debug, Default)]

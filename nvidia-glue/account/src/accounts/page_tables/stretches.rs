@@ -1,6 +1,6 @@
 //! What is mapped of 512 MiB of addresses: how many tables of the lowest level that takes.
 
-use super::super::intervals::Span;
+use crate::intervals::Span;
 
 /// What one table of the lowest level maps, by the bits of the address.
 pub(super) const LOWEST_BITS: u32 = 21;

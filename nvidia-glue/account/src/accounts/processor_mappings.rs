@@ -5,7 +5,8 @@
 
 use foldhash::HashMap;
 
-use super::{Accounts, Counted, ObjectName, Refusal, tree::Index};
+use super::Accounts;
+use crate::{Counted, ObjectName, Refusal, tree::Index};
 
 /// How many each object has.
 #[derive(Debug, Default)]

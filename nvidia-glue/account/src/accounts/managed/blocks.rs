@@ -5,7 +5,7 @@
 //! block, or has less than one, is charged for each block that it touches, also where others touch it: pages that lie beside each other need not
 //! be of one block of the card. libcuda makes none of these: its ranges begin with a block and go as wholes, and what is small is put together.
 
-use super::super::intervals::Span;
+use crate::intervals::Span;
 
 const BLOCK_BITS: u32 = 21;
 

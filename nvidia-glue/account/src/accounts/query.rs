@@ -6,7 +6,8 @@ use abi::Handle;
 use base::{Pid, units::Bytes};
 use foldhash::HashSet;
 
-use super::{Accounts, Card, CardUsage, ExportFile, Kind, ObjectName, Refusal, UvmFile, tree::Index};
+use super::Accounts;
+use crate::{Card, CardUsage, ExportFile, Kind, ObjectName, Refusal, UvmFile, tree::Index};
 
 /// How many there are of what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -138,7 +139,7 @@ impl Accounts {
         }
     }
 
-    /// What is limited by [`ObjectLimits::references`](super::ObjectLimits::references).
+    /// What is limited by [`ObjectLimits::references`](crate::ObjectLimits::references).
     pub(super) fn references(&self) -> usize {
         let files = self.uvm.references() + self.registrations.len() + self.exports.len();
         files + self.attachments.len() + self.page_tables.references()

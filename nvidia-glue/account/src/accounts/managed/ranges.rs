@@ -6,14 +6,14 @@ use base::Pid;
 use foldhash::HashMap;
 
 use super::{
-    super::{
-        Mm, UvmFile,
-        cards::saturated,
-        intervals::{Cut, Intervals, Span},
-        page_tables::{cost, cost_of},
-    },
+    super::page_tables::{cost, cost_of},
     blocks,
     sync::gaps,
+};
+use crate::{
+    Mm, UvmFile,
+    cards::saturated,
+    intervals::{Cut, Intervals, Span},
 };
 
 #[derive(Debug, Clone, Copy)]

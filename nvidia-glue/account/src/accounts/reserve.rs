@@ -9,9 +9,12 @@ use abi::{Handle, memory::Layout};
 use base::{Pid, units::Bytes};
 
 use super::{
-    Accounts, Card, Counted, ExportFile, Kind, ObjectName, OverQuota, Refusal,
-    charges::{ChargeId, FABRIC},
+    Accounts,
     objects::{Committed, Placement},
+};
+use crate::{
+    Card, Counted, ExportFile, Kind, ObjectName, OverQuota, Refusal,
+    charges::{ChargeId, FABRIC},
 };
 
 /// An allocation of an object that is about to be executed.

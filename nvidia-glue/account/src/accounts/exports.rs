@@ -7,7 +7,8 @@ use std::{collections::BTreeMap, ops::Bound};
 
 use base::Bytes;
 
-use super::{Accounts, ExportFile, Hold, charges::ChargeId};
+use super::{Accounts, Hold};
+use crate::{ExportFile, charges::ChargeId};
 
 /// What is exported where.
 #[derive(Debug, Default)]

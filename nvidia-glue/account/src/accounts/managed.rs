@@ -15,9 +15,8 @@ pub(super) use ranges::Managed;
 use ranges::{Range, State};
 pub use sync::{ManagedDrift, ManagedSync, Mapping};
 
-use super::{
-    Accounts, Counted, Mm, Refusal, UvmFile, cards::saturated, intervals::Span, page_tables::cost, reserve::Armed,
-};
+use super::{Accounts, page_tables::cost, reserve::Armed};
+use crate::{Counted, Mm, Refusal, UvmFile, cards::saturated, intervals::Span};
 
 /// Room on every card for a range; to be given to [`Accounts::commit_managed`] or [`Accounts::cancel_managed`].
 #[must_use = "what is reserved stays charged until it is committed or cancelled"]

@@ -6,9 +6,12 @@ use abi::{Handle, memory::Layout};
 use base::{Pid, units::Bytes};
 
 use super::{
-    Accounts, Card, Counted, Hold, Kind, NotCommitted, ObjectLimits, ObjectName, Refusal, Reservation, WhyNot,
-    charges::ChargeId,
+    Accounts, Hold, NotCommitted, Reservation, WhyNot,
     reserve::{Armed, ClientReservation},
+};
+use crate::{
+    Card, Counted, Kind, ObjectLimits, ObjectName, Refusal,
+    charges::ChargeId,
     tree::{Index, Tree},
 };
 

@@ -6,7 +6,8 @@
 use abi::Handle;
 use foldhash::HashMap;
 
-use super::{Accounts, ObjectName, tree::Index};
+use super::Accounts;
+use crate::{ObjectName, tree::Index};
 
 impl Accounts {
     /// What to free before `object` is freed, so that no free takes more than `most` objects, in that order: nothing where it takes no more

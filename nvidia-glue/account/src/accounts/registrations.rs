@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use base::Bytes;
 use foldhash::HashMap;
 
-use super::{Accounts, Card, Kind, ObjectName, Refusal, UvmFile, charges::ChargeId, tree::Index};
+use super::Accounts;
+use crate::{Card, Kind, ObjectName, Refusal, UvmFile, charges::ChargeId, tree::Index};
 
 /// Names an object that something is registered for, be it gone or not.
 type Number = u64;

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use base::{Pid, units::Bytes};
 
 use super::{
-    super::{Accounts, Mm, cards::saturated, intervals::Span},
+    super::Accounts,
     ranges::{Range, State},
 };
+use crate::{Mm, cards::saturated, intervals::Span};
 
 /// A mapping of a UVM file as `/proc/PID/maps` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
