@@ -2,9 +2,8 @@
 
 use base::{Bytes, CardPolicy, ComputeShare, Priority};
 use runtime_config::request::{CardCountError, MemoryLimit, PerCard};
-use serde::{Deserialize, Serialize};
 
-use super::{ContainerKey, account::Refusal, store::StoreError};
+use super::{ContainerKey, refusal::Refusal, store::StoreError};
 
 /// What is to be changed of a container's grant. `None`: stays as it is.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -15,17 +14,6 @@ pub struct Change {
     pub compute: Option<PerCard<ComputeShare>>,
     /// Who runs first.
     pub priority: Option<Priority>,
-}
-
-/// What a node's administrator has set for one card. `None`: nothing; the configuration's holds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CardSetting {
-    /// Its policy while no container needs another one.
-    #[serde(default)]
-    pub policy: Option<CardPolicy>,
-    /// Length of its periods, 20 000 to 500 000 microseconds, if no share on it needs longer ones.
-    #[serde(default)]
-    pub period_us: Option<u64>,
 }
 
 /// Why a container's grant is not changed. It is as it was.

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use super::{CardRoom, ContainerKey, account::Refusal, store::StoreError};
+use super::{CardRoom, ContainerKey, refusal::Refusal, store::StoreError};
 use crate::{decision_log::chain, select::SelectError};
 
 /// Why a container is not admitted. Nothing of it is left in the ledger. The text and its causes name the containers that stand in the way;

@@ -9,9 +9,8 @@
 
 use base::Bytes;
 use runtime_config::config::WholeCards;
-use serde::{Deserialize, Serialize};
 
-use super::{CardGrant, Enforcement, Limits, Refusal, account::CardSums};
+use crate::{CardGrant, Enforcement, Limits, card_sums::CardSums, refusal::Refusal};
 
 /// Channels of a card, for all engines and containers together: `NV_CHRAM_CHANNEL__SIZE_1`
 /// (src/common/inc/swref/published/ampere/ga100/dev_runlist.h), of which there is one set up to Hopper (`kfifoChidMgrConstruct`,
@@ -28,24 +27,9 @@ const MOST_CHANNELS: u32 = 512;
 /// Channels of a place, where there are as many: five CUDA contexts.
 const FLOOR_CHANNELS: u32 = 100;
 /// Channels without which a container is of no use: a CUDA context takes 20.
-pub(super) const LEAST_CHANNELS: u32 = 24;
+const LEAST_CHANNELS: u32 = 24;
 /// Pinned memory of a place, where there is as much: a CUDA context has 70 MiB.
 const FLOOR_PINNED_MEMORY: Bytes = Bytes(Bytes::GIB);
-
-/// One grant's part of both.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Allotment {
-    /// 0: it is not mediated, or an older egpu's.
-    channels: u32,
-    /// Likewise.
-    pinned_memory: Bytes,
-}
-
-impl Allotment {
-    pub(super) fn of(grant: &CardGrant) -> Self {
-        Self { channels: grant.channels.unwrap_or_default(), pinned_memory: grant.pinned_memory.unwrap_or_default() }
-    }
-}
 
 impl Limits {
     /// Places of a card: no more than have channels.
@@ -85,7 +69,12 @@ pub(super) fn channels(sums: &CardSums, limits: &Limits) -> Result<u32, Refusal>
     let others = u64::from(floor) * u64::from(limits.free_places(sums).saturating_sub(1));
     let free = u32::try_from(most(granted.into(), held, floor.into(), others)).unwrap_or(u32::MAX);
     if free < LEAST_CHANNELS {
-        return Err(Refusal::Channels { free, most: granted / LEAST_CHANNELS, split: limits.device_split_count });
+        return Err(Refusal::Channels {
+            free,
+            least: LEAST_CHANNELS,
+            most: granted / LEAST_CHANNELS,
+            split: limits.device_split_count,
+        });
     }
     Ok(free.min(MOST_CHANNELS))
 }

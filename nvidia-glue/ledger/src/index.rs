@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     CardGrant, ContainerKey, ContainerName, ProcessId, Record,
-    account::CardSums,
+    card_sums::CardSums,
     store::{FileStamp, Locked, StoreError, hash},
 };
 

@@ -23,13 +23,16 @@
 //! Every call may block on files and on the lock. An async caller uses a thread for blocking calls.
 #![forbid(unsafe_code)]
 
-mod account;
 mod admit;
+mod bind;
+mod card_demand;
+mod card_sums;
 mod change;
 pub mod decision_log;
 mod error;
 pub mod event_log;
 mod floors;
+mod grant_log;
 mod index;
 mod limits;
 mod liveness;
@@ -37,8 +40,8 @@ mod members;
 mod policy;
 mod reclaim;
 mod record;
+mod refusal;
 mod release;
-mod reserve;
 mod room;
 mod select;
 mod set;
@@ -50,27 +53,26 @@ pub mod test_support;
 #[cfg(test)]
 mod tests;
 mod timetable;
-mod waiting;
 
 use std::{collections::HashSet, path::Path, sync::Mutex, time::Duration};
 
-pub use account::CardAsk;
-pub use account::Refusal;
-pub use admit::Admission;
+pub use admit::{Admission, Patience, Waiter};
 pub use base::{CardGrant, ComputeEnforcement, ContainerKey, Enforcement, ProcessId};
-pub use change::{CardSetting, Change, ChangeError, PolicyError};
+pub use card_demand::CardDemand;
+pub use change::{Change, ChangeError, PolicyError};
 pub use error::{AdmitError, AdmitErrorKind, BindError, ReleaseError, TriedCard};
 pub use limits::Limits;
 use liveness::{Linux, Node};
 pub use record::{ContainerName, GrantState, Record};
+pub use refusal::Refusal;
 pub use release::ReleaseReason;
 pub use room::CardRoom;
 pub use select::SelectError;
+pub use settings::CardSetting;
 pub use state::CardState;
 use store::Store;
 pub use store::{StoreError, timetable_dir, timetable_name};
 pub use timetable::TimetableError;
-pub use waiting::{Patience, Waiter};
 
 /// How long the lock is waited for. An admission holds it for about a millisecond.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);

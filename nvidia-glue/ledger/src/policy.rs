@@ -8,11 +8,12 @@ use cards::{Card, Inventory};
 use schedule::can_be_laid_out;
 
 use super::{
-    CardAsk, CardSetting, ContainerName, Ledger, Limits, PolicyError, Refusal, StoreError,
-    account::{CardSums, check_compute, check_hard_cap, compute_by},
+    CardDemand, CardSetting, ContainerName, Ledger, Limits, PolicyError, Refusal, StoreError,
+    card_demand::{check_compute, check_hard_cap, compute_by},
+    card_sums::CardSums,
+    grant_log::card_name,
     index::{Holding, Index},
     members::{members, tied_cards},
-    reserve::card_name,
     set::as_found,
     settings::{Changing, Settings},
     store::Locked,
@@ -197,7 +198,7 @@ fn check_holding(
     if matches!(grant.compute, ComputeShare::Cap { .. }) && policy != CardPolicy::Fixed {
         return Err(Refusal::CapNeedsFixed);
     }
-    let ask = CardAsk {
+    let ask = CardDemand {
         memory: grant.memory,
         compute: grant.compute,
         policy: Some(policy),

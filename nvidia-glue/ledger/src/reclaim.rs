@@ -5,7 +5,7 @@ use std::{path::Path, sync::PoisonError};
 use base::grant_files;
 
 use super::{
-    ContainerKey, GrantState, Ledger, Record, StoreError, index::Index, liveness::Population, reserve::grant_fields,
+    ContainerKey, GrantState, Ledger, Record, StoreError, grant_log::grant_fields, index::Index, liveness::Population,
     store::Locked,
 };
 use crate::decision_log::{DecisionLog, Event, Line};

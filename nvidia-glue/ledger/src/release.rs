@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use super::{
     ContainerKey, Ledger, Record, ReleaseError,
+    grant_log::{grant_fields, roll_back},
     liveness::Population,
-    reserve::{grant_fields, roll_back},
 };
 use crate::decision_log::{DecisionLog, Event, Line};
 

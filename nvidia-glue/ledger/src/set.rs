@@ -6,13 +6,13 @@ use runtime_config::request::{Isolation, MemoryLimit, PerCard, Share};
 use schedule::MOST_WINDOW_LOSS_US;
 
 use super::{
-    CardAsk, CardGrant, Change, ChangeError, ComputeEnforcement, ContainerKey, ContainerName, Enforcement, Ledger,
+    CardDemand, CardGrant, Change, ChangeError, ComputeEnforcement, ContainerKey, ContainerName, Enforcement, Ledger,
     Limits, Record, Refusal, StoreError,
-    account::{CardSums, check},
-    admit::small_quota_line,
+    card_demand::check,
+    card_sums::CardSums,
+    grant_log::{card_name, grant_fields, holders, small_quota_line, weights_only_line},
     index::Index,
     members::{Newcomer, check_layout},
-    reserve::{card_name, grant_fields, holders, weights_only_line},
     settings::Settings,
     store::Locked,
 };
@@ -62,9 +62,9 @@ impl Ledger {
             return Err(ChangeError::NoGrant { container: Box::new(container.clone()) });
         };
         check_changeable(&record, change)?;
-        let asks = asks(&record, inventory, change)?;
+        let demands = demands(&record, inventory, change)?;
         let settings = locked.settings();
-        let grants = fit(&locked, &mut index, &record, &asks, (limits, &settings), lines)?;
+        let grants = fit(&locked, &mut index, &record, &demands, (limits, &settings), lines)?;
         lines.insert(
             0,
             Line::new(Event::Change, &record).field("grant", &record.grant_id).field("to", describe(change)),
@@ -186,16 +186,16 @@ fn check_changeable(record: &Record, change: &Change) -> Result<(), ChangeError>
 }
 
 /// What the container would ask now of each card that it shares.
-fn asks<'a>(
+fn demands<'a>(
     record: &'a Record,
     inventory: &'a Inventory,
     change: &Change,
-) -> Result<Vec<(&'a Card, &'a CardGrant, CardAsk)>, ChangeError> {
+) -> Result<Vec<(&'a Card, &'a CardGrant, CardDemand)>, ChangeError> {
     let container = || Box::new(record.container.clone());
     let shared: Vec<&CardGrant> = record.cards.iter().filter(|grant| grant.is_shared()).collect();
     let memory = listed(record, "memory", change.memory.as_ref(), shared.len())?;
     let compute = listed(record, "compute", change.compute.as_ref(), shared.len())?;
-    let ask = |(position, grant): (usize, &'a CardGrant)| {
+    let demand = |(position, grant): (usize, &'a CardGrant)| {
         let card = inventory.cards.iter().find(|card| card.uuid == grant.uuid);
         let card = card.ok_or_else(|| ChangeError::NoSuchCard { container: container(), uuid: grant.uuid.clone() })?;
         let memory = match memory.get(position) {
@@ -205,7 +205,7 @@ fn asks<'a>(
             })?,
         };
         let compute = compute.get(position).map_or(grant.compute, |compute| **compute);
-        let ask = CardAsk {
+        let demand = CardDemand {
             memory,
             compute,
             policy: Some(needed_policy(grant.policy, compute)),
@@ -214,9 +214,9 @@ fn asks<'a>(
             enforcement: Enforcement::Mediated,
             unlimited: record.is_unlimited(),
         };
-        Ok((card, grant, ask))
+        Ok((card, grant, demand))
     };
-    shared.into_iter().enumerate().map(ask).collect()
+    shared.into_iter().enumerate().map(demand).collect()
 }
 
 fn listed<'a, T>(
@@ -255,21 +255,22 @@ fn fit(
     locked: &Locked<'_>,
     index: &mut Index,
     record: &Record,
-    asks: &[(&Card, &CardGrant, CardAsk)],
+    demands: &[(&Card, &CardGrant, CardDemand)],
     (limits, settings): (&Limits, &Settings),
     lines: &mut Vec<Line>,
 ) -> Result<Vec<CardGrant>, ChangeError> {
     let failed = |source| ChangeError::Store { container: Box::new(record.container.clone()), source };
-    let mut grants = Vec::with_capacity(asks.len());
-    for (card, grant, ask) in asks {
+    let mut grants = Vec::with_capacity(demands.len());
+    for (card, grant, demand) in demands {
         let others = index.holdings(locked, &card.uuid).map_err(failed)?.iter();
         let others = others.filter(|holding| holding.container != record.container);
         let mut sums = CardSums::of(others.map(|holding| (&holding.grant, holding.group)));
         // Nobody changes a card's policy by what he asks for when he has it already.
         sums.policy = Some(grant.policy);
         let limits = settings.limits(limits, &card.uuid);
-        check(card, &sums, ask, &limits).map_err(|refusal| refused(locked, index, record, (card, ask), refusal))?;
-        let mut changed = ask.grant(card, &sums, &limits);
+        check(card, &sums, demand, &limits)
+            .map_err(|refusal| refused(locked, index, record, (card, demand), refusal))?;
+        let mut changed = demand.grant(card, &sums, &limits);
         changed.compute_by = as_found(grant.compute_by, changed.compute_by);
         changed.window_loss_us = grant.window_loss_us;
         (changed.channels, changed.pinned_memory) = (grant.channels, grant.pinned_memory);
@@ -280,9 +281,9 @@ fn fit(
     }
     let newcomer = Newcomer { order: record.order, unlimited: record.is_unlimited(), grants: &grants };
     if let Err(refusal) = check_layout(locked, index, newcomer, settings).map_err(failed)?
-        && let Some((card, _, ask)) = asks.last()
+        && let Some((card, _, demand)) = demands.last()
     {
-        return Err(refused(locked, index, record, (card, ask), refusal));
+        return Err(refused(locked, index, record, (card, demand), refusal));
     }
     Ok(grants)
 }
@@ -291,7 +292,7 @@ fn refused(
     locked: &Locked<'_>,
     index: &mut Index,
     record: &Record,
-    (card, ask): (&Card, &CardAsk),
+    (card, demand): (&Card, &CardDemand),
     refusal: Refusal,
 ) -> ChangeError {
     let container = Box::new(record.container.clone());
@@ -302,7 +303,7 @@ fn refused(
     ChangeError::Card {
         container,
         card: card_name(card),
-        asked: ask.describe(),
+        asked: demand.describe(),
         holders: holders(&others).map(|names| format!("; it is also held by {names}")).unwrap_or_default(),
         source: Box::new(refusal),
     }

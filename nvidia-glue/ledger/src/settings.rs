@@ -6,9 +6,20 @@ use base::CardPolicy;
 use schedule::PlanSettings;
 use serde::{Deserialize, Serialize};
 
-use super::{CardSetting, Limits};
+use super::Limits;
 
 pub(super) const SETTINGS_VERSION: u32 = 1;
+
+/// What a node's administrator has set for one card. `None`: nothing; the configuration's holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardSetting {
+    /// Its policy while no container needs another one.
+    #[serde(default)]
+    pub policy: Option<CardPolicy>,
+    /// Length of its periods, 20 000 to 500 000 microseconds, if no share on it needs longer ones.
+    #[serde(default)]
+    pub period_us: Option<u64>,
+}
 
 /// `settings.json`: what the schedule needs beside the grants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

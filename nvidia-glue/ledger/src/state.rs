@@ -4,7 +4,7 @@ use base::{Bytes, CardPolicy};
 use cards::Inventory;
 use serde::Serialize;
 
-use super::{CardGrant, CardSetting, ContainerKey, Ledger, Limits, StoreError, account::CardSums};
+use super::{CardGrant, CardSetting, ContainerKey, Ledger, Limits, StoreError, card_sums::CardSums};
 
 /// One card and what is granted of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

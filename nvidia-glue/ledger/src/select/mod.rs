@@ -2,7 +2,7 @@
 //!
 //! [`plan`] has no side effects. What it refuses is refused before anything is reserved.
 
-mod asks;
+mod demands;
 mod place;
 mod requirements;
 mod targets;
@@ -13,7 +13,7 @@ pub(crate) use place::{Candidate, ranked};
 use runtime_config::request::{CardCountError, GpuRequest, Share, UnsatisfiedRequirement};
 use targets::Targets;
 
-use crate::CardAsk;
+use crate::CardDemand;
 
 /// What a container asks of the node's cards.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,7 +39,7 @@ pub(crate) struct Planned {
     /// Position in the inventory's list.
     pub(crate) card: usize,
     /// What is asked.
-    pub(crate) ask: CardAsk,
+    pub(crate) demand: CardDemand,
 }
 
 /// Why a request cannot be met on this node whoever else is there. Nothing has been reserved.
@@ -161,16 +161,16 @@ pub(crate) fn plan(inventory: &Inventory, request: &GpuRequest) -> Result<Plan, 
             requirements::check_all(inventory, request, named.iter().map(|target| target.card()))?;
             // What is shared is not given whole as well.
             beside.retain(|target| named.iter().all(|other| other.card().uuid != target.card().uuid));
-            PlannedCards::Named(asks::named(inventory, request, &named)?)
+            PlannedCards::Named(demands::named(inventory, request, &named)?)
         }
         Targets::Choose { count, mut from } => {
             from.retain(|card| !is_whole(card));
             let from = requirements::fitting(inventory, request, from)?;
-            PlannedCards::Choose(asks::choices(inventory, request, count, &from)?)
+            PlannedCards::Choose(demands::choices(inventory, request, count, &from)?)
         }
     };
     requirements::check_all(inventory, request, beside.iter().map(|target| target.card()))?;
-    let whole = asks::whole(inventory, &beside);
+    let whole = demands::whole(inventory, &beside);
     Ok(Plan { cards, whole })
 }
 

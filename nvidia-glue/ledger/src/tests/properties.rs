@@ -8,7 +8,7 @@ use runtime_config::request::{CardRequest, GpuRequest, Placement, Share};
 
 use crate::{
     AdmitErrorKind, ReleaseReason,
-    account::CardSums,
+    card_sums::CardSums,
     test_support::{Bench, cap, cgroup, devices, key, mib, part, process, request, weight, with_policy},
 };
 

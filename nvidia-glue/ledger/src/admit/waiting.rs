@@ -20,14 +20,14 @@ use jiff::Timestamp;
 use runtime_config::request::GpuRequest;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Admission, AdmitError, AdmitErrorKind, CardGrant, ContainerKey, ContainerName, GrantState, Ledger, ProcessId,
-    Record, StoreError,
+use super::{Admission, reserve::forecast};
+use crate::{
+    AdmitError, AdmitErrorKind, CardGrant, ContainerKey, ContainerName, GrantState, Ledger, ProcessId, Record,
+    StoreError,
     index::Index,
-    reserve::forecast,
+    select::{self, Plan},
     store::{Locked, RECORD_VERSION, Store, failed, stamp},
 };
-use crate::select::{self, Plan};
 
 /// Version of [`Waiter`]'s format.
 const WAITER_VERSION: u32 = 1;
@@ -38,7 +38,7 @@ const RETRY: Duration = Duration::from_millis(200);
 
 /// Most containers that wait on one node. Each of them tries again and again, under the ledger's one lock, and looks at all that are
 /// ahead of it: the work grows with their square.
-pub(super) const MAX_WAITERS: usize = 32;
+pub(crate) const MAX_WAITERS: usize = 32;
 
 /// How long an admission waits for room.
 #[derive(Debug, Clone, Copy)]
@@ -98,7 +98,7 @@ impl Drop for Place<'_> {
 
 /// One admission's wait.
 #[derive(Debug)]
-pub(super) struct Wait<'a> {
+pub(crate) struct Wait<'a> {
     ledger: &'a Ledger,
     patience: Patience<'a>,
     place: Option<Place<'a>>,
