@@ -81,14 +81,6 @@ const LAYERS: &[Layer] = &[
 /// Modules of one crate that still use each other: no other may join them.
 #[rustfmt::skip]
 const KNOWN_CYCLES: &[(&str, &[&str])] = &[
-    ("runtime-config", &["config", "request"]),
-    ("account", &[
-        "exports", "host_mappings", "lib", "managed", "objects", "page_tables", "processor_mappings", "registrations",
-        "reserve", "uvm",
-    ]),
-    ("driver", &["file_watch", "lib"]),
-    ("driver", &["nvidia", "switch_log"]),
-    ("cards", &["lib", "simulated"]),
     ("simulator", &[
         "allocate", "card_memory", "controls", "duplicate", "escapes", "lib", "objects", "state", "uvm", "vid_heap",
     ]),
@@ -96,9 +88,6 @@ const KNOWN_CYCLES: &[(&str, &[&str])] = &[
         "call", "context", "control", "driver_time", "host_mappings", "making", "managed", "session", "staging",
         "utilization", "version",
     ]),
-    ("ledger", &["account", "floors"]),
-    ("ledger", &["admit", "reserve", "waiting"]),
-    ("ledger", &["change", "settings", "store"]),
     ("egpu-shim", &["bundle", "registry"]),
     ("egpu-shim", &["gpu", "task"]),
     ("egpu-shim", &["helper", "mediator"]),
