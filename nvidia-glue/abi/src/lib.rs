@@ -11,6 +11,7 @@ pub mod decode;
 pub mod escapes;
 pub mod layout;
 pub mod memory;
+mod named;
 mod packed;
 pub mod params;
 pub mod status;
