@@ -27,7 +27,7 @@ pub struct CardUsage {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CardAccount {
     /// Wider than any sum of what there can be charges for: it never wraps, so what goes in comes out.
     used: u128,
     limit: u64,
@@ -40,7 +40,7 @@ struct State {
     channels: u32,
 }
 
-impl State {
+impl CardAccount {
     fn frames_limit(&self) -> u64 {
         if self.is_alone { u64::MAX } else { frames::most(self.limit) }
     }
@@ -49,8 +49,8 @@ impl State {
 /// All cards of the grant.
 #[derive(Debug)]
 pub(super) struct Cards {
-    cards: Vec<State>,
-    host: State,
+    cards: Vec<CardAccount>,
+    host: CardAccount,
     /// Beside what is used of the host: what pinned pages keep, at the most.
     kept: u64,
     by_process: HashMap<(Pid, Card), u128>,
@@ -64,9 +64,9 @@ impl Cards {
     pub(super) fn new(limits: &[Bytes], host: Bytes, channels: u32) -> Self {
         // More cards than an index can name cannot be asked for.
         let cards = limits.iter().take(usize::from(Card::HOST.0));
-        let limited = |limit: &Bytes| State { limit: limit.floor_to_kib().0, channels, ..State::default() };
+        let limited = |limit: &Bytes| CardAccount { limit: limit.floor_to_kib().0, channels, ..CardAccount::default() };
         // It has no frames that somebody needs whole.
-        let host = State { is_alone: true, ..limited(&host) };
+        let host = CardAccount { is_alone: true, ..limited(&host) };
         Self { cards: cards.map(limited).collect(), host, kept: 0, by_process: HashMap::default() }
     }
 
@@ -75,14 +75,14 @@ impl Cards {
         (0..=u8::MAX).take(self.cards.len()).map(Card)
     }
 
-    fn state(&self, card: Card) -> Result<&State, Refusal> {
+    fn state(&self, card: Card) -> Result<&CardAccount, Refusal> {
         if card == Card::HOST {
             return Ok(&self.host);
         }
         self.cards.get(usize::from(card.0)).ok_or(Refusal::UnknownCard(card))
     }
 
-    fn state_mut(&mut self, card: Card) -> Option<&mut State> {
+    fn state_mut(&mut self, card: Card) -> Option<&mut CardAccount> {
         if card == Card::HOST { Some(&mut self.host) } else { self.cards.get_mut(usize::from(card.0)) }
     }
 
@@ -189,7 +189,7 @@ impl Cards {
     }
 
     /// The limit beyond which `asked` would be beside what is used, each in bytes and in bytes of frames.
-    fn exceeded(card: Card, state: &State, used: (u128, u128), asked: (Bytes, Bytes)) -> Option<OverQuota> {
+    fn exceeded(card: Card, state: &CardAccount, used: (u128, u128), asked: (Bytes, Bytes)) -> Option<OverQuota> {
         let of = |bound, used: u128, asked: Bytes, limit: u64| {
             let is_over = used + u128::from(asked.0) > u128::from(limit);
             is_over.then_some(OverQuota { card, asked, used: saturated(used), limit: Bytes(limit), bound })

@@ -33,8 +33,9 @@ mod tree;
 mod types;
 
 pub use accounts::{
-    Accounts, Ask, ClientReservation, Committed, Counts, Freed, Hold, ManagedDrift, ManagedReservation, ManagedSync,
-    Mapping, NotCommitted, ObjectView, PageTableReservation, Placement, ProcessEnd, Reservation, WhyNot,
+    Accounts, AllocRequest, ClientReservation, CommitError, Committed, Counts, Freed, Hold, ManagedDrift,
+    ManagedReservation, ManagedSync, Mapping, NotCommitted, ObjectView, PageTableReservation, Placement, ProcessEnd,
+    Reservation,
 };
 pub use cards::CardUsage;
 pub use types::{

@@ -12,7 +12,7 @@ use std::{
 
 use abi::{Abi, Handle, Node, Status, layout::write_u32};
 use nix::time::{ClockId, clock_gettime};
-use schedule::{Presence, Switch, SwitchLog, SwitchLogError, Taken};
+use schedule::{Presence, Switch, SwitchLog, SwitchLogError, SwitchBatch};
 
 use super::{DeviceFile, Driver, OwnClient, Raw};
 use crate::sys::ReadOnlyMapping;
@@ -137,7 +137,7 @@ impl NvidiaSwitchLog {
 }
 
 impl SwitchLog for NvidiaSwitchLog {
-    fn take(&mut self, into: &mut Vec<Switch>) -> Result<Taken, SwitchLogError> {
+    fn take(&mut self, into: &mut Vec<Switch>) -> Result<SwitchBatch, SwitchLogError> {
         // Moves what the firmware has noted into the buffers of all who read; without it the driver does so 30 times a second.
         control(self.raw(), self.objects[2], "NV_EVENT_BUFFER_CTRL_CMD_FLUSH", FLUSH, Vec::new())?;
         if self.compared.elapsed() > COMPARE_EVERY {
@@ -146,7 +146,7 @@ impl SwitchLog for NvidiaSwitchLog {
         }
         let put = self.header.word(PUT).unwrap_or(0) >> 32;
         let put = u32::try_from(put).unwrap_or(0) % RECORDS;
-        let mut taken = Taken::default();
+        let mut taken = SwitchBatch::default();
         while self.get != put {
             if let Some(record) = self.record(self.get) {
                 let expected = self.sequence.replace(record.sequence.wrapping_add(1)).unwrap_or(record.sequence);

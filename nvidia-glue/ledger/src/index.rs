@@ -134,18 +134,18 @@ impl Index {
     }
 
     /// Whether the timetables that are there are those that were made from these records.
-    pub(super) fn is_told(&self, locked: &Locked<'_>) -> bool {
+    pub(super) fn has_current_timetables(&self, locked: &Locked<'_>) -> bool {
         let is_it = |(uuid, stamp): (&String, &FileStamp)| locked.timetable_stamp(uuid) == Some(*stamp);
-        self.summary.timetables.as_ref().is_some_and(|told| told.iter().all(is_it))
+        self.summary.timetables.as_ref().is_some_and(|written| written.iter().all(is_it))
     }
 
-    /// Not known of all cards, until [`Index::note_told`].
-    pub(super) fn forget_told(&mut self) -> Option<BTreeMap<String, FileStamp>> {
+    /// Not known of all cards, until [`Index::set_timetables`].
+    pub(super) fn take_timetables(&mut self) -> Option<BTreeMap<String, FileStamp>> {
         self.summary.timetables.take()
     }
 
     /// Which files the timetables are.
-    pub(super) fn note_told(&mut self, timetables: BTreeMap<String, FileStamp>) {
+    pub(super) fn set_timetables(&mut self, timetables: BTreeMap<String, FileStamp>) {
         self.summary.timetables = Some(timetables);
     }
 

@@ -83,7 +83,7 @@ pub struct Ledger {
     store: Store,
     node: Box<dyn Node>,
     /// The grants of which it has been told that they cannot be taken back yet, and why: an admission looks again and again.
-    told: Mutex<HashSet<(String, &'static str)>>,
+    logged: Mutex<HashSet<(String, &'static str)>>,
 }
 
 impl Ledger {
@@ -93,7 +93,7 @@ impl Ledger {
     /// When the directories cannot be made, or the boot id cannot be read.
     pub fn open(state_dir: &Path) -> Result<Self, StoreError> {
         let store = Store::open(state_dir, LOCK_PATIENCE)?;
-        Ok(Self { store, node: Box::new(Linux), told: Mutex::default() })
+        Ok(Self { store, node: Box::new(Linux), logged: Mutex::default() })
     }
 
     /// Every grant, in ledger order. Takes no lock: each record is whole, and the list may be a moment old.

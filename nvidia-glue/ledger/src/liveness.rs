@@ -65,8 +65,8 @@ impl Node for Linux {
         if fs::write(directory.join("cgroup.kill"), "1").is_ok() {
             return;
         }
-        let told = |error: io::Error| tracing::warn!(%error, cgroup = %directory.display(), "not all is killed");
-        let _ = cgroup_tree::kill(directory).map_err(told);
+        let log_error = |error: io::Error| tracing::warn!(%error, cgroup = %directory.display(), "not all is killed");
+        let _ = cgroup_tree::kill(directory).map_err(log_error);
         // A frozen process of cgroup v1 takes its SIGKILL when it is thawed, and the container may have frozen some below its own cgroup.
         let _ = cgroup_tree::write_everywhere(directory, "freezer.state", "THAWED");
     }

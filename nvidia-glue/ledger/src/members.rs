@@ -35,7 +35,7 @@ pub(super) fn members(cards: &Cards) -> Vec<Member<'_>> {
 }
 
 /// `uuids`, and the cards that are tied to them by containers with several.
-pub(super) fn tied_cards<'a>(
+pub(super) fn connected_cards<'a>(
     locked: &Locked<'_>,
     index: &mut Index,
     uuids: impl Iterator<Item = &'a str>,
@@ -71,7 +71,7 @@ pub(super) fn check_layout(
     newcomer: Newcomer<'_>,
     settings: &Settings,
 ) -> Result<Result<(), Refusal>, StoreError> {
-    let cards = tied_cards(locked, index, newcomer.grants.iter().map(|grant| grant.uuid.as_str()))?;
+    let cards = connected_cards(locked, index, newcomer.grants.iter().map(|grant| grant.uuid.as_str()))?;
     let mut members = members(&cards);
     members.retain(|member| member.order != newcomer.order);
     let grants: Vec<&CardGrant> = newcomer.grants.iter().filter(|grant| grant.is_shared()).collect();

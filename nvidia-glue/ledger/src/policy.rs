@@ -13,7 +13,7 @@ use super::{
     card_sums::CardSums,
     grant_log::card_name,
     index::{Holding, Index},
-    members::{members, tied_cards},
+    members::{connected_cards, members},
     set::as_found,
     settings::{Changing, Settings},
     store::Locked,
@@ -84,7 +84,7 @@ impl Ledger {
         }
         written.map_err(failed)?;
         if !self.finish_policy(&locked, &mut index).map_err(failed)? {
-            self.retell(&locked, &mut index, std::iter::once(uuid));
+            self.refresh_timetables(&locked, &mut index, std::iter::once(uuid));
             index.save(&locked);
         }
         Ok(then)
@@ -112,7 +112,7 @@ impl Ledger {
         locked.write_settings(&settings)?;
         *index = Index::rebuild(locked)?;
         index.begin_change(locked)?;
-        self.retell_all(locked, index);
+        self.refresh_all_timetables(locked, index);
         index.save(locked);
         Ok(true)
     }
@@ -132,7 +132,7 @@ impl Ledger {
             return Ok(());
         }
         let uuids = index.uuids();
-        let cards = tied_cards(locked, index, uuids.iter().map(String::as_str))?;
+        let cards = connected_cards(locked, index, uuids.iter().map(String::as_str))?;
         let members = members(&cards);
         if let Err(reason) = can_be_laid_out(&members, &now.plan())
             && can_be_laid_out(&members, &settings.plan()).is_ok()
@@ -148,7 +148,7 @@ impl Ledger {
         }
         index.begin_change(locked)?;
         locked.write_settings(&now)?;
-        self.retell_all(locked, index);
+        self.refresh_all_timetables(locked, index);
         index.save(locked);
         Ok(())
     }
@@ -163,7 +163,7 @@ fn check_card(
     (settings, limits): (&Settings, &Limits),
 ) -> Result<(), PolicyError> {
     let failed = |source| PolicyError::Store { uuid: card.uuid.clone(), source };
-    let mut cards = tied_cards(locked, index, std::iter::once(card.uuid.as_str())).map_err(failed)?;
+    let mut cards = connected_cards(locked, index, std::iter::once(card.uuid.as_str())).map_err(failed)?;
     if let (Some(policy), Some(holdings)) = (policy, cards.get_mut(&card.uuid)) {
         let mut admitted: Vec<Holding> = Vec::new();
         for mut holding in holdings.iter().filter(|holding| holding.grant.is_shared()).cloned() {

@@ -56,7 +56,7 @@ impl Ledger {
         locked.remove_record(&self.store.record_name(container)).map_err(failed)?;
         match index.remove(&locked, &record) {
             Ok(()) => {
-                self.retell(&locked, &mut index, record.uuids());
+                self.refresh_timetables(&locked, &mut index, record.uuids());
                 index.save(&locked);
             }
             Err(error) => {

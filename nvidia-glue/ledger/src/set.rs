@@ -153,7 +153,7 @@ impl Ledger {
         locked.write_record(record)?;
         // The change stands. What cannot be written now is written by whoever takes the lock next.
         match index.add(locked, record) {
-            Ok(()) => self.retell(locked, index, record.uuids()),
+            Ok(()) => self.refresh_timetables(locked, index, record.uuids()),
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the ledger's index is not written down");
                 return Ok(());

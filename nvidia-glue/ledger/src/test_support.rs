@@ -434,6 +434,6 @@ fn open(directory: &Path, node: &FakeNode) -> Ledger {
     Ledger {
         store: Store::open(directory, patience).unwrap(),
         node: Box::new(node.clone()),
-        told: std::sync::Mutex::default(),
+        logged: std::sync::Mutex::default(),
     }
 }

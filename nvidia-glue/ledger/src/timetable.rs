@@ -16,7 +16,7 @@ use schedule::{CardEpochs, Epoch, Timetable, advance, plan};
 use super::{
     Ledger, StoreError,
     index::Index,
-    members::{Cards, members, tied_cards},
+    members::{Cards, connected_cards, members},
     store::{FileStamp, Locked, timetable_dir, timetable_name},
 };
 
@@ -88,9 +88,9 @@ impl Ledger {
         if self.finish_policy(locked, &mut index)? {
             return Ok(index);
         }
-        if !index.is_told(locked) {
+        if !index.has_current_timetables(locked) {
             index.begin_change(locked)?;
-            self.retell_all(locked, &mut index);
+            self.refresh_all_timetables(locked, &mut index);
             index.save(locked);
         }
         Ok(index)
@@ -103,29 +103,34 @@ impl Ledger {
         index: &mut Index,
         changed: impl Iterator<Item = &'a str>,
     ) -> Result<(), StoreError> {
-        let cards = tied_cards(locked, index, changed)?;
-        match index.forget_told() {
-            Some(told) => self.write_cards(locked, index, &cards, told),
+        let cards = connected_cards(locked, index, changed)?;
+        match index.take_timetables() {
+            Some(written) => self.write_cards(locked, index, &cards, written),
             None => self.write_all_timetables(locked, index),
         }
     }
 
     /// As [`Ledger::write_timetables`], where nobody waits for them to be written: what cannot be written now is written by
     /// whoever takes the lock next.
-    pub(super) fn retell<'a>(&self, locked: &Locked<'_>, index: &mut Index, changed: impl Iterator<Item = &'a str>) {
+    pub(super) fn refresh_timetables<'a>(
+        &self,
+        locked: &Locked<'_>,
+        index: &mut Index,
+        changed: impl Iterator<Item = &'a str>,
+    ) {
         warn(self.write_timetables(locked, index, changed));
     }
 
     /// The same for all cards.
-    pub(super) fn retell_all(&self, locked: &Locked<'_>, index: &mut Index) {
+    pub(super) fn refresh_all_timetables(&self, locked: &Locked<'_>, index: &mut Index) {
         warn(self.write_all_timetables(locked, index));
     }
 
     fn write_all_timetables(&self, locked: &Locked<'_>, index: &mut Index) -> Result<(), StoreError> {
-        index.forget_told();
+        index.take_timetables();
         let uuids = index.uuids();
         locked.remove_other_timetables(uuids.iter().map(String::as_str))?;
-        let cards = tied_cards(locked, index, uuids.iter().map(String::as_str))?;
+        let cards = connected_cards(locked, index, uuids.iter().map(String::as_str))?;
         self.write_cards(locked, index, &cards, BTreeMap::new())
     }
 
@@ -139,16 +144,16 @@ impl Ledger {
     ) -> Result<(), StoreError> {
         let (now_us, boot_id) = (self.node.now_us(), locked.store().boot_id());
         let mut revisions: BTreeMap<&str, u64> = BTreeMap::new();
-        let mut told = CardEpochs::new();
+        let mut written = CardEpochs::new();
         for uuid in cards.keys() {
             let before = Self::card_timetable(locked.store().state_dir(), uuid).ok();
             let before = before.filter(|table| table.boot_id == boot_id);
             revisions.insert(uuid, before.as_ref().map_or(0, |table| table.revision));
-            told.insert(uuid.clone(), before.map(|table| table.epochs).unwrap_or_default());
+            written.insert(uuid.clone(), before.map(|table| table.epochs).unwrap_or_default());
         }
-        let last = Epoch::of_cards(now_us, told.values().filter_map(|epochs| epochs.last()));
+        let last = Epoch::of_cards(now_us, written.values().filter_map(|epochs| epochs.last()));
         let turns = plan(&members(cards), &locked.settings().plan(), Some(&last));
-        for (uuid, epochs) in advance(told, &turns, now_us) {
+        for (uuid, epochs) in advance(written, &turns, now_us) {
             let revision = revisions.get(uuid.as_str()).copied().unwrap_or_default();
             let table = Timetable { version: TIMETABLE_VERSION, boot_id: boot_id.to_owned(), revision, epochs };
             write_card(locked, &uuid, table, now_us)?;
@@ -157,7 +162,7 @@ impl Ledger {
                 None => drop(timetables.remove(&uuid)),
             }
         }
-        index.note_told(timetables);
+        index.set_timetables(timetables);
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use abi::{
     layout::{read_u32, read_u64, write_u32},
     memory::Layout,
 };
-use account::{ObjectName, Refusal, WhyNot};
+use account::{ObjectName, Refusal, CommitError};
 use base::Bytes;
 use driver::DeviceFile;
 
@@ -82,7 +82,7 @@ impl Session {
             self.unmake_locked(&flight.file, engine);
             self.unmake_locked(&flight.file, Made { client, object: charged });
             match refusal {
-                Refusal::OverQuota(over) => Stop::NotTaken(WhyNot::OverQuota(over)),
+                Refusal::OverQuota(over) => Stop::NotTaken(CommitError::OverQuota(over)),
                 refusal => Stop::End(End::Status(refusal.status())),
             }
         })

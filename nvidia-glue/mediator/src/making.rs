@@ -5,7 +5,7 @@ use abi::{
     layout::{read_u32, read_u64},
     memory,
 };
-use account::{Card, Hold, ObjectName, Placement, Refusal, Reservation, WhyNot};
+use account::{Card, Hold, ObjectName, Placement, Refusal, Reservation, CommitError};
 use base::{Bytes, Pid};
 use driver::{DeviceFile, Holder};
 
@@ -77,7 +77,7 @@ pub(super) enum Stop {
     /// The accounts have no room for it; the driver was not asked.
     Refused(Refusal),
     /// The driver has made it, the accounts do not take it, and it is gone again.
-    NotTaken(WhyNot),
+    NotTaken(CommitError),
 }
 
 impl From<End> for Stop {
@@ -165,8 +165,8 @@ impl Session {
             Stop::End(end) => end,
             Stop::Refused(refusal) => self.refused(pid, refusal),
             // It was more than the driver had been expected to give.
-            Stop::NotTaken(WhyNot::OverQuota(over)) => self.refused(pid, over.into()),
-            Stop::NotTaken(WhyNot::ClientGone) => End::Status(Status::INVALID_CLIENT),
+            Stop::NotTaken(CommitError::OverQuota(over)) => self.refused(pid, over.into()),
+            Stop::NotTaken(CommitError::ClientGone) => End::Status(Status::INVALID_CLIENT),
         }
     }
 
@@ -256,14 +256,14 @@ impl Session {
         let freed = self.raw(&flight.file, client).free(object);
         let mut accounts = lock(&self.accounts);
         match (not.why, freed) {
-            (WhyNot::OverQuota(_), Ok(status)) if status.is_ok() => accounts.cancel(not.reservation),
+            (CommitError::OverQuota(_), Ok(status)) if status.is_ok() => accounts.cancel(not.reservation),
             // It exists, and stays charged, over the limit.
-            (WhyNot::OverQuota(_), _) => match accounts.commit_anyway(not.reservation, placement) {
+            (CommitError::OverQuota(_), _) => match accounts.commit_anyway(not.reservation, placement) {
                 Ok(_) => {}
                 Err(gone) => accounts.cancel(gone.reservation),
             },
             // It went with its client.
-            (WhyNot::ClientGone, _) => accounts.cancel(not.reservation),
+            (CommitError::ClientGone, _) => accounts.cancel(not.reservation),
         }
         Err(Stop::NotTaken(not.why))
     }

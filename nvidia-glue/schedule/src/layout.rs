@@ -71,7 +71,7 @@ pub(super) struct Layout {
 
 /// Why there is no layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NoLayout {
+pub enum LayoutError {
     /// A share is too small for any period.
     #[error("a share would be shorter than 5 ms even in a period of 500 ms")]
     TooShort {
@@ -90,8 +90,8 @@ pub enum NoLayout {
 /// are placed anew, those with the most cards first if need be; where that fails too, other orders are tried.
 ///
 /// # Errors
-/// [`NoLayout`].
-pub(super) fn lay_out(tenants: &[Tenant], period_us: u64) -> Result<Layout, NoLayout> {
+/// [`LayoutError`].
+pub(super) fn lay_out(tenants: &[Tenant], period_us: u64) -> Result<Layout, LayoutError> {
     let shortest = tenants.iter().flat_map(|tenant| &tenant.windows).map(|(_, parts)| *parts).min();
     let period_us = period_for(shortest.unwrap_or(PERIOD_PARTS), period_us)?;
     let boxes: Vec<Block> = tenants.iter().map(|tenant| Block::new(tenant, period_us)).collect();
@@ -105,18 +105,18 @@ pub(super) fn lay_out(tenants: &[Tenant], period_us: u64) -> Result<Layout, NoLa
         .or_else(|| place_all(&boxes, &in_order, period_us))
         .or_else(|| place_all(&boxes, &widest_first, period_us))
         .or_else(|| search(&boxes, &widest_first, period_us))
-        .ok_or(NoLayout::NoOrder)?;
+        .ok_or(LayoutError::NoOrder)?;
     Ok(Layout { period_us, starts_us })
 }
 
-fn period_for(shortest: u64, wanted_us: u64) -> Result<u64, NoLayout> {
+fn period_for(shortest: u64, wanted_us: u64) -> Result<u64, LayoutError> {
     let needed = u128::from(MIN_WINDOW_US) * u128::from(PERIOD_PARTS);
     let needed = needed.div_ceil(u128::from(shortest.max(1)));
     let wanted_us = wanted_us.clamp(MIN_PERIOD_US, MAX_PERIOD_US);
     match u64::try_from(needed) {
         Ok(needed) if needed <= wanted_us => Ok(wanted_us),
         Ok(needed) if needed <= MAX_PERIOD_US => Ok(needed.next_multiple_of(PERIOD_STEP_US)),
-        _ => Err(NoLayout::TooShort { parts: shortest }),
+        _ => Err(LayoutError::TooShort { parts: shortest }),
     }
 }
 
@@ -143,12 +143,12 @@ impl Block {
 
 /// What is taken of each card.
 #[derive(Debug, Clone)]
-struct Taken {
+struct OccupiedTime {
     period_us: u64,
     cards: Vec<Vec<(u64, u64)>>,
 }
 
-impl Taken {
+impl OccupiedTime {
     fn nothing(boxes: &[Block], period_us: u64) -> Self {
         let cards = boxes.iter().flat_map(|tenant| &tenant.windows).map(|(card, _)| card + 1).max().unwrap_or(0);
         Self { period_us, cards: vec![Vec::new(); cards] }
@@ -192,7 +192,7 @@ impl Taken {
 
 /// First those that are as long as they were, then those that have changed, then the new ones.
 fn place_where_they_were(boxes: &[Block], period_us: u64) -> Option<Vec<u64>> {
-    let mut taken = Taken::nothing(boxes, period_us);
+    let mut taken = OccupiedTime::nothing(boxes, period_us);
     let mut starts: Vec<Option<u64>> = vec![None; boxes.len()];
     for unchanged in [true, false] {
         for (tenant, start) in boxes.iter().zip(&mut starts).filter(|(tenant, _)| tenant.is_unchanged == unchanged) {
@@ -211,7 +211,7 @@ fn place_where_they_were(boxes: &[Block], period_us: u64) -> Option<Vec<u64>> {
 }
 
 fn place_all(boxes: &[Block], order: &[usize], period_us: u64) -> Option<Vec<u64>> {
-    let mut taken = Taken::nothing(boxes, period_us);
+    let mut taken = OccupiedTime::nothing(boxes, period_us);
     let mut starts = vec![0; boxes.len()];
     for &position in order {
         let tenant = boxes.get(position)?;
@@ -227,7 +227,7 @@ fn place_all(boxes: &[Block], order: &[usize], period_us: u64) -> Option<Vec<u64
 fn search(boxes: &[Block], order: &[usize], period_us: u64) -> Option<Vec<u64>> {
     struct Search<'a> {
         boxes: &'a [Block],
-        taken: Taken,
+        taken: OccupiedTime,
         starts: Vec<u64>,
         budget: u32,
     }
@@ -251,7 +251,7 @@ fn search(boxes: &[Block], order: &[usize], period_us: u64) -> Option<Vec<u64>> 
             None
         }
     }
-    let taken = Taken::nothing(boxes, period_us);
+    let taken = OccupiedTime::nothing(boxes, period_us);
     let mut search = Search { boxes, taken, starts: vec![0; boxes.len()], budget: SEARCH_LIMIT };
     search.descend(&mut order.to_vec())?;
     Some(search.starts)
@@ -268,7 +268,7 @@ mod tests {
         Tenant { windows, before: None }
     }
 
-    fn lay(tenants: &[Tenant]) -> Result<Layout, NoLayout> {
+    fn lay(tenants: &[Tenant]) -> Result<Layout, LayoutError> {
         lay_out(tenants, 100_000)
     }
 
@@ -308,7 +308,7 @@ mod tests {
             assert_eq!(lay(&[tenant(&[(0, percent)])]).unwrap().period_us, period_us);
         }
         let tiny = Tenant { windows: vec![(0, percent_parts(1) - 1)], before: None };
-        assert!(matches!(lay(&[tiny]), Err(NoLayout::TooShort { .. })));
+        assert!(matches!(lay(&[tiny]), Err(LayoutError::TooShort { .. })));
         assert_eq!(lay(&[]).unwrap().starts_us, Vec::<u64>::new());
     }
 
@@ -361,7 +361,7 @@ mod tests {
     fn sums_that_fit_are_not_enough() {
         // Each card is exactly full, and each pair meets on one card: three windows cannot alternate between two halves.
         let triangle = [tenant(&[(0, 50), (1, 50)]), tenant(&[(1, 50), (2, 50)]), tenant(&[(0, 50), (2, 50)])];
-        assert_eq!(lay(&triangle), Err(NoLayout::NoOrder));
+        assert_eq!(lay(&triangle), Err(LayoutError::NoOrder));
         let thirds = [tenant(&[(0, 33), (1, 33)]), tenant(&[(1, 33), (2, 33)]), tenant(&[(0, 33), (2, 33)])];
         check(&thirds, &lay(&thirds).unwrap());
     }

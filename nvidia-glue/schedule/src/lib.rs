@@ -10,7 +10,7 @@
 //! the same period agree about where it begins.
 #![forbid(unsafe_code)]
 
-mod course;
+mod connected_cards;
 mod epochs;
 mod gate;
 pub mod layout;
@@ -24,20 +24,20 @@ mod shares;
 pub mod soft;
 mod status;
 mod switches;
-mod tied;
+mod timeline;
 mod timetable;
 pub mod work;
 
 pub use base::now_us;
-pub use course::{Course, Span};
 pub use epochs::{CardEpochs, advance};
 pub use gate::{Calls, Edge, EdgeError, Gate};
-pub use layout::NoLayout;
+pub use layout::LayoutError;
 pub use pacer::MOST_WINDOW_LOSS_US;
 pub use plan::{can_be_laid_out, plan};
 pub use plan_settings::PlanSettings;
 pub use residency::Residency;
 pub use shares::Member;
 pub use status::{CardStatus, Running, Status, StatusFile};
-pub use switches::{Presence, Switch, SwitchLog, SwitchLogError, Taken};
+pub use switches::{Presence, Switch, SwitchBatch, SwitchLog, SwitchLogError};
+pub use timeline::{Span, Timeline};
 pub use timetable::{CardTurn, Epoch, Neighbour, Pass, Timetable, Turn, Window};

@@ -34,7 +34,7 @@ pub struct Meter {
 
 impl Meter {
     /// Adds what is known now. Instants that go back are passed over.
-    pub fn tell(&mut self, measured: Measured) {
+    pub fn add(&mut self, measured: Measured) {
         let last = self.last.replace(measured);
         let Some(used_us) = measured.used_us else { return self.sums.clear() };
         let Some((at_us, sum_us)) = self.sums.back().copied() else {
@@ -101,17 +101,17 @@ mod tests {
 
     use super::*;
 
-    fn told(measured: &[(u64, u64)]) -> Meter {
+    fn meter_of(measured: &[(u64, u64)]) -> Meter {
         let mut meter = Meter::default();
         for (at_us, used_us) in measured {
-            meter.tell(Measured { at_us: *at_us, used_us: Some(*used_us), share_ppm: 250_000, rests: false });
+            meter.add(Measured { at_us: *at_us, used_us: Some(*used_us), share_ppm: 250_000, rests: false });
         }
         meter
     }
 
     /// A quarter of each period of 100 ms, told when it ends.
     fn quarter(periods: u64) -> Meter {
-        told(&(0..=periods).map(|period| (1_000_000 + period * 100_000, period * 25_000)).collect::<Vec<_>>())
+        meter_of(&(0..=periods).map(|period| (1_000_000 + period * 100_000, period * 25_000)).collect::<Vec<_>>())
     }
 
     #[test]
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn who_rests_uses_nothing() {
         let mut meter = quarter(10);
-        meter.tell(Measured { at_us: 2_000_001, used_us: Some(250_000), share_ppm: 250_000, rests: true });
+        meter.add(Measured { at_us: 2_000_001, used_us: Some(250_000), share_ppm: 250_000, rests: true });
         assert_eq!(meter.used_ppm(2_000_001, 3_000_001), Some(0));
         assert_eq!(meter.used_ppm(1_500_001, 2_500_001), Some(125_000));
     }
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn what_nobody_can_tell_is_not_known() {
         let mut meter = quarter(10);
-        meter.tell(Measured { at_us: 2_100_000, used_us: None, share_ppm: 500_000, rests: false });
+        meter.add(Measured { at_us: 2_100_000, used_us: None, share_ppm: 500_000, rests: false });
         assert_eq!((meter.used_ppm(1_000_000, 2_100_000), meter.share_ppm()), (None, 500_000));
     }
 
@@ -166,7 +166,7 @@ mod tests {
             let (mut meter, mut at_us) = (Meter::default(), 0);
             for (after_us, used_us, rests) in tells {
                 at_us += after_us;
-                meter.tell(Measured { at_us, used_us: Some(used_us), share_ppm: 1, rests });
+                meter.add(Measured { at_us, used_us: Some(used_us), share_ppm: 1, rests });
             }
             for until_us in [from.saturating_add(over.into()), at_us, at_us + u64::from(over)] {
                 let used = meter.used_ppm(until_us.saturating_sub(over.into()), until_us);

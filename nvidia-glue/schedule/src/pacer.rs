@@ -10,7 +10,7 @@
 //! up only where nobody else has the card: a neighbour is never made to pay for the lateness of the host. A span that is over by
 //! the time that somebody looks is not made up.
 
-use super::{Calls, Course, Span};
+use super::{Calls, Span, Timeline};
 
 /// A rest of a span that is shorter is not worth its two edges.
 const LEAST_US: u64 = 1_000;
@@ -51,7 +51,7 @@ pub struct Next {
 /// See the module.
 #[derive(Debug, Clone)]
 pub struct Pacer {
-    course: Course,
+    timeline: Timeline,
     /// What is open, and since when.
     open: Option<Current>,
     /// What comes next, as it was planned.
@@ -89,9 +89,9 @@ impl Current {
 
 impl Pacer {
     /// Of a card on which the container's channels are off.
-    pub fn new(course: Course) -> Self {
+    pub fn new(timeline: Timeline) -> Self {
         Self {
-            course,
+            timeline,
             open: None,
             planned: None,
             since_us: 0,
@@ -107,20 +107,20 @@ impl Pacer {
     }
 
     /// Another course holds from now on.
-    pub fn follow(&mut self, course: Course, now_us: u64) {
+    pub fn follow(&mut self, timeline: Timeline, now_us: u64) {
         if let Some(open) = &mut self.open {
-            let span = course.span(now_us).filter(|span| span.start_us <= now_us);
+            let span = timeline.span(now_us).filter(|span| span.start_us <= now_us);
             // What was open in another span than the course says now is over.
             let (end_us, free_after_us) = span.map_or((now_us, 0), |span| (span.end_us, span.free_after_us));
             open.span.end_us = end_us.max(open.span.start_us);
             open.span.free_after_us = free_after_us;
         }
-        self.course = course;
+        self.timeline = timeline;
     }
 
     /// The course.
-    pub fn course(&self) -> &Course {
-        &self.course
+    pub fn timeline(&self) -> &Timeline {
+        &self.timeline
     }
 
     /// Whether the channels are on the card.
@@ -191,7 +191,7 @@ impl Pacer {
     /// The next span that is worth opening; those before it are accounted for.
     fn upcoming(&mut self, now_us: u64) -> Option<Span> {
         loop {
-            let mut span = self.course.span(now_us.max(self.settled_us))?;
+            let mut span = self.timeline.span(now_us.max(self.settled_us))?;
             span.start_us = span.start_us.max(self.since_us);
             if span.end_us == u64::MAX {
                 self.balance_us = 0;
@@ -222,7 +222,7 @@ impl Pacer {
                 self.opening.learn(took_us, calls);
                 // Nobody planned it: unless it is time, it is to end at once.
                 let unplanned = Span { start_us: effect_us, end_us: effect_us, free_after_us: 0, takes_over: false };
-                let now = || self.course.span(effect_us).filter(|span| span.start_us <= effect_us);
+                let now = || self.timeline.span(effect_us).filter(|span| span.start_us <= effect_us);
                 let span = self.planned.or_else(now).unwrap_or(unplanned);
                 self.planned = None;
                 // When the first call for compute was done, as far as can be known.
@@ -281,7 +281,7 @@ impl Pacer {
     /// The spans that passed while an earlier one was left open: what was used then was its own.
     fn settle_passed(&mut self, now_us: u64) {
         for _ in 0..MOST_PASSED {
-            match self.course.span(self.settled_us) {
+            match self.timeline.span(self.settled_us) {
                 Some(span) if span.end_us <= now_us => self.settle(&span, 0, 0),
                 _ => break,
             }

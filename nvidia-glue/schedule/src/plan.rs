@@ -10,11 +10,11 @@ use base::{CardGrant, CardPolicy};
 use super::plan_settings::PlanSettings;
 use super::{
     CardTurn, Epoch, MOST_WINDOW_LOSS_US, Pass, Turn, Window,
+    connected_cards::connected_cards,
     layout::{
-        Before, Layout, MIN_WINDOW_US, NoLayout, PERIOD_PARTS, Tenant, lay_out, length_us, percent_parts, scaled,
+        Before, Layout, LayoutError, MIN_WINDOW_US, PERIOD_PARTS, Tenant, lay_out, length_us, percent_parts, scaled,
     },
     shares::{ByCard, Hold, Member, View, by_card, holds, remainder_parts, remainders},
-    tied::tied,
 };
 
 /// A million parts are all of a card's time.
@@ -49,8 +49,8 @@ pub fn plan(members: &[Member<'_>], settings: &PlanSettings, before: Option<&Epo
 /// Whether a layout exists in which every one of `members` has what it is promised.
 ///
 /// # Errors
-/// [`NoLayout`].
-pub fn can_be_laid_out(members: &[Member<'_>], settings: &PlanSettings) -> Result<(), NoLayout> {
+/// [`LayoutError`].
+pub fn can_be_laid_out(members: &[Member<'_>], settings: &PlanSettings) -> Result<(), LayoutError> {
     for (_, group) in groups(members) {
         Group::new(&group, settings, View::Promised).lay_out(None)?;
     }
@@ -60,7 +60,7 @@ pub fn can_be_laid_out(members: &[Member<'_>], settings: &PlanSettings) -> Resul
 /// Those that are tied to each other: their positions in `members`, and they themselves.
 fn groups<'a>(members: &[Member<'a>]) -> impl Iterator<Item = (Vec<usize>, Vec<Member<'a>>)> {
     let cards = |member: &Member<'_>| member.grants.iter().map(|grant| grant.uuid.clone()).collect();
-    let groups = tied(&members.iter().map(cards).collect::<Vec<Vec<String>>>());
+    let groups = connected_cards(&members.iter().map(cards).collect::<Vec<Vec<String>>>());
     groups.into_iter().map(|positions| {
         let group = positions.iter().filter_map(|position| members.get(*position)).cloned().collect();
         (positions, group)
@@ -233,7 +233,7 @@ impl<'a> Group<'a> {
         group
     }
 
-    fn lay_out(&self, before: Option<&Told<'_>>) -> Result<Layout, NoLayout> {
+    fn lay_out(&self, before: Option<&Told<'_>>) -> Result<Layout, LayoutError> {
         let remainders = remainders(&self.holds);
         // What is left is to be in one piece, so nobody keeps his place for its own sake.
         let before = before.filter(|_| remainders.is_empty());

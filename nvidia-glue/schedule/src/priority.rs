@@ -49,13 +49,13 @@ pub struct Verdict {
 /// Decides for one container of low priority on one card. Pure: it is told the time.
 #[derive(Debug, Clone)]
 pub struct Yielding {
-    state: State,
+    state: PriorityState,
     /// How many periods it waits the next time.
     patience: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum PriorityState {
     /// It has the card since an instant, and none of the others has come since.
     Runs {
         since_us: u64,
@@ -68,7 +68,7 @@ enum State {
 impl Default for Yielding {
     fn default() -> Self {
         // It is let in as soon as somebody asks.
-        Self { state: State::Waits { until_us: 0 }, patience: 1 }
+        Self { state: PriorityState::Waits { until_us: 0 }, patience: 1 }
     }
 }
 
@@ -78,20 +78,23 @@ impl Yielding {
     pub fn verdict(&mut self, now_us: u64, period_us: u64, others_came_us: Option<u64>) -> Verdict {
         let period_us = period_us.max(LEAST_PERIOD_US);
         match self.state {
-            State::Runs { since_us } if others_came_us.is_some_and(|came_us| came_us > since_us) => {
+            PriorityState::Runs { since_us } if others_came_us.is_some_and(|came_us| came_us > since_us) => {
                 let had_us = now_us.saturating_sub(since_us);
                 self.patience = if had_us > period_us { 1 } else { (self.patience * 2).min(MOST_PERIODS) };
-                self.state = State::Waits { until_us: now_us.saturating_add(self.patience.saturating_mul(period_us)) };
+                self.state =
+                    PriorityState::Waits { until_us: now_us.saturating_add(self.patience.saturating_mul(period_us)) };
             }
-            State::Waits { until_us } if now_us >= until_us => self.state = State::Runs { since_us: now_us },
-            State::Runs { .. } | State::Waits { .. } => (),
+            PriorityState::Waits { until_us } if now_us >= until_us => {
+                self.state = PriorityState::Runs { since_us: now_us }
+            }
+            PriorityState::Runs { .. } | PriorityState::Waits { .. } => (),
         }
         match self.state {
-            State::Runs { since_us } => {
+            PriorityState::Runs { since_us } => {
                 let first_us = since_us + FIRST_LOOK_US;
                 Verdict { may_run: true, look_at_us: if now_us < first_us { first_us } else { now_us + LOOK_US } }
             }
-            State::Waits { until_us } => Verdict { may_run: false, look_at_us: until_us },
+            PriorityState::Waits { until_us } => Verdict { may_run: false, look_at_us: until_us },
         }
     }
 }

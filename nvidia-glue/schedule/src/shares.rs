@@ -6,8 +6,8 @@ use base::{CardGrant, CardPolicy, ComputeEnforcement, ComputeShare, Priority};
 
 use super::plan_settings::PlanSettings;
 use super::{
+    connected_cards::connected_cards,
     layout::{MIN_REMAINDER_PERCENT, percent_parts, ratio_parts},
-    tied::tied,
 };
 
 /// A container that shares cards, as far as its time is concerned.
@@ -142,7 +142,7 @@ pub(super) fn remainders(holds: &[Vec<(usize, Hold)>]) -> Vec<Vec<usize>> {
         cards.dedup();
         cards
     };
-    tied(&shared).into_iter().map(union).collect()
+    connected_cards(&shared).into_iter().map(union).collect()
 }
 
 /// What is kept for a remainder on each of its cards.

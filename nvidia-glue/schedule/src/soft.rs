@@ -44,7 +44,7 @@ const WORTH: f64 = 0.02;
 
 /// What is known of one container of the card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Member {
+pub struct SoftMember {
     /// Its weight among all.
     pub weight: u32,
     /// Time that it had the compute engine, in all ([`Residency::used_us`](super::Residency::used_us)).
@@ -60,7 +60,7 @@ pub struct Steering {
     factor: f64,
     looked_us: u64,
     closed_us: u64,
-    before: Vec<Member>,
+    before: Vec<SoftMember>,
     slice_us: Option<u64>,
     /// What it may have of a round, all groups together.
     share_us: f64,
@@ -137,12 +137,12 @@ impl Steering {
     pub fn slice_us(
         &mut self,
         now_us: u64,
-        own: Member,
+        own: SoftMember,
         groups: Groups,
-        others: &[Member],
+        others: &[SoftMember],
         closed_us: u64,
     ) -> Option<u64> {
-        let members: Vec<Member> = std::iter::once(own).chain(others.iter().copied()).collect();
+        let members: Vec<SoftMember> = std::iter::once(own).chain(others.iter().copied()).collect();
         let is_same = self.before.len() == members.len()
             && self.before.iter().zip(&members).all(|(before, now)| before.weight == now.weight);
         let passed_us = now_us.saturating_sub(self.looked_us);
@@ -174,7 +174,7 @@ impl Steering {
 }
 
 /// By how much the first member had less than its weight (positive) or more, as a logarithm; `None`: nobody to compare with.
-fn error(before: &[Member], now: &[Member], passed_us: u64, closed_us: u64) -> Option<f64> {
+fn error(before: &[SoftMember], now: &[SoftMember], passed_us: u64, closed_us: u64) -> Option<f64> {
     let open_us = as_f64(passed_us.saturating_sub(closed_us));
     let hungry = before.iter().zip(now).map(|(before, now)| {
         let used = as_f64(now.used_us.saturating_sub(before.used_us));
@@ -197,7 +197,7 @@ fn error(before: &[Member], now: &[Member], passed_us: u64, closed_us: u64) -> O
 }
 
 /// What the first member may have of a round.
-fn share(members: &[Member], factor: f64) -> f64 {
+fn share(members: &[SoftMember], factor: f64) -> f64 {
     let weights = members.iter().map(|member| f64::from(member.weight.max(1)));
     let least = weights.clone().fold(f64::INFINITY, f64::min);
     let sum: f64 = weights.clone().sum();

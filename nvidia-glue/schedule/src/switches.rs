@@ -37,12 +37,12 @@ pub trait SwitchLog: fmt::Debug + Send {
     ///
     /// # Errors
     /// When the driver does not answer.
-    fn take(&mut self, into: &mut Vec<Switch>) -> Result<Taken, SwitchLogError>;
+    fn take(&mut self, into: &mut Vec<Switch>) -> Result<SwitchBatch, SwitchLogError>;
 }
 
 /// How complete a part of the log is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct SwitchBatch {
     /// Switches that are missing, as far as is known.
     pub lost: u64,
 }

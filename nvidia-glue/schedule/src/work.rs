@@ -100,13 +100,13 @@ mod tests {
     /// On the engine for so much of each 50 ms from 1 s on.
     fn on(ppm: &[u64]) -> Meter {
         let (mut meter, mut used_us) = (Meter::default(), 0);
-        let mut tell = |at_us, used_us| {
-            meter.tell(Measured { at_us, used_us: Some(used_us), share_ppm: ALL_PPM, rests: false });
+        let mut add = |at_us, used_us| {
+            meter.add(Measured { at_us, used_us: Some(used_us), share_ppm: ALL_PPM, rests: false });
         };
-        tell(MILLION, 0);
+        add(MILLION, 0);
         for (step, ppm) in (1..).zip(ppm) {
             used_us += 50_000 * ppm / MILLION;
-            tell(MILLION + step * 50_000, used_us);
+            add(MILLION + step * 50_000, used_us);
         }
         meter
     }
@@ -194,7 +194,7 @@ mod tests {
     fn who_can_be_told_from_now_on_has_not_worked_before() {
         let mut late = Meter::default();
         for at_us in [1_500_000, 2 * MILLION] {
-            late.tell(Measured { at_us, used_us: Some(at_us), share_ppm: 1, rests: false });
+            late.add(Measured { at_us, used_us: Some(at_us), share_ppm: 1, rests: false });
         }
         assert_eq!(worked_us(&late, &samples(&[ALL_PPM; 5]), 2 * MILLION), 600_000, "of three samples");
     }

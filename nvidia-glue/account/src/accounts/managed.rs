@@ -12,7 +12,7 @@ mod sync;
 
 use base::{Pid, units::Bytes};
 pub(super) use ranges::Managed;
-use ranges::{Range, State};
+use ranges::{Range, RangeState};
 pub use sync::{ManagedDrift, ManagedSync, Mapping};
 
 use super::{Accounts, page_tables::cost, reserve::Armed};
@@ -81,12 +81,12 @@ impl Accounts {
             process: reservation.process,
             file: Some(file),
             is_cut: false,
-            state: State::Pending { thread, epoch: self.managed.epoch },
+            state: RangeState::Pending { thread, epoch: self.managed.epoch },
         };
         self.discharge_everywhere(reservation.process, reservation.padding);
         for cut in self.managed.cut(mm, span) {
             match cut.value.state {
-                State::Pending { thread: other, .. } if other != thread => {
+                RangeState::Pending { thread: other, .. } if other != thread => {
                     self.managed.overtake(mm, cut.span, cut.value);
                 }
                 _ => self.discharge_everywhere(cut.value.process, cut.span.length()),

@@ -1,11 +1,11 @@
 //! The account itself: its operations, one file for each kind of thing that a container can hold.
 
+mod chunked_free;
 mod exports;
 mod host_mappings;
 mod managed;
 mod objects;
 mod page_tables;
-mod pieces;
 mod pinned;
 mod processor_mappings;
 mod query;
@@ -22,7 +22,7 @@ pub use managed::{ManagedDrift, ManagedReservation, ManagedSync, Mapping};
 pub use objects::{Committed, Freed, Placement};
 pub use page_tables::PageTableReservation;
 pub use query::{Counts, ObjectView, ProcessEnd};
-pub use reserve::{Ask, ClientReservation, Hold, NotCommitted, Reservation, WhyNot};
+pub use reserve::{AllocRequest, ClientReservation, CommitError, Hold, NotCommitted, Reservation};
 
 use crate::{Card, ObjectLimits, UvmFile, cards::Cards, charges::Charges, tree::Tree};
 

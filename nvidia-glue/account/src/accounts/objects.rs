@@ -6,7 +6,7 @@ use abi::{Handle, memory::Layout};
 use base::{Pid, units::Bytes};
 
 use super::{
-    Accounts, Hold, NotCommitted, Reservation, WhyNot,
+    Accounts, CommitError, Hold, NotCommitted, Reservation,
     reserve::{Armed, ClientReservation},
 };
 use crate::{
@@ -253,7 +253,7 @@ impl Accounts {
         placement: Placement<'_>,
     ) -> Result<Committed, NotCommitted> {
         let Some(client) = self.clients.get_mut(&reservation.client) else {
-            return Err(NotCommitted { reservation, why: WhyNot::ClientGone });
+            return Err(NotCommitted { reservation, why: CommitError::ClientGone });
         };
         let name = |object| ObjectName::new(reservation.client, object);
         let parent = self.tree.find(name(placement.parent)).unwrap_or(client.root);
@@ -261,7 +261,7 @@ impl Accounts {
         let dependencies: Vec<Index> = dependencies.collect();
         let conflict = self.tree.find(name(placement.object)).is_some();
         let added = self.tree.add(name(placement.object), reservation.kind, Some(parent), reservation.charge);
-        let Some(index) = added else { return Err(NotCommitted { reservation, why: WhyNot::ClientGone }) };
+        let Some(index) = added else { return Err(NotCommitted { reservation, why: CommitError::ClientGone }) };
         client.charged = client.charged.saturating_add(u32::from(reservation.charge.is_some()));
         // The driver lets memory go with its parents only: a dependency that is told by mistake releases no charge.
         let is_memory = reservation.kind == Kind::Memory && reservation.charge.is_some();

@@ -6,7 +6,7 @@
 use abi::{Handle, memory::Layout};
 use base::{Pid, units::Bytes};
 
-use super::{Accounts, Ask, NotCommitted, Placement, Reservation, objects::Committed};
+use super::{Accounts, AllocRequest, NotCommitted, Placement, Reservation, objects::Committed};
 use crate::{Card, Kind, Refusal};
 
 /// Bytes of the program's for one of the kernel's.
@@ -25,7 +25,7 @@ impl Accounts {
     pub fn pin(&mut self, process: Pid, client: Handle, length: u64) -> Result<Reservation, Refusal> {
         let memory = Some((Card::HOST, Bytes(length / FOR_EACH + OBJECT)));
         let layout = Layout::OwnFrames;
-        let reservation = self.reserve(Ask { client, kind: Kind::Pinned, memory, layout, process })?;
+        let reservation = self.reserve(AllocRequest { client, kind: Kind::Pinned, memory, layout, process })?;
         if let Some(charge) = reservation.charge {
             self.charges.pins(charge);
         }

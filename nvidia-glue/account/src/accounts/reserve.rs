@@ -19,7 +19,7 @@ use crate::{
 
 /// An allocation of an object that is about to be executed.
 #[derive(Debug, Clone, Copy)]
-pub struct Ask {
+pub struct AllocRequest {
     /// In which client.
     pub client: Handle,
     /// What sort of object.
@@ -96,12 +96,12 @@ pub struct NotCommitted {
     /// Still counted, with the size that the driver returned.
     pub reservation: Reservation,
     /// Why not.
-    pub why: WhyNot,
+    pub why: CommitError,
 }
 
 /// Why an object is not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WhyNot {
+pub enum CommitError {
     /// It has become larger than asked, and does not fit.
     OverQuota(OverQuota),
     /// Its client has gone meanwhile.
@@ -113,7 +113,7 @@ impl Accounts {
     ///
     /// # Errors
     /// When the client is not registered, the grant has no such card, the memory does not fit, or there are too many objects.
-    pub fn reserve(&mut self, ask: Ask) -> Result<Reservation, Refusal> {
+    pub fn reserve(&mut self, ask: AllocRequest) -> Result<Reservation, Refusal> {
         if !self.clients.contains_key(&ask.client) {
             return Err(Refusal::UnknownClient(ask.client));
         }
@@ -238,7 +238,7 @@ impl Accounts {
         bytes: Option<Bytes>,
     ) -> Result<Committed, NotCommitted> {
         if !self.clients.contains_key(&reservation.client) {
-            return Err(NotCommitted { reservation, why: WhyNot::ClientGone });
+            return Err(NotCommitted { reservation, why: CommitError::ClientGone });
         }
         if let (true, Some(charge), Some(bytes)) = (reservation.fresh, reservation.charge, bytes)
             && let Some((card, asked)) = self.charges.amount(charge)
@@ -247,7 +247,7 @@ impl Accounts {
             if bytes > asked
                 && let Some(over) = self.cards.excess(card, bytes, self.charges.layout(charge))
             {
-                return Err(NotCommitted { reservation, why: WhyNot::OverQuota(over) });
+                return Err(NotCommitted { reservation, why: CommitError::OverQuota(over) });
             }
         }
         if let (true, Some(charge), Some(address)) = (reservation.fresh, reservation.charge, placement.address) {

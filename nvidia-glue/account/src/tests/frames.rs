@@ -66,7 +66,7 @@ impl World {
         choice: &mut dyn FnMut(&[u64]) -> u64,
     ) -> Result<u32, Refusal> {
         let bytes = Bytes(granules * GRANULE);
-        let reservation = self.accounts.reserve(Ask { layout, ..memory(bytes) })?;
+        let reservation = self.accounts.reserve(AllocRequest { layout, ..memory(bytes) })?;
         let object = self.next;
         self.next += 1;
         let Some(given) = self.granted(layout, granules, choice) else {
@@ -182,15 +182,15 @@ fn frames_that_were_filled_and_emptied_but_for_one_piece_count() {
 #[test]
 fn pieces_that_lie_close_to_each_other_fill_the_quota() {
     let mut world = World::new();
-    let mut pieces = 0;
+    let mut chunks = 0;
     let refused = loop {
         match world.allocate(Layout::Contiguous, 1, &mut first_fit) {
-            Ok(_) => pieces += 1,
+            Ok(_) => chunks += 1,
             Err(refused) => break refused,
         }
     };
     assert!(matches!(refused, Refusal::OverQuota(OverQuota { bound: Bound::Quota, .. })), "{refused}");
-    assert_eq!((pieces * GRANULE, world.open()), (QUOTA.0, QUOTA.0));
+    assert_eq!((chunks * GRANULE, world.open()), (QUOTA.0, QUOTA.0));
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn memory_that_cannot_be_where_it_is_said_to_be_counts_at_its_worst() {
         add_client(&mut accounts, CLIENT, PROCESS);
         let bytes = Bytes(FRAME);
         for object in 1..=10 {
-            let reservation = accounts.reserve(Ask { layout: Layout::Contiguous, ..memory(bytes) }).unwrap();
+            let reservation = accounts.reserve(AllocRequest { layout: Layout::Contiguous, ..memory(bytes) }).unwrap();
             let placement = Placement::under(CLIENT, Handle(object)).at(Some(address));
             accounts.commit(reservation, placement, Some(bytes)).unwrap();
             assert_eq!(
@@ -231,7 +231,7 @@ fn the_bound_goes_with_the_quota_and_is_none_where_nobody_else_is() {
     accounts.set_limit(CARD, mib(6400)).unwrap();
     assert_eq!(accounts.card(CARD).unwrap().frames_limit, mib(6400 + 100 + 128));
     accounts.set_limit(CARD, QUOTA).unwrap();
-    let scattered = |granules| Ask { layout: Layout::Scattered, ..memory(Bytes(granules * GRANULE)) };
+    let scattered = |granules| AllocRequest { layout: Layout::Scattered, ..memory(Bytes(granules * GRANULE)) };
     assert!(is_over_frames(accounts.reserve(scattered(97)).unwrap_err()));
     accounts.has_alone(CARD);
     let alone = accounts.reserve(scattered(97)).unwrap();

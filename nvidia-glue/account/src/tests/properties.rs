@@ -33,10 +33,10 @@ proptest! {
             accounts.commit(reservation, placement, None).unwrap();
         }
         let total = accounts.counts().objects as usize + 1;
-        let pieces = accounts.pieces(CLIENT, CLIENT, most);
-        prop_assert_eq!(pieces.is_empty(), total <= most);
+        let chunks = accounts.chunks_to_free(CLIENT, CLIENT, most);
+        prop_assert_eq!(chunks.is_empty(), total <= most);
         let mut gone = 0;
-        for piece in pieces {
+        for piece in chunks {
             let freed = accounts.free(CLIENT, piece).unwrap().objects as usize;
             prop_assert!(depends || freed <= most, "{} at once", freed);
             gone += freed;

@@ -106,7 +106,7 @@ fn libraries_in(dir: &Path, subdir: &str, version: &str) -> Vec<Library> {
             if fs::metadata(&host).ok()?.len() == 0 {
                 return None;
             }
-            let elf::Library { abi, soname } = elf::inspect(&host)?;
+            let elf::ElfIdentity { abi, soname } = elf::inspect(&host)?;
             let stem = file.split_once(".so.")?.0;
             let has_development_link = dir.join(subdir).join(format!("{stem}.so")).exists();
             Some(Library { host, path: Path::new(subdir).join(file), abi, soname, has_development_link, capabilities })

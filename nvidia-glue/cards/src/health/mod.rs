@@ -68,7 +68,7 @@ struct Fault {
 
 /// The state file.
 #[derive(Debug, Serialize, Deserialize)]
-struct State {
+struct KernelLogState {
     boot_id: String,
     /// Milliseconds of CLOCK_BOOTTIME.
     looked_at_ms: u64,
@@ -156,7 +156,8 @@ pub(super) fn look_if_possible(roots: &Roots, state_dir: &Path, source: Source) 
 fn look_at_kernel(roots: &Roots, state_dir: &Path, now: u64) -> Result<Faults, HealthError> {
     let path = state_dir.join(STATE_FILE);
     let boot_id = kernel_module::boot_id(roots).unwrap_or_default();
-    let known: Option<State> = state_file::read(&path).filter(|state: &State| state.boot_id == boot_id);
+    let known: Option<KernelLogState> =
+        state_file::read(&path).filter(|state: &KernelLogState| state.boot_id == boot_id);
     let faults = match known {
         // A time to come is a spoilt file's: it must not count as fresh for ever.
         Some(state) if now.checked_sub(state.looked_at_ms).is_some_and(|age| age < FRESH_MS) => return Ok(state.faults),
@@ -164,7 +165,7 @@ fn look_at_kernel(roots: &Roots, state_dir: &Path, now: u64) -> Result<Faults, H
         None => Faults::default(),
     };
     let faults = read_on(&roots.kernel_log, faults)?;
-    let state = State { boot_id, looked_at_ms: now, faults: faults.clone() };
+    let state = KernelLogState { boot_id, looked_at_ms: now, faults: faults.clone() };
     if let Err(error) = state_file::replace(&path, &state) {
         // The next look starts further back; nothing is missed.
         tracing::debug!(path = %path.display(), %error, "cannot keep the position in the kernel's log");

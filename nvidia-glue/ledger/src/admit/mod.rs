@@ -23,7 +23,7 @@ use crate::{
     select::{self, Plan},
     store::Locked,
 };
-use reserve::Wish;
+use reserve::ReserveRequest;
 pub(crate) use waiting::MAX_WAITERS;
 pub use waiting::{Patience, Waiter};
 use waiting::{Wait, imagined};
@@ -130,8 +130,8 @@ impl Ledger {
             return Err(AdmitError::AlreadyAdmitted { container, shim_pid: earlier.shim.pid });
         }
         let ahead = self.ahead(locked, admission, waits_as).map_err(failed)?;
-        let wish = Wish { admission, plan, ahead: &ahead };
-        let grants = self.reserve(locked, &mut index, &wish, steps, log)?;
+        let reserve_request = ReserveRequest { admission, plan, ahead: &ahead };
+        let grants = self.reserve(locked, &mut index, &reserve_request, steps, log)?;
         let record = new_record(admission, grants, &index, locked).map_err(failed)?;
         let written = index.begin_change(locked).and_then(|()| locked.write_record(&record));
         if let Err(error) = written {

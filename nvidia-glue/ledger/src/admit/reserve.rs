@@ -3,7 +3,7 @@
 use cards::Card;
 use runtime_config::request::{Isolation, Share};
 
-use super::{Admission, waiting::Ahead};
+use super::{Admission, waiting::EarlierWaiters};
 use crate::{
     AdmitError, CardGrant, CardRoom, ContainerName, Ledger, Limits, Refusal, TriedCard,
     card_demand::check,
@@ -22,11 +22,11 @@ use crate::{
 const MAX_LAYOUTS_TRIED: usize = 64;
 
 /// What is to be reserved, and beside whom.
-pub(super) struct Wish<'a> {
+pub(super) struct ReserveRequest<'a> {
     pub(super) admission: &'a Admission<'a>,
     pub(super) plan: &'a Plan,
     /// None of these may lose by it.
-    pub(super) ahead: &'a Ahead,
+    pub(super) ahead: &'a EarlierWaiters,
 }
 
 impl Ledger {
@@ -35,20 +35,20 @@ impl Ledger {
         &self,
         locked: &Locked<'_>,
         index: &mut Index,
-        wish: &Wish<'_>,
+        reserve_request: &ReserveRequest<'_>,
         steps: &mut Vec<Line>,
         log: &DecisionLog,
     ) -> Result<Vec<CardGrant>, AdmitError> {
-        let admission = wish.admission;
+        let admission = reserve_request.admission;
         let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
         let settings = locked.settings().with(admission.limits);
         loop {
-            let chosen = chosen(locked, index, wish, &settings)?;
+            let chosen = chosen(locked, index, reserve_request, &settings)?;
             // Whoever takes the lock cleans up where it is about to build.
             let cards = chosen.iter().filter_map(|planned| admission.inventory.cards.get(planned.card));
             let uuids: Vec<String> = cards.map(|card| card.uuid.clone()).collect();
             if self.reclaim_cards(locked, index, &uuids, log).map_err(failed)? == 0 {
-                return reserve_chosen(locked, index, wish, &settings, &chosen, steps);
+                return reserve_chosen(locked, index, reserve_request, &settings, &chosen, steps);
             }
         }
     }
@@ -65,23 +65,23 @@ pub(super) fn forecast(
     plan: &Plan,
 ) -> Result<Vec<CardGrant>, AdmitError> {
     let settings = locked.settings().with(admission.limits);
-    let wish = Wish { admission, plan, ahead: &Ahead::default() };
-    let chosen = chosen(locked, index, &wish, &settings)?;
-    reserve_chosen(locked, index, &wish, &settings, &chosen, &mut Vec::new())
+    let reserve_request = ReserveRequest { admission, plan, ahead: &EarlierWaiters::default() };
+    let chosen = chosen(locked, index, &reserve_request, &settings)?;
+    reserve_chosen(locked, index, &reserve_request, &settings, &chosen, &mut Vec::new())
 }
 
 /// The cards of the request, in the container's order.
 fn chosen(
     locked: &Locked<'_>,
     index: &mut Index,
-    wish: &Wish<'_>,
+    reserve_request: &ReserveRequest<'_>,
     settings: &Settings,
 ) -> Result<Vec<Planned>, AdmitError> {
-    let mut chosen = match &wish.plan.cards {
+    let mut chosen = match &reserve_request.plan.cards {
         PlannedCards::Named(named) => named.clone(),
-        PlannedCards::Choose(choices) => choose(locked, index, wish, settings, choices)?,
+        PlannedCards::Choose(choices) => choose(locked, index, reserve_request, settings, choices)?,
     };
-    chosen.extend(wish.plan.whole.iter().cloned());
+    chosen.extend(reserve_request.plan.whole.iter().cloned());
     Ok(chosen)
 }
 
@@ -89,12 +89,12 @@ fn chosen(
 fn reserve_chosen(
     locked: &Locked<'_>,
     index: &mut Index,
-    wish: &Wish<'_>,
+    reserve_request: &ReserveRequest<'_>,
     settings: &Settings,
     chosen: &[Planned],
     steps: &mut Vec<Line>,
 ) -> Result<Vec<CardGrant>, AdmitError> {
-    let admission = wish.admission;
+    let admission = reserve_request.admission;
     let mut grants: Vec<CardGrant> = Vec::with_capacity(chosen.len());
     for planned in chosen {
         let Some(card) = admission.inventory.cards.get(planned.card) else { continue };
@@ -130,7 +130,7 @@ fn reserve_chosen(
             return Err(error);
         }
     }
-    if let Some(waiter) = wish.ahead.loser(locked, admission, &grants).map_err(failed)? {
+    if let Some(waiter) = reserve_request.ahead.loser(locked, admission, &grants).map_err(failed)? {
         roll_back(&grants, admission.into(), steps);
         return Err(kept(admission, waiter));
     }
@@ -151,11 +151,11 @@ fn pinned_memory<'a>(index: &Index, admission: &Admission<'a>) -> PinnedMemory<'
 fn choose(
     locked: &Locked<'_>,
     index: &mut Index,
-    wish: &Wish<'_>,
+    reserve_request: &ReserveRequest<'_>,
     settings: &Settings,
     choices: &[Vec<Planned>],
 ) -> Result<Vec<Planned>, AdmitError> {
-    let admission = wish.admission;
+    let admission = reserve_request.admission;
     let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
     let cards = &admission.inventory.cards;
     let fits = |index: &Index, planned: &Planned| {
@@ -193,7 +193,7 @@ fn choose(
         if check_layout(locked, index, newcomer(index, admission, &grants), settings).map_err(failed)?.is_err() {
             continue;
         }
-        match wish.ahead.loser(locked, admission, &grants).map_err(failed)? {
+        match reserve_request.ahead.loser(locked, admission, &grants).map_err(failed)? {
             None => return Ok(planned),
             Some(waiter) => loser = loser.or(Some(waiter)),
         }

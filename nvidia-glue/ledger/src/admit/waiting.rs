@@ -80,14 +80,14 @@ pub struct Waiter {
 
 /// A place among those who wait; given up when dropped.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct QueuePlace<'a> {
     store: &'a Store,
     path: PathBuf,
     order: u64,
     began_us: u64,
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuePlace<'_> {
     fn drop(&mut self) {
         // What cannot be removed is void after the time that it names.
         if let Err(error) = self.store.remove(&self.path) {
@@ -101,7 +101,7 @@ impl Drop for Place<'_> {
 pub(crate) struct Wait<'a> {
     ledger: &'a Ledger,
     patience: Patience<'a>,
-    place: Option<Place<'a>>,
+    place: Option<QueuePlace<'a>>,
     /// As of the last look at the ledger.
     stamps: Option<[(i64, i64); 2]>,
 }
@@ -118,7 +118,7 @@ impl<'a> Wait<'a> {
 
     /// Time since it began; zero before that.
     pub(super) fn waited(&self) -> Duration {
-        let waited_us = |place: &Place<'_>| self.ledger.node.now_us().saturating_sub(place.began_us);
+        let waited_us = |place: &QueuePlace<'_>| self.ledger.node.now_us().saturating_sub(place.began_us);
         Duration::from_micros(self.place.as_ref().map_or(0, waited_us))
     }
 
@@ -171,7 +171,7 @@ impl<'a> Wait<'a> {
             };
             // The same container's earlier shim may not have taken its own away yet.
             let name = format!("{}-{}", admission.shim.pid, store.record_name(admission.container));
-            let place = Place { store, path: store.waiting_dir().join(name), order: last, began_us };
+            let place = QueuePlace { store, path: store.waiting_dir().join(name), order: last, began_us };
             let bytes =
                 serde_json::to_vec_pretty(&waiter).map_err(|error| failed("write", &place.path)(error.into()))?;
             // Where the next one removes what is not understood.
@@ -267,18 +267,18 @@ impl Ledger {
         locked: &Locked<'_>,
         admission: &Admission<'_>,
         waits_as: Option<u64>,
-    ) -> Result<Ahead, StoreError> {
+    ) -> Result<EarlierWaiters, StoreError> {
         let mut waiters = self.waiters(locked)?;
         let is_other = |waiter: &Waiter| waiter.container != *admission.container;
         waiters.retain(|waiter| is_other(waiter) && waits_as.is_none_or(|order| waiter.order < order));
         if waiters.is_empty() {
-            return Ok(Ahead::default());
+            return Ok(EarlierWaiters::default());
         }
         let mut staying = self.store.records()?;
         waiters.retain(|waiter| staying.iter().all(|record| record.container != waiter.container));
         staying.retain(|record| !self.is_leaving(record));
         let mut index = Index::of(locked, &staying);
-        let mut ahead = Ahead { staying, waiters: Vec::new() };
+        let mut ahead = EarlierWaiters { staying, waiters: Vec::new() };
         for waiter in waiters {
             let Ok(plan) = select::plan(admission.inventory, &waiter.request) else { continue };
             let its = waiter.admission(admission);
@@ -293,12 +293,12 @@ impl Ledger {
 
 /// Those who have waited longer than somebody, as far as they fit, one after the other, beside all that stay.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
+pub(super) struct EarlierWaiters {
     staying: Vec<Record>,
     waiters: Vec<(Waiter, Plan)>,
 }
 
-impl Ahead {
+impl EarlierWaiters {
     /// The first one that does not fit any more once `newcomer` has `grants`.
     pub(super) fn loser(
         &self,

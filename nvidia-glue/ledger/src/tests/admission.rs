@@ -139,10 +139,10 @@ fn a_quota_below_what_a_context_takes_is_told_of() {
         ("it asks for no memory", request(devices(&[0]), Share::Monitor), false),
     ] {
         bench.admit("c", &request).unwrap();
-        let told = warnings(&bench);
-        assert_eq!(told.len(), usize::from(expected), "{what}: {told:?}");
+        let lines = warnings(&bench);
+        assert_eq!(lines.len(), usize::from(expected), "{what}: {lines:?}");
         assert!(
-            told.iter().all(|line| line.contains("k8s.io/c") && line.contains("card=0") && line.contains("511MiB"))
+            lines.iter().all(|line| line.contains("k8s.io/c") && line.contains("card=0") && line.contains("511MiB"))
         );
         bench.ledger.release(&key("c"), ReleaseReason::Ended, &bench.log).unwrap().unwrap();
     }

@@ -39,7 +39,7 @@ fn bench(cards: u32, limits: Limits) -> Bench {
 }
 
 /// The whole chain, as it is told.
-fn told(error: &AdmitError) -> String {
+fn text_of(error: &AdmitError) -> String {
     let source = error.source().map(|source| format!(": {source}"));
     format!("{error}{}", source.unwrap_or_default())
 }
@@ -80,7 +80,7 @@ fn the_first_get_the_most_and_the_last_the_floor() {
             assert_eq!(got, (*most_channels, *most_mib), "container {number} of {}", limits.device_split_count);
         }
         let refused = bench.admit("more", &share(&[0])).unwrap_err();
-        assert!(told(&refused).contains("device_split_count"), "{refused:?}");
+        assert!(text_of(&refused).contains("device_split_count"), "{refused:?}");
     }
 }
 
@@ -91,7 +91,7 @@ fn above_eighty_places_a_card_has_too_few_channels() {
         let record = bench.admit(&number.to_string(), &share(&[0])).unwrap();
         assert_eq!((channels(&record), record.pinned_memory() >= mib(800)), (24, true));
     }
-    let refused = told(&bench.admit("81", &share(&[0])).unwrap_err());
+    let refused = text_of(&bench.admit("81", &share(&[0])).unwrap_err());
     let text = "0 of its channels are free, and a CUDA context needs 24: a card has enough for 80 containers, and device_split_count is \
                 200; use another card, or wait until one of its containers ends";
     assert!(refused.ends_with(text), "{refused}");
@@ -102,7 +102,7 @@ fn nobody_takes_the_nodes_pinned_memory_by_asking_for_it() {
     let bench = bench(1, limits());
     let refused = bench.admit("greedy", &asking(&[0], gib(56))).unwrap_err();
     assert_eq!(
-        told(&refused),
+        text_of(&refused),
         "the node cannot give container k8s.io/greedy what it asked for: 56GiB of pinned host memory needed, 55GiB of the node's 64GiB \
          free for one container: the rest is granted, or kept for the containers that device_split_count still allows; ask for less with \
          EGPU_PINNED_MEMORY, wait until another container ends, or raise pinned_memory in the configuration"
@@ -198,7 +198,7 @@ fn the_configuration_changes_while_containers_run() {
     bench.limits.device_split_count = 10;
     assert_eq!(bench.admit("second", &share(&[0])).unwrap().pinned_memory(), Bytes((8 << 30) / 10).floor_to_kib());
     bench.limits.pinned_memory = gib(6);
-    let refused = told(&bench.admit("third", &share(&[0])).unwrap_err());
+    let refused = text_of(&bench.admit("third", &share(&[0])).unwrap_err());
     assert!(refused.contains("of pinned host memory needed") && refused.contains("of the node's 6GiB"), "{refused}");
     bench.limits.pinned_memory = gib(20);
     assert_eq!(bench.admit("third", &share(&[0])).unwrap().pinned_memory(), gib(7));

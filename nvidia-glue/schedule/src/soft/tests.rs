@@ -136,9 +136,9 @@ fn run(weights: &[u32], loads: &[Vec<Load>], run_us: u64, measured_us: u64) -> (
         if card.now_us >= look_us {
             look_us = card.now_us + 100_000;
             let now_ns = card.now_us * 1_000;
-            let members: Vec<Member> = (1_u32..)
+            let members: Vec<SoftMember> = (1_u32..)
                 .zip(weights)
-                .map(|(process, weight)| Member {
+                .map(|(process, weight)| SoftMember {
                     weight: *weight,
                     used_us: card.residency.used_us(process, now_ns),
                     idle_us: card.residency.idle_us(process, now_ns),
@@ -320,8 +320,9 @@ type UsedUs = fn(u64) -> u64;
 fn steered_us(members: &[(u32, UsedUs)]) -> u64 {
     let mut steering = Steering::default();
     let slice = |look: u64| {
-        let at = members.iter().map(|(weight, used_us)| Member { weight: *weight, used_us: used_us(look), idle_us: 0 });
-        let at: Vec<Member> = at.collect();
+        let at =
+            members.iter().map(|(weight, used_us)| SoftMember { weight: *weight, used_us: used_us(look), idle_us: 0 });
+        let at: Vec<SoftMember> = at.collect();
         steering.slice_us(look * INTERVAL_US, at[0], groups(1), &at[1..], 0)
     };
     (1..=200).filter_map(slice).last().unwrap()
@@ -351,7 +352,7 @@ fn what_goes_up_and_down_does_not_steer() {
 #[test]
 fn without_a_log_slices_follow_the_weights() {
     let mut steering = Steering::default();
-    let member = |weight| Member { weight, used_us: 0, idle_us: 0 };
+    let member = |weight| SoftMember { weight, used_us: 0, idle_us: 0 };
     assert_eq!(steering.slice_us(0, member(2), groups(1), &[member(1)], 0), Some(6_000));
     assert_eq!(steering.slice_us(SECONDS, member(2), groups(1), &[member(1)], 0), None, "nothing new");
     assert_eq!(steering.slice_us(2 * SECONDS, member(2), groups(2), &[member(1)], 0), Some(3_000), "two groups");
@@ -398,8 +399,8 @@ proptest! {
             for (sum, more) in sums.iter_mut().zip(used.iter().cycle().skip(round)) {
                 *sum = (sum.0 + more.0, sum.1 + more.1);
             }
-            let member = |(weight, (used_us, idle_us)): (&u32, &(u64, u64))| Member { weight: *weight, used_us: *used_us, idle_us: *idle_us };
-            let members: Vec<Member> = weights.iter().zip(&sums).map(member).collect();
+            let member = |(weight, (used_us, idle_us)): (&u32, &(u64, u64))| SoftMember { weight: *weight, used_us: *used_us, idle_us: *idle_us };
+            let members: Vec<SoftMember> = weights.iter().zip(&sums).map(member).collect();
             let (own, others) = members.split_first().unwrap();
             let slice_us = steering.slice_us(round as u64 * SECONDS, *own, Groups { all: groups, working }, others, 0);
             prop_assert!(slice_us.is_none_or(|slice_us| (250..=45_000).contains(&slice_us)), "{:?}", slice_us);

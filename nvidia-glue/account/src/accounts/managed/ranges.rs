@@ -23,7 +23,7 @@ pub(in super::super) struct Range {
     pub(super) file: Option<UvmFile>,
     /// It is what is left of a larger one.
     pub(super) is_cut: bool,
-    pub(super) state: State,
+    pub(super) state: RangeState,
 }
 
 impl Range {
@@ -33,7 +33,7 @@ impl Range {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum RangeState {
     /// The thread that maps it since this epoch has not been seen again.
     Pending { thread: i32, epoch: u64 },
     /// Its `mmap` had returned in this epoch.
@@ -114,7 +114,7 @@ impl Managed {
         self.ranges.insert(mm, span, range);
         self.count(&range, 1);
         self.pad(range.process, range.padding(span));
-        if let State::Pending { thread, .. } = range.state {
+        if let RangeState::Pending { thread, .. } = range.state {
             self.pending.entry(thread).or_default().push((mm, span));
             self.pending_spans += 1;
         }
@@ -182,16 +182,17 @@ impl Managed {
         let Some(spans) = self.pending.remove(&thread) else { return Vec::new() };
         self.pending_spans = self.pending_spans.saturating_sub(spans.len());
         for (mm, span) in spans {
-            let of_thread = |range: &Range| matches!(range.state, State::Pending { thread: of, .. } if of == thread);
+            let of_thread =
+                |range: &Range| matches!(range.state, RangeState::Pending { thread: of, .. } if of == thread);
             let pending = self.ranges.overlapping(mm, span).filter(|(_, range)| of_thread(range));
             let firsts: Vec<_> = pending.map(|(span, _)| span.first).collect();
             for first in firsts {
                 if let Some(range) = self.ranges.value_mut(mm, first) {
-                    range.state = State::Settled(self.epoch);
+                    range.state = RangeState::Settled(self.epoch);
                 }
             }
         }
-        let is_back = |(_, _, range): &(Mm, Span, Range)| matches!(range.state, State::Pending { thread: of, .. } if of == thread);
+        let is_back = |(_, _, range): &(Mm, Span, Range)| matches!(range.state, RangeState::Pending { thread: of, .. } if of == thread);
         let (back, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.overtaken).into_iter().partition(is_back);
         self.overtaken = waiting;
         let mut twice = Vec::new();
@@ -199,15 +200,17 @@ impl Managed {
             let others: Vec<Span> = self.ranges.overlapping(mm, span).map(|(other, _)| other).collect();
             // What stands there may be this one: a look that began before it was back has not seen it.
             for other in &others {
-                if let Some(Range { state: state @ State::Settled(_), .. }) = self.ranges.value_mut(mm, other.first) {
-                    *state = State::Settled(self.epoch);
+                if let Some(Range { state: state @ RangeState::Settled(_), .. }) =
+                    self.ranges.value_mut(mm, other.first)
+                {
+                    *state = RangeState::Settled(self.epoch);
                 }
             }
             let alone = gaps(std::iter::once(span), &others);
             let left = alone.iter().map(|span| span.length()).sum::<u128>();
             // It may be there, and nothing else is: the next look tells.
             for span in alone {
-                self.insert(mm, span, Range { state: State::Settled(self.epoch), ..range });
+                self.insert(mm, span, Range { state: RangeState::Settled(self.epoch), ..range });
             }
             twice.push((range.process, span.length().saturating_sub(left)));
         }

@@ -6,7 +6,7 @@ use base::{Pid, units::Bytes};
 
 use super::{
     super::Accounts,
-    ranges::{Range, State},
+    ranges::{Range, RangeState},
 };
 use crate::{Mm, cards::saturated, intervals::Span};
 
@@ -81,7 +81,7 @@ impl Accounts {
         let overtaken = sync.epoch < self.managed.released_in;
         for span in gaps(joined(&seen).into_iter(), &charged).into_iter().filter(|_| !overtaken) {
             self.charge_everywhere(process, span.length());
-            let state = State::Settled(sync.epoch);
+            let state = RangeState::Settled(sync.epoch);
             self.managed.insert(mm, span, Range { process, file: None, is_cut: false, state });
             found.push(Mapping { start: span.first, length: saturated(span.length()).0 });
         }
@@ -109,12 +109,12 @@ impl Accounts {
 
 /// Whether its `mmap` had returned before the look of `epoch` began.
 const fn settled_before(range: &Range, epoch: u64) -> bool {
-    matches!(range.state, State::Settled(settled) if settled < epoch)
+    matches!(range.state, RangeState::Settled(settled) if settled < epoch)
 }
 
 /// Whether its address space existed when the look of `epoch` began.
 const fn made_before(range: &Range, epoch: u64) -> bool {
-    let (State::Pending { epoch: made, .. } | State::Settled(made)) = range.state;
+    let (RangeState::Pending { epoch: made, .. } | RangeState::Settled(made)) = range.state;
     made < epoch
 }
 

@@ -16,7 +16,7 @@ impl Accounts {
     ///
     /// Channels come first, as in the driver (`RS_FREE_PRIORITY_HIGH` in src/nvidia/src/kernel/rmapi/resource_list.h): what runs on the card
     /// ends before the memory goes that it works on.
-    pub fn pieces(&self, client: Handle, object: Handle, most: usize) -> Vec<Handle> {
+    pub fn chunks_to_free(&self, client: Handle, object: Handle, most: usize) -> Vec<Handle> {
         let root = self.tree.find(ObjectName::new(client, object));
         let all = root.map(|root| self.tree.goes_with(root)).unwrap_or_default();
         if all.len() <= most {
@@ -32,12 +32,12 @@ impl Accounts {
             let named = self.tree.get(index).filter(|object| self.tree.find(object.name) == Some(index));
             let Some(object) = named else { continue };
             let Size { objects, has_channels, is_of_a_channel } = size(index);
-            let pieces = match has_channels && objects <= most {
+            let chunks = match has_channels && objects <= most {
                 _ if is_of_a_channel => &mut channels,
                 true => &mut with_channels,
                 false => &mut rest,
             };
-            pieces.push(object.name.object);
+            chunks.push(object.name.object);
         }
         channels.append(&mut with_channels);
         channels.append(&mut rest);
