@@ -3,12 +3,14 @@
 use base::{Bytes, PciBusId};
 use serde::{Deserialize, Serialize};
 
-/// Everything that one look at the node found. Serializable: it is asked for in a short-lived child and cached.
+/// Everything that one look at the node found. Serializable: it is asked for in a short-lived child
+/// and cached.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Inventory {
-    /// Where the cards come from.
+    /// Source of the cards.
     pub source: Source,
-    /// The driver's version, `580.159.04`; for simulated cards the version that they claim. Empty: no driver.
+    /// The driver's version, `580.159.04`; for simulated cards the version that they claim. Empty:
+    /// no driver.
     pub driver_version: String,
     /// The newest CUDA version that the driver supports, `13.0`. Empty: libcuda is missing.
     pub cuda_version: String,
@@ -16,7 +18,7 @@ pub struct Inventory {
     pub cards: Vec<Card>,
 }
 
-/// Where cards come from.
+/// Source of the node's cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
@@ -53,16 +55,17 @@ pub struct Card {
     pub mig_enabled: bool,
     /// MIG devices.
     pub mig_devices: Vec<MigDevice>,
-    /// It can take a running container off, and so hold it to a part of its time: it runs GSP firmware.
+    /// It can take a running container off, and so hold it to a part of its time: it runs GSP
+    /// firmware.
     pub hard_caps: bool,
-    /// How it takes containers off; of a simulated card.
+    /// Edges of a simulated card: how it takes containers off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated: Option<SimulatedEdges>,
-    /// Whether it may be granted.
+    /// Health: whether it may be granted.
     pub health: Health,
 }
 
-/// How far apart two cards are; less is nearer.
+/// Distance between two cards; less is nearer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Distance {
@@ -91,7 +94,7 @@ pub struct MigDevice {
     pub memory: Bytes,
 }
 
-/// Whether a card may be granted.
+/// Health of a card: whether it may be granted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Health {
@@ -104,16 +107,16 @@ pub enum Health {
     },
 }
 
-/// How a simulated card takes containers off and puts them back.
+/// Edges of a simulated card: how it takes containers off and puts them back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SimulatedEdges {
     /// Its driver does it when it is asked to, if the card has the firmware for it.
     pub are_taken: bool,
-    /// What the call takes that puts channels on the card; they are there when it ends.
+    /// Duration of the call that puts channels on the card; they are there when it ends.
     pub opening_us: u64,
-    /// What the call takes that takes them off.
+    /// Duration of the call that takes them off.
     pub closing_us: u64,
-    /// What a group of channels loses of its time on the engine each time that it was put back.
+    /// Time that a group of channels loses on the engine each time that it was put back.
     pub ramp_us: u64,
 }
 

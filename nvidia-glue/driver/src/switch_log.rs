@@ -12,7 +12,7 @@ use std::{
 
 use abi::{Abi, Handle, Node, Status, layout::write_u32};
 use nix::time::{ClockId, clock_gettime};
-use schedule::{Presence, Switch, SwitchLog, SwitchLogError, SwitchBatch};
+use schedule::{Presence, Switch, SwitchBatch, SwitchLog, SwitchLogError};
 
 use super::{DeviceFile, Driver, OwnClient, Raw};
 use crate::sys::ReadOnlyMapping;

@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl Ledger {
-    /// Notes that the container exists: its init, its mediator if its driver calls are mediated, and the cgroup directories in
-    /// which it really is.
+    /// Notes that the container exists: its init, its mediator if its driver calls are mediated,
+    /// and the cgroup directories in which it really is.
     ///
     /// # Errors
     /// [`BindError`]; the grant is then still pending, and the create must fail and release it.

@@ -1,4 +1,4 @@
-//! What a container asks of one card, and whether the card can give it. Pure.
+//! Demand of a container on one card, and whether the card can meet it. Pure.
 
 use base::{Bytes, CardPolicy, ComputeShare, ComputeText, describe, is_hard_cap, weight_of};
 use cards::Card;
@@ -7,7 +7,8 @@ use schedule::layout::{MIN_REMAINDER_PERCENT, PERIOD_PARTS, percent_parts};
 
 use crate::{CardGrant, ComputeEnforcement, Enforcement, Limits, card_sums::CardSums, floors, refusal::Refusal};
 
-/// What holds shares of time on a card with this policy: the mediator of a container that has limits.
+/// Returns what holds shares of time on a card with this policy: the mediator of a container that
+/// has limits.
 pub(super) fn compute_by(
     enforcement: Enforcement,
     unlimited: bool,
@@ -27,7 +28,7 @@ pub(super) fn compute_by(
     }
 }
 
-/// What a container asks of one card, in the card's own units.
+/// Demand of a container on one card, in the card's own units.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CardDemand {
     /// Bytes. 0 for a monitor.
@@ -40,7 +41,7 @@ pub struct CardDemand {
     pub(crate) exclusive: bool,
     /// Only this MIG device of it.
     pub(crate) mig_uuid: Option<String>,
-    /// What is going to hold the limits.
+    /// Means by which the limits are going to be held.
     pub(crate) enforcement: Enforcement,
     /// It is recorded and mediated, and goes without limits.
     pub(crate) unlimited: bool,
@@ -78,7 +79,7 @@ impl CardDemand {
     }
 }
 
-/// Whether `card`, of which `sums` is granted, can give `demand` as well.
+/// Returns whether `card`, of which `sums` is granted, can give `demand` as well.
 ///
 /// # Errors
 /// The first reason why not.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Limits;
 
-/// What is granted of one card, in all. Always computed from the grants, never counted up and down.
+/// Sums of the grants of one card. Always computed from the grants, never counted up and down.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct CardSums {
     /// Memory.

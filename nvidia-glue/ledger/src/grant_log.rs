@@ -14,7 +14,7 @@ const MAX_NAMED: usize = 8;
 
 /// A quota below this is less than what CUDA's own context takes on a large card.
 const SMALL_QUOTA: u64 = Bytes::GIB / 2;
-/// What is meant by a large card.
+/// Memory of a large card.
 const LARGE_CARD: u64 = 16 * Bytes::GIB;
 
 pub(super) fn holders(holdings: &[Holding]) -> Option<String> {
@@ -50,7 +50,7 @@ pub(super) fn roll_back(grants: &[CardGrant], container: ContainerName<'_>, step
     steps.extend(grants.iter().rev().map(|grant| grant_fields(Line::new(Event::Rollback, container), grant)));
 }
 
-/// What is reserved or given back.
+/// Returns what is reserved or given back.
 pub(super) fn grant_fields(line: Line, grant: &CardGrant) -> Line {
     let line = line.field("card", grant.index).field("uuid", &grant.uuid).field("memory", grant.memory);
     let line = match grant.compute {

@@ -1,4 +1,5 @@
-//! From the grants in the index to the planner's members, and the question of admission: does a layout exist?
+//! From the grants in the index to the planner's members, and the question of admission: does a
+//! layout exist?
 
 use std::collections::BTreeMap;
 
@@ -63,8 +64,8 @@ pub(super) struct Newcomer<'a> {
     pub(super) grants: &'a [CardGrant],
 }
 
-/// Whether a layout exists once `newcomer` stands beside what is in the index. Looks at its cards, and at further ones only
-/// where a container of several cards ties them to these.
+/// Returns whether a layout exists once `newcomer` stands beside what is in the index. Looks at its
+/// cards, and at further ones only where a container of several cards ties them to these.
 pub(super) fn check_layout(
     locked: &Locked<'_>,
     index: &mut Index,

@@ -1,7 +1,8 @@
 //! Changing how a card is shared while its containers run.
 //!
-//! A policy stands in every record of its card. So that no kill leaves two policies on one card, what is to be done is written
-//! down first, in the settings, and taken out when it is done: whoever takes the lock in between does the rest.
+//! A policy stands in every record of its card. So that no kill leaves two policies on one card,
+//! what is to be done is written down first, in the settings, and taken out when it is done:
+//! whoever takes the lock in between does the rest.
 
 use base::{CardPolicy, ComputeShare, MAX_PERIOD_US, MIN_PERIOD_US};
 use cards::{Card, Inventory};
@@ -21,12 +22,14 @@ use super::{
 use crate::decision_log::{DecisionLog, Event, Line, chain};
 
 impl Ledger {
-    /// Sets a card's policy, its period, or both; what is `None` in `setting` stays as it is. Holds for the containers that it
-    /// has, from the instant that the timetable names, and for those to come, also after it was empty, if they need no other
-    /// policy. Returns what is set for the card then.
+    /// Sets a card's policy, its period, or both; what is `None` in `setting` stays as it is. Holds
+    /// for the containers that it has, from the instant that the timetable names, and for those to
+    /// come, also after it was empty, if they need no other policy. Returns what is set for the
+    /// card then.
     ///
     /// # Errors
-    /// [`PolicyError`]: one of its containers could not have what it was granted. All is then as it was.
+    /// [`PolicyError`]: one of its containers could not have what it was granted. All is then as it
+    /// was.
     pub fn set_policy(
         &self,
         inventory: &Inventory,
@@ -117,8 +120,8 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Brings what is written down of the configuration up to date, and the timetable with it. What would take from running
-    /// containers what they were promised waits until they have ended.
+    /// Brings what is written down of the configuration up to date, and the timetable with it. What
+    /// would take from running containers what they were promised waits until they have ended.
     pub(super) fn follow_configuration(
         &self,
         locked: &Locked<'_>,
@@ -154,7 +157,8 @@ impl Ledger {
     }
 }
 
-/// Whether every container of the card could have what it has, under `policy` and `settings`.
+/// Returns whether every container of the card could have what it has, under `policy` and
+/// `settings`.
 fn check_card(
     locked: &Locked<'_>,
     index: &mut Index,

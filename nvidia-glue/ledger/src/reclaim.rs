@@ -10,7 +10,7 @@ use super::{
 };
 use crate::decision_log::{DecisionLog, Event, Line};
 
-/// What became of one grant.
+/// Outcome of reclaiming one grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReclaimOutcome {
     /// It stands: its shim lives, or it cannot be told.
@@ -28,8 +28,8 @@ impl ReclaimOutcome {
 }
 
 impl Ledger {
-    /// Looks at every grant, and takes back those whose shim and container are gone. Kills containers whose shim is gone;
-    /// a second call takes their grants back once they have ended.
+    /// Looks at every grant, and takes back those whose shim and container are gone. Kills
+    /// containers whose shim is gone; a second call takes their grants back once they have ended.
     ///
     /// Returns the containers whose grants were taken back.
     ///
@@ -108,7 +108,8 @@ impl Ledger {
         }
         index.begin_change(locked)?;
         locked.remove_record(&self.store.record_name(&record.container))?;
-        // What was made on the host for the grant is of use to nobody else; what cannot be removed is only litter.
+        // What was made on the host for the grant is of use to nobody else; what cannot be removed
+        // is only litter.
         if let Err(error) = grant_files::remove_files(self.store.state_dir(), &record.grant_id) {
             tracing::warn!(error = &error as &dyn std::error::Error, "files of a grant are left");
         }
@@ -123,7 +124,8 @@ impl Ledger {
         Ok(ReclaimOutcome::Freed)
     }
 
-    /// A warning, once in this ledger's life: a process that does not die (in the driver, say) is looked at every few milliseconds.
+    /// A warning, once in this ledger's life: a process that does not die (in the driver, say) is
+    /// looked at every few milliseconds.
     fn log_once(&self, record: &Record, action: &'static str, log: &DecisionLog) {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.insert((record.grant_id.clone(), action)) {
@@ -158,8 +160,8 @@ impl Ledger {
             self.node.kill(init);
             fate = ReclaimOutcome::Dying;
         }
-        // What the driver gave, the mediator has, which frees it and ends when the shim is gone. Only one that does not is killed, once
-        // there is nobody else to wait for.
+        // What the driver gave, the mediator has, which frees it and ends when the shim is gone.
+        // Only one that does not is killed, once there is nobody else to wait for.
         if let Some(mediator) = record.mediator.filter(|mediator| self.node.is_alive(*mediator)) {
             if fate != ReclaimOutcome::Dying {
                 self.node.kill(mediator);

@@ -3,7 +3,7 @@
 use base::{Bytes, CardPolicy};
 use schedule::layout::MIN_REMAINDER_PERCENT;
 
-/// What to do about memory that is not free.
+/// Returns what to do about memory that is not free.
 fn remedy(asked: Bytes, grantable: Bytes) -> &'static str {
     if asked > grantable {
         "the card never has as much: ask for less"
@@ -12,17 +12,18 @@ fn remedy(asked: Bytes, grantable: Bytes) -> &'static str {
     }
 }
 
-/// Why a card cannot give what was asked of it. Pods read it: it says what the card has left, and nothing of any single other container.
+/// Reason for which a card cannot meet a demand. Pods read it: it says what the card has left, and
+/// nothing of any single other container.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Not enough memory.
     #[error("{asked} of memory asked, {free} of {grantable} free; {}", remedy(*asked, *grantable))]
     Memory {
-        /// What was asked.
+        /// Bytes asked for.
         asked: Bytes,
-        /// What is left.
+        /// Bytes left.
         free: Bytes,
-        /// What may be granted in all: the card's memory x `memory_scaling`.
+        /// Bytes that may be granted in all: the card's memory x `memory_scaling`.
         grantable: Bytes,
     },
     /// Not enough compute, though there may be memory.
@@ -30,9 +31,9 @@ pub enum Refusal {
         "{asked_percent}% of compute asked, {free_percent}% free; ask for less, or wait until another container ends"
     )]
     Compute {
-        /// What was asked, rounded up.
+        /// Percent asked for, rounded up.
         asked_percent: u32,
-        /// What is left, rounded down.
+        /// Percent left, rounded down.
         free_percent: u32,
     },
     /// A cap and containers without one do not fit together.
@@ -49,9 +50,9 @@ pub enum Refusal {
         "weight {asked} asked, {free} of max_inst = {max_inst} free; ask for a smaller weight, or wait until another container ends"
     )]
     Weight {
-        /// What was asked.
+        /// Weight asked for.
         asked: u32,
-        /// What is left.
+        /// Weight left.
         free: u32,
         /// Slices in all.
         max_inst: u32,
@@ -110,9 +111,9 @@ pub enum Refusal {
         "policy {asked} is needed, and the card has {has}; use another card, or change this one's with `egpu policy`"
     )]
     Policy {
-        /// What the request needs.
+        /// Policy that the request needs.
         asked: CardPolicy,
-        /// What the card has.
+        /// Policy of the card.
         has: CardPolicy,
     },
     /// A cap under a policy that has none.
@@ -124,13 +125,13 @@ pub enum Refusal {
          ask for a weight with policy soft, use another card, or set hard_caps_unavailable = \"degrade\" in the configuration"
     )]
     HardCap {
-        /// What was asked: `compute=30%`.
+        /// The demand: `compute=30%`.
         asked: String,
     },
     /// The sums would fit, but no order of time windows does.
     #[error("{reason}; ask for smaller shares, or for fewer cards")]
     Layout {
-        /// What stands in the way.
+        /// The obstacle.
         reason: String,
     },
 }

@@ -22,8 +22,9 @@ use crate::decision_log::{DecisionLog, Event, Line, chain};
 pub(super) const WINDOW_LOSS_STEP_US: u64 = 50;
 
 impl Ledger {
-    /// Changes what a container has, as if it asked anew beside all others: what does not fit is refused whole. What it
-    /// says of time and memory holds from the instant that the timetable names, at most four periods later.
+    /// Changes what a container has, as if it asked anew beside all others: what does not fit is
+    /// refused whole. What it says of time and memory holds from the instant that the timetable
+    /// names, at most four periods later.
     ///
     /// # Errors
     /// [`ChangeError`]; the grant is then as it was.
@@ -79,8 +80,8 @@ impl Ledger {
         Ok(record)
     }
 
-    /// Notes whether processes of the container have the driver open: policy `preemptive` skips those that have none. Without a
-    /// grant nothing happens.
+    /// Notes whether processes of the container have the driver open: policy `preemptive` skips
+    /// those that have none. Without a grant nothing happens.
     ///
     /// # Errors
     /// When it cannot be written down; it may be said again.
@@ -96,8 +97,8 @@ impl Ledger {
         }
     }
 
-    /// Notes that a card does not take the container off, as its mediator has found: what it was granted of the card's time is a
-    /// weight. Without such a grant nothing happens.
+    /// Notes that a card does not take the container off, as its mediator has found: what it was
+    /// granted of the card's time is a weight. Without such a grant nothing happens.
     ///
     /// # Errors
     /// When it cannot be written down.
@@ -115,8 +116,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Notes what a container's windows lose, card by card (`GPU-...`, microseconds), where that decides how long they are: under
-    /// policy `weighted`, and where it is not nearly what is known. Without a grant nothing happens.
+    /// Notes what a container's windows lose, card by card (`GPU-...`, microseconds), where that
+    /// decides how long they are: under policy `weighted`, and where it is not nearly what is
+    /// known. Without a grant nothing happens.
     ///
     /// # Errors
     /// When it cannot be written down; it may be said again.
@@ -185,7 +187,7 @@ fn check_changeable(record: &Record, change: &Change) -> Result<(), ChangeError>
     }
 }
 
-/// What the container would ask now of each card that it shares.
+/// Returns what the container would ask now of each card that it shares.
 fn demands<'a>(
     record: &'a Record,
     inventory: &'a Inventory,
@@ -230,7 +232,8 @@ fn listed<'a, T>(
     list.for_cards(cards).map_err(wrong)
 }
 
-/// What holds a share of a card that is granted anew: a card that was found not to take its container off does not begin to.
+/// Returns what holds a share of a card that is granted anew: a card that was found not to take its
+/// container off does not begin to.
 pub(super) fn as_found(before: ComputeEnforcement, now: ComputeEnforcement) -> ComputeEnforcement {
     match (before, now) {
         (ComputeEnforcement::WeightsOnly, ComputeEnforcement::Windows) => ComputeEnforcement::WeightsOnly,
@@ -250,7 +253,7 @@ fn needed_policy(has: CardPolicy, compute: ComputeShare) -> CardPolicy {
     }
 }
 
-/// What the container would have, if it fits beside all others.
+/// Returns what the container would have, if it fits beside all others.
 fn fit(
     locked: &Locked<'_>,
     index: &mut Index,

@@ -1,4 +1,4 @@
-//! What is set for the node's cards, beside the grants: kept also while a card is empty.
+//! Settings of the node's cards, beside the grants: kept also while a card is empty.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::Limits;
 
 pub(super) const SETTINGS_VERSION: u32 = 1;
 
-/// What a node's administrator has set for one card. `None`: nothing; the configuration's holds.
+/// An administrator's setting of one card. `None`: nothing; the configuration's holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardSetting {
     /// Its policy while no container needs another one.
@@ -53,7 +53,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What is set for a card.
+    /// Returns what is set for a card.
     pub(super) fn card(&self, uuid: &str) -> CardSetting {
         self.cards.get(uuid).copied().unwrap_or_default()
     }

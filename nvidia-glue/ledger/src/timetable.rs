@@ -1,9 +1,11 @@
 //! Writing down who runs when: at every change of a grant, under the ledger's lock.
 //!
-//! Each card has a timetable of its own, so that a change costs, and wakes, only those who share a card with it or are tied to it by
-//! containers with several cards. The records are the truth, and the timetables are made from them. The index notes which timetables
-//! were made from the records that it knows: where those are not the ones that are there, as after a kill between two steps,
-//! whoever takes the lock next makes all anew. A container is created only after its admission, which has written its turn.
+//! Each card has a timetable of its own, so that a change costs, and wakes, only those who share a
+//! card with it or are tied to it by containers with several cards. The records are the truth, and
+//! the timetables are made from them. The index notes which timetables were made from the records
+//! that it knows: where those are not the ones that are there, as after a kill between two steps,
+//! whoever takes the lock next makes all anew. A container is created only after its admission,
+//! which has written its turn.
 
 use std::{
     collections::BTreeMap,
@@ -22,29 +24,29 @@ use super::{
 
 pub(super) const TIMETABLE_VERSION: u32 = 1;
 
-/// Why it is not known who runs when.
+/// Reason for which a timetable is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum TimetableError {
     /// The file cannot be read; `NotFound` where nobody shares the card.
     #[error("the timetable {} cannot be read", path.display())]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// It is not a timetable.
     #[error("the timetable {} is not understood; the next change of a grant writes it anew", path.display())]
     Corrupt {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         source: serde_json::Error,
     },
     /// It is of another version of egpu.
     #[error("the timetable {} has format {found}, and this egpu knows {TIMETABLE_VERSION}", path.display())]
     Version {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Its version.
         found: u32,
@@ -52,8 +54,9 @@ pub enum TimetableError {
 }
 
 impl Ledger {
-    /// Who runs when on a card, as its file in `state_dir` says. Takes no lock: the file is replaced as a whole. Whether it is of
-    /// this boot, its reader knows: grants and turns have the same `boot_id`.
+    /// Returns who runs when on a card, as its file in `state_dir` says. Takes no lock: the file is
+    /// replaced as a whole. Whether it is of this boot, its reader knows: grants and turns have the
+    /// same `boot_id`.
     ///
     /// # Errors
     /// When there is none, or it is not understood.
@@ -61,7 +64,8 @@ impl Ledger {
         read(timetable_dir(state_dir).join(timetable_name(uuid)))
     }
 
-    /// Who runs when on all cards of the node: for a look, as one card's may be a moment newer than another's.
+    /// Returns who runs when on all cards of the node: for a look, as one card's may be a moment
+    /// newer than another's.
     ///
     /// # Errors
     /// As [`Ledger::card_timetable`]; `NotFound` before the first start of egpu.
@@ -96,7 +100,8 @@ impl Ledger {
         Ok(index)
     }
 
-    /// Writes the timetables of `changed` cards, and of those that are tied to them, anew from the index.
+    /// Writes the timetables of `changed` cards, and of those that are tied to them, anew from the
+    /// index.
     pub(super) fn write_timetables<'a>(
         &self,
         locked: &Locked<'_>,
@@ -110,8 +115,8 @@ impl Ledger {
         }
     }
 
-    /// As [`Ledger::write_timetables`], where nobody waits for them to be written: what cannot be written now is written by
-    /// whoever takes the lock next.
+    /// As [`Ledger::write_timetables`], where nobody waits for them to be written: what cannot be
+    /// written now is written by whoever takes the lock next.
     pub(super) fn refresh_timetables<'a>(
         &self,
         locked: &Locked<'_>,

@@ -12,7 +12,7 @@ use abi::{
     layout::{read_u32, read_u64, write_u32},
     memory::Layout,
 };
-use account::{ObjectName, Refusal, CommitError};
+use account::{CommitError, ObjectName, Refusal};
 use base::Bytes;
 use driver::DeviceFile;
 

@@ -5,7 +5,7 @@ use abi::{
     layout::{read_u32, read_u64},
     memory,
 };
-use account::{Card, Hold, ObjectName, Placement, Refusal, Reservation, CommitError};
+use account::{Card, CommitError, Hold, ObjectName, Placement, Refusal, Reservation};
 use base::{Bytes, Pid};
 use driver::{DeviceFile, Holder};
 

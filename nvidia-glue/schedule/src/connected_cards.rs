@@ -1,11 +1,12 @@
-//! Who is tied to whom by common cards.
+//! Groups of containers that common cards connect.
 
 use std::collections::BTreeMap;
 
-/// Groups of those that have a card in common with each other, directly or through others; each by position, in order, the
-/// groups by their first member. Whoever has no card is a group of its own.
+/// Groups of those that have a card in common with each other, directly or through others; each by
+/// position, in order, the groups by their first member. Whoever has no card is a group of its own.
 pub(super) fn connected_cards<C: Ord>(cards_of: &[Vec<C>]) -> Vec<Vec<usize>> {
-    // By position: somebody of the same group, who comes no later; whoever names himself is the first of his group.
+    // By position: somebody of the same group, who comes no later; whoever names himself is the
+    // first of his group.
     let mut earlier: Vec<usize> = (0..cards_of.len()).collect();
     let mut first_on: BTreeMap<&C, usize> = BTreeMap::new();
     for (position, cards) in cards_of.iter().enumerate() {

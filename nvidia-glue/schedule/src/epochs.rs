@@ -1,4 +1,5 @@
-//! From one timetable to the next: what is planned anew begins at an instant that everybody has heard of by then.
+//! From one timetable to the next: what is planned anew begins at an instant that everybody has
+//! heard of by then.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,20 +12,22 @@ const PERIODS_AHEAD: u64 = 2;
 /// And, if that lets old and new periods begin together, at most so many.
 const PERIODS_AT_MOST: u64 = 4;
 
-/// What is told of cards, by UUID: each turn with that card alone.
+/// Epochs of cards, by UUID: each turn with that card alone.
 pub type CardEpochs = BTreeMap<String, Vec<Epoch>>;
 
-/// The epochs of the next timetables: `turns` is what is to come on the cards of `before`, `before` what was told of them so far. Cards
-/// that a container ties to each other come together.
+/// The epochs of the next timetables: `turns` is what is to come on the cards of `before`, `before`
+/// what was told of them so far. Cards that a container ties to each other come together.
 ///
 /// - A grant that is gone has no turn any more, in any epoch: its processes are gone, too.
-/// - Containers that are tied to each other change together, at the beginning of a period [`PERIODS_AHEAD`] from now. What was
-///   told of the time until then stays, card by card: also where, after a kill, not all cards of a container were told the same.
-/// - Whoever comes to be where all others keep what they have runs at once: there is nobody to disturb.
+/// - Containers that are tied to each other change together, at the beginning of a period
+///   [`PERIODS_AHEAD`] from now. What was told of the time until then stays, card by card: also
+///   where, after a kill, not all cards of a container were told the same.
+/// - Whoever comes to be where all others keep what they have runs at once: there is nobody to
+///   disturb.
 pub fn advance(before: CardEpochs, turns: &[Turn], now_us: u64) -> CardEpochs {
     let mut cards = still_valid(before, turns, now_us);
     let cards_of = |turn: &Turn| turn.cards.iter().map(|card| card.uuid.clone()).collect();
-    for group in connected_cards(&turns.iter().map(cards_of).collect::<Vec<Vec<String>>>()) {
+    for members in connected_cards(&turns.iter().map(cards_of).collect::<Vec<Vec<String>>>()) {
         let group: Vec<(&str, Turn)> = members.into_iter().filter_map(|at| turns.get(at)).flat_map(by_card).collect();
         if disturbs_nobody(&cards, &group) {
             for (uuid, turn) in &group {
@@ -68,7 +71,8 @@ impl ByGrant {
     }
 }
 
-/// What was told of each card, from the epoch that holds now on, without those that are gone.
+/// Returns what was told of each card, from the epoch that holds now on, without those that are
+/// gone.
 fn still_valid(before: CardEpochs, turns: &[Turn], now_us: u64) -> BTreeMap<String, Vec<ByGrant>> {
     let is_there: BTreeSet<&str> = turns.iter().map(|turn| turn.grant_id.as_str()).collect();
     let by_grant = |epoch: Epoch| {
@@ -91,7 +95,8 @@ fn still_valid(before: CardEpochs, turns: &[Turn], now_us: u64) -> BTreeMap<Stri
     before.into_iter().map(|(uuid, before)| (uuid, of_card(before))).collect()
 }
 
-/// Whether those of `group` who were told of their turns keep them as they are, from now on.
+/// Returns whether those of `group` who were told of their turns keep them as they are, from now
+/// on.
 fn disturbs_nobody(cards: &BTreeMap<String, Vec<ByGrant>>, group: &[(&str, Turn)]) -> bool {
     group.iter().all(|(uuid, turn)| {
         let before = || cards.get(*uuid).into_iter().flatten().map(|epoch| epoch.turns.get(&turn.grant_id));
@@ -100,7 +105,7 @@ fn disturbs_nobody(cards: &BTreeMap<String, Vec<ByGrant>>, group: &[(&str, Turn)
     })
 }
 
-/// Whether the last that is told is what is to come.
+/// Returns whether the last that is told is what is to come.
 fn holds_already(cards: &BTreeMap<String, Vec<ByGrant>>, group: &[(&str, Turn)]) -> bool {
     group.iter().all(|(uuid, turn)| {
         let last = cards.get(*uuid).and_then(|epochs| epochs.last());
@@ -138,8 +143,8 @@ fn begin(cards: &mut BTreeMap<String, Vec<ByGrant>>, group: &[(&str, Turn)], now
     }
 }
 
-/// When a change may begin: [`PERIODS_AHEAD`] from now, where all periods begin together if that is soon, else where a new one
-/// does.
+/// Returns when a change may begin: [`PERIODS_AHEAD`] from now, where all periods begin together if
+/// that is soon, else where a new one does.
 fn instant(periods_us: &[u64], new_us: u64, now_us: u64) -> u64 {
     let longest_us = periods_us.iter().copied().max().unwrap_or(new_us);
     let earliest_us = now_us.saturating_add(PERIODS_AHEAD * longest_us);

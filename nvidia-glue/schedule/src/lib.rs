@@ -1,13 +1,16 @@
 //! Shares of a card's time.
 //!
 //! ```text
-//! records + settings of cards ── plan ──> Timetable ── Turn of this container ──> when to open and close ──> Gate
-//!        (the ledger, under its lock)      (a file)            (its mediator, one thread a card)      (its channels, off and on)
+//! records + settings of cards   (the ledger, under its lock)
+//!   ── plan ──> Timetable          (a file)
+//!   ── Turn of this container ──>  (its mediator, one thread a card)
+//!   ── when to open and close ──> Gate (its channels, off and on)
 //! ```
-//! Nobody schedules for others: whoever changes the ledger writes down who runs when, from which instant on, and each mediator
-//! keeps its own container to that. Instants are microseconds of `CLOCK_MONOTONIC`, which all processes of a node share, in
-//! whatever time namespace of the host's they are. Periods begin at whole multiples of their length, so that two layouts of
-//! the same period agree about where it begins.
+//! Nobody schedules for others: whoever changes the ledger writes down who runs when, from which
+//! instant on, and each mediator keeps its own container to that. Instants are microseconds of
+//! `CLOCK_MONOTONIC`, which all processes of a node share, in whatever time namespace of the host's
+//! they are. Periods begin at whole multiples of their length, so that two layouts of the same
+//! period agree about where it begins.
 #![forbid(unsafe_code)]
 
 mod connected_cards;

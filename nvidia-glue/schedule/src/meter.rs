@@ -1,4 +1,4 @@
-//! What a container used of a card's time, against what it was granted of it.
+//! Use of a card's time by a container, against its grant of it.
 
 use std::collections::VecDeque;
 
@@ -6,19 +6,20 @@ use std::collections::VecDeque;
 const MILLION: u64 = 1_000_000;
 /// For how long it is remembered: the driver's own samples go back 14 s.
 const KEPT_US: u64 = 16_000_000;
-/// What is told more often than that replaces what was told last.
+/// Shortest distance of two samples: what comes earlier replaces the last one.
 const APART_US: u64 = 45_000;
 /// Over which time a utilization is taken.
 pub const UTILIZATION_US: u64 = 1_000_000;
 
-/// What a container has used of a card until an instant.
+/// Use of a card by a container until an instant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Measured {
     /// `CLOCK_MONOTONIC`, microseconds.
     pub at_us: u64,
-    /// The card's time that it has used in all, microseconds. `None`: nobody can tell it from what others used.
+    /// The card's time that it has used in all, microseconds. `None`: nobody can tell it from what
+    /// others used.
     pub used_us: Option<u64>,
-    /// What it was granted, in millionths of the card's time.
+    /// Its grant, in millionths of the card's time.
     pub share_ppm: u32,
     /// It has no channels there, and uses nothing until more is told.
     pub rests: bool,
@@ -57,8 +58,8 @@ impl Meter {
         }
     }
 
-    /// What it used of the card's time between two instants, in millionths of it; until it was told last, if that is earlier.
-    /// `None`: not known.
+    /// Returns what it used of the card's time between two instants, in millionths of it; until it
+    /// was told last, if that is earlier. `None`: not known.
     pub fn used_ppm(&self, from_us: u64, until_us: u64) -> Option<u32> {
         let (first_us, last_us) = (self.sums.front()?.0, self.sums.back()?.0);
         let rests = self.last.is_some_and(|last| last.rests);
@@ -69,12 +70,12 @@ impl Meter {
         u32::try_from(used_us.saturating_mul(MILLION) / passed_us).ok()
     }
 
-    /// What was granted, as it was told last; the whole card before.
+    /// Returns what was granted, as it was told last; the whole card before.
     pub fn share_ppm(&self) -> u32 {
         self.last.map_or(1_000_000, |last| last.share_ppm)
     }
 
-    /// What was used until an instant; between two that are known, evenly.
+    /// Returns what was used until an instant; between two that are known, evenly.
     fn sum_us(&self, at_us: u64) -> u64 {
         let after = self.sums.partition_point(|(known_us, _)| *known_us <= at_us);
         let before = after.checked_sub(1).and_then(|place| self.sums.get(place));
@@ -89,7 +90,8 @@ impl Meter {
     }
 }
 
-/// What was used of what was granted, in millionths: who uses more than that (of others' idle time) has no more than all.
+/// Returns what was used of what was granted, in millionths: who uses more than that (of others'
+/// idle time) has no more than all.
 pub fn of_share(used_ppm: u32, share_ppm: u32) -> u32 {
     let part = u64::from(used_ppm).saturating_mul(MILLION).checked_div(share_ppm.into()).unwrap_or(0);
     u32::try_from(part.min(MILLION)).unwrap_or(0)
@@ -156,7 +158,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is told, and however often: no more than all the time, and not too much is kept.
+        /// Whatever is told, and however often: no more than all the time, and not too much is
+        /// kept.
         #[test]
         fn nothing_is_more_than_all(
             tells in proptest::collection::vec((0_u64..300_000, 0_u64..1_000_000, any::<bool>()), 0..300),

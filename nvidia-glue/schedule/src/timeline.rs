@@ -1,15 +1,15 @@
-//! When one container runs on one card, by the timetable: spans of time on the one clock.
+//! Turns of one container on one card, by the timetable: spans of time on the one clock.
 
 use super::{Pass, Timetable, Window};
 
-/// When a container runs on a card, from now on as far as the timetable tells.
+/// Spans in which a container runs on a card, from now on as far as the timetable tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeline {
     /// One after the other, without a gap between; the last one has no end.
     legs: Vec<Leg>,
 }
 
-/// What holds for some time.
+/// Rule that holds for some time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Leg {
     from_us: u64,
@@ -20,7 +20,8 @@ struct Leg {
 enum Rule {
     Always,
     Never,
-    /// Disjoint parts of a period, in order, none touching another; the last one may end in the period after.
+    /// Disjoint parts of a period, in order, none touching another; the last one may end in the
+    /// period after.
     Windows {
         period_us: u64,
         windows: Vec<Span>,
@@ -30,9 +31,9 @@ enum Rule {
 /// Time in which a container runs, as long as it can be: before it and after it, it does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// When it begins.
+    /// Start.
     pub start_us: u64,
-    /// When it ends; `u64::MAX`: never.
+    /// End; `u64::MAX`: never.
     pub end_us: u64,
     /// For how long nobody else has the card after it.
     pub free_after_us: u64,
@@ -41,7 +42,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// How long it is.
+    /// Returns how long it is.
     pub fn length_us(&self) -> u64 {
         self.end_us.saturating_sub(self.start_us)
     }
@@ -58,7 +59,7 @@ impl Timeline {
         Self { legs: vec![Leg { from_us: 0, rule: Rule::Never }] }
     }
 
-    /// What the timetable says. `before`: what holds before its first epoch.
+    /// Returns what the timetable says. `before`: what holds before its first epoch.
     pub fn of(table: &Timetable, grant_id: &str, uuid: &str, before: &Self) -> Self {
         let mut legs = before.legs.clone();
         for epoch in &table.epochs {
@@ -101,7 +102,7 @@ impl Timeline {
         found
     }
 
-    /// Whether it runs from an instant on without an end.
+    /// Returns whether it runs from an instant on without an end.
     pub fn is_unlimited(&self, now_us: u64) -> bool {
         self.span(now_us).is_some_and(|span| span.start_us <= now_us && span.end_us == u64::MAX)
     }
@@ -193,12 +194,12 @@ fn free_after(period_us: u64, own: &[(u64, u64)], others: &[(u64, &Pass)]) -> Ve
     own.iter().map(|(_, end)| starts.iter().map(|start| gap(*end, *start)).min().unwrap_or(0)).collect()
 }
 
-/// Windows are whole microseconds, and what that leaves of a period is nobody's: a window that ends so little before another begins
-/// ends where it begins. Else who comes first in a period that is full would be put on the card as if it were free, which the
-/// neighbour's call holds up.
+/// Windows are whole microseconds, and what that leaves of a period is nobody's: a window that ends
+/// so little before another begins ends where it begins. Else who comes first in a period that is
+/// full would be put on the card as if it were free, which the neighbour's call holds up.
 const NOTHING_US: u64 = 100;
 
-/// Whether another's window ends where one begins.
+/// Returns whether another's window ends where one begins.
 fn takes_over(period_us: u64, start_us: u64, others: &[(u64, &Pass)]) -> bool {
     let gap_us = |window: &Window| (start_us % period_us + period_us - window.end_us % period_us) % period_us;
     let ends = |window: &Window| gap_us(window) <= NOTHING_US;

@@ -1,5 +1,5 @@
-//! The layers: which crate may use which, no cycle between crates nor between the top-level modules of one, and where
-//! `unsafe` may stand.
+//! The layers: which crate may use which, no cycle between crates nor between the top-level modules
+//! of one, and where `unsafe` may stand.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -33,9 +33,9 @@ use UnsafeCode::{Forbidden, InSys};
 
 /// The layers, the lowest first.
 ///
-/// `fence` is not part of the mediator: `trace` installs the same filter. Simulated cards stay in `cards`, since the
-/// configuration says at discovery which kind a node has. `cards` and `ledger` take their settings from `runtime-config`,
-/// which has the units of `base`.
+/// `fence` is not part of the mediator: `trace` installs the same filter. Simulated cards stay in
+/// `cards`, since the configuration says at discovery which kind a node has. `cards` and `ledger`
+/// take their settings from `runtime-config`, which has the units of `base`.
 #[rustfmt::skip]
 const LAYERS: &[Layer] = &[
     Layer { name: "base", folder: "nvidia-glue/base", may_use: &[], unsafe_code: Forbidden },

@@ -1,7 +1,9 @@
-//! Pages of a program's own memory that the driver keeps pinned (`NV01_MEMORY_SYSTEM_OS_DESCRIPTOR`).
+//! Pages of a program's own memory that the driver keeps pinned
+//! (`NV01_MEMORY_SYSTEM_OS_DESCRIPTOR`).
 //!
-//! What the driver needs to remember them is the kernel's memory, which no cgroup counts: for each page of 4 KiB 32 bytes
-//! (kernel-open/nvidia/os-mlock.c, nv.c), and some thousand for each object. The pages are the program's own.
+//! What the driver needs to remember them is the kernel's memory, which no cgroup counts: for each
+//! page of 4 KiB 32 bytes (kernel-open/nvidia/os-mlock.c, nv.c), and some thousand for each object.
+//! The pages are the program's own.
 
 use abi::{Handle, memory::Layout};
 use base::{Pid, units::Bytes};
@@ -17,8 +19,9 @@ const OBJECT: u64 = 4096;
 const PAGE: u64 = 64 << 10;
 
 impl Accounts {
-    /// `process` is about to have `length` bytes pinned in `client`: to be given to [`Accounts::pinned`] or [`Accounts::cancel`] once it is
-    /// known what the kernel has made of it. Until then it may pin any pages that are mapped.
+    /// `process` is about to have `length` bytes pinned in `client`: to be given to
+    /// [`Accounts::pinned`] or [`Accounts::cancel`] once it is known what the kernel has made of
+    /// it. Until then it may pin any pages that are mapped.
     ///
     /// # Errors
     /// When the client is not registered, or that is too much.
@@ -32,7 +35,8 @@ impl Accounts {
         Ok(reservation)
     }
 
-    /// The driver has `length` bytes of the program's pinned as an object: that is what is charged for from now on.
+    /// The driver has `length` bytes of the program's pinned as an object: that is what is charged
+    /// for from now on.
     ///
     /// # Errors
     /// When its client has gone, and the object with it.
@@ -49,7 +53,7 @@ impl Accounts {
         self.place(reservation, placement)
     }
 
-    /// How much memory of the host's is gone but for what pinned memory may keep of it.
+    /// Returns how much memory of the host's is gone but for what pinned memory may keep of it.
     pub fn kept_by_pins(&mut self) -> Bytes {
         self.charges.look_at_kept(&mut self.cards)
     }

@@ -1,5 +1,5 @@
-//! Frames of 2 MiB: whatever a container allocates and frees, and wherever the driver puts it, it holds no more of them open than its quota, a
-//! sixty-fourth of that and 128 MiB.
+//! Frames of 2 MiB: whatever a container allocates and frees, and wherever the driver puts it, it
+//! holds no more of them open than its quota, a sixty-fourth of that and 128 MiB.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,8 @@ const GRANULES_OF_FRAME: u64 = FRAME / GRANULE;
 /// Granules of the card.
 const CARD_SIZE: u64 = 256 * GRANULES_OF_FRAME;
 
-/// A card's granules as the driver's allocator (PMA) has them, and what a container has made of them.
+/// A card's granules as the driver's allocator (PMA) has them, and what a container has made of
+/// them.
 struct World {
     accounts: Accounts,
     /// By granule: whose memory it is.
@@ -37,12 +38,14 @@ impl World {
         first + granules <= CARD_SIZE && self.taken.range(first..first + granules).next().is_none()
     }
 
-    /// Where memory may begin that is `granules` long and a multiple of `unit` away from the card's beginning.
+    /// Returns where memory may begin that is `granules` long and a multiple of `unit` away from
+    /// the card's beginning.
     fn places(&self, granules: u64, unit: u64) -> Vec<u64> {
         (0..CARD_SIZE / unit).map(|at| at * unit).filter(|first| self.is_free(*first, granules)).collect()
     }
 
-    /// The granules that the driver gives for so many of them: any that `choice` likes of those that it may give.
+    /// The granules that the driver gives for so many of them: any that `choice` likes of those
+    /// that it may give.
     fn granted(&self, layout: Layout, granules: u64, choice: &mut dyn FnMut(&[u64]) -> u64) -> Option<Vec<u64>> {
         let mut given = Vec::new();
         let (count, each, unit) = match layout {
@@ -270,7 +273,8 @@ proptest! {
     }
 }
 
-/// The driver takes a granule wherever there is one for sixteen of its page tables, and gives it back when all of them are gone.
+/// The driver takes a granule wherever there is one for sixteen of its page tables, and gives it
+/// back when all of them are gone.
 #[test]
 fn page_tables_of_the_resource_managers_count_a_frame_for_each_granule() {
     /// Each takes a table on every level.
@@ -286,7 +290,8 @@ fn page_tables_of_the_resource_managers_count_a_frame_for_each_granule() {
     };
     let places = (0..).find(|place| map(&mut accounts, *place).is_err()).unwrap();
     assert!(is_over_frames(map(&mut accounts, places).unwrap_err()));
-    // 229.5 MiB of frames, sixteen tables of 4 KiB in each: five of them for each place, and ten asked for.
+    // 229.5 MiB of frames, sixteen tables of 4 KiB in each: five of them for each place, and ten
+    // asked for.
     assert_eq!(places, 114 * 16 / 5 - 1);
     let full = accounts.card(CARD).unwrap().frames;
     assert_eq!(full.0, 114 * FRAME);

@@ -1,4 +1,4 @@
-//! What the account must hold to, path by path.
+//! Tests of the account, path by path.
 
 mod frames;
 mod managed;
@@ -9,7 +9,7 @@ mod properties;
 mod quota;
 mod sharing;
 
-/// What the model needs, under the names that it has outside too.
+/// Names that the model needs, the same as outside.
 mod api {
     pub(super) use abi::{
         Handle,

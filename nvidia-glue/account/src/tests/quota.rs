@@ -121,7 +121,8 @@ fn numbers_are_limited_reservations_included() {
     }
 }
 
-/// A card has so many numbers for channels, and as many for groups, of which a channel without one takes one, too.
+/// A card has so many numbers for channels, and as many for groups, of which a channel without one
+/// takes one, too.
 #[test]
 fn channels_are_limited_on_each_card_and_so_are_groups() {
     let mut accounts = accounts_with(ObjectLimits { channels: 3, ..ObjectLimits::default() });
@@ -149,7 +150,8 @@ fn channels_are_limited_on_each_card_and_so_are_groups() {
     assert_eq!(accounts.set_channel_limit(Card(7), 1), Err(Refusal::UnknownCard(Card(7))));
 }
 
-/// What the card's firmware keeps is bounded on each card; memory, which it does not, is not bounded with it.
+/// Objects that the card's firmware keeps are bounded on each card; memory, which it does not, is
+/// not bounded with it.
 #[test]
 fn devices_are_limited_on_each_card_and_memory_by_its_size() {
     let mut accounts = accounts_with(ObjectLimits { devices: 2, others: 1, ..ObjectLimits::default() });

@@ -1,4 +1,4 @@
-//! What an ELF library says about itself.
+//! Identity of an ELF library, from its headers.
 
 use std::{fs::File, path::Path};
 
@@ -9,7 +9,7 @@ use object::{
 
 use super::ld_cache::Abi;
 
-/// What [`inspect`] found.
+/// Result of [`inspect`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ElfIdentity {
     /// Machine and word size.

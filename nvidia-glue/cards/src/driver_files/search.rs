@@ -1,4 +1,4 @@
-//! Where distributions and driver installers put the driver's files.
+//! Places where distributions and driver installers put the driver's files.
 
 use std::{
     collections::BTreeSet,
@@ -142,7 +142,8 @@ fn cached_dirs(root: &Path) -> Vec<PathBuf> {
     dirs
 }
 
-/// The first of each name. Scripts are passed over: a wrapper is made for the host, and what it calls is not in the container.
+/// The first of each name. Scripts are passed over: a wrapper is made for the host, and what it
+/// calls is not in the container.
 pub(super) fn binaries(root: &Path) -> Vec<HostFile> {
     lists::BINARIES
         .iter()

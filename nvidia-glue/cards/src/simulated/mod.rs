@@ -12,7 +12,8 @@ use runtime_config::config::{SimulatedCards, SimulatedLink};
 
 use super::{Card, Distance, Health, Inventory, SimulatedEdges, Source};
 
-/// Minor numbers 248 to 255 are not cards' (255 is `/dev/nvidiactl`), so this is as many cards as a node can have.
+/// Minor numbers 248 to 255 are not cards' (255 is `/dev/nvidiactl`), so this is as many cards as a
+/// node can have.
 const MOST_CARDS: u32 = 248;
 
 /// The driver version that simulated cards claim, and the CUDA version that goes with it.
@@ -36,7 +37,7 @@ pub enum SimulatedError {
     /// Two cards with one UUID.
     #[error("two simulated cards would both be `{uuid}`; give each `[[driver.simulated]]` a `uuid` of its own")]
     SameUuid {
-        /// What both would be called.
+        /// The common UUID.
         uuid: String,
     },
     /// Not the start of a UUID.

@@ -33,20 +33,20 @@ use waiting::{Wait, imagined};
 pub struct Admission<'a> {
     /// The node's cards.
     pub inventory: &'a Inventory,
-    /// What it asks for.
+    /// Its request.
     pub request: &'a GpuRequest,
     /// The node's rules.
     pub limits: &'a Limits,
-    /// Who asks.
+    /// The container.
     pub container: &'a ContainerKey,
     /// The shim that answers for it.
     pub shim: ProcessId,
-    /// What else can bring it to life: the shim's helper.
+    /// Other processes that can bring it to life: the shim's helper.
     pub creators: &'a [ProcessId],
-    /// The cgroup directories in which it is going to be created: one on v2, one a hierarchy on v1. They must be its own:
-    /// what is found in them after the shim's death is killed.
+    /// The cgroup directories in which it is going to be created: one on v2, one a hierarchy on v1.
+    /// They must be its own: what is found in them after the shim's death is killed.
     pub cgroups: &'a [PathBuf],
-    /// How long it waits where there is no room.
+    /// Longest wait where there is no room.
     pub patience: Patience<'a>,
 }
 
@@ -57,8 +57,9 @@ impl<'a> From<&'a Admission<'a>> for ContainerName<'a> {
 }
 
 impl Ledger {
-    /// Reserves what the request asks for and writes it down as a pending grant. The container may be created after
-    /// that, and not before. Blocks for as long as there is no room and [`Admission::patience`] lasts.
+    /// Reserves what the request asks for and writes it down as a pending grant. The container may
+    /// be created after that, and not before. Blocks for as long as there is no room and
+    /// [`Admission::patience`] lasts.
     ///
     /// # Errors
     /// [`AdmitError`]; the ledger is then as it was.
@@ -146,7 +147,8 @@ impl Ledger {
             locked.remove_record(&self.store.record_name(admission.container)).map_err(failed)?;
             return Err(failed(error));
         }
-        // From here on the grant stands. Whatever the index comes to lack is made up from the record.
+        // From here on the grant stands. Whatever the index comes to lack is made up from the
+        // record.
         index.save(locked);
         Ok(record)
     }
@@ -157,7 +159,7 @@ pub(super) struct Attempt<'a> {
     ledger: &'a Ledger,
     admission: &'a Admission<'a>,
     plan: &'a Plan,
-    /// What is not logged yet.
+    /// Lines that are not logged yet.
     lines: Vec<Line>,
     pub(super) wait: Wait<'a>,
 }
@@ -212,8 +214,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// The node's rules for this try. Who waits may be of an older configuration than those who came meanwhile, and the timetable is
-    /// made by theirs.
+    /// The node's rules for this try. Who waits may be of an older configuration than those who
+    /// came meanwhile, and the timetable is made by theirs.
     fn limits(&mut self, locked: &Locked<'_>) -> Result<Limits, StoreError> {
         let (own, settings) = (self.admission.limits, locked.settings());
         if self.wait.order().is_some() {

@@ -1,4 +1,5 @@
-//! Reserving, card by card: which cards, whether they have room, whether a layout of windows exists.
+//! Reserving, card by card: which cards, whether they have room, whether a layout of windows
+//! exists.
 
 use cards::Card;
 use runtime_config::request::{Isolation, Share};
@@ -21,7 +22,7 @@ use crate::{
 /// Sets of cards for which a layout of windows is looked for before egpu gives up choosing.
 const MAX_LAYOUTS_TRIED: usize = 64;
 
-/// What is to be reserved, and beside whom.
+/// Admission that is to be reserved, and its neighbours.
 pub(super) struct ReserveRequest<'a> {
     pub(super) admission: &'a Admission<'a>,
     pub(super) plan: &'a Plan,
@@ -30,7 +31,8 @@ pub(super) struct ReserveRequest<'a> {
 }
 
 impl Ledger {
-    /// Chooses and reserves. `steps` tells what was done; after a failure it also tells how that was undone.
+    /// Chooses and reserves. `steps` tells what was done; after a failure it also tells how that
+    /// was undone.
     pub(super) fn reserve(
         &self,
         locked: &Locked<'_>,
@@ -54,7 +56,7 @@ impl Ledger {
     }
 }
 
-/// What the request would be granted beside what is in `index`.
+/// Returns what the request would be granted beside what is in `index`.
 ///
 /// # Errors
 /// Why it would not be.
@@ -276,7 +278,7 @@ fn no_room(
     })
 }
 
-/// What the card has left of what was asked for.
+/// Returns what the card has left of what was asked for.
 fn room(card: &Card, sums: &CardSums, planned: &Planned, limits: &Limits) -> Option<CardRoom> {
     planned.demand.mig_uuid.is_none().then(|| CardRoom::of(card, sums, limits))
 }

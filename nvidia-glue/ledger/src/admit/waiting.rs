@@ -1,11 +1,13 @@
 //! Waiting for room: who may, who does, and who goes first.
 //!
-//! A container that finds no room waits for it where that is of use: where it would fit once those have ended that are *leaving*, or,
-//! if the node's administrator wants that, once anybody has. No lock is held meanwhile. Who waits is written down, in the order of
-//! coming, for all shims of the node to see; what a dead shim has written is void.
+//! A container that finds no room waits for it where that is of use: where it would fit once those
+//! have ended that are *leaving*, or, if the node's administrator wants that, once anybody has. No
+//! lock is held meanwhile. Who waits is written down, in the order of coming, for all shims of the
+//! node to see; what a dead shim has written is void.
 //!
-//! Whoever would be admitted while others have waited longer is admitted only if none of them loses by it: each that would fit, in its turn,
-//! once those have ended that are leaving, must still do so. Who waits for somebody that stays keeps nobody from what is free.
+//! Whoever would be admitted while others have waited longer is admitted only if none of them loses
+//! by it: each that would fit, in its turn, once those have ended that are leaving, must still do
+//! so. Who waits for somebody that stays keeps nobody from what is free.
 
 use std::{
     fs,
@@ -31,16 +33,17 @@ use crate::{
 
 /// Version of [`Waiter`]'s format.
 const WAITER_VERSION: u32 = 1;
-/// How often a waiter looks whether any grant has changed, or who waits.
+/// Interval at which a waiter looks whether any grant has changed, or who waits.
 const LOOK: Duration = Duration::from_millis(20);
-/// How often it tries to be admitted where nothing has: an orphan ends, and no record says so.
+/// Interval at which it tries to be admitted where nothing has: an orphan ends, and no record says
+/// so.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Most containers that wait on one node. Each of them tries again and again, under the ledger's one lock, and looks at all that are
-/// ahead of it: the work grows with their square.
+/// Most containers that wait on one node. Each of them tries again and again, under the ledger's
+/// one lock, and looks at all that are ahead of it: the work grows with their square.
 pub(crate) const MAX_WAITERS: usize = 32;
 
-/// How long an admission waits for room.
+/// Limit on an admission's wait for room.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience<'a> {
     /// At the most; zero: it does not.
@@ -62,7 +65,7 @@ impl Patience<'_> {
 pub struct Waiter {
     /// Version of this format, 1.
     version: u32,
-    /// Who waits.
+    /// The container that waits.
     pub container: ContainerKey,
     /// See [`Record::pid_namespace`].
     pid_namespace: u64,
@@ -70,7 +73,7 @@ pub struct Waiter {
     pub shim: ProcessId,
     /// The order of coming.
     pub order: u64,
-    /// What was asked.
+    /// Its request.
     pub request: GpuRequest,
     /// Since when, RFC 3339.
     pub since: String,
@@ -127,7 +130,8 @@ impl<'a> Wait<'a> {
         self.place.is_some() && self.patience.is_ended()
     }
 
-    /// Whether it is worth while to wait (further): the time is not over, and those whom it waits for are all that is in the way.
+    /// Returns whether it is worth while to wait (further): the time is not over, and those whom it
+    /// waits for are all that is in the way.
     pub(super) fn is_of_use(
         &self,
         locked: &Locked<'_>,
@@ -193,7 +197,8 @@ impl<'a> Wait<'a> {
 }
 
 impl Ledger {
-    /// Who waits for room, in the order of coming. Takes no lock; the list may be a moment old.
+    /// Returns who waits for room, in the order of coming. Takes no lock; the list may be a moment
+    /// old.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -228,18 +233,19 @@ impl Ledger {
         Ok(waiters)
     }
 
-    /// Whether a process lives, as far as can be told.
+    /// Returns whether a process lives, as far as can be told.
     fn is_there(&self, pid_namespace: u64, process: ProcessId) -> bool {
         pid_namespace != self.store.pid_namespace() || self.node.is_alive(process)
     }
 
-    /// Whether a container is about to end: its init was asked to, or has, or its shim has.
+    /// Returns whether a container is about to end: its init was asked to, or has, or its shim has.
     fn is_leaving(&self, record: &Record) -> bool {
         let has_ended = |process| !self.is_there(record.pid_namespace, process);
         record.leaving || has_ended(record.shim) || record.init.is_some_and(has_ended)
     }
 
-    /// Notes that a container's `init` was asked to end. Nothing happens without a grant, or where that is the next container's of the name.
+    /// Notes that a container's `init` was asked to end. Nothing happens without a grant, or where
+    /// that is the next container's of the name.
     ///
     /// # Errors
     /// When it cannot be written down.
@@ -291,7 +297,8 @@ impl Ledger {
     }
 }
 
-/// Those who have waited longer than somebody, as far as they fit, one after the other, beside all that stay.
+/// Those who have waited longer than somebody, as far as they fit, one after the other, beside all
+/// that stay.
 #[derive(Debug, Default)]
 pub(super) struct EarlierWaiters {
     staying: Vec<Record>,
@@ -329,7 +336,7 @@ impl<'a> From<&'a Waiter> for ContainerName<'a> {
 }
 
 impl Waiter {
-    /// What it asks, on the node of `other`.
+    /// Returns what it asks, on the node of `other`.
     fn admission<'a>(&'a self, other: &Admission<'a>) -> Admission<'a> {
         Admission { request: &self.request, container: &self.container, ..*other }
     }
@@ -360,7 +367,7 @@ pub(super) fn imagined(locked: &Locked<'_>, admission: &Admission<'_>, cards: Ve
     }
 }
 
-/// What the request would be granted beside what is in `index`.
+/// Returns what the request would be granted beside what is in `index`.
 fn fits(
     locked: &Locked<'_>,
     index: &mut Index,

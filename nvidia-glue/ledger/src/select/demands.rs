@@ -1,4 +1,4 @@
-//! What is asked of each card, in bytes and shares.
+//! Demands on each card, in bytes and shares.
 
 use base::{Bytes, ComputeShare, Enforcement};
 use cards::{Card, CardOrMig, Inventory};
@@ -7,7 +7,7 @@ use runtime_config::request::{GpuRequest, Isolation, MemoryLimit, PerCard, Share
 use super::{Planned, SelectError, needed_policy};
 use crate::CardDemand;
 
-/// What `request` asks of the cards that it names.
+/// Returns what `request` asks of the cards that it names.
 pub(super) fn named(
     inventory: &Inventory,
     request: &GpuRequest,
@@ -27,7 +27,8 @@ pub(super) fn named(
     }
 }
 
-/// What `request` would ask of each of the cards in `from`, for each of the `count` cards that are to be chosen.
+/// Returns what `request` would ask of each of the cards in `from`, for each of the `count` cards
+/// that are to be chosen.
 pub(super) fn choices(
     inventory: &Inventory,
     request: &GpuRequest,
@@ -87,7 +88,8 @@ impl<'a> Parts<'a> {
         let limits = self.memory.get(position).map_or(&[][..], |limits| limits.as_slice());
         let memory = MemoryLimit::tightest(limits, card.memory)
             .ok_or(SelectError::Memory { index: card.index, memory: card.memory })?;
-        // Without isolation of compute nothing holds a share, so none is promised to the neighbours.
+        // Without isolation of compute nothing holds a share, so none is promised to the
+        // neighbours.
         let compute = match self.isolation {
             Isolation::Full => self.compute.get(position).copied().copied().unwrap_or(ComputeShare::Unlimited),
             Isolation::Memory | Isolation::None => ComputeShare::Unlimited,
@@ -103,7 +105,8 @@ impl<'a> Parts<'a> {
         })
     }
 
-    /// Cards on which a ratio or an amount leaves nothing are no choice; where none is left the last one's error tells.
+    /// Cards on which a ratio or an amount leaves nothing are no choice; where none is left the
+    /// last one's error tells.
     fn choices(
         &self,
         inventory: &Inventory,
@@ -123,8 +126,8 @@ impl<'a> Parts<'a> {
 
 fn whole_demand(target: CardOrMig<'_>) -> CardDemand {
     let (memory, mig_uuid, enforcement) = match target {
-        // Only a spec that carries MIG capability nodes gets here with a card in MIG mode: which of its devices are
-        // meant is known to the driver, which also holds them apart.
+        // Only a spec that carries MIG capability nodes gets here with a card in MIG mode: which of
+        // its devices are meant is known to the driver, which also holds them apart.
         CardOrMig::Card(card) if card.mig_enabled => (Bytes(0), None, Enforcement::Mig),
         CardOrMig::Card(card) => (card.memory, None, Enforcement::WholeCard),
         CardOrMig::Mig { device, .. } => (device.memory, Some(device.uuid.clone()), Enforcement::Mig),

@@ -23,7 +23,7 @@ fn busy() -> Bench {
     bench
 }
 
-/// What the records say is what an admission sees, whatever has happened to the index.
+/// Notes that what the records say is what an admission sees, whatever has happened to the index.
 fn check_consistent(bench: &mut Bench) {
     bench.ledger.store.faults.off();
     bench.reopen();
@@ -68,7 +68,8 @@ fn check_told(bench: &Bench) {
     }
 }
 
-/// Runs `operation` on a busy ledger until it needs no more steps than it is given. Returns how many that were.
+/// Runs `operation` on a busy ledger until it needs no more steps than it is given. Returns how
+/// many that were.
 fn at_every_step(start: fn(&Bench, i64), operation: impl Fn(&Bench) -> bool, check: impl Fn(&mut Bench, bool)) -> i64 {
     for steps in 0.. {
         let mut bench = busy();

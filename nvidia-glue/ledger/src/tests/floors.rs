@@ -1,4 +1,5 @@
-//! Channels and pinned host memory: whoever has a place has its floor of both, and their sums are never exceeded.
+//! Channels and pinned host memory: whoever has a place has its floor of both, and their sums are
+//! never exceeded.
 
 use std::{error::Error, fs};
 
@@ -134,8 +135,8 @@ fn several_cards_are_several_places() {
     assert_eq!(bench.admit("one", &share(&[1])).unwrap().pinned_memory(), gib(1));
 }
 
-/// A container that has a card for itself has all its places; one that is not mediated can be held to nothing, and takes nothing that
-/// could be held.
+/// A container that has a card for itself has all its places; one that is not mediated can be held
+/// to nothing, and takes nothing that could be held.
 #[test]
 fn whole_cards_and_who_only_looks() {
     let limited = Limits { device_split_count: 2, pinned_memory: gib(4), ..limits() };
@@ -220,7 +221,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop_oneof![3 => admit, 1 => (0_u8..30).prop_map(|id| Step::Release { id })], 1..50)
 }
 
-/// Computed here, and not by the ledger: what each card's containers hold of both, and what is kept for its free places.
+/// Computed here, and not by the ledger: what each card's containers hold of both, and what is kept
+/// for its free places.
 struct Node {
     limits: Limits,
     floor: u64,

@@ -83,7 +83,8 @@ fn a_container_without_its_shim_is_killed_and_its_grant_given_to_the_next() {
     let bench = Bench::new(1);
     running(&bench, "a");
     bench.node.stop(200);
-    // Here kills take effect at once, so that the second look of the same admission finds the card free.
+    // Here kills take effect at once, so that the second look of the same admission finds the card
+    // free.
     bench.admit("b", &whole()).unwrap();
     assert_eq!(bench.node.killed(), [cgroup("a").display().to_string(), "300".to_owned()]);
     assert_eq!(bench.ledger.records().unwrap()[0].container, key("b"));

@@ -1,4 +1,5 @@
-//! The refusal that a pod reads: what it asked for and what is free, and nothing of who has the rest.
+//! The refusal that a pod reads: what it asked for and what is free, and nothing of who has the
+//! rest.
 
 use base::{CardPolicy, ComputeShare};
 use cards::MigDevice;

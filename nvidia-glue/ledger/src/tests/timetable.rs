@@ -1,4 +1,4 @@
-//! Who runs when: what is written down at every change, and what of it may be relied upon.
+//! Timetables: their writing at every change, and the promises that they keep.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ fn window(start_ms: u64, end_ms: u64) -> Window {
     Window { start_us: start_ms * MS, end_us: end_ms * MS }
 }
 
-/// What a container may do on a card in an epoch; `None`: it has no turn.
+/// Returns what a container may do on a card in an epoch; `None`: it has no turn.
 fn pass<'a>(epoch: &'a Epoch, record: &Record, uuid: &str) -> Option<&'a Pass> {
     Some(&epoch.turn(&record.grant_id)?.card(uuid)?.pass)
 }
@@ -79,7 +79,8 @@ fn who_takes_time_from_others_waits_for_the_epoch_and_they_keep_theirs_until_the
     assert_eq!(pass(&timetable.epochs[0], &capped, uuid(&bench, 0)), None);
     assert_eq!(at_last(&bench, &capped, 0), windows(&[(0, 40)]));
     assert_eq!(at_last(&bench, &uncapped, 0), windows(&[(40, 100)]));
-    // Meanwhile: a change of the same card does not put off what was told, and comes at its own time.
+    // Meanwhile: a change of the same card does not put off what was told, and comes at its own
+    // time.
     bench.node.pass(150 * MS);
     bench.ledger.release(&key("capped"), ReleaseReason::Ended, &bench.log).unwrap();
     let timetable = table(&bench);
@@ -409,7 +410,7 @@ fn a_configuration_that_takes_from_who_runs_waits_until_they_have_ended() {
     assert_eq!((length(&running[2], 0), length(&other, 1)), (25_000, 25_000));
 }
 
-/// What was set before is kept for the sake of what it promises, and here that is not kept either.
+/// Earlier settings are kept for the sake of their promises, which are not kept here either.
 #[test]
 fn a_configuration_is_followed_where_the_one_before_cannot_be() {
     let mut bench = Bench::new(2);
@@ -418,7 +419,8 @@ fn a_configuration_is_followed_where_the_one_before_cannot_be() {
     for id in ["first", "second"] {
         bench.admit(id, &slices(0, 12)).unwrap();
     }
-    // It is lost, and of the 16 slices that are the default the two have 24; of the 20 that are to be, too.
+    // It is lost, and of the 16 slices that are the default the two have 24; of the 20 that are to
+    // be, too.
     std::fs::remove_file(bench.directory.path().join("settings.json")).unwrap();
     bench.limits.max_inst = 20;
     bench.take_log();
@@ -602,7 +604,7 @@ fn sharers(records: &[Record]) -> Sharers {
     shares.collect()
 }
 
-/// What holds of each layout by itself.
+/// Notes that what holds of each layout by itself.
 fn check_epoch(epoch: &Epoch, records: &[Record], may_share: &Sharers) {
     let mut on_cards: BTreeMap<&str, Vec<(&Turn, &Pass)>> = BTreeMap::new();
     for turn in &epoch.turns {
@@ -643,7 +645,7 @@ fn check_epoch(epoch: &Epoch, records: &[Record], may_share: &Sharers) {
     }
 }
 
-/// What holds of the last epoch: everybody has what it was granted.
+/// Notes that what holds of the last epoch: everybody has what it was granted.
 fn check_shares(epoch: &Epoch, records: &[Record]) {
     for record in records {
         let turn = epoch.turn(&record.grant_id).expect("a turn for every container");
@@ -698,7 +700,8 @@ fn check_promises(before: &Timetable, after: &Timetable, now_us: u64) {
     }
 }
 
-/// What was told last begins within four periods, of the longest that whoever it changes for has by then, or had.
+/// Notes that what was told last begins within four periods, of the longest that whoever it changes
+/// for has by then, or had.
 fn check_instants(before: &Timetable, after: &Timetable, now_us: u64) {
     let since = before.epochs.iter().rposition(|epoch| epoch.from_us <= now_us).unwrap_or(0);
     let timetable: Vec<&Turn> =

@@ -245,7 +245,7 @@ fn the_earliest_that_fits_goes_first() {
     assert!(!matches!(error, AdmitError::Kept { .. }), "{error}");
 }
 
-/// What a newcomer may have of a card while another waits for what it gets from those who leave.
+/// A newcomer's part of a card while another waits for what it gets from those who leave.
 #[test]
 fn a_newcomer_takes_only_what_the_first_does_not_wait_for() {
     let share = |memory: u64, compute| request(devices(&[0]), part(memory << 10, compute));

@@ -11,8 +11,13 @@ fn until_refused(container: &Container, kind: Kind) -> (usize, Refusal) {
     let program = container.program();
     let context = program.context(0);
     let mut accounts = lock(&container.session.accounts);
-    let ask =
-        AllocRequest { client: Handle(context.client), kind, memory: None, layout: Layout::OwnFrames, process: program.pid };
+    let ask = AllocRequest {
+        client: Handle(context.client),
+        kind,
+        memory: None,
+        layout: Layout::OwnFrames,
+        process: program.pid,
+    };
     let mut reserved = Vec::new();
     let refusal = loop {
         match accounts.reserve(ask) {

@@ -34,7 +34,8 @@ fn timeline(epochs: Vec<Epoch>) -> Timeline {
     Timeline::of(&table, "own", "GPU-a", &Timeline::never())
 }
 
-/// How a host and a driver behave, move by move: microseconds until the thread runs, and that the call takes.
+/// Behaviour of a host and a driver, move by move: microseconds until the thread runs, and that the
+/// call takes.
 type Jitter = Vec<(u64, u64)>;
 
 /// The times during which the channels were on the card.
@@ -68,7 +69,7 @@ fn total(on: &[(u64, u64)]) -> u64 {
     on.iter().map(|(from, until)| until - from).sum()
 }
 
-/// What of it lay outside of the windows.
+/// Returns what of it lay outside of the windows.
 fn overlap(on: &[(u64, u64)], timeline: &Timeline) -> u64 {
     let mut outside = 0;
     for &(from, until) in on {
@@ -125,7 +126,8 @@ fn a_thread_that_slept_for_periods_owes_only_what_was_not_its_own() {
     assert_eq!(pacer.balance_us(), 340_000 - 4 * 25_000);
 }
 
-/// Windows in which the number of calls that an edge takes changes: what a closing of so many calls leaves the card late by.
+/// Windows in which the number of calls that an edge takes changes: what a closing of so many calls
+/// leaves the card late by.
 #[test]
 fn nobody_closes_late_by_having_few_channels_to_take_off_now_and_then() {
     const CALL: u64 = 970;
@@ -169,7 +171,8 @@ fn what_is_on_the_card_before_the_last_call_of_an_opening_counts() {
         pacer.moved_in(8, Move::Close, next.at_us, (next.at_us, now));
         on += now - first;
     }
-    // Both edges take more than the window: what that comes to is paid back by windows that are skipped.
+    // Both edges take more than the window: what that comes to is paid back by windows that are
+    // skipped.
     assert!(windows > 100);
     let owed = u64::try_from(pacer.balance_us()).unwrap();
     assert!(on <= (windows + 1) * 10_000 + owed && owed <= 20_000, "{on} {windows} {owed}");
@@ -298,10 +301,11 @@ fn what_a_neighbour_lost_is_not_set_off_against_what_the_host_took() {
     assert_eq!(pacer.balance_us(), 2_000);
 }
 
-/// Containers whose windows follow each other, on a driver that makes one call at a time. What each had of the card, what of it
-/// while another had it too, and what nobody had; microseconds.
+/// Containers whose windows follow each other, on a driver that makes one call at a time. What each
+/// had of the card, what of it while another had it too, and what nobody had; microseconds.
 fn serialised(shares: &[u64], periods: u64, mut jitter: impl FnMut() -> u64) -> (Vec<u64>, u64, u64) {
-    // What calls of a container with 20 channels take, and after what time they take effect (docs/driver-facts.md).
+    // What calls of a container with 20 channels take, and after what time they take effect
+    // (docs/driver-facts.md).
     const CLOSING: (u64, u64) = (750, 620);
     const OPENING: (u64, u64) = (430, 430);
     let mut start = 0;
@@ -405,7 +409,8 @@ proptest! {
         prop_assert!(error <= 100 * PERIOD / 200, "{} of {}", total(&on), asked);
     }
 
-    /// However late the host is: nobody has more than his share but for one edge, and each overlap is that of one edge.
+    /// However late the host is: nobody has more than his share but for one edge, and each overlap
+    /// is that of one edge.
     #[test]
     fn nobody_has_more_than_his_share(window in window(), jitter in jitter(60_000, 1), neighbours: bool) {
         let timeline = timeline(vec![epoch(0, window, neighbours)]);

@@ -27,7 +27,7 @@ use std::{
 use base::{ProcessId, real_time_ns};
 use cards::{Card, SimulatedEdges};
 use nix::time::{ClockId, clock_gettime};
-use schedule::{Presence, Switch, SwitchLog, SwitchLogError, SwitchBatch};
+use schedule::{Presence, Switch, SwitchBatch, SwitchLog, SwitchLogError};
 
 pub(super) use self::time::Sample;
 use self::{

@@ -7,7 +7,7 @@ use base::{CardGrant, CardPolicy, ComputeEnforcement, ComputeShare, Enforcement,
 use cards::SimulatedEdges;
 use driver::OwnClient;
 use schedule::{
-    Timeline, Epoch, Member, PlanSettings, Presence, Switch, SwitchLog, Timetable, Turn,
+    Epoch, Member, PlanSettings, Presence, Switch, SwitchLog, Timeline, Timetable, Turn,
     pacer::{Move, Next, Pacer},
     plan,
 };

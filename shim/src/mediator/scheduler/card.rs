@@ -11,7 +11,7 @@ use std::{io, path::PathBuf, sync::Arc};
 use nvidia_glue::{
     driver::count_thread,
     schedule::{
-        Timeline, Edge, EdgeError, Gate, Timetable,
+        Edge, EdgeError, Gate, Timeline, Timetable,
         pacer::{Move, Next, Pacer},
         priority::FIRST_LOOK_US,
     },

@@ -210,7 +210,8 @@ impl Program<'_> {
         let source = self.world.find(source.0, source.1).cloned().unwrap();
         self.add_object(client, handle, vec![parent], source.memory, source.kind);
         let duplicate = self.world.find_mut(client, handle)?;
-        // A group without context buffers yet would get its own later; a duplicate of one is not asked for them.
+        // A group without context buffers yet would get its own later; a duplicate of one is not
+        // asked for them.
         duplicate.takes_context = source.takes_context && source.memory.is_some();
         duplicate.attached = source.attached;
         Some(())

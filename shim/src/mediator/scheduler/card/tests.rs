@@ -18,8 +18,8 @@ use nvidia_glue::{
     mediate::Seen,
     rm::Status as RmStatus,
     schedule::{
-        CardTurn, Edge, Epoch, Neighbour, Pass, Presence, Running, Status, StatusFile, Switch, SwitchLog,
-        SwitchLogError, SwitchBatch, Turn, Window,
+        CardTurn, Edge, Epoch, Neighbour, Pass, Presence, Running, Status, StatusFile, Switch, SwitchBatch, SwitchLog,
+        SwitchLogError, Turn, Window,
         meter::{Measured, Meter},
         now_us,
         priority::LOW_SLICE_US,
