@@ -29,7 +29,7 @@ use nvidia_glue::{
     driver::{DeviceFile, Driver, DriverCall, FileWatch, NvidiaDriver, OwnClient, SimulatedDriver},
     mediate::{
         AddressSpace, Answer, Caller, CallerError, Drift, GrantedCard, Numbers, Observer, OverMemoryEvent, Pid,
-        Processes, Session, SessionSetup, Stopped, UnknownCall, UvmMapping,
+        Processes, Session, SessionSetup, Trapped, UnknownCall, UvmMapping,
     },
     rm::{DriverRelease, Handle, Node},
 };
@@ -253,7 +253,7 @@ impl Program {
 
     fn ioctl(&self, session: &Session, (fd, command): (i32, u32), args: &[u8]) {
         self.memory.borrow_mut()[..args.len()].copy_from_slice(args);
-        let (answer, _) = session.handle_undoably(self, &Stopped::Ioctl { fd, command, argument: 0 });
+        let (answer, _) = session.handle_undoably(self, &Trapped::Ioctl { fd, command, argument: 0 });
         assert_eq!(answer, Answer::Return(0));
     }
 

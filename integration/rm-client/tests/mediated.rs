@@ -25,7 +25,7 @@ use nvidia_glue::{
     driver::SimulatedDriver,
     mediate::{
         self, Answer, Caller, CallerError, Drift, GrantedCard, Number, Numbers, Observer, OverMemoryEvent, Pid,
-        Processes, Session, SessionSetup, Stopped, UnknownCall, UvmMapping,
+        Processes, Session, SessionSetup, Trapped, UnknownCall, UvmMapping,
     },
     rm::DriverRelease,
     schedule::Gate,
@@ -196,7 +196,7 @@ impl Observer for OneProcess {
 struct Mediated(Session);
 
 impl Mediated {
-    fn end(&self, stopped: &Stopped) -> io::Result<Option<i32>> {
+    fn end(&self, stopped: &Trapped) -> io::Result<Option<i32>> {
         match self.0.handle(&SelfCaller, stopped) {
             Answer::Return(value) => Ok(Some(i32::try_from(value).unwrap())),
             Answer::Errno(errno) => Err(io::Error::from_raw_os_error(errno)),
@@ -209,13 +209,13 @@ impl Mediated {
 impl Kernel for Mediated {
     fn ioctl(&self, file: BorrowedFd<'_>, command: u32, args: &mut [u8]) -> io::Result<i32> {
         let argument = args.as_mut_ptr().expose_provenance() as u64;
-        let answer = self.end(&Stopped::Ioctl { fd: file.as_raw_fd(), command, argument })?;
+        let answer = self.end(&Trapped::Ioctl { fd: file.as_raw_fd(), command, argument })?;
         answer.ok_or_else(|| io::Error::other(format!("{command:#x} was continued: no kernel has simulated cards")))
     }
 
     fn map_at(&self, file: BorrowedFd<'_>, address: u64, length: usize, offset: u64) -> io::Result<Mapping> {
         let (fd, flags) = (file.as_raw_fd(), 0x10_0001);
-        self.end(&Stopped::Mmap { address, length: length as u64, flags, fd, offset })?;
+        self.end(&Trapped::Mmap { address, length: length as u64, flags, fd, offset })?;
         Mapping::shared_at(file, address, length, offset)
     }
 }

@@ -20,7 +20,7 @@ use std::{
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvidia_glue::{
     fence::{Arch, NotifiedCall},
-    mediate::{Answer, CallerError, Stopped},
+    mediate::{Answer, CallerError, Trapped},
 };
 
 use super::{mediation::Mediation, processes::ContainerProcess};
@@ -237,14 +237,14 @@ impl Listener {
 }
 
 /// Decodes the call from the registers; the filter notifies no others.
-fn stopped(notification: &Notification) -> Option<Stopped> {
+fn stopped(notification: &Notification) -> Option<Trapped> {
     let [first, second, third, fourth, fifth, sixth] = notification.arguments;
     #[expect(clippy::cast_possible_truncation, reason = "the kernel, too, takes the low half of these")]
     match Arch::native()?.call(notification.arch, notification.nr)? {
         NotifiedCall::Ioctl => {
-            Some(Stopped::Ioctl { fd: (first as u32).cast_signed(), command: second as u32, argument: third })
+            Some(Trapped::Ioctl { fd: (first as u32).cast_signed(), command: second as u32, argument: third })
         }
-        NotifiedCall::Mmap { offset_unit } => Some(Stopped::Mmap {
+        NotifiedCall::Mmap { offset_unit } => Some(Trapped::Mmap {
             address: first,
             length: second,
             flags: fourth as u32,
@@ -270,10 +270,10 @@ mod tests {
         let notification = |(arch, nr), arguments| Notification { id: 1, tid: 1, nr, arch, arguments };
         let (native, of_32_bits) = ENTRIES;
         let ioctl = notification(native, [0xffff_ffff_0000_0003, 0xdead_beef_c030_462b, 0x7f00, 0, 0, 0]);
-        assert_eq!(stopped(&ioctl), Some(Stopped::Ioctl { fd: 3, command: 0xc030_462b, argument: 0x7f00 }));
+        assert_eq!(stopped(&ioctl), Some(Trapped::Ioctl { fd: 3, command: 0xc030_462b, argument: 0x7f00 }));
         let mmap2 = notification(of_32_bits, [0x1000_0000, 0x20_0000, 3, 0x11, 5, 0x1_0000]);
         let expected =
-            Stopped::Mmap { address: 0x1000_0000, length: 0x20_0000, flags: 0x11, fd: 5, offset: 0x1000_0000 };
+            Trapped::Mmap { address: 0x1000_0000, length: 0x20_0000, flags: 0x11, fd: 5, offset: 0x1000_0000 };
         assert_eq!(stopped(&mmap2), Some(expected));
         assert_eq!(stopped(&notification((native.0, 0), [0; 6])), None);
     }

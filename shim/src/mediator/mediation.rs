@@ -8,7 +8,7 @@ use std::{
 
 use nvidia_glue::{
     driver::DeviceFile,
-    mediate::{Left, Pid, Session},
+    mediate::{ExitedProcesses, Pid, Session},
 };
 
 use super::{
@@ -22,7 +22,7 @@ use crate::sync::Monitor;
 #[derive(Debug, Default)]
 struct PendingReclaim {
     /// Objects of processes that have ended.
-    left: Option<Left>,
+    left: Option<ExitedProcesses>,
     /// Objects of files that were closed, which a scan of open files finds.
     closed_files: bool,
 }
@@ -70,7 +70,7 @@ impl Mediation {
     /// Its number may be another process's from now on.
     pub(super) fn process_ended(&self, process: &Arc<ContainerProcess>) {
         self.threads.forget(process);
-        let left = self.session.process_left(Pid(process.pid));
+        let left = self.session.process_exited(Pid(process.pid));
         self.pending_reclaim.update(|pending| pending.left.get_or_insert_default().add(left));
     }
 
@@ -86,7 +86,7 @@ impl Mediation {
             let is_nothing = |pending: &mut PendingReclaim| pending.left.is_none() && !pending.closed_files;
             let PendingReclaim { left, closed_files } = mem::take(&mut *self.pending_reclaim.wait_while(is_nothing));
             if let Some(left) = left {
-                self.session.look_after(&left);
+                self.session.reclaim_after_exit(&left);
             }
             if closed_files {
                 self.session.look_for_closed_files();

@@ -106,7 +106,7 @@ fn objects(node: &Node) {
 }
 
 /// Defence: memory that the driver makes on the host, which no cgroup counts, stays charged until
-/// the file of its mapping is gone (`nvidia-glue/mediator/src/host_mappings.rs`): the driver keeps
+/// the file of its mapping is gone (`nvidia-glue/mediator/src/memory/host_mappings.rs`): the driver keeps
 /// it so long, freed or not.
 fn pinned(node: &Node) {
     let neighbour = Neighbour::new(node);
