@@ -84,10 +84,7 @@ const KNOWN_CYCLES: &[(&str, &[&str])] = &[
     ("simulator", &[
         "allocate", "card_memory", "controls", "duplicate", "escapes", "lib", "objects", "state", "uvm", "vid_heap",
     ]),
-    ("mediator", &[
-        "call", "context", "control", "driver_time", "host_mappings", "making", "managed", "session", "staging",
-        "utilization", "version",
-    ]),
+    ("mediator", &["calls", "channels", "grant", "locks", "memory", "objects", "reclaim", "session", "view"]),
     ("egpu-shim", &["bundle", "registry"]),
     ("egpu-shim", &["gpu", "task"]),
     ("egpu-shim", &["helper", "mediator"]),
@@ -135,10 +132,10 @@ fn top_level_modules_make_no_cycle() {
         let of_layer = KNOWN_CYCLES.iter().filter(|(name, _)| *name == layer.name);
         let known: Vec<BTreeSet<&str>> = of_layer.map(|(_, cycle)| cycle.iter().copied().collect()).collect();
         let found = cycles(&edges);
-        for mended in known.iter().filter(|cycle| !found.contains(cycle)) {
+        for mended in known.iter().filter(|known| !found.iter().any(|cycle| cycle.is_subset(known))) {
             writeln!(wrong, "{}: no such cycle any more, take it off KNOWN_CYCLES: {mended:?}", layer.name).unwrap();
         }
-        for cycle in found.iter().filter(|cycle| !known.contains(cycle)) {
+        for cycle in found.iter().filter(|cycle| !known.iter().any(|known| cycle.is_subset(known))) {
             writeln!(wrong, "{}: these modules use each other:", layer.name).unwrap();
             for module in cycle {
                 let used: Vec<&str> = edges[*module].iter().map(String::as_str).collect();
