@@ -1,4 +1,4 @@
-//! What an admission costs beside many live grants, and what it grows with.
+//! Cost of an admission beside many live grants, and its growth.
 //!
 //! Target: under 2 ms at the median beside 160 records on 8 cards, and no more of it when the same
 //! number of records on the chosen card is a smaller part of the node's. Exit status 1 when missed.

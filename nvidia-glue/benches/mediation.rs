@@ -1,4 +1,4 @@
-//! What mediation itself costs a call, without the kernel's part: no caller that waits, and no
+//! Cost of mediation itself for a call, without the kernel's part: no caller that waits, and no
 //! driver behind it.
 //!
 //! Seven calls a round, as `cudaMalloc` and `cudaFree` make them. `perf stat -e instructions:u` on
@@ -171,7 +171,7 @@ impl Driver for Silent {
     }
 }
 
-/// Whom nothing happens to.
+/// An observer to which nothing happens.
 #[derive(Debug)]
 struct Nobody;
 
