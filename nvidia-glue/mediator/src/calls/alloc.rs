@@ -9,7 +9,7 @@ use abi::{
     layout::{Direction, read_u32, read_u64, write_u32},
     memory::{self, Layout},
 };
-use account::{Ask, Card, Kind, ObjectName};
+use account::{AllocRequest, Card, Kind, ObjectName};
 use base::Bytes;
 use driver::{DeviceFile, Holder};
 
@@ -95,7 +95,7 @@ impl Session {
                 self.alloc_requirements(flight, alloc, class)?;
             card.set(memory.map(|(card, _)| card).or(place.map(|(card, _)| card)));
             let layout = layout.unwrap_or(Layout::OwnFrames);
-            let ask = Ask {
+            let ask = AllocRequest {
                 client: alloc.client,
                 kind: kind_of(class, place, memory.is_some()),
                 memory,
@@ -239,7 +239,7 @@ impl Session {
     ) -> Result<Answer, CallEnd> {
         ContextDmaFields::ESCAPE.limit_kernel_mapping(&flight.args)?;
         let layout = Layout::OwnFrames;
-        let ask = Ask { client: alloc.client, kind: Kind::Other, memory: None, layout, process: flight.pid };
+        let ask = AllocRequest { client: alloc.client, kind: Kind::Other, memory: None, layout, process: flight.pid };
         let prepare = |_: &InFlightCall<'_>| {
             let reservation = lock(&self.accounts).reserve(ask)?;
             Ok(PreparedAlloc { dependencies: vec![alloc.memory], ..reservation.into() })

@@ -8,7 +8,7 @@ use abi::{
     layout::{read_u64, write_u32},
     memory::{HeapMemory, Layout},
 };
-use account::{Ask, Card, Kind};
+use account::{AllocRequest, Card, Kind};
 use base::Bytes;
 use driver::Holder;
 
@@ -74,7 +74,7 @@ impl Session {
                 HeapMemory::Virtual => Layout::Scattered,
                 HeapMemory::System | HeapMemory::Extended => Layout::OwnFrames,
             };
-            let ask = Ask { client: heap.client, kind: Kind::Memory, memory, layout, process };
+            let ask = AllocRequest { client: heap.client, kind: Kind::Memory, memory, layout, process };
             Ok(lock(&self.accounts).reserve(ask)?.into())
         };
         let making = ObjectAlloc {

@@ -5,7 +5,7 @@ use abi::{
     layout::{read_u32, read_u64},
     memory,
 };
-use account::{Card, Hold, ObjectName, Placement, Refusal, Reservation, WhyNot};
+use account::{Card, CommitError, Hold, ObjectName, Placement, Refusal, Reservation};
 use base::{Bytes, Pid};
 use driver::{DeviceFile, Holder};
 
@@ -77,7 +77,7 @@ pub(crate) enum AllocAbort {
     /// The accounts have no room for it; the driver was not asked.
     Refused(Refusal),
     /// The driver has made it, the accounts do not take it, and it is gone again.
-    CommitRefused(WhyNot),
+    CommitRefused(CommitError),
 }
 
 impl From<CallEnd> for AllocAbort {
@@ -165,8 +165,8 @@ impl Session {
             AllocAbort::CallEnd(end) => end,
             AllocAbort::Refused(refusal) => self.refused(pid, refusal),
             // It was more than the driver had been expected to give.
-            AllocAbort::CommitRefused(WhyNot::OverQuota(over)) => self.refused(pid, over.into()),
-            AllocAbort::CommitRefused(WhyNot::ClientGone) => CallEnd::Status(Status::INVALID_CLIENT),
+            AllocAbort::CommitRefused(CommitError::OverQuota(over)) => self.refused(pid, over.into()),
+            AllocAbort::CommitRefused(CommitError::ClientGone) => CallEnd::Status(Status::INVALID_CLIENT),
         }
     }
 
@@ -266,14 +266,14 @@ impl Session {
         let freed = self.raw(&flight.file, client).free(object);
         let mut accounts = lock(&self.accounts);
         match (not.why, freed) {
-            (WhyNot::OverQuota(_), Ok(status)) if status.is_ok() => accounts.cancel(not.reservation),
+            (CommitError::OverQuota(_), Ok(status)) if status.is_ok() => accounts.cancel(not.reservation),
             // It exists, and stays charged, over the limit.
-            (WhyNot::OverQuota(_), _) => match accounts.commit_anyway(not.reservation, placement) {
+            (CommitError::OverQuota(_), _) => match accounts.commit_anyway(not.reservation, placement) {
                 Ok(_) => {}
                 Err(gone) => accounts.cancel(gone.reservation),
             },
             // It went with its client.
-            (WhyNot::ClientGone, _) => accounts.cancel(not.reservation),
+            (CommitError::ClientGone, _) => accounts.cancel(not.reservation),
         }
         Err(AllocAbort::CommitRefused(not.why))
     }

@@ -12,7 +12,7 @@ use abi::{
     layout::{read_u32, read_u64, write_u32},
     memory::Layout,
 };
-use account::{ObjectName, Refusal, WhyNot};
+use account::{CommitError, ObjectName, Refusal};
 use base::Bytes;
 use driver::DeviceFile;
 
@@ -89,7 +89,7 @@ impl Session {
             self.unmake_locked(&flight.file, engine);
             self.unmake_locked(&flight.file, AllocatedObject { client, object: charged });
             match refusal {
-                Refusal::OverQuota(over) => AllocAbort::CommitRefused(WhyNot::OverQuota(over)),
+                Refusal::OverQuota(over) => AllocAbort::CommitRefused(CommitError::OverQuota(over)),
                 refusal => AllocAbort::CallEnd(CallEnd::Status(refusal.status())),
             }
         })

@@ -14,7 +14,7 @@ impl Session {
     /// Frees most of what a free of `object` would take with it, if that is much; then `object` itself is left to be freed. For whoever has
     /// the client locked.
     pub(crate) fn free_in_chunks(&self, file: &DeviceFile, client: Handle, object: Handle) {
-        let pieces = lock(&self.accounts).pieces(client, object, MOST);
+        let pieces = lock(&self.accounts).chunks_to_free(client, object, MOST);
         let mut has_freed = false;
         // What had to wait for a channel has another turn.
         for &piece in pieces.iter().chain(&pieces) {

@@ -6,29 +6,34 @@ use abi::{Handle, memory::Layout};
 use base::{Pid, units::Bytes};
 
 use super::{
-    Accounts, Card, Counted, Hold, Kind, NotCommitted, ObjectLimits, ObjectName, Refusal, Reservation, WhyNot,
-    charges::ChargeId,
+    Accounts, CommitError, Hold, NotCommitted, Reservation,
     reserve::{Armed, ClientReservation},
+};
+use crate::{
+    Card, Counted, Kind, ObjectLimits, ObjectName, Refusal,
+    charges::ChargeId,
     tree::{Index, Tree},
 };
 
-/// Where an object that was made belongs.
+/// Place of an object that was made.
 #[derive(Debug, Clone, Copy)]
 pub struct Placement<'a> {
     /// Its parent in the same client; one that is not known counts as the client itself.
     pub parent: Handle,
     /// Its own handle, as the driver returned it.
     pub object: Handle,
-    /// Objects of the same client that it goes with, besides its parent: those that the driver calls `refAddDependant` for
-    /// in every release (a channel: its address space and context share). Those that are not known are left out. Not among them is
-    /// the memory of a channel's USERD: the channel outlives its handle ([`Accounts::attach`]).
+    /// Objects of the same client that it goes with, besides its parent: those that the driver
+    /// calls `refAddDependant` for in every release (a channel: its address space and context
+    /// share). Those that are not known are left out. Not among them is the memory of a channel's
+    /// USERD: the channel outlives its handle ([`Accounts::attach`]).
     pub dependencies: &'a [Handle],
-    /// Objects of the same client that the driver goes on using for it by an address of its own, without holding them: those that are to be told
-    /// of a channel's errors. Those that are not known are left out.
+    /// Objects of the same client that the driver goes on using for it by an address of its own,
+    /// without holding them: those that are to be told of a channel's errors. Those that are not
+    /// known are left out.
     pub notifiers: &'a [Handle],
-    /// How long the memory is that it is; 0: none of its own, or nobody has said.
+    /// Length of the memory that it is; 0: none of its own, or nobody has said.
     pub length: Bytes,
-    /// Where on its card the memory begins that it is; `None`: nobody has said.
+    /// Address on its card where the memory begins that it is; `None`: nobody has said.
     pub address: Option<u64>,
 }
 
@@ -66,14 +71,15 @@ impl<'a> Placement<'a> {
 /// An object or client was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
-    /// The handle was known already. What it named before stays charged until its parent (a client: the client) goes.
+    /// The handle was known already. What it named before stays charged until its parent (a client:
+    /// the client) goes.
     pub conflict: bool,
 }
 
-/// What went with a free.
+/// Consequences of one free.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Freed {
-    /// How many objects, roots included.
+    /// Number of objects, roots included.
     pub objects: u32,
     /// Bytes that are charged no more, of all cards.
     pub released: Bytes,
@@ -85,11 +91,11 @@ pub struct Freed {
 pub(super) struct Client {
     pub(super) root: Index,
     pub(super) process: Pid,
-    /// How many of its objects hold a charge.
+    /// Number of its objects that hold a charge.
     pub(super) charged: u32,
 }
 
-/// How many objects there are, reserved ones included.
+/// Number of objects, reserved ones included.
 #[derive(Debug, Default)]
 pub(super) struct ObjectCounts {
     pub(super) clients: u32,
@@ -174,7 +180,7 @@ impl ObjectCounts {
     }
 }
 
-/// What objects hold besides their own charge.
+/// Charges that objects hold besides their own.
 #[derive(Debug, Default)]
 pub(super) struct Attachments {
     held: BTreeMap<(Index, u64), ChargeId>,
@@ -187,7 +193,7 @@ impl Attachments {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// What an object holds.
+    /// Returns what an object holds.
     pub(super) fn of(&self, object: Index) -> impl Iterator<Item = ChargeId> + '_ {
         self.held.range((object, 0)..=(object, u64::MAX)).map(|(_, charge)| *charge)
     }
@@ -219,8 +225,9 @@ impl Accounts {
         Ok(ClientReservation { process, armed: Armed::new(&self.abandoned) })
     }
 
-    /// The client exists: from here on it may be named. If one of that name was known already, what it holds stays charged to the
-    /// new one until that goes; report it gone first ([`Accounts::client_gone`]) if it is known to be.
+    /// The client exists: from here on it may be named. If one of that name was known already, what
+    /// it holds stays charged to the new one until that goes; report it gone first
+    /// ([`Accounts::client_gone`]) if it is known to be.
     pub fn commit_client(&mut self, reservation: ClientReservation, client: Handle) -> Committed {
         let process = reservation.process;
         reservation.armed.disarm();
@@ -250,7 +257,7 @@ impl Accounts {
         placement: Placement<'_>,
     ) -> Result<Committed, NotCommitted> {
         let Some(client) = self.clients.get_mut(&reservation.client) else {
-            return Err(NotCommitted { reservation, why: WhyNot::ClientGone });
+            return Err(NotCommitted { reservation, why: CommitError::ClientGone });
         };
         let name = |object| ObjectName::new(reservation.client, object);
         let parent = self.tree.find(name(placement.parent)).unwrap_or(client.root);
@@ -258,9 +265,10 @@ impl Accounts {
         let dependencies: Vec<Index> = dependencies.collect();
         let conflict = self.tree.find(name(placement.object)).is_some();
         let added = self.tree.add(name(placement.object), reservation.kind, Some(parent), reservation.charge);
-        let Some(index) = added else { return Err(NotCommitted { reservation, why: WhyNot::ClientGone }) };
+        let Some(index) = added else { return Err(NotCommitted { reservation, why: CommitError::ClientGone }) };
         client.charged = client.charged.saturating_add(u32::from(reservation.charge.is_some()));
-        // The driver lets memory go with its parents only: a dependency that is told by mistake releases no charge.
+        // The driver lets memory go with its parents only: a dependency that is told by mistake
+        // releases no charge.
         let is_memory = reservation.kind == Kind::Memory && reservation.charge.is_some();
         for on in dependencies.into_iter().filter(|_| !is_memory) {
             self.tree.depend(index, on);
@@ -279,8 +287,8 @@ impl Accounts {
         Ok(Committed { conflict })
     }
 
-    /// `object` was freed, and with it its children and dependants; a client's own handle frees the client. A handle that is not
-    /// known in a known client changes nothing.
+    /// `object` was freed, and with it its children and dependants; a client's own handle frees the
+    /// client. A handle that is not known in a known client changes nothing.
     ///
     /// # Errors
     /// When the client is not registered.
@@ -295,7 +303,8 @@ impl Accounts {
         Ok(index.map(|index| self.remove(index)).unwrap_or_default())
     }
 
-    /// A client was freed, or found to be gone: with it go all its objects. One that is not registered changes nothing.
+    /// A client was freed, or found to be gone: with it go all its objects. One that is not
+    /// registered changes nothing.
     pub fn client_gone(&mut self, client: Handle) -> Freed {
         let Some(root) = self.clients.get(&client).map(|client| client.root) else { return Freed::default() };
         let freed = self.remove(root);
@@ -345,12 +354,14 @@ impl Accounts {
         freed
     }
 
-    /// Charges what the driver makes for an object's sake (the context buffers of a channel or its group): `bytes` in all for it, in
-    /// place of what was charged for that before. Memory has no such thing.
+    /// Charges what the driver makes for an object's sake (the context buffers of a channel or its
+    /// group): `bytes` in all for it, in place of what was charged for that before. Memory has no
+    /// such thing.
     ///
     /// # Errors
-    /// [`Refusal::OverQuota`] when it has grown and is too much: it is charged all the same until the object is freed, which the
-    /// caller must see to. Otherwise when the object or the card is not known, or not the one that it is charged on already.
+    /// [`Refusal::OverQuota`] when it has grown and is too much: it is charged all the same until
+    /// the object is freed, which the caller must see to. Otherwise when the object or the card is
+    /// not known, or not the one that it is charged on already.
     pub fn charge_context(&mut self, object: ObjectName, card: Card, bytes: Bytes) -> Result<(), Refusal> {
         let client = self.clients.get_mut(&object.client).ok_or(Refusal::UnknownClient(object.client))?;
         let unknown = Refusal::UnknownObject(object);
@@ -374,7 +385,7 @@ impl Accounts {
         self.cards.excess(card, bytes, Layout::Contiguous).map_or(Ok(()), |over| Err(over.into()))
     }
 
-    /// Whether one more event may be made.
+    /// Returns whether one more event may be made.
     ///
     /// # Errors
     /// When there are too many.
@@ -387,7 +398,8 @@ impl Accounts {
         }
     }
 
-    /// An event of `client`'s was made (`NV_ESC_ALLOC_OS_EVENT`) for the descriptor with that number: the two are its name.
+    /// An event of `client`'s was made (`NV_ESC_ALLOC_OS_EVENT`) for the descriptor with that
+    /// number: the two are its name.
     pub fn os_event(&mut self, client: Handle, fd: i32) {
         // With a client that has gone meanwhile, it went.
         if self.clients.contains_key(&client) {
@@ -395,7 +407,8 @@ impl Accounts {
         }
     }
 
-    /// Whether there may be such an event: a file that is closed takes those with it that were made on it, of which nobody tells.
+    /// Returns whether there may be such an event: a file that is closed takes those with it that
+    /// were made on it, of which nobody tells.
     pub fn has_os_event(&self, client: Handle, fd: i32) -> bool {
         self.os_events.get(&client).is_some_and(|events| events.contains(&fd))
     }
@@ -410,7 +423,8 @@ impl Accounts {
         }
     }
 
-    /// `object` holds what `hold` holds, until it is freed (memory attached to a fabric or multicast object, for one).
+    /// `object` holds what `hold` holds, until it is freed (memory attached to a fabric or
+    /// multicast object, for one).
     ///
     /// # Errors
     /// Gives the hold back when the object is not known.

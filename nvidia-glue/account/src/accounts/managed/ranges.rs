@@ -6,14 +6,14 @@ use base::Pid;
 use foldhash::HashMap;
 
 use super::{
-    super::{
-        Mm, UvmFile,
-        cards::saturated,
-        intervals::{Cut, Intervals, Span},
-        page_tables::{cost, cost_of},
-    },
+    super::page_tables::{cost, cost_of},
     blocks,
     sync::gaps,
+};
+use crate::{
+    Mm, UvmFile,
+    cards::saturated,
+    intervals::{Cut, Intervals, Span},
 };
 
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +23,7 @@ pub(in super::super) struct Range {
     pub(super) file: Option<UvmFile>,
     /// It is what is left of a larger one.
     pub(super) is_cut: bool,
-    pub(super) state: State,
+    pub(super) state: RangeState,
 }
 
 impl Range {
@@ -33,7 +33,7 @@ impl Range {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum RangeState {
     /// The thread that maps it since this epoch has not been seen again.
     Pending { thread: i32, epoch: u64 },
     /// Its `mmap` had returned in this epoch.
@@ -44,15 +44,16 @@ pub(super) enum State {
 #[derive(Debug, Default)]
 pub(in super::super) struct Managed {
     ranges: Intervals<Mm, Range>,
-    /// Where a thread has ranges that are not settled.
+    /// By thread: its ranges that are not settled.
     pending: HashMap<i32, Vec<(Mm, Span)>>,
     pending_spans: usize,
-    /// Ranges that a thread may yet map, though another one's `mmap` that came later stands in their place: whichever the kernel executes
-    /// last is there, and one may fail. Charged on their own until their thread is back.
+    /// Ranges that a thread may yet map, though another one's `mmap` that came later stands in
+    /// their place: whichever the kernel executes last is there, and one may fail. Charged on their
+    /// own until their thread is back.
     overtaken: Vec<(Mm, Span, Range)>,
     /// Changes of what ranges are charged beyond their bytes, which the cards have not been told.
     padding: HashMap<Pid, i128>,
-    /// How many ranges each file and each process has.
+    /// Number of ranges of each file and each process.
     by_file: HashMap<Option<UvmFile>, usize>,
     by_process: HashMap<Pid, usize>,
     pub(super) reserved: usize,
@@ -67,7 +68,7 @@ pub(in super::super) struct Managed {
 }
 
 impl Managed {
-    /// How many ranges there are or may come to be.
+    /// Returns how many ranges there are or may come to be.
     pub(in super::super) fn len(&self) -> usize {
         self.ranges.len().max(self.pending_spans) + self.overtaken.len() + self.reserved
     }
@@ -79,7 +80,7 @@ impl Managed {
         ranges + overtaken + self.zombie_tables.values().sum::<u128>()
     }
 
-    /// Whether a range may keep `file` open.
+    /// Returns whether a range may keep `file` open.
     pub(in super::super) fn keeps(&self, file: UvmFile) -> bool {
         let may_be = |of: Option<UvmFile>| of.is_none_or(|of| of == file);
         self.by_file.contains_key(&Some(file))
@@ -87,7 +88,7 @@ impl Managed {
             || self.overtaken.iter().any(|(_, _, range)| may_be(range.file))
     }
 
-    /// Whether `file` keeps some whose process is gone.
+    /// Returns whether `file` keeps some whose process is gone.
     pub(in super::super) fn has_zombies(&self, file: UvmFile) -> bool {
         self.zombies.contains_key(&Some(file))
     }
@@ -114,7 +115,7 @@ impl Managed {
         self.ranges.insert(mm, span, range);
         self.count(&range, 1);
         self.pad(range.process, range.padding(span));
-        if let State::Pending { thread, .. } = range.state {
+        if let RangeState::Pending { thread, .. } = range.state {
             self.pending.entry(thread).or_default().push((mm, span));
             self.pending_spans += 1;
         }
@@ -145,7 +146,7 @@ impl Managed {
         }
     }
 
-    /// What the cards are to be told.
+    /// Returns what the cards are to be told.
     pub(super) fn take_padding(&mut self) -> HashMap<Pid, i128> {
         std::mem::take(&mut self.padding)
     }
@@ -155,12 +156,14 @@ impl Managed {
         count(&mut self.by_process, range.process, more);
     }
 
-    /// Another thread's `mmap` takes the place of what this range's thread may yet map: what was cut out of it stays charged.
+    /// Another thread's `mmap` takes the place of what this range's thread may yet map: what was
+    /// cut out of it stays charged.
     pub(super) fn overtake(&mut self, mm: Mm, span: Span, range: Range) {
         self.overtaken.push((mm, span, Range { is_cut: true, ..range }));
     }
 
-    /// Of what was overtaken, that which is seen to be mapped, and stands in nobody's place, is there.
+    /// Of what was overtaken, that which is seen to be mapped, and stands in nobody's place, is
+    /// there.
     pub(super) fn restore(&mut self, mm: Mm, seen: &[Span]) {
         let (of_space, others): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.overtaken).into_iter().partition(|(of, ..)| *of == mm);
@@ -182,32 +185,36 @@ impl Managed {
         let Some(spans) = self.pending.remove(&thread) else { return Vec::new() };
         self.pending_spans = self.pending_spans.saturating_sub(spans.len());
         for (mm, span) in spans {
-            let of_thread = |range: &Range| matches!(range.state, State::Pending { thread: of, .. } if of == thread);
+            let of_thread =
+                |range: &Range| matches!(range.state, RangeState::Pending { thread: of, .. } if of == thread);
             let pending = self.ranges.overlapping(mm, span).filter(|(_, range)| of_thread(range));
             let firsts: Vec<_> = pending.map(|(span, _)| span.first).collect();
             for first in firsts {
                 if let Some(range) = self.ranges.value_mut(mm, first) {
-                    range.state = State::Settled(self.epoch);
+                    range.state = RangeState::Settled(self.epoch);
                 }
             }
         }
-        let is_back = |(_, _, range): &(Mm, Span, Range)| matches!(range.state, State::Pending { thread: of, .. } if of == thread);
+        let is_back = |(_, _, range): &(Mm, Span, Range)| matches!(range.state, RangeState::Pending { thread: of, .. } if of == thread);
         let (back, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.overtaken).into_iter().partition(is_back);
         self.overtaken = waiting;
         let mut twice = Vec::new();
         for (mm, span, range) in back {
             let others: Vec<Span> = self.ranges.overlapping(mm, span).map(|(other, _)| other).collect();
-            // What stands there may be this one: a look that began before it was back has not seen it.
+            // What stands there may be this one: a look that began before it was back has not seen
+            // it.
             for other in &others {
-                if let Some(Range { state: state @ State::Settled(_), .. }) = self.ranges.value_mut(mm, other.first) {
-                    *state = State::Settled(self.epoch);
+                if let Some(Range { state: state @ RangeState::Settled(_), .. }) =
+                    self.ranges.value_mut(mm, other.first)
+                {
+                    *state = RangeState::Settled(self.epoch);
                 }
             }
             let alone = gaps(std::iter::once(span), &others);
             let left = alone.iter().map(|span| span.length()).sum::<u128>();
             // It may be there, and nothing else is: the next look tells.
             for span in alone {
-                self.insert(mm, span, Range { state: State::Settled(self.epoch), ..range });
+                self.insert(mm, span, Range { state: RangeState::Settled(self.epoch), ..range });
             }
             twice.push((range.process, span.length().saturating_sub(left)));
         }
@@ -218,7 +225,7 @@ impl Managed {
         self.pending.keys().copied().collect()
     }
 
-    /// What was a range stays.
+    /// Notes that what was a range stays.
     pub(super) fn add_zombie(&mut self, span: Span, range: Range) {
         let Range { file, process, .. } = range;
         self.pad(process, range.padding(span));

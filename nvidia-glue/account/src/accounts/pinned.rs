@@ -1,12 +1,15 @@
-//! Pages of a program's own memory that the driver keeps pinned (`NV01_MEMORY_SYSTEM_OS_DESCRIPTOR`).
+//! Pages of a program's own memory that the driver keeps pinned
+//! (`NV01_MEMORY_SYSTEM_OS_DESCRIPTOR`).
 //!
-//! What the driver needs to remember them is the kernel's memory, which no cgroup counts: for each page of 4 KiB 32 bytes
-//! (kernel-open/nvidia/os-mlock.c, nv.c), and some thousand for each object. The pages are the program's own.
+//! What the driver needs to remember them is the kernel's memory, which no cgroup counts: for each
+//! page of 4 KiB 32 bytes (kernel-open/nvidia/os-mlock.c, nv.c), and some thousand for each object.
+//! The pages are the program's own.
 
 use abi::{Handle, memory::Layout};
 use base::{Pid, units::Bytes};
 
-use super::{Accounts, Ask, Card, Kind, NotCommitted, Placement, Refusal, Reservation, objects::Committed};
+use super::{Accounts, AllocRequest, NotCommitted, Placement, Reservation, objects::Committed};
+use crate::{Card, Kind, Refusal};
 
 /// Bytes of the program's for one of the kernel's.
 const FOR_EACH: u64 = 128;
@@ -16,22 +19,24 @@ const OBJECT: u64 = 4096;
 const PAGE: u64 = 64 << 10;
 
 impl Accounts {
-    /// `process` is about to have `length` bytes pinned in `client`: to be given to [`Accounts::pinned`] or [`Accounts::cancel`] once it is
-    /// known what the kernel has made of it. Until then it may pin any pages that are mapped.
+    /// `process` is about to have `length` bytes pinned in `client`: to be given to
+    /// [`Accounts::pinned`] or [`Accounts::cancel`] once it is known what the kernel has made of
+    /// it. Until then it may pin any pages that are mapped.
     ///
     /// # Errors
     /// When the client is not registered, or that is too much.
     pub fn pin(&mut self, process: Pid, client: Handle, length: u64) -> Result<Reservation, Refusal> {
         let memory = Some((Card::HOST, Bytes(length / FOR_EACH + OBJECT)));
         let layout = Layout::OwnFrames;
-        let reservation = self.reserve(Ask { client, kind: Kind::Pinned, memory, layout, process })?;
+        let reservation = self.reserve(AllocRequest { client, kind: Kind::Pinned, memory, layout, process })?;
         if let Some(charge) = reservation.charge {
             self.charges.pins(charge);
         }
         Ok(reservation)
     }
 
-    /// The driver has `length` bytes of the program's pinned as an object: that is what is charged for from now on.
+    /// The driver has `length` bytes of the program's pinned as an object: that is what is charged
+    /// for from now on.
     ///
     /// # Errors
     /// When its client has gone, and the object with it.
@@ -48,7 +53,7 @@ impl Accounts {
         self.place(reservation, placement)
     }
 
-    /// How much memory of the host's is gone but for what pinned memory may keep of it.
+    /// Returns how much memory of the host's is gone but for what pinned memory may keep of it.
     pub fn kept_by_pins(&mut self) -> Bytes {
         self.charges.look_at_kept(&mut self.cards)
     }

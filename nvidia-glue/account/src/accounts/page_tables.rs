@@ -1,17 +1,22 @@
 //! Page tables of a card's address spaces.
 //!
-//! The driver makes them of the card's memory, and no call says how large they are. An honest program has next to none: memory in pages of
-//! 2 MiB, at addresses close to each other, needs 4 KiB of tables for each 512 MiB. So they are not charged, but estimated at the worst, and
-//! there may be a hundred-and-twenty-eighth of the limit and 32 MiB of them: mapping all of a grant four times in pages of 4 KiB.
+//! The driver makes them of the card's memory, and no call says how large they are. An honest
+//! program has next to none: memory in pages of 2 MiB, at addresses close to each other, needs 4
+//! KiB of tables for each 512 MiB. So they are not charged, but estimated at the worst, and there
+//! may be a hundred-and-twenty-eighth of the limit and 32 MiB of them: mapping all of a grant four
+//! times in pages of 4 KiB.
 //!
-//! The worst: for each 2 MiB in which something is mapped, however little, a table for pages of 4 KiB; for each stretch of 512 MiB in which
-//! something is mapped, a table of its own on each of the four levels above (kernel-open/nvidia-uvm/uvm_pascal_mmu.c, uvm_hopper_mmu.c).
+//! The worst: for each 2 MiB in which something is mapped, however little, a table for pages of 4
+//! KiB; for each stretch of 512 MiB in which something is mapped, a table of its own on each of the
+//! four levels above (kernel-open/nvidia-uvm/uvm_pascal_mmu.c, uvm_hopper_mmu.c).
 //!
-//! Managed memory has page tables too, on every card; they are bounded apart from those of other mappings, in the same way.
+//! Managed memory has page tables too, on every card; they are bounded apart from those of other
+//! mappings, in the same way.
 //!
-//! Those of the resource manager's address spaces come in granules of 64 KiB, each from wherever there is one (src/nvidia/src/kernel/mem_mgr/pool_alloc.c),
-//! and a granule goes back when all sixteen tables in it are gone. So each keeps a frame of the card open, in the worst case, and as many do as there ever were
-//! since there were none. (UVM takes whole frames for its own.)
+//! Those of the resource manager's address spaces come in granules of 64 KiB, each from wherever
+//! there is one (src/nvidia/src/kernel/mem_mgr/pool_alloc.c), and a granule goes back when all
+//! sixteen tables in it are gone. So each keeps a frame of the card open, in the worst case, and as
+//! many do as there ever were since there were none. (UVM takes whole frames for its own.)
 
 mod stretches;
 
@@ -22,12 +27,13 @@ use base::Bytes;
 use foldhash::HashMap;
 use stretches::{LOWEST_BITS, STRETCH_BITS, Stretch, stretches};
 
-use super::{Accounts, Card, Counted, ObjectName, Refusal, UvmFile, cards::saturated, intervals::Span, tree::Index};
+use super::Accounts;
+use crate::{Card, Counted, ObjectName, Refusal, UvmFile, cards::saturated, intervals::Span, tree::Index};
 
 const TABLE: u128 = 4 << 10;
 const LEVELS_ABOVE: u128 = 4;
 
-/// What may be there of a card with this limit.
+/// Returns what may be there of a card with this limit.
 fn most(limit: Bytes) -> Bytes {
     Bytes(32 * Bytes::MIB + limit.0 / 128)
 }
@@ -74,7 +80,7 @@ impl OfCard {
     }
 }
 
-/// Whose addresses something is mapped at.
+/// Owner of the addresses at which something is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Space {
     Uvm(UvmFile),
@@ -90,7 +96,8 @@ struct Dma {
     last: u64,
 }
 
-/// What a mapping in virtual memory is kept by, the memory's handle, and where in it the mapping begins.
+/// Key of a mapping in virtual memory: what it is kept by, the memory's handle, and where in it the
+/// mapping begins.
 type DmaKey = (Index, Handle, u64);
 
 /// Those of all address spaces.
@@ -103,7 +110,8 @@ pub(super) struct PageTables {
     dma: BTreeMap<DmaKey, Dma>,
 }
 
-/// Room for the tables of a mapping that is about to be made; to be given to [`Accounts::release_page_tables`] once it is, or is not.
+/// Room for the tables of a mapping that is about to be made; to be given to
+/// [`Accounts::release_page_tables`] once it is, or is not.
 #[must_use = "what is reserved counts until it is released"]
 #[derive(Debug)]
 pub struct PageTableReservation {
@@ -136,7 +144,7 @@ impl PageTables {
         }
     }
 
-    /// What tables of an address space are counted in.
+    /// Returns what tables of an address space are counted in.
     fn of_space(&mut self, space: Space, card: Card) -> impl Iterator<Item = &mut OfCard> {
         let own = matches!(space, Space::Virtual(..)).then(|| self.virtuals.entry(card).or_default());
         [self.cards.entry(card).or_default()].into_iter().chain(own)
@@ -162,7 +170,7 @@ impl PageTables {
         }
     }
 
-    /// Whether there are none of the resource manager's, nor any to come.
+    /// Returns whether there are none of the resource manager's, nor any to come.
     pub(super) fn has_no_virtual(&self, card: Card) -> bool {
         self.virtuals.get(&card).is_none_or(|of_card| of_card.estimate() == 0)
     }
@@ -218,7 +226,8 @@ impl Accounts {
         Ok(PageTableReservation { cards: cards.to_vec(), cost, is_virtual: false })
     }
 
-    /// The same for a mapping in an address space of the resource manager's, whose tables may keep a frame of the card open for each granule.
+    /// The same for a mapping in an address space of the resource manager's, whose tables may keep
+    /// a frame of the card open for each granule.
     ///
     /// # Errors
     /// When there may be too many tables then, or frames be held open.
@@ -235,7 +244,7 @@ impl Accounts {
         Ok(PageTableReservation { is_virtual: true, ..reservation })
     }
 
-    /// Whether there may be so many bytes of page tables on a card.
+    /// Returns whether there may be so many bytes of page tables on a card.
     pub(super) fn page_tables_fit(&self, card: Card, tables: u128) -> Result<(), Refusal> {
         let most = most(self.cards.usage(card)?.limit);
         if tables <= u128::from(most.0) {
@@ -256,12 +265,13 @@ impl Accounts {
         }
     }
 
-    /// What the tables of a card may come to, reservations included.
+    /// Returns what the tables of a card may come to, reservations included.
     pub fn page_tables(&self, card: Card) -> Bytes {
         saturated(self.page_tables.cards.get(&card).map_or(0, OfCard::estimate))
     }
 
-    /// Whether one more mapping may be made in virtual memory, or one be cut in two; ask before the driver is asked.
+    /// Returns whether one more mapping may be made in virtual memory, or one be cut in two; ask
+    /// before the driver is asked.
     ///
     /// # Errors
     /// When there are too many references, or such mappings.
@@ -273,16 +283,17 @@ impl Accounts {
         self.references_fit(1)
     }
 
-    /// `length` bytes were mapped for `device`, which is of `card`, at `offset` of `object`, virtual memory
-    /// (`NV_ESC_RM_MAP_MEMORY_DMA`).
+    /// `length` bytes were mapped for `device`, which is of `card`, at `offset` of `object`,
+    /// virtual memory (`NV_ESC_RM_MAP_MEMORY_DMA`).
     pub fn dma_mapped(&mut self, object: ObjectName, device: Handle, card: Card, offset: u64, length: u64) {
         if let (Some(index), Some(span)) = (self.virtual_memory(object), Span::new(offset, length)) {
             self.page_tables.begin_dma((index, object.object, span.first), Dma { device, card, last: span.last });
         }
     }
 
-    /// What `device` has mapped in `length` bytes from `offset` on was unmapped, be that nothing, part of a mapping or several of them; with
-    /// a `length` of 0, the one that begins there (`serverInterUnmapInternal` in src/nvidia/src/libraries/resserv/src/rs_server.c).
+    /// Notes that what `device` has mapped in `length` bytes from `offset` on was unmapped, be that
+    /// nothing, part of a mapping or several of them; with a `length` of 0, the one that begins
+    /// there (`serverInterUnmapInternal` in src/nvidia/src/libraries/resserv/src/rs_server.c).
     pub fn dma_unmapped(&mut self, object: ObjectName, device: Handle, offset: u64, length: u64) {
         let Some(index) = self.virtual_memory(object) else { return };
         let tables = &mut self.page_tables;
@@ -306,7 +317,7 @@ impl Accounts {
         }
     }
 
-    /// What mappings in `object` are kept by: the client, if it is not known.
+    /// Returns what mappings in `object` are kept by: the client, if it is not known.
     fn virtual_memory(&self, object: ObjectName) -> Option<Index> {
         let root = || self.clients.get(&object.client).map(|client| client.root);
         self.tree.find(object).or_else(root)

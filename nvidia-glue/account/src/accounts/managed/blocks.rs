@@ -1,15 +1,18 @@
 //! Blocks of 2 MiB, of which UVM takes a card's memory.
 //!
-//! UVM gives a range smaller pieces of such a block where the range has no whole one, or no longer has, and gives the block back when all of it is
-//! free (`free_chunk_with_merges` in kernel-open/nvidia-uvm/uvm_pmm_gpu.c): 4 KiB can keep 2 MiB. So a range that was cut, or that begins within a
-//! block, or has less than one, is charged for each block that it touches, also where others touch it: pages that lie beside each other need not
-//! be of one block of the card. libcuda makes none of these: its ranges begin with a block and go as wholes, and what is small is put together.
+//! UVM gives a range smaller pieces of such a block where the range has no whole one, or no longer
+//! has, and gives the block back when all of it is free (`free_chunk_with_merges` in
+//! kernel-open/nvidia-uvm/uvm_pmm_gpu.c): 4 KiB can keep 2 MiB. So a range that was cut, or that
+//! begins within a block, or has less than one, is charged for each block that it touches, also
+//! where others touch it: pages that lie beside each other need not be of one block of the card.
+//! libcuda makes none of these: its ranges begin with a block and go as wholes, and what is small
+//! is put together.
 
-use super::super::intervals::Span;
+use crate::intervals::Span;
 
 const BLOCK_BITS: u32 = 21;
 
-/// What a range is charged beyond its bytes.
+/// Returns what a range is charged beyond its bytes.
 pub(super) fn padding(span: Span, is_cut: bool) -> u128 {
     let block = 1_u128 << BLOCK_BITS;
     if !is_cut && u128::from(span.first).is_multiple_of(block) && span.length() >= block {

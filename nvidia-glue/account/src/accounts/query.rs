@@ -1,4 +1,4 @@
-//! What the account says about itself.
+//! Questions that the account answers about itself.
 
 use std::collections::BTreeSet;
 
@@ -6,9 +6,10 @@ use abi::Handle;
 use base::{Pid, units::Bytes};
 use foldhash::HashSet;
 
-use super::{Accounts, Card, CardUsage, ExportFile, Kind, ObjectName, Refusal, UvmFile, tree::Index};
+use super::Accounts;
+use crate::{Card, CardUsage, ExportFile, Kind, ObjectName, Refusal, UvmFile, tree::Index};
 
-/// How many there are of what.
+/// Number of things of each sort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Clients, reserved ones included.
@@ -23,11 +24,13 @@ pub struct Counts {
     pub address_spaces: u32,
     /// Physical allocations that are charged; without managed memory.
     pub charges: usize,
-    /// External ranges, pools, mappings and channels of UVM files, exports, attachments, and mappings in virtual memory.
+    /// External ranges, pools, mappings and channels of UVM files, exports, attachments, and
+    /// mappings in virtual memory.
     pub references: usize,
     /// Ranges of managed memory, reserved ones included.
     pub managed_ranges: usize,
-    /// Handles that the driver gave while they were still known here: more than a few mean that ends are missed.
+    /// Handles that the driver gave while they were still known here: more than a few mean that
+    /// ends are missed.
     pub conflicts: u64,
     /// Events that wake files.
     pub os_events: u32,
@@ -46,24 +49,26 @@ pub struct Counts {
 /// One object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectView {
-    /// What sort.
+    /// Its sort.
     pub kind: Kind,
-    /// What it is charged for, alone or with others.
+    /// Charge that it holds, alone or with others.
     pub charge: Option<(Card, Bytes)>,
-    /// How much memory it is; 0: none of its own, or nobody has said.
+    /// Length of the memory that it is; 0: none of its own, or nobody has said.
     pub length: Bytes,
     /// It goes with another object, besides its parent.
     pub has_dependencies: bool,
 }
 
-/// What a process leaves behind, to be looked at: each may live on in another process.
+/// Remains of a process, to be looked at: each may live on in another process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProcessEnd {
-    /// Clients that it made: probe them, and report those that are gone ([`Accounts::client_gone`]).
+    /// Clients that it made: probe them, and report those that are gone
+    /// ([`Accounts::client_gone`]).
     pub clients: Vec<Handle>,
     /// UVM files that it initialised: report those that are closed ([`Accounts::uvm_file_gone`]).
     pub uvm_files: Vec<UvmFile>,
-    /// Whether it had managed memory: if so, look at what all processes have mapped ([`Accounts::begin_sync`]).
+    /// True if it had managed memory: then look at what all processes have mapped
+    /// ([`Accounts::begin_sync`]).
     pub managed: bool,
 }
 
@@ -86,7 +91,8 @@ impl Accounts {
         (self.counts.channels.get(&card).copied().unwrap_or(0), self.cards.channel_limit(card))
     }
 
-    /// Changes how many channels there may be of a card, and groups of channels. Only what is asked from now on is refused.
+    /// Changes how many channels there may be of a card, and groups of channels. Only what is asked
+    /// from now on is refused.
     ///
     /// # Errors
     /// When the grant has no such card.
@@ -94,7 +100,8 @@ impl Accounts {
         self.cards.set_channel_limit(card, channels)
     }
 
-    /// Changes a card's limit, floored to KiB. More than that may be used then; only what is asked from now on is refused.
+    /// Changes a card's limit, floored to KiB. More than that may be used then; only what is asked
+    /// from now on is refused.
     ///
     /// # Errors
     /// When the grant has no such card.
@@ -102,12 +109,13 @@ impl Accounts {
         self.cards.set_limit(card, limit)
     }
 
-    /// What `process` uses of `card`.
+    /// Returns what `process` uses of `card`.
     pub fn used_by(&self, process: Pid, card: Card) -> Bytes {
         self.cards.used_by(process, card)
     }
 
-    /// Every process that uses something of a card, in no order; one may have ended while what it made lives on.
+    /// Every process that uses something of a card, in no order; one may have ended while what it
+    /// made lives on.
     pub fn users(&self) -> impl Iterator<Item = (Pid, Card, Bytes)> {
         self.cards.users()
     }
@@ -117,7 +125,7 @@ impl Accounts {
         self.cards.count_denial(card);
     }
 
-    /// How many there are of what.
+    /// Returns how many there are of what.
     pub fn counts(&self) -> Counts {
         Counts {
             clients: self.counts.clients,
@@ -138,18 +146,18 @@ impl Accounts {
         }
     }
 
-    /// What is limited by [`ObjectLimits::references`](super::ObjectLimits::references).
+    /// Returns what is limited by [`ObjectLimits::references`](crate::ObjectLimits::references).
     pub(super) fn references(&self) -> usize {
         let files = self.uvm.references() + self.registrations.len() + self.exports.len();
         files + self.attachments.len() + self.page_tables.references()
     }
 
-    /// Whether the client was allocated through this account.
+    /// Returns whether the client was allocated through this account.
     pub fn knows_client(&self, client: Handle) -> bool {
         self.clients.contains_key(&client)
     }
 
-    /// Who made a client.
+    /// Returns who made a client.
     pub fn owner(&self, client: Handle) -> Option<Pid> {
         self.clients.get(&client).map(|client| client.process)
     }
@@ -163,13 +171,15 @@ impl Accounts {
         Some(ObjectView { kind: object.kind, charge, length: object.length, has_dependencies })
     }
 
-    /// Whether freeing an object would leave something that tells it, or what goes with it, of its errors. A client's own handle leaves nothing.
+    /// Returns whether freeing an object would leave something that tells it, or what goes with it,
+    /// of its errors. A client's own handle leaves nothing.
     pub fn is_told_by_others(&self, name: ObjectName) -> bool {
         name.object != name.client && self.tree.find(name).is_some_and(|index| self.tree.is_told_by_others(index))
     }
 
-    /// Who made the clients that have an object of `class` on `card`: an engine's, MPS's, or the card's subdevice, whose class stands for all
-    /// users of the card. One that is below no device (MPS's) is on all cards.
+    /// Returns who made the clients that have an object of `class` on `card`: an engine's, MPS's,
+    /// or the card's subdevice, whose class stands for all users of the card. One that is below no
+    /// device (MPS's) is on all cards.
     pub fn holders(&self, class: u32, card: Card) -> BTreeSet<Pid> {
         const SUBDEVICE: u32 = 0x2080;
         let is_meant = |(index, kind): (Index, Kind)| match kind {
@@ -199,7 +209,8 @@ impl Accounts {
         self.clients.iter().filter(|(_, client)| client.charged > 0).map(|(&handle, _)| handle).collect()
     }
 
-    /// UVM files that map or keep memory or have channels or groups of ranges, and those that may keep one: to be looked for before an allocation is refused for good.
+    /// UVM files that map or keep memory or have channels or groups of ranges, and those that may
+    /// keep one: to be looked for before an allocation is refused for good.
     pub fn charged_uvm_files(&self) -> BTreeSet<UvmFile> {
         let mut files = self.uvm.holders();
         files.extend(self.managed.zombie_files());
@@ -214,7 +225,8 @@ impl Accounts {
         self.exports.files()
     }
 
-    /// `process` has ended. Nothing is released yet: what it leaves may live on in others (fork, `SCM_RIGHTS`, `CLONE_VM`).
+    /// `process` has ended. Nothing is released yet: what it leaves may live on in others (fork,
+    /// `SCM_RIGHTS`, `CLONE_VM`).
     pub fn process_ended(&self, process: Pid) -> ProcessEnd {
         let clients = self.clients.iter().filter(|(_, client)| client.process == process);
         let files = self.uvm.files.iter().filter(|(_, file)| file.opener == process);

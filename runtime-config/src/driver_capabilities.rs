@@ -1,7 +1,30 @@
 //! The parts of the driver's user space that a container wants: the names of
 //! `NVIDIA_DRIVER_CAPABILITIES`.
 
-use super::DriverCapabilities;
+use bitflags::bitflags;
+use serde::{Deserialize, Serialize};
+
+bitflags! {
+    /// `NVIDIA_DRIVER_CAPABILITIES`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(transparent)]
+    pub struct DriverCapabilities: u8 {
+        /// CUDA and OpenCL.
+        const COMPUTE = 1;
+        /// `nvidia-smi` and NVML.
+        const UTILITY = 1 << 1;
+        /// Video codec SDK; brings the compute libraries along.
+        const VIDEO = 1 << 2;
+        /// OpenGL and Vulkan.
+        const GRAPHICS = 1 << 3;
+        /// X11; includes graphics.
+        const DISPLAY = 1 << 4;
+        /// NGX.
+        const NGX = 1 << 5;
+        /// 32-bit libraries of the others.
+        const COMPAT32 = 1 << 6;
+    }
+}
 
 /// Every capability by its name, in the order in which they are documented.
 const NAMES: [(&str, DriverCapabilities); 7] = [

@@ -1,16 +1,19 @@
 //! Open files through which memory of the host's was mapped for the processor.
 //!
-//! The driver keeps the pages for as long as somebody has them mapped, and even longer when the memory was freed meanwhile: until the file
-//! is closed that the mapping was prepared on (`nvidia_vma_release`, `nvidia_ctl_close`; kernel-open/nvidia). That a program has ended its
-//! mapping, or has told the driver so, proves nothing. So each such file holds the charge until it is gone.
+//! The driver keeps the pages for as long as somebody has them mapped, and even longer when the
+//! memory was freed meanwhile: until the file is closed that the mapping was prepared on
+//! (`nvidia_vma_release`, `nvidia_ctl_close`; kernel-open/nvidia). That a program has ended its
+//! mapping, or has told the driver so, proves nothing. So each such file holds the charge until it
+//! is gone.
 
 use std::collections::BTreeMap;
 
 use base::Bytes;
 
-use super::{Accounts, Card, Counted, Hold, MappedFile, ObjectName, Refusal, charges::ChargeId, reserve::Armed};
+use super::{Accounts, Hold, reserve::Armed};
+use crate::{Card, Counted, MappedFile, ObjectName, Refusal, charges::ChargeId};
 
-/// What was mapped through which file.
+/// Memory of the host's that is mapped, by the file through which it was.
 #[derive(Debug, Default)]
 pub(super) struct HostMappings(BTreeMap<MappedFile, ChargeId>);
 
@@ -21,8 +24,9 @@ impl HostMappings {
 }
 
 impl Accounts {
-    /// Holds what `object` is charged for while a call is executed that may map it for the processor; to be given to
-    /// [`Accounts::host_memory_mapped`] or [`Accounts::release`]. `None`: it is no memory of the host's that is charged.
+    /// Holds what `object` is charged for while a call is executed that may map it for the
+    /// processor; to be given to [`Accounts::host_memory_mapped`] or [`Accounts::release`]. `None`:
+    /// it is no memory of the host's that is charged.
     ///
     /// # Errors
     /// When there are too many such mappings.
@@ -38,7 +42,7 @@ impl Accounts {
         Ok(Some(Hold { charge: Some(charge), armed: Armed::new(&self.abandoned) }))
     }
 
-    /// What `hold` holds was mapped through `file`, which holds it from now on.
+    /// Notes that what `hold` holds was mapped through `file`, which holds it from now on.
     pub fn host_memory_mapped(&mut self, hold: Hold, file: MappedFile) {
         if let Some(charge) = hold.charge {
             self.charges.mapped(charge);
@@ -59,7 +63,7 @@ impl Accounts {
         charge.map_or(Bytes(0), |charge| self.charges.release_mapping(&mut self.cards, charge))
     }
 
-    /// Whether some memory is charged only because a file may still map it.
+    /// Returns whether some memory is charged only because a file may still map it.
     pub fn has_freed_while_mapped(&self) -> bool {
         self.host_mappings.0.values().any(|charge| self.charges.is_held_by_mappings(*charge))
     }

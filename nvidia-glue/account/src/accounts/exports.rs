@@ -1,15 +1,16 @@
 //! Objects that were exported to open files.
 //!
-//! An export is a reference of the file's own: it outlives the exporting client, and travels with the file
-//! (src/nvidia/arch/nvalloc/unix/src/rmobjexportimport.c).
+//! An export is a reference of the file's own: it outlives the exporting client, and travels with
+//! the file (src/nvidia/arch/nvalloc/unix/src/rmobjexportimport.c).
 
 use std::{collections::BTreeMap, ops::Bound};
 
 use base::Bytes;
 
-use super::{Accounts, ExportFile, Hold, charges::ChargeId};
+use super::{Accounts, Hold};
+use crate::{ExportFile, charges::ChargeId};
 
-/// What is exported where.
+/// Exported objects by file.
 #[derive(Debug, Default)]
 pub(super) struct Exports {
     slots: BTreeMap<(ExportFile, u32), Option<ChargeId>>,
@@ -38,7 +39,8 @@ impl Exports {
 }
 
 impl Accounts {
-    /// What `hold` holds was exported to `file` at `index` (0 for an export of a single object), in place of what was there.
+    /// Notes that what `hold` holds was exported to `file` at `index` (0 for an export of a single
+    /// object), in place of what was there.
     pub fn export(&mut self, hold: Hold, file: ExportFile, index: u32) {
         let old = self.exports.slots.insert((file, index), hold.charge).flatten();
         if let Some(charge) = hold.charge {
@@ -50,7 +52,7 @@ impl Accounts {
         }
     }
 
-    /// What was exported to `file` at `index` was taken out.
+    /// Notes that what was exported to `file` at `index` was taken out.
     pub fn unexport(&mut self, file: ExportFile, index: u32) {
         if let Some(charge) = self.exports.slots.remove(&(file, index)).flatten() {
             self.charges.release_export(&mut self.cards, charge);

@@ -1,13 +1,15 @@
 //! Mappings of objects for the processor.
 //!
-//! The driver keeps one with the object until it is told that it has ended, or the object goes: not with the file that it was prepared on
-//! (`refAddMapping` in src/nvidia/src/libraries/resserv/src/rs_resource.c).
+//! The driver keeps one with the object until it is told that it has ended, or the object goes: not
+//! with the file that it was prepared on (`refAddMapping` in
+//! src/nvidia/src/libraries/resserv/src/rs_resource.c).
 
 use foldhash::HashMap;
 
-use super::{Accounts, Counted, ObjectName, Refusal, tree::Index};
+use super::Accounts;
+use crate::{Counted, ObjectName, Refusal, tree::Index};
 
-/// How many each object has.
+/// Number of mappings for the processor of each object.
 #[derive(Debug, Default)]
 pub(super) struct ProcessorMappings {
     of_objects: HashMap<Index, u32>,
@@ -27,7 +29,7 @@ impl ProcessorMappings {
 }
 
 impl Accounts {
-    /// Whether one more may be made; ask before the driver is asked.
+    /// Returns whether one more may be made; ask before the driver is asked.
     ///
     /// # Errors
     /// When there are too many.
@@ -47,7 +49,8 @@ impl Accounts {
         self.processor_mappings.all = self.processor_mappings.all.saturating_add(1);
     }
 
-    /// A mapping of `object` has ended (`NV_ESC_RM_UNMAP_MEMORY`). The driver says so of one that it had.
+    /// A mapping of `object` has ended (`NV_ESC_RM_UNMAP_MEMORY`). The driver says so of one that
+    /// it had.
     pub fn processor_unmapped(&mut self, object: ObjectName) {
         let Some(index) = self.mapped_object(object) else { return };
         let mappings = &mut self.processor_mappings;
@@ -59,7 +62,7 @@ impl Accounts {
         }
     }
 
-    /// What mappings of `object` are kept by: the client, if it is not known.
+    /// Returns what mappings of `object` are kept by: the client, if it is not known.
     fn mapped_object(&self, object: ObjectName) -> Option<Index> {
         let root = || self.clients.get(&object.client).map(|client| client.root);
         self.tree.find(object).or_else(root)

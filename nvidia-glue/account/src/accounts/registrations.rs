@@ -1,16 +1,19 @@
 //! Channels that are registered with UVM files.
 //!
-//! UVM retains a registered channel (`nvGpuOpsRetainChannel`, src/nvidia/src/kernel/rmapi/nv_gpu_ops.c): its number, its buffers, and
-//! its group, of which it has a duplicate in a client of the kernel's. They stay when the container frees its handles, until the channel
-//! is unregistered, its card or the card's address space is, or the file is gone. So what the group (a channel without one: the channel)
-//! is charged for is held by the registration too, and group and channel go on being counted.
+//! UVM retains a registered channel (`nvGpuOpsRetainChannel`,
+//! src/nvidia/src/kernel/rmapi/nv_gpu_ops.c): its number, its buffers, and its group, of which it
+//! has a duplicate in a client of the kernel's. They stay when the container frees its handles,
+//! until the channel is unregistered, its card or the card's address space is, or the file is gone.
+//! So what the group (a channel without one: the channel) is charged for is held by the
+//! registration too, and group and channel go on being counted.
 
 use std::collections::BTreeMap;
 
 use base::Bytes;
 use foldhash::HashMap;
 
-use super::{Accounts, Card, Kind, ObjectName, Refusal, UvmFile, charges::ChargeId, tree::Index};
+use super::Accounts;
+use crate::{Card, Kind, ObjectName, Refusal, UvmFile, charges::ChargeId, tree::Index};
 
 /// Names an object that something is registered for, be it gone or not.
 type Number = u64;
@@ -65,7 +68,8 @@ impl Registrations {
         number
     }
 
-    /// What is gone by now, and counted no more, if nothing is registered for it any longer.
+    /// Returns what is gone by now, and counted no more, if nothing is registered for it any
+    /// longer.
     fn release(&mut self, number: Number) -> Option<Kind> {
         let retained = self.retained.get_mut(&number)?;
         retained.registrations = retained.registrations.saturating_sub(1);
@@ -92,7 +96,7 @@ const FIRST: ObjectName = ObjectName::new(abi::Handle(0), abi::Handle(0));
 const LAST: ObjectName = ObjectName::new(abi::Handle(u32::MAX), abi::Handle(u32::MAX));
 
 impl Accounts {
-    /// Whether one more channel may be registered; ask before the driver is asked.
+    /// Returns whether one more channel may be registered; ask before the driver is asked.
     ///
     /// # Errors
     /// When there are too many references.
@@ -139,7 +143,8 @@ impl Accounts {
         self.registrations.of(file).map(|(channel, _)| channel).collect()
     }
 
-    /// No channel of a card (`None`: of any) is registered with `file` any more. What that released.
+    /// No channel of a card (`None`: of any) is registered with `file` any more. What that
+    /// released.
     pub(super) fn unregister_channels(&mut self, file: UvmFile, card: Option<Card>) -> Bytes {
         let of_card = self.registrations.of(file).filter(|(_, on)| card.is_none_or(|card| card == *on));
         let gone: Vec<_> = of_card.map(|(channel, _)| channel).collect();

@@ -1,7 +1,8 @@
 //! UVM files: their external ranges, and what is mapped there.
 //!
-//! A mapping is a reference of the driver's own to the memory: it outlives the RM handle (kernel-open/nvidia-uvm/uvm_map_external.c).
-//! It is per card, replaces what it overlaps on that card, and may be unmapped in part: each part that is left keeps the memory.
+//! A mapping is a reference of the driver's own to the memory: it outlives the RM handle
+//! (kernel-open/nvidia-uvm/uvm_map_external.c). It is per card, replaces what it overlaps on that
+//! card, and may be unmapped in part: each part that is left keeps the memory.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,18 +13,18 @@ use abi::memory::Layout;
 use base::{Pid, units::Bytes};
 use foldhash::HashMap;
 
-use super::{
-    Accounts, Card, Counted, Hold, Refusal, UvmFile,
+use super::{Accounts, Hold, page_tables::Space, reserve::Armed};
+use crate::{
+    Card, Counted, Refusal, UvmFile,
     charges::ChargeId,
     intervals::{Intervals, Span},
-    page_tables::Space,
-    reserve::Armed,
 };
 
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) opener: Pid,
-    /// `UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE`: managed memory outlives the process that mapped it.
+    /// `UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE`: managed memory outlives the process that mapped
+    /// it.
     pub(super) shared: bool,
     /// Files made by `UVM_MM_INITIALIZE` that keep it.
     keepers: u32,
@@ -39,11 +40,12 @@ struct Pool {
 #[derive(Debug, Default)]
 pub(super) struct UvmFiles {
     pub(super) files: HashMap<UvmFile, File>,
-    /// Which file each file made by `UVM_MM_INITIALIZE` keeps.
+    /// By file made by `UVM_MM_INITIALIZE`: the file that it keeps.
     mm_files: HashMap<UvmFile, UvmFile>,
     /// Last address by first.
     ranges: BTreeMap<(UvmFile, u64), u64>,
-    /// What is mapped where; `None`: something that is charged for nothing, or nothing at all. It has page tables all the same.
+    /// External mappings; `None`: something that is charged for nothing, or nothing at all. It has
+    /// page tables all the same.
     maps: Intervals<(UvmFile, Card), Option<ChargeId>>,
     /// Pools of semaphores by their first address: memory of the host's, mapped on every card.
     pools: BTreeMap<(UvmFile, u64), Pool>,
@@ -83,14 +85,15 @@ impl Accounts {
         Ok(())
     }
 
-    /// `process` made a UVM address space of `file` (`UVM_INITIALIZE`); `shared`: with the flag for sharing between processes.
+    /// `process` made a UVM address space of `file` (`UVM_INITIALIZE`); `shared`: with the flag for
+    /// sharing between processes.
     pub fn uvm_file(&mut self, file: UvmFile, process: Pid, shared: bool) {
         let new = File { opener: process, shared, keepers: 0 };
         self.uvm.files.entry(file).or_insert(new).shared |= shared;
     }
 
-    /// `process` bound `mm_file` to `file` (`UVM_MM_INITIALIZE`): until `mm_file` is reported gone itself
-    /// ([`Accounts::uvm_file_gone`]), `file` lives on without a descriptor.
+    /// `process` bound `mm_file` to `file` (`UVM_MM_INITIALIZE`): until `mm_file` is reported gone
+    /// itself ([`Accounts::uvm_file_gone`]), `file` lives on without a descriptor.
     pub fn uvm_mm_file(&mut self, mm_file: UvmFile, file: UvmFile, process: Pid) {
         if !self.uvm.mm_files.contains_key(&mm_file) {
             let new = File { opener: process, shared: false, keepers: 0 };
@@ -100,7 +103,7 @@ impl Accounts {
         }
     }
 
-    /// Whether one more external range may be created; ask before the driver is asked.
+    /// Returns whether one more external range may be created; ask before the driver is asked.
     ///
     /// # Errors
     /// When there are too many references.
@@ -108,7 +111,8 @@ impl Accounts {
         self.references_fit(1)
     }
 
-    /// Whether part of `file` may be unmapped on `card`; ask before the driver is asked. What is cut in two needs room for one more.
+    /// Returns whether part of `file` may be unmapped on `card`; ask before the driver is asked.
+    /// What is cut in two needs room for one more.
     ///
     /// # Errors
     /// When there are too many references.
@@ -119,19 +123,22 @@ impl Accounts {
         }
     }
 
-    /// An external range was created (`UVM_CREATE_EXTERNAL_RANGE`). One that cannot be (empty, or wrapping) is left out.
+    /// An external range was created (`UVM_CREATE_EXTERNAL_RANGE`). One that cannot be (empty, or
+    /// wrapping) is left out.
     pub fn external_range(&mut self, file: UvmFile, base: u64, length: u64) {
         if let Some(span) = Span::new(base, length) {
             self.uvm.ranges.insert((file, span.first), span.last);
         }
     }
 
-    /// What `hold` holds was mapped at `base` of `file` on `cards` (`UVM_MAP_EXTERNAL_ALLOCATION`; one that is not of the grant counts
-    /// too), in place of what was mapped there; with no cards, only for others than cards (`UVM_ALLOC_DEVICE_P2P`), until the range or the
-    /// file is gone. What that released.
+    /// Returns what `hold` holds was mapped at `base` of `file` on `cards`
+    /// (`UVM_MAP_EXTERNAL_ALLOCATION`; one that is not of the grant counts too), in place of what
+    /// was mapped there; with no cards, only for others than cards (`UVM_ALLOC_DEVICE_P2P`), until
+    /// the range or the file is gone. What that released.
     pub fn map(&mut self, hold: Hold, file: UvmFile, base: u64, length: u64, cards: &[Card]) -> Bytes {
         let cards = if cards.is_empty() { &[Card::HOST] } else { cards };
-        // The driver maps nothing of no length, and nothing that wraps; should it have, it is as long as can be.
+        // The driver maps nothing of no length, and nothing that wraps; should it have, it is as
+        // long as can be.
         let span = Span::new(base, length).unwrap_or(Span { first: base, last: u64::MAX });
         let mut released = 0_u64;
         for &card in cards {
@@ -146,8 +153,9 @@ impl Accounts {
         Bytes(released)
     }
 
-    /// Nothing was mapped at `base` of `file` on `card`, in place of what was there (`UVM_MAP_EXTERNAL_SPARSE`,
-    /// `UVM_MAP_DYNAMIC_PARALLELISM_REGION`): that has page tables too. What that released.
+    /// Nothing was mapped at `base` of `file` on `card`, in place of what was there
+    /// (`UVM_MAP_EXTERNAL_SPARSE`, `UVM_MAP_DYNAMIC_PARALLELISM_REGION`): that has page tables too.
+    /// What that released.
     pub fn map_nothing(&mut self, file: UvmFile, base: u64, length: u64, card: Card) -> Bytes {
         let Some(span) = Span::new(base, length) else { return Bytes(0) };
         let released = self.cut_map(file, card, span);
@@ -176,16 +184,16 @@ impl Accounts {
         Bytes(released)
     }
 
-    /// The range that begins at `base` of `file` was freed (`UVM_FREE`), with all mappings in it. One that is not known changes
-    /// nothing. What that released.
+    /// The range that begins at `base` of `file` was freed (`UVM_FREE`), with all mappings in it.
+    /// One that is not known changes nothing. What that released.
     pub fn free_range(&mut self, file: UvmFile, base: u64) -> Bytes {
         self.drop_pools(file, base..=base);
         let Some(last) = self.uvm.ranges.remove(&(file, base)) else { return Bytes(0) };
         self.cut_maps(file, Span { first: base, last })
     }
 
-    /// Reserves the host's memory for a pool of semaphores (`UVM_ALLOC_SEMAPHORE_POOL`), to be given to [`Accounts::pool`] or
-    /// [`Accounts::release`].
+    /// Reserves the host's memory for a pool of semaphores (`UVM_ALLOC_SEMAPHORE_POOL`), to be
+    /// given to [`Accounts::pool`] or [`Accounts::release`].
     ///
     /// # Errors
     /// When that is too much.
@@ -243,18 +251,20 @@ impl Accounts {
         pools.filter_map(|(&(_, base), pool)| Some((base, pool.span?.length().try_into().ok()?))).collect()
     }
 
-    /// Whether something lives until `file` is given up: managed memory that is still mapped, or a file of `UVM_MM_INITIALIZE`. What is
-    /// left of those then is only to be ended through `file`.
+    /// Returns whether something lives until `file` is given up: managed memory that is still
+    /// mapped, or a file of `UVM_MM_INITIALIZE`. What is left of those then is only to be ended
+    /// through `file`.
     pub fn is_uvm_file_kept(&self, file: UvmFile) -> bool {
         self.managed.keeps(file) || self.uvm.files.get(&file).is_some_and(|file| file.keepers > 0)
     }
 
-    /// Whether `file` was made by `UVM_MM_INITIALIZE`, and may keep another one.
+    /// Returns whether `file` was made by `UVM_MM_INITIALIZE`, and may keep another one.
     pub fn is_uvm_mm_file(&self, file: UvmFile) -> bool {
         self.uvm.mm_files.contains_key(&file)
     }
 
-    /// Whether `file` has ranges, pools, channels, or managed memory that has outlived its process.
+    /// Returns whether `file` has ranges, pools, channels, or managed memory that has outlived its
+    /// process.
     pub fn uvm_file_holds(&self, file: UvmFile) -> bool {
         let all = (file, 0)..=(file, u64::MAX);
         self.uvm.ranges.range(all.clone()).next().is_some()
@@ -263,15 +273,16 @@ impl Accounts {
             || !self.registered_channels(file).is_empty()
     }
 
-    /// `file` no longer maps anything on `card`, and has no channels there (`UVM_UNREGISTER_GPU_VASPACE`, `UVM_UNREGISTER_GPU`). What
-    /// that released.
+    /// `file` no longer maps anything on `card`, and has no channels there
+    /// (`UVM_UNREGISTER_GPU_VASPACE`, `UVM_UNREGISTER_GPU`). What that released.
     pub fn uvm_card_gone(&mut self, file: UvmFile, card: Card) -> Bytes {
         let channels = self.unregister_channels(file, Some(card));
         Bytes(self.cut_map(file, card, Span { first: 0, last: u64::MAX }).0.saturating_add(channels.0))
     }
 
-    /// `file` was given up, and its mappings and channels, and managed memory that has outlived its process, were freed with it: whoever says so has
-    /// asked whether something lives until then ([`Accounts::is_uvm_file_kept`]). What that released of the mappings' charges.
+    /// `file` was given up, and its mappings and channels, and managed memory that has outlived its
+    /// process, were freed with it: whoever says so has asked whether something lives until then
+    /// ([`Accounts::is_uvm_file_kept`]). What that released of the mappings' charges.
     pub fn uvm_file_gone(&mut self, file: UvmFile) -> Bytes {
         if let Some(kept) = self.uvm.mm_files.remove(&file).and_then(|kept| self.uvm.files.get_mut(&kept)) {
             kept.keepers = kept.keepers.saturating_sub(1);
@@ -288,7 +299,8 @@ impl Accounts {
         released
     }
 
-    /// Whether one more group of ranges of managed memory may be made; ask before the driver is asked.
+    /// Returns whether one more group of ranges of managed memory may be made; ask before the
+    /// driver is asked.
     ///
     /// # Errors
     /// When there are too many.

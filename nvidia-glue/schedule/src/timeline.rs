@@ -1,15 +1,15 @@
-//! When one container runs on one card, by the timetable: spans of time on the one clock.
+//! Turns of one container on one card, by the timetable: spans of time on the one clock.
 
 use super::{Pass, Timetable, Window};
 
-/// When a container runs on a card, from now on as far as the timetable tells.
+/// Spans in which a container runs on a card, from now on as far as the timetable tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Course {
+pub struct Timeline {
     /// One after the other, without a gap between; the last one has no end.
     legs: Vec<Leg>,
 }
 
-/// What holds for some time.
+/// Rule that holds for some time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Leg {
     from_us: u64,
@@ -20,7 +20,8 @@ struct Leg {
 enum Rule {
     Always,
     Never,
-    /// Disjoint parts of a period, in order, none touching another; the last one may end in the period after.
+    /// Disjoint parts of a period, in order, none touching another; the last one may end in the
+    /// period after.
     Windows {
         period_us: u64,
         windows: Vec<Span>,
@@ -30,9 +31,9 @@ enum Rule {
 /// Time in which a container runs, as long as it can be: before it and after it, it does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// When it begins.
+    /// Start.
     pub start_us: u64,
-    /// When it ends; `u64::MAX`: never.
+    /// End; `u64::MAX`: never.
     pub end_us: u64,
     /// For how long nobody else has the card after it.
     pub free_after_us: u64,
@@ -41,13 +42,13 @@ pub struct Span {
 }
 
 impl Span {
-    /// How long it is.
+    /// Returns how long it is.
     pub fn length_us(&self) -> u64 {
         self.end_us.saturating_sub(self.start_us)
     }
 }
 
-impl Course {
+impl Timeline {
     /// It always runs.
     pub fn always() -> Self {
         Self { legs: vec![Leg { from_us: 0, rule: Rule::Always }] }
@@ -58,7 +59,7 @@ impl Course {
         Self { legs: vec![Leg { from_us: 0, rule: Rule::Never }] }
     }
 
-    /// What the timetable says. `before`: what holds before its first epoch.
+    /// Returns what the timetable says. `before`: what holds before its first epoch.
     pub fn of(table: &Timetable, grant_id: &str, uuid: &str, before: &Self) -> Self {
         let mut legs = before.legs.clone();
         for epoch in &table.epochs {
@@ -101,7 +102,7 @@ impl Course {
         found
     }
 
-    /// Whether it runs from an instant on without an end.
+    /// Returns whether it runs from an instant on without an end.
     pub fn is_unlimited(&self, now_us: u64) -> bool {
         self.span(now_us).is_some_and(|span| span.start_us <= now_us && span.end_us == u64::MAX)
     }
@@ -193,12 +194,12 @@ fn free_after(period_us: u64, own: &[(u64, u64)], others: &[(u64, &Pass)]) -> Ve
     own.iter().map(|(_, end)| starts.iter().map(|start| gap(*end, *start)).min().unwrap_or(0)).collect()
 }
 
-/// Windows are whole microseconds, and what that leaves of a period is nobody's: a window that ends so little before another begins
-/// ends where it begins. Else who comes first in a period that is full would be put on the card as if it were free, which the
-/// neighbour's call holds up.
+/// Windows are whole microseconds, and what that leaves of a period is nobody's: a window that ends
+/// so little before another begins ends where it begins. Else who comes first in a period that is
+/// full would be put on the card as if it were free, which the neighbour's call holds up.
 const NOTHING_US: u64 = 100;
 
-/// Whether another's window ends where one begins.
+/// Returns whether another's window ends where one begins.
 fn takes_over(period_us: u64, start_us: u64, others: &[(u64, &Pass)]) -> bool {
     let gap_us = |window: &Window| (start_us % period_us + period_us - window.end_us % period_us) % period_us;
     let ends = |window: &Window| gap_us(window) <= NOTHING_US;
@@ -234,35 +235,35 @@ mod tests {
         Some(Span { start_us, end_us, free_after_us, takes_over: false })
     }
 
-    fn course(table: &Timetable) -> Course {
-        Course::of(table, "own", "GPU-a", &Course::never())
+    fn timeline(table: &Timetable) -> Timeline {
+        Timeline::of(table, "own", "GPU-a", &Timeline::never())
     }
 
-    fn runs_at(course: &Course, now_us: u64) -> bool {
-        course.span(now_us).is_some_and(|span| span.start_us <= now_us)
+    fn runs_at(timeline: &Timeline, now_us: u64) -> bool {
+        timeline.span(now_us).is_some_and(|span| span.start_us <= now_us)
     }
 
     #[test]
     fn windows_recur() {
-        let course = course(&table(vec![(0, vec![turn("own", 100, windows(&[(10, 30)]))])]));
-        assert_eq!(course.span(0), span(10, 30, 80));
-        assert_eq!(course.span(29), span(10, 30, 80));
-        assert_eq!(course.span(30), span(110, 130, 80));
-        assert!(runs_at(&course, 129) && !runs_at(&course, 130));
+        let timeline = timeline(&table(vec![(0, vec![turn("own", 100, windows(&[(10, 30)]))])]));
+        assert_eq!(timeline.span(0), span(10, 30, 80));
+        assert_eq!(timeline.span(29), span(10, 30, 80));
+        assert_eq!(timeline.span(30), span(110, 130, 80));
+        assert!(runs_at(&timeline, 129) && !runs_at(&timeline, 130));
     }
 
     #[test]
     fn windows_that_touch_over_the_end_of_the_period_are_one() {
-        let course = course(&table(vec![(0, vec![turn("own", 100, windows(&[(0, 20), (90, 100)]))])]));
-        assert_eq!(course.span(25), span(90, 120, 70));
-        assert_eq!(course.span(119), span(90, 120, 70));
-        assert_eq!(course.span(120), span(190, 220, 70));
-        assert_eq!(course.span(0), span(90, 120, 70), "the first begins in the period before the first");
+        let timeline = timeline(&table(vec![(0, vec![turn("own", 100, windows(&[(0, 20), (90, 100)]))])]));
+        assert_eq!(timeline.span(25), span(90, 120, 70));
+        assert_eq!(timeline.span(119), span(90, 120, 70));
+        assert_eq!(timeline.span(120), span(190, 220, 70));
+        assert_eq!(timeline.span(0), span(90, 120, 70), "the first begins in the period before the first");
     }
 
     #[test]
     fn the_whole_period_has_no_edges() {
-        let whole = course(&table(vec![(50, vec![turn("own", 100, windows(&[(0, 40), (40, 100)]))])]));
+        let whole = timeline(&table(vec![(50, vec![turn("own", 100, windows(&[(0, 40), (40, 100)]))])]));
         assert_eq!(whole.span(0), span(50, u64::MAX, 0));
         assert!(whole.is_unlimited(50) && !whole.is_unlimited(49));
     }
@@ -272,25 +273,25 @@ mod tests {
         let first = vec![turn("own", 100, windows(&[(10, 30)]))];
         let second = vec![turn("own", 50, windows(&[(10, 40)]))];
         let third = vec![turn("own", 50, windows(&[]))];
-        let course = course(&table(vec![(0, first), (120, second), (160, third)]));
+        let timeline = timeline(&table(vec![(0, first), (120, second), (160, third)]));
         // 110..120 of the first, 120..140 of the second (its window 110..140).
-        assert_eq!(course.span(100), span(110, 140, 20));
-        assert_eq!(course.span(140), None, "160 is the end, before its next window");
+        assert_eq!(timeline.span(100), span(110, 140, 20));
+        assert_eq!(timeline.span(140), None, "160 is the end, before its next window");
     }
 
     #[test]
     fn nothing_is_free_after_what_an_epoch_cuts_short() {
         let own = || vec![turn("own", 100, windows(&[(10, 30)]))];
-        let course = course(&table(vec![(0, own()), (20, vec![turn("own", 100, windows(&[(60, 70)]))])]));
-        assert_eq!(course.span(0), span(10, 20, 0), "somebody else may begin at 20");
+        let timeline = timeline(&table(vec![(0, own()), (20, vec![turn("own", 100, windows(&[(60, 70)]))])]));
+        assert_eq!(timeline.span(0), span(10, 20, 0), "somebody else may begin at 20");
     }
 
     #[test]
     fn without_a_turn_it_does_not_run() {
         let gone = table(vec![(0, vec![turn("own", 100, Pass::Free)]), (70, vec![])]);
-        assert_eq!(course(&gone).span(0), span(0, 70, 0));
-        assert_eq!(course(&gone).span(70), None);
-        let free = Course::of(&table(vec![(70, vec![])]), "own", "GPU-a", &Course::always());
+        assert_eq!(timeline(&gone).span(0), span(0, 70, 0));
+        assert_eq!(timeline(&gone).span(70), None);
+        let free = Timeline::of(&table(vec![(70, vec![])]), "own", "GPU-a", &Timeline::always());
         assert_eq!(free.span(0), span(0, 70, 0));
     }
 
@@ -301,8 +302,8 @@ mod tests {
         let free = |others: Vec<Turn>| {
             let mut turns = vec![own()];
             turns.extend(others);
-            let course = course(&table(vec![(0, turns)]));
-            [course.span(0), course.span(30)].map(|span| span.unwrap().free_after_us)
+            let timeline = timeline(&table(vec![(0, turns)]));
+            [timeline.span(0), timeline.span(30)].map(|span| span.unwrap().free_after_us)
         };
         assert_eq!(free(vec![]), [30, 40]);
         assert_eq!(free(vec![other(&[(30, 35)])]), [0, 40]);
@@ -313,11 +314,11 @@ mod tests {
 
     #[test]
     fn who_begins_where_another_ends_takes_over() {
-        let course = |own, other: &[(u64, u64)]| {
+        let timeline = |own, other: &[(u64, u64)]| {
             let turns = vec![turn("own", 100_000, windows(own)), turn("other", 100_000, windows(other))];
-            course(&table(vec![(0, turns)]))
+            timeline(&table(vec![(0, turns)]))
         };
-        let takes_over = |own, other: &[(u64, u64)]| course(own, other).span(0).unwrap().takes_over;
+        let takes_over = |own, other: &[(u64, u64)]| timeline(own, other).span(0).unwrap().takes_over;
         assert!(takes_over(&[(30_000, 40_000)], &[(20_000, 30_000)]));
         assert!(takes_over(&[(0, 40_000)], &[(80_000, 100_000)]));
         assert!(!takes_over(&[(30_000, 40_000)], &[(20_000, 29_000), (40_000, 50_000)]));
@@ -335,15 +336,15 @@ mod tests {
             let edges: Vec<u64> = edges.into_iter().collect();
             let parts: Vec<(u64, u64)> = edges.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
             let turns = || vec![turn("own", 100, windows(&parts))];
-            let course = course(&table(vec![(from, turns()), (from + change + 1, turns())]));
+            let timeline = timeline(&table(vec![(from, turns()), (from + change + 1, turns())]));
             for now in 0..700 {
                 let phase = now % 100;
                 let expected = now >= from && parts.iter().any(|(start, end)| (*start..*end).contains(&phase));
-                prop_assert_eq!(runs_at(&course, now), expected, "at {}", now);
-                if let Some(span) = course.span(now) {
-                    prop_assert!(span.end_us > now && !runs_at(&course, span.end_us));
-                    prop_assert!((span.start_us..span.end_us.min(700)).all(|at| runs_at(&course, at)));
-                    prop_assert!(!(now..span.start_us).any(|at| runs_at(&course, at)));
+                prop_assert_eq!(runs_at(&timeline, now), expected, "at {}", now);
+                if let Some(span) = timeline.span(now) {
+                    prop_assert!(span.end_us > now && !runs_at(&timeline, span.end_us));
+                    prop_assert!((span.start_us..span.end_us.min(700)).all(|at| runs_at(&timeline, at)));
+                    prop_assert!(!(now..span.start_us).any(|at| runs_at(&timeline, at)));
                 }
             }
         }

@@ -1,10 +1,12 @@
-//! Managed memory: ranges of a process's address space that may come to live on any card of the grant.
+//! Managed memory: ranges of a process's address space that may come to live on any card of the
+//! grant.
 //!
-//! A range is made by `mmap` of a UVM file, which the kernel executes in the caller's own context: nobody says whether it has happened.
-//! So a range counts from before its `mmap`, and is only believed to be gone when the process's mappings, read after its thread
-//! has come back from the `mmap`, do not show it. Each range is charged on every card in full. Within one address space the charge is
-//! that of the union of all ranges: a mapping that replaces another one at its address needs no room of its own. Crumbs are charged more
-//! than their bytes ([`blocks`]).
+//! A range is made by `mmap` of a UVM file, which the kernel executes in the caller's own context:
+//! nobody says whether it has happened. So a range counts from before its `mmap`, and is only
+//! believed to be gone when the process's mappings, read after its thread has come back from the
+//! `mmap`, do not show it. Each range is charged on every card in full. Within one address space
+//! the charge is that of the union of all ranges: a mapping that replaces another one at its
+//! address needs no room of its own. Crumbs are charged more than their bytes ([`blocks`]).
 
 mod blocks;
 mod ranges;
@@ -12,14 +14,14 @@ mod sync;
 
 use base::{Pid, units::Bytes};
 pub(super) use ranges::Managed;
-use ranges::{Range, State};
+use ranges::{Range, RangeState};
 pub use sync::{ManagedDrift, ManagedSync, Mapping};
 
-use super::{
-    Accounts, Counted, Mm, Refusal, UvmFile, cards::saturated, intervals::Span, page_tables::cost, reserve::Armed,
-};
+use super::{Accounts, page_tables::cost, reserve::Armed};
+use crate::{Counted, Mm, Refusal, UvmFile, cards::saturated, intervals::Span};
 
-/// Room on every card for a range; to be given to [`Accounts::commit_managed`] or [`Accounts::cancel_managed`].
+/// Room on every card for a range; to be given to [`Accounts::commit_managed`] or
+/// [`Accounts::cancel_managed`].
 #[must_use = "what is reserved stays charged until it is committed or cancelled"]
 #[derive(Debug)]
 pub struct ManagedReservation {
@@ -37,11 +39,13 @@ impl ManagedReservation {
 }
 
 impl Accounts {
-    /// Reserves `length` bytes (whole pages) of managed memory on every card, for a `mmap` that `process` is about to execute at `start` (the
-    /// driver demands that address and offset are equal, so it is known before).
+    /// Reserves `length` bytes (whole pages) of managed memory on every card, for a `mmap` that
+    /// `process` is about to execute at `start` (the driver demands that address and offset are
+    /// equal, so it is known before).
     ///
     /// # Errors
-    /// When it does not fit on one of the cards, or there are too many ranges, or they lie too far apart (page tables).
+    /// When it does not fit on one of the cards, or there are too many ranges, or they lie too far
+    /// apart (page tables).
     pub fn reserve_managed(&mut self, process: Pid, start: u64, length: Bytes) -> Result<ManagedReservation, Refusal> {
         if self.managed.len() >= self.limits.managed_ranges as usize {
             return Err(Refusal::TooMany { counted: Counted::ManagedRanges, limit: self.limits.managed_ranges });
@@ -56,7 +60,7 @@ impl Accounts {
         Ok(ManagedReservation { process, start, length: length.0, padding, armed: Armed::new(&self.abandoned) })
     }
 
-    /// Whether `length` bytes of managed memory would fit now.
+    /// Returns whether `length` bytes of managed memory would fit now.
     ///
     /// # Errors
     /// When they do not on one of the cards.
@@ -71,8 +75,8 @@ impl Accounts {
         reservation.armed.disarm();
     }
 
-    /// The `mmap` is about to be executed by `thread`, in `mm`. It stays charged until a [`ManagedSync`] begun after
-    /// [`Accounts::thread_called`] for that thread misses it.
+    /// The `mmap` is about to be executed by `thread`, in `mm`. It stays charged until a
+    /// [`ManagedSync`] begun after [`Accounts::thread_called`] for that thread misses it.
     pub fn commit_managed(&mut self, reservation: ManagedReservation, mm: Mm, file: UvmFile, thread: i32) {
         let Some(span) = Span::new(reservation.start, reservation.length) else {
             // Empty or wrapping: the kernel refuses it.
@@ -82,12 +86,12 @@ impl Accounts {
             process: reservation.process,
             file: Some(file),
             is_cut: false,
-            state: State::Pending { thread, epoch: self.managed.epoch },
+            state: RangeState::Pending { thread, epoch: self.managed.epoch },
         };
         self.discharge_everywhere(reservation.process, reservation.padding);
         for cut in self.managed.cut(mm, span) {
             match cut.value.state {
-                State::Pending { thread: other, .. } if other != thread => {
+                RangeState::Pending { thread: other, .. } if other != thread => {
                     self.managed.overtake(mm, cut.span, cut.value);
                 }
                 _ => self.discharge_everywhere(cut.value.process, cut.span.length()),
@@ -103,7 +107,8 @@ impl Accounts {
         reservation.armed.disarm();
     }
 
-    /// `thread` has made another call, or is gone: every `mmap` of its has returned. Cheap when there was none.
+    /// `thread` has made another call, or is gone: every `mmap` of its has returned. Cheap when
+    /// there was none.
     pub fn thread_called(&mut self, thread: i32) {
         for (process, length) in self.managed.settle(thread) {
             self.discharge_everywhere(process, length);
@@ -111,14 +116,14 @@ impl Accounts {
         self.charge_padding();
     }
 
-    /// Threads whose `mmap` is not known to have returned. Before a look at what processes have mapped, call
-    /// [`Accounts::thread_called`] for those that are gone.
+    /// Threads whose `mmap` is not known to have returned. Before a look at what processes have
+    /// mapped, call [`Accounts::thread_called`] for those that are gone.
     pub fn pending_threads(&self) -> Vec<i32> {
         self.managed.pending_threads()
     }
 
-    /// Managed memory of `file` that has outlived its process was freed (`UVM_CLEAN_UP_ZOMBIE_RESOURCES`). What that released, of
-    /// each card.
+    /// Managed memory of `file` that has outlived its process was freed
+    /// (`UVM_CLEAN_UP_ZOMBIE_RESOURCES`). What that released, of each card.
     pub fn drop_zombies(&mut self, file: UvmFile) -> Bytes {
         let mut released = self.discharge_all(Some(file));
         // Those of unknown files may be of any file that is shared.
@@ -138,7 +143,8 @@ impl Accounts {
         released
     }
 
-    /// The process of a range is gone, and the range with it, except where a file that several processes share keeps it. What that released.
+    /// The process of a range is gone, and the range with it, except where a file that several
+    /// processes share keeps it. What that released.
     fn bury(&mut self, range: Range, span: Span) -> u128 {
         if range.file.map_or_else(|| self.uvm.any_shared(), |file| self.uvm.is_shared(file)) {
             self.managed.add_zombie(span, range);
@@ -148,7 +154,8 @@ impl Accounts {
         span.length()
     }
 
-    /// Charges what the ranges have come to beyond their bytes, over the limit, too: a part of a range that was unmapped may have freed nothing.
+    /// Charges what the ranges have come to beyond their bytes, over the limit, too: a part of a
+    /// range that was unmapped may have freed nothing.
     fn charge_padding(&mut self) {
         for (process, change) in self.managed.take_padding() {
             match u128::try_from(change) {

@@ -1,13 +1,13 @@
-//! What is asked of each card, in bytes and shares.
+//! Demands on each card, in bytes and shares.
 
 use base::{Bytes, ComputeShare, Enforcement};
 use cards::{Card, CardOrMig, Inventory};
 use runtime_config::request::{GpuRequest, Isolation, MemoryLimit, PerCard, Share};
 
 use super::{Planned, SelectError, needed_policy};
-use crate::CardAsk;
+use crate::CardDemand;
 
-/// What `request` asks of the cards that it names.
+/// Returns what `request` asks of the cards that it names.
 pub(super) fn named(
     inventory: &Inventory,
     request: &GpuRequest,
@@ -18,16 +18,17 @@ pub(super) fn named(
         Share::Monitor => Ok(planned(inventory, targets.iter().map(|target| (target.card(), monitor(*target))))),
         Share::Part { memory, compute, isolation } => {
             let parts = Parts::new(memory, compute, *isolation, targets.len())?;
-            let mut asks = Vec::with_capacity(targets.len());
+            let mut demands = Vec::with_capacity(targets.len());
             for (position, target) in targets.iter().enumerate() {
-                asks.push((target.card(), parts.ask(request, position, target.card())?));
+                demands.push((target.card(), parts.demand(request, position, target.card())?));
             }
-            Ok(planned(inventory, asks.into_iter()))
+            Ok(planned(inventory, demands.into_iter()))
         }
     }
 }
 
-/// What `request` would ask of each of the cards in `from`, for each of the `count` cards that are to be chosen.
+/// Returns what `request` would ask of each of the cards in `from`, for each of the `count` cards
+/// that are to be chosen.
 pub(super) fn choices(
     inventory: &Inventory,
     request: &GpuRequest,
@@ -39,11 +40,12 @@ pub(super) fn choices(
         Ok(count) if count <= from.len() => count,
         _ => return Err(too_few),
     };
-    let asks_of_all =
-        |ask: &dyn Fn(&Card) -> CardAsk| vec![planned(inventory, from.iter().map(|card| (*card, ask(card)))); count];
+    let demands_of_all = |demand: &dyn Fn(&Card) -> CardDemand| {
+        vec![planned(inventory, from.iter().map(|card| (*card, demand(card)))); count]
+    };
     match &request.share {
-        Share::Exclusive => Ok(asks_of_all(&|card| whole_ask(CardOrMig::Card(card)))),
-        Share::Monitor => Ok(asks_of_all(&|card| monitor(CardOrMig::Card(card)))),
+        Share::Exclusive => Ok(demands_of_all(&|card| whole_demand(CardOrMig::Card(card)))),
+        Share::Monitor => Ok(demands_of_all(&|card| monitor(CardOrMig::Card(card)))),
         Share::Part { memory, compute, isolation } => {
             let parts = Parts::new(memory, compute, *isolation, count)?;
             (0..count).map(|position| parts.choices(inventory, request, position, from)).collect()
@@ -53,12 +55,12 @@ pub(super) fn choices(
 
 /// Cards and MIG devices as wholes.
 pub(super) fn whole(inventory: &Inventory, targets: &[CardOrMig<'_>]) -> Vec<Planned> {
-    planned(inventory, targets.iter().map(|target| (target.card(), whole_ask(*target))))
+    planned(inventory, targets.iter().map(|target| (target.card(), whole_demand(*target))))
 }
 
-fn planned<'a>(inventory: &Inventory, asks: impl Iterator<Item = (&'a Card, CardAsk)>) -> Vec<Planned> {
+fn planned<'a>(inventory: &Inventory, demands: impl Iterator<Item = (&'a Card, CardDemand)>) -> Vec<Planned> {
     let position = |card: &Card| inventory.cards.iter().position(|other| other.uuid == card.uuid);
-    asks.filter_map(|(card, ask)| Some(Planned { card: position(card)?, ask })).collect()
+    demands.filter_map(|(card, demand)| Some(Planned { card: position(card)?, demand })).collect()
 }
 
 /// The shares of the first, second, ... card.
@@ -82,16 +84,17 @@ impl<'a> Parts<'a> {
         Ok(Self { memory, compute, isolation })
     }
 
-    fn ask(&self, request: &GpuRequest, position: usize, card: &Card) -> Result<CardAsk, SelectError> {
+    fn demand(&self, request: &GpuRequest, position: usize, card: &Card) -> Result<CardDemand, SelectError> {
         let limits = self.memory.get(position).map_or(&[][..], |limits| limits.as_slice());
         let memory = MemoryLimit::tightest(limits, card.memory)
             .ok_or(SelectError::Memory { index: card.index, memory: card.memory })?;
-        // Without isolation of compute nothing holds a share, so none is promised to the neighbours.
+        // Without isolation of compute nothing holds a share, so none is promised to the
+        // neighbours.
         let compute = match self.isolation {
             Isolation::Full => self.compute.get(position).copied().copied().unwrap_or(ComputeShare::Unlimited),
             Isolation::Memory | Isolation::None => ComputeShare::Unlimited,
         };
-        Ok(CardAsk {
+        Ok(CardDemand {
             memory,
             compute,
             policy: needed_policy(request, compute)?,
@@ -102,7 +105,8 @@ impl<'a> Parts<'a> {
         })
     }
 
-    /// Cards on which a ratio or an amount leaves nothing are no choice; where none is left the last one's error tells.
+    /// Cards on which a ratio or an amount leaves nothing are no choice; where none is left the
+    /// last one's error tells.
     fn choices(
         &self,
         inventory: &Inventory,
@@ -110,25 +114,25 @@ impl<'a> Parts<'a> {
         position: usize,
         from: &[&Card],
     ) -> Result<Vec<Planned>, SelectError> {
-        let asks: Vec<_> = from.iter().map(|card| (*card, self.ask(request, position, card))).collect();
-        if let Some((_, Err(error))) = asks.iter().find(|(_, ask)| ask.is_err())
-            && asks.iter().all(|(_, ask)| ask.is_err())
+        let demands: Vec<_> = from.iter().map(|card| (*card, self.demand(request, position, card))).collect();
+        if let Some((_, Err(error))) = demands.iter().find(|(_, demand)| demand.is_err())
+            && demands.iter().all(|(_, demand)| demand.is_err())
         {
             return Err(error.clone());
         }
-        Ok(planned(inventory, asks.into_iter().filter_map(|(card, ask)| Some((card, ask.ok()?)))))
+        Ok(planned(inventory, demands.into_iter().filter_map(|(card, demand)| Some((card, demand.ok()?)))))
     }
 }
 
-fn whole_ask(target: CardOrMig<'_>) -> CardAsk {
+fn whole_demand(target: CardOrMig<'_>) -> CardDemand {
     let (memory, mig_uuid, enforcement) = match target {
-        // Only a spec that carries MIG capability nodes gets here with a card in MIG mode: which of its devices are
-        // meant is known to the driver, which also holds them apart.
+        // Only a spec that carries MIG capability nodes gets here with a card in MIG mode: which of
+        // its devices are meant is known to the driver, which also holds them apart.
         CardOrMig::Card(card) if card.mig_enabled => (Bytes(0), None, Enforcement::Mig),
         CardOrMig::Card(card) => (card.memory, None, Enforcement::WholeCard),
         CardOrMig::Mig { device, .. } => (device.memory, Some(device.uuid.clone()), Enforcement::Mig),
     };
-    CardAsk {
+    CardDemand {
         memory,
         compute: ComputeShare::Unlimited,
         policy: None,
@@ -139,12 +143,12 @@ fn whole_ask(target: CardOrMig<'_>) -> CardAsk {
     }
 }
 
-fn monitor(target: CardOrMig<'_>) -> CardAsk {
+fn monitor(target: CardOrMig<'_>) -> CardDemand {
     let mig_uuid = match target {
         CardOrMig::Card(_) => None,
         CardOrMig::Mig { device, .. } => Some(device.uuid.clone()),
     };
-    CardAsk {
+    CardDemand {
         memory: Bytes(0),
         compute: ComputeShare::Unlimited,
         policy: None,

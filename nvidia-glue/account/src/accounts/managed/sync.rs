@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use base::{Pid, units::Bytes};
 
 use super::{
-    super::{Accounts, Mm, cards::saturated, intervals::Span},
-    ranges::{Range, State},
+    super::Accounts,
+    ranges::{Range, RangeState},
 };
+use crate::{Mm, cards::saturated, intervals::Span};
 
 /// A mapping of a UVM file as `/proc/PID/maps` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,13 +27,15 @@ pub struct ManagedSync {
     looked_at: BTreeSet<Mm>,
 }
 
-/// How the account of an address space differed from what it has mapped.
+/// Difference between an address space's account and what it has mapped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ManagedDrift {
-    /// Bytes that are mapped no more, of each card. Less may be charged no more, where a part of a range was unmapped.
+    /// Bytes that are mapped no more, of each card. Less may be charged no more, where a part of a
+    /// range was unmapped.
     pub released: Bytes,
-    /// What was mapped without being charged; it is from now on, even over the limit. An honest program comes to that only by asking
-    /// for its managed memory to be copied by fork (`MADV_DOFORK`): the driver disables such a copy.
+    /// Mappings that were not charged; they are from now on, even over the limit. An honest program
+    /// comes to that only by asking for its managed memory to be copied by fork (`MADV_DOFORK`):
+    /// the driver disables such a copy.
     pub found: Vec<Mapping>,
 }
 
@@ -50,15 +53,16 @@ impl Accounts {
         ManagedSync { epoch: self.managed.epoch, looked_at: BTreeSet::new() }
     }
 
-    /// Whether all of that is charged to `mm`.
+    /// Returns whether all of that is charged to `mm`.
     #[must_use]
     pub fn has_managed(&self, mm: Mm, seen: &[Mapping]) -> bool {
         let charged: Vec<_> = self.managed.of(mm).map(|(span, _)| span).collect();
         gaps(joined(&spans(seen)).into_iter(), &charged).is_empty()
     }
 
-    /// What `mm`, the address space of `process`, has mapped of UVM files, read after `sync` began. What is charged but not mapped is
-    /// released if its `mmap` had returned before; what is mapped but not charged is charged, and reported.
+    /// Returns what `mm`, the address space of `process`, has mapped of UVM files, read after
+    /// `sync` began. What is charged but not mapped is released if its `mmap` had returned before;
+    /// what is mapped but not charged is charged, and reported.
     pub fn set_managed(&mut self, sync: &mut ManagedSync, mm: Mm, process: Pid, seen: &[Mapping]) -> ManagedDrift {
         sync.looked_at.insert(mm);
         let seen = spans(seen);
@@ -80,7 +84,7 @@ impl Accounts {
         let overtaken = sync.epoch < self.managed.released_in;
         for span in gaps(joined(&seen).into_iter(), &charged).into_iter().filter(|_| !overtaken) {
             self.charge_everywhere(process, span.length());
-            let state = State::Settled(sync.epoch);
+            let state = RangeState::Settled(sync.epoch);
             self.managed.insert(mm, span, Range { process, file: None, is_cut: false, state });
             found.push(Mapping { start: span.first, length: saturated(span.length()).0 });
         }
@@ -88,8 +92,9 @@ impl Accounts {
         ManagedDrift { released: saturated(released), found }
     }
 
-    /// Every address space that exists was looked at since `sync` began, or said to stay: the others are gone, and what they had mapped with
-    /// them, except where a file that several processes share keeps it. What that released, of each card.
+    /// Every address space that exists was looked at since `sync` began, or said to stay: the
+    /// others are gone, and what they had mapped with them, except where a file that several
+    /// processes share keeps it. What that released, of each card.
     pub fn finish_sync(&mut self, sync: ManagedSync) -> Bytes {
         let ManagedSync { epoch, looked_at } = sync;
         let ranges = self.managed.iter().filter(|(mm, _, range)| !looked_at.contains(mm) && made_before(range, epoch));
@@ -106,14 +111,14 @@ impl Accounts {
     }
 }
 
-/// Whether its `mmap` had returned before the look of `epoch` began.
+/// Returns whether its `mmap` had returned before the look of `epoch` began.
 const fn settled_before(range: &Range, epoch: u64) -> bool {
-    matches!(range.state, State::Settled(settled) if settled < epoch)
+    matches!(range.state, RangeState::Settled(settled) if settled < epoch)
 }
 
-/// Whether its address space existed when the look of `epoch` began.
+/// Returns whether its address space existed when the look of `epoch` began.
 const fn made_before(range: &Range, epoch: u64) -> bool {
-    let (State::Pending { epoch: made, .. } | State::Settled(made)) = range.state;
+    let (RangeState::Pending { epoch: made, .. } | RangeState::Settled(made)) = range.state;
     made < epoch
 }
 
@@ -135,7 +140,8 @@ fn joined(spans: &[Span]) -> Vec<Span> {
     joined
 }
 
-/// What of `wholes` is covered by none of `parts`; both are sorted, and `wholes` do not overlap each other.
+/// Returns what of `wholes` is covered by none of `parts`; both are sorted, and `wholes` do not
+/// overlap each other.
 pub(super) fn gaps(wholes: impl Iterator<Item = Span>, parts: &[Span]) -> Vec<Span> {
     let mut gaps = Vec::new();
     let mut parts = parts.iter().copied().peekable();

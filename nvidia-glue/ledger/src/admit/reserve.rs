@@ -1,63 +1,62 @@
-//! Reserving, card by card: which cards, whether they have room, whether a layout of windows exists.
+//! Reserving, card by card: which cards, whether they have room, whether a layout of windows
+//! exists.
 
 use cards::Card;
 use runtime_config::request::{Isolation, Share};
 
-use super::{
-    Admission, AdmitError, CardGrant, CardRoom, ComputeEnforcement, ContainerName, Ledger, Limits, Refusal, TriedCard,
-    account::{CardSums, check},
-    admit::small_quota_line,
+use super::{Admission, waiting::EarlierWaiters};
+use crate::{
+    AdmitError, CardGrant, CardRoom, ContainerName, Ledger, Limits, Refusal, TriedCard,
+    card_demand::check,
+    card_sums::CardSums,
+    decision_log::{DecisionLog, Event, Line, chain},
     floors::{self, PinnedMemory},
-    index::{Holding, Index, group_hash},
+    grant_log::{card_name, grant_fields, holders, roll_back, small_quota_line, weights_only_line},
+    index::{Index, group_hash},
     members::{Newcomer, check_layout},
+    select::{Candidate, Plan, Planned, PlannedCards, ranked},
     settings::Settings,
     store::{Locked, StoreError},
-    waiting::Ahead,
-};
-use crate::{
-    decision_log::{DecisionLog, Event, Line, chain},
-    select::{Candidate, Plan, Planned, PlannedCards, ranked},
 };
 
 /// Sets of cards for which a layout of windows is looked for before egpu gives up choosing.
 const MAX_LAYOUTS_TRIED: usize = 64;
-/// Containers that a message names at most.
-const MAX_NAMED: usize = 8;
 
-/// What is to be reserved, and beside whom.
-pub(super) struct Wish<'a> {
+/// Admission that is to be reserved, and its neighbours.
+pub(super) struct ReserveRequest<'a> {
     pub(super) admission: &'a Admission<'a>,
     pub(super) plan: &'a Plan,
     /// None of these may lose by it.
-    pub(super) ahead: &'a Ahead,
+    pub(super) ahead: &'a EarlierWaiters,
 }
 
 impl Ledger {
-    /// Chooses and reserves. `steps` tells what was done; after a failure it also tells how that was undone.
+    /// Chooses and reserves. `steps` tells what was done; after a failure it also tells how that
+    /// was undone.
     pub(super) fn reserve(
         &self,
         locked: &Locked<'_>,
         index: &mut Index,
-        wish: &Wish<'_>,
+        reserve_request: &ReserveRequest<'_>,
         steps: &mut Vec<Line>,
         log: &DecisionLog,
     ) -> Result<Vec<CardGrant>, AdmitError> {
-        let admission = wish.admission;
+        let admission = reserve_request.admission;
         let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
         let settings = locked.settings().with(admission.limits);
         loop {
-            let chosen = chosen(locked, index, wish, &settings)?;
+            let chosen = chosen(locked, index, reserve_request, &settings)?;
             // Whoever takes the lock cleans up where it is about to build.
             let cards = chosen.iter().filter_map(|planned| admission.inventory.cards.get(planned.card));
             let uuids: Vec<String> = cards.map(|card| card.uuid.clone()).collect();
             if self.reclaim_cards(locked, index, &uuids, log).map_err(failed)? == 0 {
-                return reserve_chosen(locked, index, wish, &settings, &chosen, steps);
+                return reserve_chosen(locked, index, reserve_request, &settings, &chosen, steps);
             }
         }
     }
 }
 
-/// What the request would be granted beside what is in `index`.
+/// Returns what the request would be granted beside what is in `index`.
 ///
 /// # Errors
 /// Why it would not be.
@@ -68,23 +67,23 @@ pub(super) fn forecast(
     plan: &Plan,
 ) -> Result<Vec<CardGrant>, AdmitError> {
     let settings = locked.settings().with(admission.limits);
-    let wish = Wish { admission, plan, ahead: &Ahead::default() };
-    let chosen = chosen(locked, index, &wish, &settings)?;
-    reserve_chosen(locked, index, &wish, &settings, &chosen, &mut Vec::new())
+    let reserve_request = ReserveRequest { admission, plan, ahead: &EarlierWaiters::default() };
+    let chosen = chosen(locked, index, &reserve_request, &settings)?;
+    reserve_chosen(locked, index, &reserve_request, &settings, &chosen, &mut Vec::new())
 }
 
 /// The cards of the request, in the container's order.
 fn chosen(
     locked: &Locked<'_>,
     index: &mut Index,
-    wish: &Wish<'_>,
+    reserve_request: &ReserveRequest<'_>,
     settings: &Settings,
 ) -> Result<Vec<Planned>, AdmitError> {
-    let mut chosen = match &wish.plan.cards {
+    let mut chosen = match &reserve_request.plan.cards {
         PlannedCards::Named(named) => named.clone(),
-        PlannedCards::Choose(choices) => choose(locked, index, wish, settings, choices)?,
+        PlannedCards::Choose(choices) => choose(locked, index, reserve_request, settings, choices)?,
     };
-    chosen.extend(wish.plan.whole.iter().cloned());
+    chosen.extend(reserve_request.plan.whole.iter().cloned());
     Ok(chosen)
 }
 
@@ -92,23 +91,23 @@ fn chosen(
 fn reserve_chosen(
     locked: &Locked<'_>,
     index: &mut Index,
-    wish: &Wish<'_>,
+    reserve_request: &ReserveRequest<'_>,
     settings: &Settings,
     chosen: &[Planned],
     steps: &mut Vec<Line>,
 ) -> Result<Vec<CardGrant>, AdmitError> {
-    let admission = wish.admission;
+    let admission = reserve_request.admission;
     let mut grants: Vec<CardGrant> = Vec::with_capacity(chosen.len());
     for planned in chosen {
         let Some(card) = admission.inventory.cards.get(planned.card) else { continue };
         let (sums, limits) = (index.sums(&card.uuid), settings.limits(admission.limits, &card.uuid));
-        if let Err(refusal) = check(card, &sums, &planned.ask, &limits) {
+        if let Err(refusal) = check(card, &sums, &planned.demand, &limits) {
             let error = card_error(locked, index, admission, (card, planned), (refusal, &limits))?;
             steps.push(refuse_line(admission, card, planned, &error));
             roll_back(&grants, admission.into(), steps);
             return Err(error);
         }
-        let grant = planned.ask.grant(card, &sums, &limits);
+        let grant = planned.demand.grant(card, &sums, &limits);
         steps.push(reserve_line(admission, card, &sums, &grant));
         steps.extend(weights_only_line(admission.into(), &grant));
         steps.extend(small_quota_line(admission.into(), &grant, card.memory));
@@ -133,7 +132,7 @@ fn reserve_chosen(
             return Err(error);
         }
     }
-    if let Some(waiter) = wish.ahead.loser(locked, admission, &grants).map_err(failed)? {
+    if let Some(waiter) = reserve_request.ahead.loser(locked, admission, &grants).map_err(failed)? {
         roll_back(&grants, admission.into(), steps);
         return Err(kept(admission, waiter));
     }
@@ -154,16 +153,16 @@ fn pinned_memory<'a>(index: &Index, admission: &Admission<'a>) -> PinnedMemory<'
 fn choose(
     locked: &Locked<'_>,
     index: &mut Index,
-    wish: &Wish<'_>,
+    reserve_request: &ReserveRequest<'_>,
     settings: &Settings,
     choices: &[Vec<Planned>],
 ) -> Result<Vec<Planned>, AdmitError> {
-    let admission = wish.admission;
+    let admission = reserve_request.admission;
     let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
     let cards = &admission.inventory.cards;
     let fits = |index: &Index, planned: &Planned| {
         let card = cards.get(planned.card)?;
-        check(card, &index.sums(&card.uuid), &planned.ask, &settings.limits(admission.limits, &card.uuid)).ok()?;
+        check(card, &index.sums(&card.uuid), &planned.demand, &settings.limits(admission.limits, &card.uuid)).ok()?;
         Some(planned.clone())
     };
     let mut candidates: Vec<usize> = Vec::new();
@@ -186,17 +185,17 @@ fn choose(
     for set in sets.into_iter().take(MAX_LAYOUTS_TRIED) {
         let pairs = choices.iter().zip(&set);
         let planned: Option<Vec<Planned>> =
-            pairs.map(|(asks, card)| fits(index, asks.iter().find(|ask| ask.card == *card)?)).collect();
+            pairs.map(|(demands, card)| fits(index, demands.iter().find(|demand| demand.card == *card)?)).collect();
         let Some(planned) = planned else { continue };
         let grants = planned.iter().filter_map(|planned| {
             let card = cards.get(planned.card)?;
-            Some(planned.ask.grant(card, &index.sums(&card.uuid), &settings.limits(admission.limits, &card.uuid)))
+            Some(planned.demand.grant(card, &index.sums(&card.uuid), &settings.limits(admission.limits, &card.uuid)))
         });
         let grants: Vec<_> = grants.collect();
         if check_layout(locked, index, newcomer(index, admission, &grants), settings).map_err(failed)?.is_err() {
             continue;
         }
-        match wish.ahead.loser(locked, admission, &grants).map_err(failed)? {
+        match reserve_request.ahead.loser(locked, admission, &grants).map_err(failed)? {
             None => return Ok(planned),
             Some(waiter) => loser = loser.or(Some(waiter)),
         }
@@ -245,7 +244,7 @@ fn card_error(
     Ok(AdmitError::Card {
         container: Box::new(admission.container.clone()),
         card: card_name(card),
-        asked: planned.ask.describe(),
+        asked: planned.demand.describe(),
         holders: holders.map(|names| format!("; it is held by {names}")).unwrap_or_default(),
         room: room(card, &index.sums(&card.uuid), planned, limits).map(Box::new),
         source: Box::new(refusal),
@@ -265,12 +264,12 @@ fn no_room(
         let (sums, limits) = (index.sums(&card.uuid), settings.limits(admission.limits, &card.uuid));
         tried.push(TriedCard {
             card: card.index,
-            why: check(card, &sums, &planned.ask, &limits).err(),
+            why: check(card, &sums, &planned.demand, &limits).err(),
             holders: holders(index.holdings(locked, &card.uuid)?).unwrap_or_default(),
             room: room(card, &sums, planned, &limits),
         });
     }
-    let asked = choices.first().and_then(|asks| asks.first()).map(|planned| planned.ask.describe());
+    let asked = choices.first().and_then(|demands| demands.first()).map(|planned| planned.demand.describe());
     Ok(AdmitError::NoRoom {
         container: Box::new(admission.container.clone()),
         count: choices.len(),
@@ -279,27 +278,9 @@ fn no_room(
     })
 }
 
-/// What the card has left of what was asked for.
+/// Returns what the card has left of what was asked for.
 fn room(card: &Card, sums: &CardSums, planned: &Planned, limits: &Limits) -> Option<CardRoom> {
-    planned.ask.mig_uuid.is_none().then(|| CardRoom::of(card, sums, limits))
-}
-
-pub(super) fn holders(holdings: &[Holding]) -> Option<String> {
-    let holding: Vec<_> = holdings.iter().filter(|holding| holding.grant.holds()).collect();
-    if holding.is_empty() {
-        return None;
-    }
-    let named = holding.iter().take(MAX_NAMED);
-    let mut names: Vec<String> =
-        named.map(|holding| format!("{} ({})", ContainerName::from(*holding), holding.grant.describe())).collect();
-    if holding.len() > MAX_NAMED {
-        names.push(format!("{} more", holding.len() - MAX_NAMED));
-    }
-    Some(names.join(", "))
-}
-
-pub(super) fn card_name(card: &Card) -> String {
-    format!("card {} ({}, {})", card.index, card.model, card.uuid)
+    planned.demand.mig_uuid.is_none().then(|| CardRoom::of(card, sums, limits))
 }
 
 fn reserve_line(admission: &Admission<'_>, card: &Card, before: &CardSums, grant: &CardGrant) -> Line {
@@ -311,41 +292,6 @@ fn reserve_line(admission: &Admission<'_>, card: &Card, before: &CardSums, grant
 fn refuse_line(admission: &Admission<'_>, card: &Card, planned: &Planned, error: &AdmitError) -> Line {
     Line::new(Event::Refuse, admission)
         .field("card", card.index)
-        .field("asked", planned.ask.describe())
+        .field("asked", planned.demand.describe())
         .field("why", chain(error))
-}
-
-/// A warning where what was asked for as a cap is a weight.
-pub(super) fn weights_only_line(container: ContainerName<'_>, grant: &CardGrant) -> Option<Line> {
-    let is_degraded = grant.compute_by == ComputeEnforcement::WeightsOnly && grant.is_hard_cap();
-    is_degraded.then(|| {
-        Line::new(Event::Warn, container)
-            .field("card", grant.index)
-            .field("warning", "the card cannot take containers off: the share of its time is a weight, not a cap")
-    })
-}
-
-/// Tells that `grants` are given back, the last first.
-pub(super) fn roll_back(grants: &[CardGrant], container: ContainerName<'_>, steps: &mut Vec<Line>) {
-    steps.extend(grants.iter().rev().map(|grant| grant_fields(Line::new(Event::Rollback, container), grant)));
-}
-
-/// What is reserved or given back.
-pub(super) fn grant_fields(line: Line, grant: &CardGrant) -> Line {
-    let line = line.field("card", grant.index).field("uuid", &grant.uuid).field("memory", grant.memory);
-    let line = match grant.compute {
-        base::ComputeShare::Unlimited => line.field("compute", "uncapped"),
-        base::ComputeShare::Cap { percent, .. } => line.field("compute", percent),
-        base::ComputeShare::Weight(weight) => line.field("weight", weight),
-    };
-    let line = line.field("policy", grant.policy);
-    let line = match grant.channels {
-        Some(channels) => line.field("channels", channels),
-        None => line,
-    };
-    match &grant.mig_uuid {
-        Some(mig) => line.field("mig", mig),
-        None if grant.exclusive => line.field("exclusive", true),
-        None => line,
-    }
 }

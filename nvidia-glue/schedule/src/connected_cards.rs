@@ -1,11 +1,12 @@
-//! Who is tied to whom by common cards.
+//! Groups of containers that common cards connect.
 
 use std::collections::BTreeMap;
 
-/// Groups of those that have a card in common with each other, directly or through others; each by position, in order, the
-/// groups by their first member. Whoever has no card is a group of its own.
-pub(super) fn tied<C: Ord>(cards_of: &[Vec<C>]) -> Vec<Vec<usize>> {
-    // By position: somebody of the same group, who comes no later; whoever names himself is the first of his group.
+/// Groups of those that have a card in common with each other, directly or through others; each by
+/// position, in order, the groups by their first member. Whoever has no card is a group of its own.
+pub(super) fn connected_cards<C: Ord>(cards_of: &[Vec<C>]) -> Vec<Vec<usize>> {
+    // By position: somebody of the same group, who comes no later; whoever names himself is the
+    // first of his group.
     let mut earlier: Vec<usize> = (0..cards_of.len()).collect();
     let mut first_on: BTreeMap<&C, usize> = BTreeMap::new();
     for (position, cards) in cards_of.iter().enumerate() {
@@ -39,10 +40,10 @@ mod tests {
 
     #[test]
     fn common_cards_tie_also_through_others() {
-        assert_eq!(tied::<u8>(&[]), Vec::<Vec<usize>>::new());
-        assert_eq!(tied(&[vec![0], vec![1], vec![0, 1], vec![2]]), [vec![0, 1, 2], vec![3]]);
+        assert_eq!(connected_cards::<u8>(&[]), Vec::<Vec<usize>>::new());
+        assert_eq!(connected_cards(&[vec![0], vec![1], vec![0, 1], vec![2]]), [vec![0, 1, 2], vec![3]]);
         assert_eq!(
-            tied(&[vec![0], vec![1], vec![2], vec![1, 2], vec![], vec![]]),
+            connected_cards(&[vec![0], vec![1], vec![2], vec![1, 2], vec![], vec![]]),
             [vec![0], vec![1, 2, 3], vec![4], vec![5]]
         );
     }
@@ -52,7 +53,7 @@ mod tests {
         fn groups_are_apart_and_nobody_is_lost(
             cards_of in prop::collection::vec(prop::collection::vec(0_u8..9, 0..4), 0..12),
         ) {
-            let groups = tied(&cards_of);
+            let groups = connected_cards(&cards_of);
             let mut all: Vec<usize> = groups.iter().flatten().copied().collect();
             prop_assert!(groups.iter().all(|group| group.is_sorted()));
             all.sort_unstable();

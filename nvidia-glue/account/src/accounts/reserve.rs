@@ -1,4 +1,4 @@
-//! What is asked before a call is executed, and what becomes of it after.
+//! Reservations before a call is executed, and their end after it.
 
 use std::sync::{
     Arc,
@@ -9,23 +9,26 @@ use abi::{Handle, memory::Layout};
 use base::{Pid, units::Bytes};
 
 use super::{
-    Accounts, Card, Counted, ExportFile, Kind, ObjectName, OverQuota, Refusal,
-    charges::{ChargeId, FABRIC},
+    Accounts,
     objects::{Committed, Placement},
+};
+use crate::{
+    Card, Counted, ExportFile, Kind, ObjectName, OverQuota, Refusal,
+    charges::{ChargeId, FABRIC},
 };
 
 /// An allocation of an object that is about to be executed.
 #[derive(Debug, Clone, Copy)]
-pub struct Ask {
+pub struct AllocRequest {
     /// In which client.
     pub client: Handle,
-    /// What sort of object.
+    /// Sort of object.
     pub kind: Kind,
     /// Video memory that it takes, rounded as the driver rounds, and of which card.
     pub memory: Option<(Card, Bytes)>,
-    /// How that lies in the frames of the card.
+    /// Position in the frames of the card.
     pub layout: Layout,
-    /// Who asks.
+    /// Process that asks.
     pub process: Pid,
 }
 
@@ -51,16 +54,17 @@ impl Drop for Armed {
     }
 }
 
-/// Room for an object, and what it will be charged for; to be given to [`Accounts::commit`] or [`Accounts::cancel`].
+/// Room for an object, and what it will be charged for; to be given to [`Accounts::commit`] or
+/// [`Accounts::cancel`].
 #[must_use = "what is reserved stays charged until it is committed or cancelled"]
 #[derive(Debug)]
 pub struct Reservation {
     pub(super) client: Handle,
     pub(super) kind: Kind,
     pub(super) charge: Option<ChargeId>,
-    /// Whether the charge was made for it, and not for an object of which it is a duplicate.
+    /// True if the charge was made for it, and not for an object of which it is a duplicate.
     pub(super) fresh: bool,
-    /// What is attached to the object of which it is a duplicate: both share it.
+    /// Charges attached to the object of which it is a duplicate: both share it.
     pub(super) attached: Vec<ChargeId>,
     /// Bytes of addresses on the fabric that were counted for it.
     pub(super) fabric: u64,
@@ -75,8 +79,8 @@ pub struct ClientReservation {
     pub(super) armed: Armed,
 }
 
-/// A reference to what an object is charged for, held by a call that is being executed: to be given to [`Accounts::map`],
-/// [`Accounts::export`], [`Accounts::attach`] or [`Accounts::release`].
+/// A reference to what an object is charged for, held by a call that is being executed: to be given
+/// to [`Accounts::map`], [`Accounts::export`], [`Accounts::attach`] or [`Accounts::release`].
 #[must_use = "what is held stays charged until it is released"]
 #[derive(Debug)]
 pub struct Hold {
@@ -85,20 +89,20 @@ pub struct Hold {
     pub(super) armed: Armed,
 }
 
-/// An object that the driver has made but that the account does not take: free it again, then [`Accounts::cancel`] the reservation;
-/// if it cannot be freed, [`Accounts::commit_anyway`].
+/// An object that the driver has made but that the account does not take: free it again, then
+/// [`Accounts::cancel`] the reservation; if it cannot be freed, [`Accounts::commit_anyway`].
 #[must_use = "the object must be freed and the reservation cancelled"]
 #[derive(Debug)]
 pub struct NotCommitted {
     /// Still counted, with the size that the driver returned.
     pub reservation: Reservation,
-    /// Why not.
-    pub why: WhyNot,
+    /// The reason.
+    pub why: CommitError,
 }
 
-/// Why an object is not taken.
+/// Reason for which an object is not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WhyNot {
+pub enum CommitError {
     /// It has become larger than asked, and does not fit.
     OverQuota(OverQuota),
     /// Its client has gone meanwhile.
@@ -109,8 +113,9 @@ impl Accounts {
     /// Reserves room for an object and for the memory that it takes.
     ///
     /// # Errors
-    /// When the client is not registered, the grant has no such card, the memory does not fit, or there are too many objects.
-    pub fn reserve(&mut self, ask: Ask) -> Result<Reservation, Refusal> {
+    /// When the client is not registered, the grant has no such card, the memory does not fit, or
+    /// there are too many objects.
+    pub fn reserve(&mut self, ask: AllocRequest) -> Result<Reservation, Refusal> {
         if !self.clients.contains_key(&ask.client) {
             return Err(Refusal::UnknownClient(ask.client));
         }
@@ -137,7 +142,7 @@ impl Accounts {
         self.counts.fits(kind, &self.limits, |card| self.cards.channel_limit(card))
     }
 
-    /// Whether `bytes` more would fit, in frames of their own.
+    /// Returns whether `bytes` more would fit, in frames of their own.
     pub(super) fn fits(&mut self, card: Card, bytes: Bytes) -> Result<(), Refusal> {
         self.fits_laid_out((card, bytes), Layout::OwnFrames)
     }
@@ -155,11 +160,12 @@ impl Accounts {
         self.cards.fits_laid_out(card, bytes, layout)
     }
 
-    /// Reserves room for a duplicate of `source` in `client`; it is charged for nothing of its own, and holds what is attached to
-    /// `source`.
+    /// Reserves room for a duplicate of `source` in `client`; it is charged for nothing of its own,
+    /// and holds what is attached to `source`.
     ///
     /// # Errors
-    /// When one of the clients or the source is not registered, or there are too many objects or references.
+    /// When one of the clients or the source is not registered, or there are too many objects or
+    /// references.
     pub fn reserve_duplicate(&mut self, source: ObjectName, client: Handle) -> Result<Reservation, Refusal> {
         for client in [source.client, client] {
             if !self.clients.contains_key(&client) {
@@ -179,11 +185,13 @@ impl Accounts {
         Ok(reservation)
     }
 
-    /// Reserves room for `bytes` of addresses on the NVLink fabric for `memory`, an object of the same client. They share its charge: the driver
-    /// keeps the memory as long as there are any, or mappings of them.
+    /// Reserves room for `bytes` of addresses on the NVLink fabric for `memory`, an object of the
+    /// same client. They share its charge: the driver keeps the memory as long as there are any, or
+    /// mappings of them.
     ///
     /// # Errors
-    /// When the memory is not known or none of a card's, has too many such addresses, or there are too many objects.
+    /// When the memory is not known or none of a card's, has too many such addresses, or there are
+    /// too many objects.
     pub fn reserve_fabric(&mut self, memory: ObjectName, bytes: u64) -> Result<Reservation, Refusal> {
         let known = self.tree.find(memory).and_then(|index| self.tree.get(index));
         known.filter(|known| known.kind == Kind::Memory).ok_or(Refusal::UnknownObject(memory))?;
@@ -199,7 +207,8 @@ impl Accounts {
     /// Reserves room for an object of `client` made of what was exported to `file` at `index`.
     ///
     /// # Errors
-    /// When the client is not registered, nothing was exported there, or there are too many objects.
+    /// When the client is not registered, nothing was exported there, or there are too many
+    /// objects.
     pub fn reserve_import(&mut self, file: ExportFile, index: u32, client: Handle) -> Result<Reservation, Refusal> {
         if !self.clients.contains_key(&client) {
             return Err(Refusal::UnknownClient(client));
@@ -223,8 +232,8 @@ impl Accounts {
         Ok(Reservation { client, kind, charge, fresh: false, attached: Vec::new(), fabric: 0, armed })
     }
 
-    /// The object exists. `bytes` is the size that the driver returned, `None` to take what was asked; it only matters when memory
-    /// was asked for.
+    /// The object exists. `bytes` is the size that the driver returned, `None` to take what was
+    /// asked; it only matters when memory was asked for.
     ///
     /// # Errors
     /// When it is larger than asked and does not fit, or its client has gone.
@@ -235,7 +244,7 @@ impl Accounts {
         bytes: Option<Bytes>,
     ) -> Result<Committed, NotCommitted> {
         if !self.clients.contains_key(&reservation.client) {
-            return Err(NotCommitted { reservation, why: WhyNot::ClientGone });
+            return Err(NotCommitted { reservation, why: CommitError::ClientGone });
         }
         if let (true, Some(charge), Some(bytes)) = (reservation.fresh, reservation.charge, bytes)
             && let Some((card, asked)) = self.charges.amount(charge)
@@ -244,7 +253,7 @@ impl Accounts {
             if bytes > asked
                 && let Some(over) = self.cards.excess(card, bytes, self.charges.layout(charge))
             {
-                return Err(NotCommitted { reservation, why: WhyNot::OverQuota(over) });
+                return Err(NotCommitted { reservation, why: CommitError::OverQuota(over) });
             }
         }
         if let (true, Some(charge), Some(address)) = (reservation.fresh, reservation.charge, placement.address) {
@@ -253,7 +262,8 @@ impl Accounts {
         self.place(reservation, placement)
     }
 
-    /// Takes an object that did not fit and that cannot be freed either: it stays charged, over the limit.
+    /// Takes an object that did not fit and that cannot be freed either: it stays charged, over the
+    /// limit.
     ///
     /// # Errors
     /// When its client has gone.
@@ -278,8 +288,8 @@ impl Accounts {
         reservation.armed.disarm();
     }
 
-    /// Holds what `object` is charged for while a call is executed that may make a reference to it. What is not known in a known
-    /// client is charged for nothing.
+    /// Holds what `object` is charged for while a call is executed that may make a reference to it.
+    /// What is not known in a known client is charged for nothing.
     ///
     /// # Errors
     /// When the client is not registered, or there are too many references.
@@ -303,7 +313,8 @@ impl Accounts {
         hold.armed.disarm();
     }
 
-    /// How many reservations and holds were dropped without being used up: a defect of the program. They stay charged.
+    /// Returns how many reservations and holds were dropped without being used up: a defect of the
+    /// program. They stay charged.
     pub fn abandoned(&self) -> u64 {
         self.abandoned.load(Ordering::Relaxed)
     }

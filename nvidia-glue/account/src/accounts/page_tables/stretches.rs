@@ -1,10 +1,10 @@
-//! What is mapped of 512 MiB of addresses: how many tables of the lowest level that takes.
+//! Mappings in 512 MiB of addresses: how many tables of the lowest level that takes.
 
-use super::super::intervals::Span;
+use crate::intervals::Span;
 
-/// What one table of the lowest level maps, by the bits of the address.
+/// Span of one table of the lowest level, in bits of the address.
 pub(super) const LOWEST_BITS: u32 = 21;
-/// What one of the next level does.
+/// Span of one table of the next level.
 pub(super) const STRETCH_BITS: u32 = 29;
 /// Tables of the lowest level in a stretch.
 const LOWEST: usize = 1 << (STRETCH_BITS - LOWEST_BITS);
@@ -25,7 +25,7 @@ pub(super) enum Stretch {
 #[derive(Debug)]
 pub(super) struct Parts {
     bytes: [u32; LOWEST],
-    /// How many of them are not 0.
+    /// Number of them that are not 0.
     tables: usize,
 }
 
@@ -60,7 +60,8 @@ impl Stretch {
         self.change(part, u32::saturating_sub);
     }
 
-    /// Looks at the tables that `part` touches, and at no others: most mappings are a few of the many that are in a stretch.
+    /// Looks at the tables that `part` touches, and at no others: most mappings are a few of the
+    /// many that are in a stretch.
     fn change(&mut self, part: Span, change: impl Fn(u32, u32) -> u32) {
         if let Self::Whole = self {
             *self = Self::Parts(Box::new(Parts { bytes: [WHOLE; LOWEST], tables: LOWEST }));
@@ -85,7 +86,7 @@ impl Stretch {
         }
     }
 
-    /// How many tables of the lowest level it needs.
+    /// Returns how many tables of the lowest level it needs.
     pub(super) fn lowest(&self) -> u128 {
         match self {
             Self::Whole => LOWEST as u128,

@@ -1,11 +1,13 @@
 //! Waiting for room: who may, who does, and who goes first.
 //!
-//! A container that finds no room waits for it where that is of use: where it would fit once those have ended that are *leaving*, or,
-//! if the node's administrator wants that, once anybody has. No lock is held meanwhile. Who waits is written down, in the order of
-//! coming, for all shims of the node to see; what a dead shim has written is void.
+//! A container that finds no room waits for it where that is of use: where it would fit once those
+//! have ended that are *leaving*, or, if the node's administrator wants that, once anybody has. No
+//! lock is held meanwhile. Who waits is written down, in the order of coming, for all shims of the
+//! node to see; what a dead shim has written is void.
 //!
-//! Whoever would be admitted while others have waited longer is admitted only if none of them loses by it: each that would fit, in its turn,
-//! once those have ended that are leaving, must still do so. Who waits for somebody that stays keeps nobody from what is free.
+//! Whoever would be admitted while others have waited longer is admitted only if none of them loses
+//! by it: each that would fit, in its turn, once those have ended that are leaving, must still do
+//! so. Who waits for somebody that stays keeps nobody from what is free.
 
 use std::{
     fs,
@@ -20,27 +22,28 @@ use jiff::Timestamp;
 use runtime_config::request::GpuRequest;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Admission, AdmitError, AdmitErrorKind, CardGrant, ContainerKey, ContainerName, GrantState, Ledger, ProcessId,
-    Record, StoreError,
+use super::{Admission, reserve::forecast};
+use crate::{
+    AdmitError, AdmitErrorKind, CardGrant, ContainerKey, ContainerName, GrantState, Ledger, ProcessId, Record,
+    StoreError,
     index::Index,
-    reserve::forecast,
+    select::{self, Plan},
     store::{Locked, RECORD_VERSION, Store, failed, stamp},
 };
-use crate::select::{self, Plan};
 
 /// Version of [`Waiter`]'s format.
 const WAITER_VERSION: u32 = 1;
-/// How often a waiter looks whether any grant has changed, or who waits.
+/// Interval at which a waiter looks whether any grant has changed, or who waits.
 const LOOK: Duration = Duration::from_millis(20);
-/// How often it tries to be admitted where nothing has: an orphan ends, and no record says so.
+/// Interval at which it tries to be admitted where nothing has: an orphan ends, and no record says
+/// so.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Most containers that wait on one node. Each of them tries again and again, under the ledger's one lock, and looks at all that are
-/// ahead of it: the work grows with their square.
-pub(super) const MAX_WAITERS: usize = 32;
+/// Most containers that wait on one node. Each of them tries again and again, under the ledger's
+/// one lock, and looks at all that are ahead of it: the work grows with their square.
+pub(crate) const MAX_WAITERS: usize = 32;
 
-/// How long an admission waits for room.
+/// Limit on an admission's wait for room.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience<'a> {
     /// At the most; zero: it does not.
@@ -62,7 +65,7 @@ impl Patience<'_> {
 pub struct Waiter {
     /// Version of this format, 1.
     version: u32,
-    /// Who waits.
+    /// The container that waits.
     pub container: ContainerKey,
     /// See [`Record::pid_namespace`].
     pid_namespace: u64,
@@ -70,7 +73,7 @@ pub struct Waiter {
     pub shim: ProcessId,
     /// The order of coming.
     pub order: u64,
-    /// What was asked.
+    /// Its request.
     pub request: GpuRequest,
     /// Since when, RFC 3339.
     pub since: String,
@@ -80,14 +83,14 @@ pub struct Waiter {
 
 /// A place among those who wait; given up when dropped.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct QueuePlace<'a> {
     store: &'a Store,
     path: PathBuf,
     order: u64,
     began_us: u64,
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuePlace<'_> {
     fn drop(&mut self) {
         // What cannot be removed is void after the time that it names.
         if let Err(error) = self.store.remove(&self.path) {
@@ -98,10 +101,10 @@ impl Drop for Place<'_> {
 
 /// One admission's wait.
 #[derive(Debug)]
-pub(super) struct Wait<'a> {
+pub(crate) struct Wait<'a> {
     ledger: &'a Ledger,
     patience: Patience<'a>,
-    place: Option<Place<'a>>,
+    place: Option<QueuePlace<'a>>,
     /// As of the last look at the ledger.
     stamps: Option<[(i64, i64); 2]>,
 }
@@ -118,7 +121,7 @@ impl<'a> Wait<'a> {
 
     /// Time since it began; zero before that.
     pub(super) fn waited(&self) -> Duration {
-        let waited_us = |place: &Place<'_>| self.ledger.node.now_us().saturating_sub(place.began_us);
+        let waited_us = |place: &QueuePlace<'_>| self.ledger.node.now_us().saturating_sub(place.began_us);
         Duration::from_micros(self.place.as_ref().map_or(0, waited_us))
     }
 
@@ -127,7 +130,8 @@ impl<'a> Wait<'a> {
         self.place.is_some() && self.patience.is_ended()
     }
 
-    /// Whether it is worth while to wait (further): the time is not over, and those whom it waits for are all that is in the way.
+    /// Returns whether it is worth while to wait (further): the time is not over, and those whom it
+    /// waits for are all that is in the way.
     pub(super) fn is_of_use(
         &self,
         locked: &Locked<'_>,
@@ -171,7 +175,7 @@ impl<'a> Wait<'a> {
             };
             // The same container's earlier shim may not have taken its own away yet.
             let name = format!("{}-{}", admission.shim.pid, store.record_name(admission.container));
-            let place = Place { store, path: store.waiting_dir().join(name), order: last, began_us };
+            let place = QueuePlace { store, path: store.waiting_dir().join(name), order: last, began_us };
             let bytes =
                 serde_json::to_vec_pretty(&waiter).map_err(|error| failed("write", &place.path)(error.into()))?;
             // Where the next one removes what is not understood.
@@ -193,7 +197,8 @@ impl<'a> Wait<'a> {
 }
 
 impl Ledger {
-    /// Who waits for room, in the order of coming. Takes no lock; the list may be a moment old.
+    /// Returns who waits for room, in the order of coming. Takes no lock; the list may be a moment
+    /// old.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -228,18 +233,19 @@ impl Ledger {
         Ok(waiters)
     }
 
-    /// Whether a process lives, as far as can be told.
+    /// Returns whether a process lives, as far as can be told.
     fn is_there(&self, pid_namespace: u64, process: ProcessId) -> bool {
         pid_namespace != self.store.pid_namespace() || self.node.is_alive(process)
     }
 
-    /// Whether a container is about to end: its init was asked to, or has, or its shim has.
+    /// Returns whether a container is about to end: its init was asked to, or has, or its shim has.
     fn is_leaving(&self, record: &Record) -> bool {
         let has_ended = |process| !self.is_there(record.pid_namespace, process);
         record.leaving || has_ended(record.shim) || record.init.is_some_and(has_ended)
     }
 
-    /// Notes that a container's `init` was asked to end. Nothing happens without a grant, or where that is the next container's of the name.
+    /// Notes that a container's `init` was asked to end. Nothing happens without a grant, or where
+    /// that is the next container's of the name.
     ///
     /// # Errors
     /// When it cannot be written down.
@@ -267,18 +273,18 @@ impl Ledger {
         locked: &Locked<'_>,
         admission: &Admission<'_>,
         waits_as: Option<u64>,
-    ) -> Result<Ahead, StoreError> {
+    ) -> Result<EarlierWaiters, StoreError> {
         let mut waiters = self.waiters(locked)?;
         let is_other = |waiter: &Waiter| waiter.container != *admission.container;
         waiters.retain(|waiter| is_other(waiter) && waits_as.is_none_or(|order| waiter.order < order));
         if waiters.is_empty() {
-            return Ok(Ahead::default());
+            return Ok(EarlierWaiters::default());
         }
         let mut staying = self.store.records()?;
         waiters.retain(|waiter| staying.iter().all(|record| record.container != waiter.container));
         staying.retain(|record| !self.is_leaving(record));
         let mut index = Index::of(locked, &staying);
-        let mut ahead = Ahead { staying, waiters: Vec::new() };
+        let mut ahead = EarlierWaiters { staying, waiters: Vec::new() };
         for waiter in waiters {
             let Ok(plan) = select::plan(admission.inventory, &waiter.request) else { continue };
             let its = waiter.admission(admission);
@@ -291,14 +297,15 @@ impl Ledger {
     }
 }
 
-/// Those who have waited longer than somebody, as far as they fit, one after the other, beside all that stay.
+/// Those who have waited longer than somebody, as far as they fit, one after the other, beside all
+/// that stay.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
+pub(super) struct EarlierWaiters {
     staying: Vec<Record>,
     waiters: Vec<(Waiter, Plan)>,
 }
 
-impl Ahead {
+impl EarlierWaiters {
     /// The first one that does not fit any more once `newcomer` has `grants`.
     pub(super) fn loser(
         &self,
@@ -329,7 +336,7 @@ impl<'a> From<&'a Waiter> for ContainerName<'a> {
 }
 
 impl Waiter {
-    /// What it asks, on the node of `other`.
+    /// Returns what it asks, on the node of `other`.
     fn admission<'a>(&'a self, other: &Admission<'a>) -> Admission<'a> {
         Admission { request: &self.request, container: &self.container, ..*other }
     }
@@ -360,7 +367,7 @@ pub(super) fn imagined(locked: &Locked<'_>, admission: &Admission<'_>, cards: Ve
     }
 }
 
-/// What the request would be granted beside what is in `index`.
+/// Returns what the request would be granted beside what is in `index`.
 fn fits(
     locked: &Locked<'_>,
     index: &mut Index,

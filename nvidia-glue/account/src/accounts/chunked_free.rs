@@ -1,21 +1,26 @@
-//! What one free would take with it, in pieces.
+//! Freeing an object in chunks.
 //!
-//! The driver frees all that hangs from an object under the lock that every call of every container needs
-//! (`serverFreeResourceTree` in src/nvidia/src/libraries/resserv/src/rs_server.c). So nobody may have it free a hundred thousand objects at once.
+//! The driver frees all that hangs from an object under the lock that every call of every container
+//! needs (`serverFreeResourceTree` in src/nvidia/src/libraries/resserv/src/rs_server.c). So nobody
+//! may have it free a hundred thousand objects at once.
 
 use abi::Handle;
 use foldhash::HashMap;
 
-use super::{Accounts, ObjectName, tree::Index};
+use super::Accounts;
+use crate::{ObjectName, tree::Index};
 
 impl Accounts {
-    /// What to free before `object` is freed, so that no free takes more than `most` objects, in that order: nothing where it takes no more
-    /// itself. What goes with one of them is left out, and some may be gone already when it is their turn. Only what depends on an object without
-    /// being below it (channels and shares, of which there may not be many) may go with it beyond that.
+    /// Returns what to free before `object` is freed, so that no free takes more than `most`
+    /// objects, in that order: nothing where it takes no more itself. What goes with one of them is
+    /// left out, and some may be gone already when it is their turn. Only what depends on an object
+    /// without being below it (channels and shares, of which there may not be many) may go with it
+    /// beyond that.
     ///
-    /// Channels come first, as in the driver (`RS_FREE_PRIORITY_HIGH` in src/nvidia/src/kernel/rmapi/resource_list.h): what runs on the card
-    /// ends before the memory goes that it works on.
-    pub fn pieces(&self, client: Handle, object: Handle, most: usize) -> Vec<Handle> {
+    /// Channels come first, as in the driver (`RS_FREE_PRIORITY_HIGH` in
+    /// src/nvidia/src/kernel/rmapi/resource_list.h): what runs on the card ends before the memory
+    /// goes that it works on.
+    pub fn chunks_to_free(&self, client: Handle, object: Handle, most: usize) -> Vec<Handle> {
         let root = self.tree.find(ObjectName::new(client, object));
         let all = root.map(|root| self.tree.goes_with(root)).unwrap_or_default();
         if all.len() <= most {
@@ -31,19 +36,19 @@ impl Accounts {
             let named = self.tree.get(index).filter(|object| self.tree.find(object.name) == Some(index));
             let Some(object) = named else { continue };
             let Size { objects, has_channels, is_of_a_channel } = size(index);
-            let pieces = match has_channels && objects <= most {
+            let chunks = match has_channels && objects <= most {
                 _ if is_of_a_channel => &mut channels,
                 true => &mut with_channels,
                 false => &mut rest,
             };
-            pieces.push(object.name.object);
+            chunks.push(object.name.object);
         }
         channels.append(&mut with_channels);
         channels.append(&mut rest);
         channels
     }
 
-    /// What goes with each of `all`, itself included.
+    /// Returns what goes with each of `all`, itself included.
     fn sizes(&self, all: &[(Index, Option<Index>)]) -> HashMap<Index, Size> {
         let mut sizes: HashMap<Index, Size> = HashMap::default();
         for &(index, with) in all {
@@ -73,6 +78,6 @@ impl Accounts {
 struct Size {
     objects: usize,
     has_channels: bool,
-    /// Whether it is one, or goes with one.
+    /// True if it is one, or goes with one.
     is_of_a_channel: bool,
 }

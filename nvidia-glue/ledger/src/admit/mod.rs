@@ -1,5 +1,8 @@
 //! Admission: from a request to a record, or a refusal that leaves nothing behind.
 
+mod reserve;
+mod waiting;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -10,44 +13,40 @@ use cards::Inventory;
 use jiff::Timestamp;
 use runtime_config::request::GpuRequest;
 
-use super::{
-    AdmitError, AdmitErrorKind, BindError, CardGrant, ContainerKey, ContainerName, GrantState, Ledger, Limits,
-    Patience, ProcessId, Record, StoreError,
-    index::Index,
-    liveness::{Population, is_plain_path},
-    reserve::Wish,
-    store::Locked,
-    waiting::{MAX_WAITERS, Wait, imagined},
-};
 use crate::{
+    AdmitError, AdmitErrorKind, CardGrant, ContainerKey, ContainerName, Ledger, Limits, ProcessId, Record, StoreError,
+    bind::{check_cgroups, strings},
     decision_log::{DecisionLog, Event, Line, chain},
+    grant_log::roll_back,
+    index::Index,
+    liveness::Population,
     select::{self, Plan},
+    store::Locked,
 };
-
-/// A quota below this is less than what CUDA's own context takes on a large card.
-const SMALL_QUOTA: u64 = Bytes::GIB / 2;
-/// What is meant by a large card.
-const LARGE_CARD: u64 = 16 * Bytes::GIB;
+use reserve::ReserveRequest;
+pub(crate) use waiting::MAX_WAITERS;
+pub use waiting::{Patience, Waiter};
+use waiting::{Wait, imagined};
 
 /// A container that asks to be admitted.
 #[derive(Debug, Clone, Copy)]
 pub struct Admission<'a> {
     /// The node's cards.
     pub inventory: &'a Inventory,
-    /// What it asks for.
+    /// Its request.
     pub request: &'a GpuRequest,
     /// The node's rules.
     pub limits: &'a Limits,
-    /// Who asks.
+    /// The container.
     pub container: &'a ContainerKey,
     /// The shim that answers for it.
     pub shim: ProcessId,
-    /// What else can bring it to life: the shim's helper.
+    /// Other processes that can bring it to life: the shim's helper.
     pub creators: &'a [ProcessId],
-    /// The cgroup directories in which it is going to be created: one on v2, one a hierarchy on v1. They must be its own:
-    /// what is found in them after the shim's death is killed.
+    /// The cgroup directories in which it is going to be created: one on v2, one a hierarchy on v1.
+    /// They must be its own: what is found in them after the shim's death is killed.
     pub cgroups: &'a [PathBuf],
-    /// How long it waits where there is no room.
+    /// Longest wait where there is no room.
     pub patience: Patience<'a>,
 }
 
@@ -58,8 +57,9 @@ impl<'a> From<&'a Admission<'a>> for ContainerName<'a> {
 }
 
 impl Ledger {
-    /// Reserves what the request asks for and writes it down as a pending grant. The container may be created after
-    /// that, and not before. Blocks for as long as there is no room and [`Admission::patience`] lasts.
+    /// Reserves what the request asks for and writes it down as a pending grant. The container may
+    /// be created after that, and not before. Blocks for as long as there is no room and
+    /// [`Admission::patience`] lasts.
     ///
     /// # Errors
     /// [`AdmitError`]; the ledger is then as it was.
@@ -131,61 +131,25 @@ impl Ledger {
             return Err(AdmitError::AlreadyAdmitted { container, shim_pid: earlier.shim.pid });
         }
         let ahead = self.ahead(locked, admission, waits_as).map_err(failed)?;
-        let wish = Wish { admission, plan, ahead: &ahead };
-        let grants = self.reserve(locked, &mut index, &wish, steps, log)?;
+        let reserve_request = ReserveRequest { admission, plan, ahead: &ahead };
+        let grants = self.reserve(locked, &mut index, &reserve_request, steps, log)?;
         let record = new_record(admission, grants, &index, locked).map_err(failed)?;
         let written = index.begin_change(locked).and_then(|()| locked.write_record(&record));
         if let Err(error) = written {
-            super::reserve::roll_back(&record.cards, admission.into(), steps);
+            roll_back(&record.cards, admission.into(), steps);
             index.save(locked);
             return Err(failed(error));
         }
         // A container whose turn nobody could tell would not run.
         let told = index.add(locked, &record).and_then(|()| self.write_timetables(locked, &mut index, record.uuids()));
         if let Err(error) = told {
-            super::reserve::roll_back(&record.cards, admission.into(), steps);
+            roll_back(&record.cards, admission.into(), steps);
             locked.remove_record(&self.store.record_name(admission.container)).map_err(failed)?;
             return Err(failed(error));
         }
-        // From here on the grant stands. Whatever the index comes to lack is made up from the record.
+        // From here on the grant stands. Whatever the index comes to lack is made up from the
+        // record.
         index.save(locked);
-        Ok(record)
-    }
-
-    /// Notes that the container exists: its init, its mediator if its driver calls are mediated, and the cgroup directories in
-    /// which it really is.
-    ///
-    /// # Errors
-    /// [`BindError`]; the grant is then still pending, and the create must fail and release it.
-    pub fn bind(
-        &self,
-        container: &ContainerKey,
-        init: ProcessId,
-        mediator: Option<ProcessId>,
-        cgroups: &[PathBuf],
-        log: &DecisionLog,
-    ) -> Result<Record, BindError> {
-        if let Err((cgroup, problem)) = check_cgroups(cgroups) {
-            return Err(BindError::Cgroup { container: Box::new(container.clone()), cgroup, problem });
-        }
-        let failed = |source| BindError::Store { container: Box::new(container.clone()), source };
-        let locked = self.store.lock().map_err(failed)?;
-        let found = self.store.find_record(container).map_err(failed)?;
-        let Some(mut record) = found else { return Err(BindError::NoGrant { container: Box::new(container.clone()) }) };
-        let mut index = self.open_index(&locked).map_err(failed)?;
-        record.state = GrantState::Bound;
-        record.init = Some(init);
-        record.mediator = mediator;
-        record.cgroups = strings(cgroups);
-        let written = index.begin_change(&locked).and_then(|()| locked.write_record(&record));
-        // Its sums are as before; only the directory has another stamp.
-        index.save(&locked);
-        written.map_err(failed)?;
-        let line = Line::new(Event::Bind, &record).field("pid", init.pid).field("grant", &record.grant_id);
-        log.write(&[match mediator {
-            Some(mediator) => line.field("mediator", mediator.pid),
-            None => line,
-        }]);
         Ok(record)
     }
 }
@@ -195,7 +159,7 @@ pub(super) struct Attempt<'a> {
     ledger: &'a Ledger,
     admission: &'a Admission<'a>,
     plan: &'a Plan,
-    /// What is not logged yet.
+    /// Lines that are not logged yet.
     lines: Vec<Line>,
     pub(super) wait: Wait<'a>,
 }
@@ -250,8 +214,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// The node's rules for this try. Who waits may be of an older configuration than those who came meanwhile, and the timetable is
-    /// made by theirs.
+    /// The node's rules for this try. Who waits may be of an older configuration than those who
+    /// came meanwhile, and the timetable is made by theirs.
     fn limits(&mut self, locked: &Locked<'_>) -> Result<Limits, StoreError> {
         let (own, settings) = (self.admission.limits, locked.settings());
         if self.wait.order().is_some() {
@@ -309,24 +273,6 @@ fn new_record(
     })
 }
 
-/// `(the path, what is wrong with it)`
-fn check_cgroups(cgroups: &[PathBuf]) -> Result<(), (PathBuf, &'static str)> {
-    if cgroups.is_empty() {
-        let problem = "none is given, so nobody could tell whether the container is alive";
-        return Err((PathBuf::new(), problem));
-    }
-    for cgroup in cgroups {
-        if !is_plain_path(cgroup) || cgroup.to_str().is_none() {
-            return Err((cgroup.clone(), "the path must be absolute, UTF-8, and without `.` and `..`"));
-        }
-    }
-    Ok(())
-}
-
-fn strings(paths: &[PathBuf]) -> Vec<String> {
-    paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
-}
-
 fn ask_line(admission: &Admission<'_>) -> Line {
     Line::new(Event::Ask, admission)
         .field("containerd", &admission.container.containerd)
@@ -345,15 +291,4 @@ fn grant_line(record: &Record) -> Line {
         Bytes(0) => line,
         pinned => line.field("pinned_memory", pinned),
     }
-}
-
-/// A warning where a quota is too small to be of use.
-pub(super) fn small_quota_line(container: ContainerName<'_>, grant: &CardGrant, card_memory: Bytes) -> Option<Line> {
-    let small = grant.holds() && !grant.exclusive && grant.memory.0 < SMALL_QUOTA && card_memory.0 >= LARGE_CARD;
-    small.then(|| {
-        Line::new(Event::Warn, container)
-            .field("card", grant.index)
-            .field("memory", grant.memory)
-            .field("warning", "less than about 512MiB: CUDA's own context may take all of it")
-    })
 }
