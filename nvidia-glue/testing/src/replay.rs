@@ -16,7 +16,8 @@ pub const PROGRAMS: [&str; 7] = ["nvidia-smi", "cuda", "managed", "pytorch", "ex
 
 const NO_RIGHTS: Status = Status::INSUFFICIENT_PERMISSIONS;
 
-/// What the simulated driver answers otherwise than the driver did: the class, control or command, its status, the reason.
+/// Differences between the simulated driver's answers and the driver's: the class, control or
+/// command, its status, the reason.
 pub const NOT_SIMULATED: &[(u32, Status, &str)] = &[
     (0xc639, NO_RIGHTS, "MIG sessions: the traced programs had rights that no program in a container has"),
     (0xc640, NO_RIGHTS, "the same"),
@@ -34,7 +35,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     read_u32(bytes, at).unwrap()
 }
 
-/// What a program did.
+/// Returns what a program did.
 pub fn recorded(program: &str) -> (Header, Vec<Line>) {
     let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/fixtures/traces");
     let file = File::open(traces.join(format!("{program}.jsonl.gz"))).unwrap();
@@ -51,12 +52,13 @@ pub fn node(name: &str) -> Node {
     }
 }
 
-/// Whether it is that escape of the driver's.
+/// Returns whether it is that escape of the driver's.
 pub fn is_escape(call: &Ioctl, number: u32) -> bool {
     call.command >> 30 == 3 && call.command >> 8 & 0xff == u32::from(b'F') && call.command & 0xff == number
 }
 
-/// What a call is about: the class of an allocation, the number of a control, else the command.
+/// Returns what a call is about: the class of an allocation, the number of a control, else the
+/// command.
 pub fn number(call: &Ioctl) -> u32 {
     match call.command {
         _ if is_escape(call, 0x2b) => word(call.args.after(), 12),

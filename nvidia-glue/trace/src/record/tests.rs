@@ -1,4 +1,5 @@
-//! Traces of programs that use files named like the driver's nodes: no driver is needed, all calls fail with ENOTTY.
+//! Traces of programs that use files named like the driver's nodes: no driver is needed, all calls
+//! fail with ENOTTY.
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +21,7 @@ const VICTIM: &str = "EGPU_TRACE_VICTIM";
 const ALLOC: u32 = 0xc030_462b;
 const UNKNOWN: u32 = 0xc008_4699;
 
-/// What the traced program does: run by the tests below, in a process of its own.
+/// Body of the traced program: run by the tests below, in a process of its own.
 #[test]
 #[ignore = "is run by the other tests, under the tracer"]
 fn victim() {
