@@ -8,6 +8,7 @@ mod card_policy;
 pub mod cgroup_tree;
 mod clock;
 mod container;
+mod error_chain;
 pub mod grant_files;
 mod granted_card;
 mod pci;
@@ -22,6 +23,7 @@ pub use card_grant::{CardGrant, ComputeEnforcement, ComputeText, Enforcement, de
 pub use card_policy::CardPolicy;
 pub use clock::{now_us, real_time_ns};
 pub use container::ContainerKey;
+pub use error_chain::error_chain;
 pub use granted_card::GrantedCard;
 pub use pci::{ParsePciBusIdError, PciBusId};
 pub use process::{Pid, ProcessId};
