@@ -85,8 +85,6 @@ const KNOWN_CYCLES: &[(&str, &[&str])] = &[
         "allocate", "card_memory", "controls", "duplicate", "escapes", "lib", "objects", "state", "uvm", "vid_heap",
     ]),
     ("mediator", &["calls", "channels", "grant", "locks", "memory", "objects", "reclaim", "session", "view"]),
-    ("egpu-shim", &["bundle", "registry"]),
-    ("egpu-shim", &["gpu", "task"]),
     ("egpu-shim", &["helper", "mediator"]),
 ];
 
