@@ -281,11 +281,10 @@ use params;
 /// `encode!(NVOS00_PARAMETERS { hRoot: client, hObjectOld: object })` is a `[u8; 16]`.
 #[macro_export]
 macro_rules! encode {
-    ($name:path { $($field:ident: $value:expr),* $(,)? }) => {{
-        type Params = $name;
-        let mut bytes = [0_u8; Params::SIZE];
+    ($name:ty { $($field:ident: $value:expr),* $(,)? }) => {{
+        let mut bytes = [0_u8; <$name>::SIZE];
         // A field lies within its struct, or the struct does not compile.
-        $(let _ = Params::$field.set(&mut bytes, $value);)*
+        $(let _ = <$name>::$field.set(&mut bytes, $value);)*
         bytes
     }};
 }
