@@ -1,7 +1,9 @@
-//! What mediation itself costs a call, without the kernel's part: no caller that waits, and no driver behind it.
+//! Cost of mediation itself for a call, without the kernel's part: no caller that waits, and no
+//! driver behind it.
 //!
-//! Seven calls a round, as `cudaMalloc` and `cudaFree` make them. `perf stat -e instructions:u` on two numbers of rounds tells what one takes,
-//! whatever else the machine does; the times say less. Arguments: `--rounds N` (default 200000).
+//! Seven calls a round, as `cudaMalloc` and `cudaFree` make them. `perf stat -e instructions:u` on
+//! two numbers of rounds tells what one takes, whatever else the machine does; the times say less.
+//! Arguments: `--rounds N` (default 200000).
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -27,7 +29,7 @@ use nvidia_glue::{
     driver::{DeviceFile, Driver, DriverCall, FileWatch, NvidiaDriver, OwnClient, SimulatedDriver},
     mediate::{
         AddressSpace, Answer, Caller, CallerError, Drift, GrantedCard, Numbers, Observer, OverMemoryEvent, Pid,
-        Processes, Session, SessionSetup, Stopped, UnknownCall, UvmMapping,
+        Processes, Session, SessionSetup, Trapped, UnknownCall, UvmMapping,
     },
     rm::{DriverRelease, Handle, Node},
 };
@@ -110,8 +112,8 @@ fn session(inventory: &Inventory, driver: Arc<Silent>) -> Session {
     Session::new(setup).unwrap()
 }
 
-/// A simulated driver until it is told to be silent. Then each call goes the real one's way, to a file that is no device of its; what the
-/// kernel says of that is taken for the driver's success.
+/// A simulated driver until it is told to be silent. Then each call goes the real one's way, to a
+/// file that is no device of its; what the kernel says of that is taken for the driver's success.
 #[derive(Debug)]
 struct Silent {
     simulated: SimulatedDriver,
@@ -169,7 +171,7 @@ impl Driver for Silent {
     }
 }
 
-/// Whom nothing happens to.
+/// An observer to which nothing happens.
 #[derive(Debug)]
 struct Nobody;
 
@@ -233,7 +235,8 @@ impl AddressSpace for Nothing {
     }
 }
 
-/// The calling program: two open files, and its memory, of which the argument is at 0 and the parameters are at [`PARAMS`].
+/// The calling program: two open files, and its memory, of which the argument is at 0 and the
+/// parameters are at [`PARAMS`].
 struct Program {
     control: File,
     uvm: File,
@@ -250,7 +253,7 @@ impl Program {
 
     fn ioctl(&self, session: &Session, (fd, command): (i32, u32), args: &[u8]) {
         self.memory.borrow_mut()[..args.len()].copy_from_slice(args);
-        let (answer, _) = session.handle_undoably(self, &Stopped::Ioctl { fd, command, argument: 0 });
+        let (answer, _) = session.handle_undoably(self, &Trapped::Ioctl { fd, command, argument: 0 });
         assert_eq!(answer, Answer::Return(0));
     }
 

@@ -192,7 +192,7 @@ pub struct FieldInfo {
     pub at: usize,
     /// Bytes.
     pub size: usize,
-    /// Whether it is a pointer.
+    /// True for a pointer.
     pub pointer: bool,
 }
 
@@ -202,6 +202,7 @@ pub fn all() -> impl Iterator<Item = &'static Struct> {
 }
 
 const R535: DriverRelease = DriverRelease::new(535, 0, 0);
+const R545: DriverRelease = DriverRelease::new(545, 0, 0);
 const R550: DriverRelease = DriverRelease::new(550, 0, 0);
 /// The first of 550's releases in which `UVM_MAX_GPUS` counts partitions.
 const R550_40_53: DriverRelease = DriverRelease::new(550, 40, 53);
@@ -240,6 +241,7 @@ macro_rules! params {
                 };
                 $(
                     #[doc = concat!("`", params!(@or stringify!($field) $(, $path)?), "`.")]
+                    #[allow(clippy::int_plus_one, reason = "a field at 0 of one byte")]
                     pub const $field: Field<$type> = {
                         assert!($at + <$type as Layout>::SIZE <= $size, "beyond the end of its struct");
                         Field::new($at)

@@ -1,4 +1,5 @@
-//! Types that every layer shares: processes, containers, granted cards, quantities, clocks, and files of the state directory.
+//! Types that every layer shares: processes, containers, granted cards, quantities, clocks, and
+//! files of the state directory.
 #![forbid(unsafe_code)]
 
 pub mod block_file;

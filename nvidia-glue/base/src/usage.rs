@@ -1,10 +1,10 @@
-//! What a container uses, written by its mediator and read by whoever asks (`egpu ps`).
+//! Usage of a container, written by its mediator and read by whoever asks (`egpu ps`).
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Bytes, block_file::BlockFile};
 
-/// What a container uses.
+/// Usage of one container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Card by card, in the container's order.
@@ -29,7 +29,7 @@ pub struct Usage {
     pub calls: u64,
 }
 
-/// What a container uses of one card.
+/// Usage of one card by a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardUsage {
     /// `GPU-...`.
@@ -48,7 +48,7 @@ pub struct CardUsage {
     pub channels_limit: u32,
 }
 
-/// What one process uses.
+/// Usage of one process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessUsage {
     /// Its pid in the mediator's pid namespace.

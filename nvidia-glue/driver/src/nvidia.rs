@@ -150,7 +150,7 @@ impl Driver for NvidiaDriver {
         own: &OwnClient,
         subdevice: Handle,
     ) -> Result<Option<Box<dyn SwitchLog>>, SwitchLogError> {
-        Ok(Some(Box::new(NvidiaSwitchLog::open(self.clone(), *abi, own, subdevice)?)))
+        Ok(Some(Box::new(NvidiaSwitchLog::open(Box::new(self.clone()), *abi, own, subdevice)?)))
     }
 }
 

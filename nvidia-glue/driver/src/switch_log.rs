@@ -25,9 +25,9 @@ use abi::{
     },
 };
 use nix::time::{ClockId, clock_gettime};
-use schedule::{Presence, Switch, SwitchLog, SwitchLogError, Taken};
+use schedule::{Presence, Switch, SwitchBatch, SwitchLog, SwitchLogError};
 
-use super::{DeviceFile, NvidiaDriver, OwnClient, Raw};
+use super::{DeviceFile, Driver, OwnClient, Raw};
 use crate::sys::ReadOnlyMapping;
 
 /// `NVOS32_ATTR_COHERENCY_CACHED`; `NVOS32_ATTR2_PROTECTION_USER_READ_ONLY`, which the driver demands (nvos.h).
@@ -63,7 +63,7 @@ const COMPARE_EVERY: Duration = Duration::from_secs(5);
 /// See the module.
 #[derive(Debug)]
 pub(super) struct NvidiaSwitchLog {
-    driver: NvidiaDriver,
+    driver: Box<dyn Driver>,
     abi: Abi,
     control: DeviceFile,
     client: Handle,
@@ -83,12 +83,12 @@ pub(super) struct NvidiaSwitchLog {
 impl NvidiaSwitchLog {
     /// Makes the event buffer, and binds it to the card's switches.
     pub(super) fn open(
-        driver: NvidiaDriver,
+        driver: Box<dyn Driver>,
         abi: Abi,
         own: &OwnClient,
         subdevice: Handle,
     ) -> Result<Self, SwitchLogError> {
-        let raw = Raw { driver: &driver, abi, file: &own.control, client: own.client };
+        let raw = Raw { driver: &*driver, abi, file: &own.control, client: own.client };
         let first = OWN_OBJECTS + (subdevice.0 & 0xffff) * 4;
         let objects = [Handle(first), Handle(first + 1), Handle(first + 2)];
         let [header, records, buffer] = objects;
@@ -116,7 +116,7 @@ impl NvidiaSwitchLog {
     }
 
     fn raw(&self) -> Raw<'_> {
-        Raw { driver: &self.driver, abi: self.abi, file: &self.control, client: self.client }
+        Raw { driver: &*self.driver, abi: self.abi, file: &self.control, client: self.client }
     }
 
     fn record(&self, index: u32) -> Option<Record> {
@@ -127,7 +127,7 @@ impl NvidiaSwitchLog {
 }
 
 impl SwitchLog for NvidiaSwitchLog {
-    fn take(&mut self, into: &mut Vec<Switch>) -> Result<Taken, SwitchLogError> {
+    fn take(&mut self, into: &mut Vec<Switch>) -> Result<SwitchBatch, SwitchLogError> {
         // Moves what the firmware has noted into the buffers of all who read; without it the driver does so 30 times a second.
         control(self.raw(), self.objects[2], "NV_EVENT_BUFFER_CTRL_CMD_FLUSH", NV_EVENT_BUFFER_CTRL_CMD_FLUSH, Vec::new())?;
         if self.compared.elapsed() > COMPARE_EVERY {
@@ -136,7 +136,7 @@ impl SwitchLog for NvidiaSwitchLog {
         }
         let put = self.header.word(PUT).unwrap_or(0) >> 32;
         let put = u32::try_from(put).unwrap_or(0) % RECORDS;
-        let mut taken = Taken::default();
+        let mut taken = SwitchBatch::default();
         while self.get != put {
             if let Some(record) = self.record(self.get) {
                 let expected = self.sequence.replace(record.sequence.wrapping_add(1)).unwrap_or(record.sequence);

@@ -1,4 +1,5 @@
-//! What the kernel does with a filter's program, for tests.
+//! The kernel's interpreter of a filter, for tests.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests use it")]
 
 use super::{
     BpfInstruction,

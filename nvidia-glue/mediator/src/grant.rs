@@ -9,17 +9,17 @@ use abi::{
 use account::{Accounts, Card};
 use driver::{DeviceFile, Driver, OwnClient};
 
-use super::{
+use crate::{
     GrantedCard, SessionError,
     raw::Raw,
-    view::{cards::Names, memory},
+    view::{cards::CardNames, memory},
 };
 
 /// One card.
 #[derive(Debug)]
 pub(super) struct OwnCard {
     pub(super) granted: GrantedCard,
-    names: Names,
+    names: CardNames,
     pub(super) uuid: Option<[u8; 16]>,
     /// The mediator's own device and subdevice of it.
     pub(super) device: Handle,
@@ -39,7 +39,7 @@ impl OwnCard {
 #[derive(Debug)]
 pub(super) struct Grant {
     pub(super) cards: Vec<OwnCard>,
-    names: Vec<Names>,
+    names: Vec<CardNames>,
 }
 
 /// `NV01_DEVICE_0` and `NV20_SUBDEVICE_0` (src/common/sdk/nvidia/inc/class/cl0080.h, cl2080.h).
@@ -70,14 +70,14 @@ impl Grant {
         let attached = attached(raw)?;
         let mut cards = Vec::new();
         for (at, (granted, file)) in (0_u32..).zip(opened) {
-            let here = |(id, place): &(u32, Place)| place.is(&granted).then_some(*id);
+            let here = |(id, place): &(u32, PciPlace)| place.is(&granted).then_some(*id);
             let gpu_id = attached.iter().find_map(here);
             let gpu_id =
                 gpu_id.ok_or_else(|| SessionError::NoSuchCard { uuid: granted.uuid.clone(), pci: granted.pci })?;
             let device_instance = device_instance(raw, gpu_id)?;
             let (device, subdevice) = own_subdevice(raw, at, device_instance)?;
             let uuid = uuid_bytes(&granted.uuid);
-            let names = Names { gpu_id, device_instance };
+            let names = CardNames { gpu_id, device_instance };
             cards.push(OwnCard { granted, names, uuid, device, subdevice, _file: file });
         }
         let names = cards.iter().map(|card| card.names).collect();
@@ -85,7 +85,7 @@ impl Grant {
     }
 
     /// What the driver calls them.
-    pub(super) fn names(&self) -> &[Names] {
+    pub(super) fn names(&self) -> &[CardNames] {
         &self.names
     }
 
@@ -130,21 +130,21 @@ impl Grant {
     }
 
     /// What the container is to see of a card's memory; `None`: it has the whole card or looks at it, and sees what there is.
-    pub(super) fn shown(&self, card: Card, accounts: &Accounts) -> Option<memory::Shown> {
+    pub(super) fn shown(&self, card: Card, accounts: &Accounts) -> Option<memory::ShownMemory> {
         self.get(card).filter(|own| !own.granted.monitored && !own.granted.whole)?;
         let usage = accounts.card(card).ok()?;
-        Some(memory::Shown { limit: usage.limit, used: usage.used })
+        Some(memory::ShownMemory { limit: usage.limit, used: usage.used })
     }
 }
 
 /// Where a card is on PCI.
-struct Place {
+struct PciPlace {
     domain: u32,
     bus: u16,
     device: u16,
 }
 
-impl Place {
+impl PciPlace {
     fn is(&self, card: &GrantedCard) -> bool {
         let pci = card.pci;
         (self.domain, self.bus, self.device) == (pci.domain, pci.bus.into(), pci.device.into())
@@ -158,7 +158,7 @@ fn control(raw: Raw<'_>, call: &'static str, id: u32, params: Vec<u8>) -> Result
 }
 
 /// Every card that the driver has attached, by its id (ctrl0000gpu.h).
-fn attached(raw: Raw<'_>) -> Result<Vec<(u32, Place)>, SessionError> {
+fn attached(raw: Raw<'_>) -> Result<Vec<(u32, PciPlace)>, SessionError> {
     const IDS: usize = 32;
     const NONE: u32 = 0xffff_ffff;
     let list = control(raw, "NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS", 0x201, vec![0; 4 * IDS])?;
@@ -170,7 +170,7 @@ fn attached(raw: Raw<'_>) -> Result<Vec<(u32, Place)>, SessionError> {
         let half = |at| abi::layout::read_number(&answer, at, abi::layout::Width::U16);
         let half = |at| half(at).and_then(|value| u16::try_from(value).ok());
         if let (Some(domain), Some(bus), Some(device)) = (read_u32(&answer, 4), half(8), half(10)) {
-            cards.push((id, Place { domain, bus, device }));
+            cards.push((id, PciPlace { domain, bus, device }));
         }
     }
     Ok(cards)

@@ -2,57 +2,24 @@
 //!
 //! [`Session::handle`] is the whole way of one call. What it needs of the kernel comes in through [`Caller`] (the thread that
 //! made the call) and [`Driver`](driver::Driver) (who executes it); it holds no lock while it touches the caller's memory.
+#![forbid(unsafe_code)]
 
-mod activity;
-mod alloc;
-mod call;
 pub mod caller;
-mod channel_params;
+mod calls;
 mod channels;
-mod context;
-mod control;
-mod driver_time;
-mod export;
-mod failures;
-mod gate;
 mod grant;
-mod heap;
-mod host_mappings;
-mod kept;
-mod kernel_mappings;
-mod listing;
 mod locks;
-mod looks;
-mod making;
-mod managed;
-mod maps;
+mod memory;
+mod objects;
 mod observer;
-mod open_files;
-mod overrides;
-mod people;
-mod pieces;
-mod pinned;
-mod pins_under_way;
-mod preemption;
 mod processes;
-mod quota;
 mod raw;
-mod reconcile;
-mod refresh;
-mod root_clients;
-mod scheduling;
+mod reclaim;
 mod session;
 mod setup;
-mod sizes;
-mod staging;
 #[cfg(test)]
 mod tests;
-mod topology;
-mod utilization;
-mod uvm;
-mod version;
 mod view;
-mod wanted;
 
 use std::time::Duration;
 
@@ -62,18 +29,17 @@ const TRANSIT: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(5)]
 
 pub use base::Pid;
 pub use caller::{Caller, CallerError, Number, Numbers};
-pub use kept::StillHeld;
+pub use memory::quota::NotGranted;
 pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, UnknownCall, UnknownKind};
 pub use processes::{AddressSpace, Processes, UvmMapping, is_for_want_of_room};
-pub use quota::NotGranted;
-pub use refresh::Left;
+pub use reclaim::{ExitedProcesses, file_teardown::StillHeld};
 pub use session::{Session, Undo};
 pub use setup::{GrantedCard, SessionError, SessionSetup};
-pub use utilization::Seen;
+pub use view::utilization_controls::Seen;
 
 /// A system call that the filter stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stopped {
+pub enum Trapped {
     /// `ioctl(fd, command, argument)`.
     Ioctl {
         /// The descriptor's number in the caller's table.

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use abi::Handle;
 use account::{ExportFile, UvmFile};
 
-use super::open_files::ControlFile;
+use crate::objects::open_files::ControlFile;
 
 /// What can be locked. Several are locked in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Name {
+pub(super) enum LockName {
     /// An open control file, and which clients are on it.
     Control(ControlFile),
     /// A client, and all its objects.
@@ -25,7 +25,7 @@ pub(super) enum Name {
 /// Locks by name. One exists for as long as somebody holds or wants it: there are a few for each thread that is in a call, and no more.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
-    wanted: Mutex<Vec<(Name, Arc<Mutex<()>>)>>,
+    wanted: Mutex<Vec<(LockName, Arc<Mutex<()>>)>>,
 }
 
 /// The lock, also where a thread has panicked with it: what it guards is whole after each step.
@@ -35,7 +35,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Locks {
     /// Does `work` while `names` are locked. Must not be used within itself, nor while a caller's memory is touched.
-    pub(super) fn with<T>(&self, names: &[Name], work: impl FnOnce() -> T) -> T {
+    pub(super) fn with<T>(&self, names: &[LockName], work: impl FnOnce() -> T) -> T {
         let mut names = names.to_vec();
         names.sort_unstable();
         names.dedup();
@@ -52,7 +52,7 @@ impl Locks {
     }
 }
 
-fn wanted_lock(wanted: &mut Vec<(Name, Arc<Mutex<()>>)>, name: Name) -> Arc<Mutex<()>> {
+fn wanted_lock(wanted: &mut Vec<(LockName, Arc<Mutex<()>>)>, name: LockName) -> Arc<Mutex<()>> {
     if let Some((_, mutex)) = wanted.iter().find(|(other, _)| *other == name) {
         return Arc::clone(mutex);
     }
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn one_at_a_time_in_any_order_of_names() {
         let locks = Locks::default();
-        let (one, two) = (Name::Client(Handle(1)), Name::Client(Handle(2)));
+        let (one, two) = (LockName::Client(Handle(1)), LockName::Client(Handle(2)));
         let inside = AtomicU32::new(0);
         std::thread::scope(|scope| {
             for names in [[one, two], [two, one], [one, one]] {

@@ -10,21 +10,21 @@ pub trait Observer: fmt::Debug + Send + Sync {
     /// A process asked for more memory than its container was granted.
     fn over_memory(&self, event: &OverMemoryEvent);
 
-    /// A process made its first driver call. It should be watched: [`Session::process_ended`](super::Session::process_ended)
+    /// A process made its first driver call. It should be watched: [`Session::process_ended`](crate::Session::process_ended)
     /// when it is gone.
     fn new_process(&self, pid: Pid);
 
-    /// A call that no table has. Told for the first of each kind; all are counted in the usage.
+    /// A call that no table has. TestClock for the first of each kind; all are counted in the usage.
     fn unknown_call(&self, call: &UnknownCall);
 
-    /// A program asked for an object of `class`, which is one of 3D, and the container has neither driver capability that there is for that. Told
+    /// A program asked for an object of `class`, which is one of 3D, and the container has neither driver capability that there is for that. TestClock
     /// for the first.
     fn lacks_graphics(&self, _class: &str) {}
 
-    /// What was found in [`Session::compare`](super::Session::compare), too.
+    /// What was found in [`Session::compare`](crate::Session::compare), too.
     fn drift(&self, drift: &Drift);
 
-    /// The container has more than it may, and to kill processes has not helped: all of it is to be ended. Told again as long as that is so.
+    /// The container has more than it may, and to kill processes has not helped: all of it is to be ended. TestClock again as long as that is so.
     fn end_container(&self, why: &str);
 
     /// On card `uuid`, where the container had none, there is a channel on an engine that is throttled. Whoever opens and closes

@@ -21,25 +21,26 @@ use base::{
 use driver::{DeviceFile, Driver, OwnClient, open_own_client, same_open_file};
 use schedule::Gate;
 
-use super::{
-    Answer, Caller, Drift, Observer, Processes, SessionError, SessionSetup, Stopped, UnknownCall, UnknownKind,
-    call::{End, Flight, device_file, zeroes},
-    driver_time::DriverTime,
-    failures::{Failed, Failures},
-    gate::CardGate,
+use crate::{
+    Answer, Caller, Drift, Observer, Processes, SessionError, SessionSetup, Trapped, UnknownCall, UnknownKind,
+    calls::{
+        failures::{FailedCall, FailureThrottle},
+        in_flight::{CallEnd, InFlightCall, device_file, zeroes},
+        object_alloc::AllocatedObject,
+        version::DriverVersion,
+    },
+    channels::{driver_time::DriverTime, gate::CardGate},
     grant::{Grant, OwnCard},
-    host_mappings::HostMappings,
     locks::{Locks, lock},
-    looks::Looks,
-    making::Made,
-    managed::{Found, Progress, Spaces},
-    open_files::OpenFiles,
-    people::People,
-    pins_under_way::UnderWay,
-    staging::Staging,
-    topology::Topology,
-    utilization::Utilization,
-    version::OwnVersion,
+    memory::{
+        host_mappings::HostMappings,
+        inflight_pins::InflightPins,
+        managed::{ManagedSpaces, ScanProgress, UnchargedMemory},
+        staging::Staging,
+    },
+    objects::{open_files::OpenFiles, topology::Topology},
+    reclaim::{process_table::ProcessTable, reclaim_throttle::ReclaimThrottle},
+    view::utilization_controls::CardUtilization,
 };
 
 /// One container's mediation. Shared by its listener threads.
@@ -56,41 +57,41 @@ pub struct Session {
     pub(super) grant: Grant,
     /// By the cards' numbers.
     pub(super) gates: Vec<Arc<CardGate>>,
-    pub(super) utilizations: Vec<Utilization>,
+    pub(super) utilizations: Vec<CardUtilization>,
     pub(super) accounts: Mutex<Accounts>,
     pub(super) topology: Mutex<Topology>,
-    pub(super) people: Mutex<People>,
+    pub(super) process_table: Mutex<ProcessTable>,
     /// Held while it is asked who shares memory with whom.
     pub(super) address_spaces: Mutex<()>,
     /// Managed memory that was found and is not told yet.
-    pub(super) found: Mutex<BTreeMap<Mm, Found>>,
+    pub(super) uncharged: Mutex<BTreeMap<Mm, UnchargedMemory>>,
     /// Address spaces with managed memory.
-    pub(super) spaces: Mutex<Spaces>,
+    pub(super) spaces: Mutex<ManagedSpaces>,
     /// How the looks at those went.
-    pub(super) progress: Progress,
+    pub(super) progress: ScanProgress,
     /// Since when the driver says that the container has too much of a card.
     pub(super) over_since: Mutex<Option<Duration>>,
     pub(super) files: Mutex<OpenFiles>,
     pub(super) host_mappings: HostMappings,
     /// Calls that pin memory, of which it is not known yet what came of them.
-    pub(super) pinning: UnderWay,
+    pub(super) pinning: InflightPins,
     /// Where the kernel makes that; from the first card's file on.
     pub(super) staging: OnceLock<Staging>,
     pub(super) locks: Locks,
     /// Looks at what may be gone.
-    pub(super) looks: Looks,
+    pub(super) reclaim_throttle: ReclaimThrottle,
     /// Objects that the driver was asked for and did not make.
-    pub(super) failures: Failures,
+    pub(super) failures: FailureThrottle,
     /// By the cards' numbers.
     pub(super) driver_times: Vec<DriverTime>,
-    pub(super) version: OwnVersion,
+    pub(super) version: DriverVersion,
     /// The driver has refused a client that is known here, which most likely went with its file. It writes a line into the kernel's
     /// log for each control in such a client: from then on it is asked first whether a client is there, which costs a microsecond.
-    is_careful: AtomicBool,
+    checks_clients: AtomicBool,
     /// The observer has been told that an object of 3D was refused.
-    has_told_of_drawing: AtomicBool,
+    graphics_reported: AtomicBool,
     /// That the driver does not make a context preemptible was logged.
-    pub(super) has_told_of_mode: AtomicBool,
+    pub(super) preemption_mode_reported: AtomicBool,
     unknown: Mutex<HashSet<UnknownKind>>,
     counters: Counters,
 }
@@ -104,7 +105,7 @@ struct Counters {
 }
 
 /// More kinds of unknown calls than that are counted, but no longer told one by one.
-const TOLD_UNKNOWN: usize = 256;
+const MOST_REPORTED_UNKNOWN: usize = 256;
 
 impl fmt::Debug for Session {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -116,7 +117,7 @@ impl fmt::Debug for Session {
 #[derive(Debug)]
 pub struct Undo {
     file: DeviceFile,
-    made: Vec<Made>,
+    made: Vec<AllocatedObject>,
     pinning: Option<Handle>,
 }
 
@@ -167,7 +168,7 @@ impl Session {
         let grant = Grant::find(driver.as_ref(), abi, &own, cards)?;
         let gate = |card: &OwnCard| Arc::new(CardGate::new(card, throttle, &driver, abi, &own));
         let gates = grant.cards.iter().map(gate).collect();
-        let utilizations = grant.cards.iter().map(|_| Utilization::default()).collect();
+        let utilizations = grant.cards.iter().map(|_| CardUtilization::default()).collect();
         let driver_times = grant.cards.iter().map(|_| DriverTime::default()).collect();
         Ok(Self {
             abi,
@@ -182,49 +183,49 @@ impl Session {
             utilizations,
             accounts: Mutex::new(accounts),
             topology: Mutex::default(),
-            people: Mutex::default(),
+            process_table: Mutex::default(),
             address_spaces: Mutex::default(),
-            found: Mutex::default(),
+            uncharged: Mutex::default(),
             spaces: Mutex::default(),
-            progress: Progress::default(),
+            progress: ScanProgress::default(),
             over_since: Mutex::default(),
             files: Mutex::default(),
             host_mappings,
-            pinning: UnderWay::default(),
+            pinning: InflightPins::default(),
             staging: OnceLock::new(),
             locks: Locks::default(),
-            looks: Looks::default(),
-            failures: Failures::default(),
+            reclaim_throttle: ReclaimThrottle::default(),
+            failures: FailureThrottle::default(),
             driver_times,
-            version: OwnVersion::default(),
-            is_careful: AtomicBool::new(false),
-            has_told_of_drawing: AtomicBool::new(false),
-            has_told_of_mode: AtomicBool::new(false),
+            version: DriverVersion::default(),
+            checks_clients: AtomicBool::new(false),
+            graphics_reported: AtomicBool::new(false),
+            preemption_mode_reported: AtomicBool::new(false),
             unknown: Mutex::default(),
             counters: Counters::default(),
         })
     }
 
     /// The whole way of one call. May block for as long as the caller's memory does; any number of threads may be in it.
-    pub fn handle(&self, caller: &dyn Caller, stopped: &Stopped) -> Answer {
+    pub fn handle(&self, caller: &dyn Caller, stopped: &Trapped) -> Answer {
         self.handle_undoably(caller, stopped).0
     }
 
     /// The same, and what to give to [`Session::undo`] should the answer not reach the caller (`ENOENT` from
     /// `SECCOMP_IOCTL_NOTIF_SEND`): without `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV` a signal interrupts a call that has been executed,
     /// and the program makes it again.
-    pub fn handle_undoably(&self, caller: &dyn Caller, stopped: &Stopped) -> (Answer, Option<Undo>) {
+    pub fn handle_undoably(&self, caller: &dyn Caller, stopped: &Trapped) -> (Answer, Option<Undo>) {
         let mut undo = None;
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
         lock(&self.accounts).thread_called(caller.thread());
-        let answer = self.thread_is_back(caller).and_then(|()| match *stopped {
-            Stopped::Ioctl { fd, command, argument } => self.ioctl(caller, (fd, command, argument), &mut undo),
-            Stopped::Mmap { .. } => self.mmap(caller, stopped),
+        let answer = self.settle_pins_before_call(caller).and_then(|()| match *stopped {
+            Trapped::Ioctl { fd, command, argument } => self.ioctl(caller, (fd, command, argument), &mut undo),
+            Trapped::Mmap { .. } => self.mmap(caller, stopped),
         });
         let answer = answer.unwrap_or_else(|end| match end {
-            End::Errno(errno) => Answer::Errno(errno),
-            End::Status(_) => Answer::Errno(libc::EINVAL),
-            End::Kill => Answer::KillCaller,
+            CallEnd::Errno(errno) => Answer::Errno(errno),
+            CallEnd::Status(_) => Answer::Errno(libc::EINVAL),
+            CallEnd::Kill => Answer::KillCaller,
         });
         if answer == Answer::KillCaller {
             self.counters.kills.fetch_add(1, Ordering::Relaxed);
@@ -262,11 +263,11 @@ impl Session {
     }
 
     /// Who calls; tells the observer of a process that is new.
-    pub(super) fn known_caller(&self, caller: &dyn Caller) -> Result<Pid, End> {
+    pub(super) fn known_caller(&self, caller: &dyn Caller) -> Result<Pid, CallEnd> {
         let pid = caller.pid()?;
-        if !lock(&self.people).knows(pid) {
+        if !lock(&self.process_table).knows(pid) {
             let numbers = caller.numbers()?;
-            if lock(&self.people).add(pid, numbers) {
+            if lock(&self.process_table).add(pid, numbers) {
                 self.observer.new_process(pid);
             }
         }
@@ -278,10 +279,10 @@ impl Session {
         caller: &dyn Caller,
         (fd, command, argument): (i32, u32, u64),
         undo: &mut Option<Undo>,
-    ) -> Result<Answer, End> {
+    ) -> Result<Answer, CallEnd> {
         // Not the driver's file, says a look that another thread of the caller may make wrong by the time that the kernel looks:
         // so it is never continued.
-        let file = self.file_called(caller, fd, command)?.ok_or(End::Errno(libc::ENOTTY))?;
+        let file = self.file_called(caller, fd, command)?.ok_or(CallEnd::Errno(libc::ENOTTY))?;
         let pid = self.known_caller(caller)?;
         let row = row(self.abi, file.node, command).map_err(|error| self.undecodable(file.node, error))?;
         let mut args = zeroes(row.size());
@@ -290,10 +291,10 @@ impl Session {
         }
         let Decoded { row, call } =
             decode(self.abi, file.node, command, &args).map_err(|error| self.undecodable(file.node, error))?;
-        let mut flight = Flight::new(caller, pid, file, (command, argument), (row, call), args);
+        let mut flight = InFlightCall::new(caller, pid, file, (command, argument), (row, call), args);
         let result = self.act(&mut flight);
         if flight.row.status(&flight.args) == Some(Status::INVALID_CLIENT) {
-            self.is_careful.store(true, Ordering::Relaxed);
+            self.checks_clients.store(true, Ordering::Relaxed);
         }
         let made = std::mem::take(&mut flight.made);
         let pinning = flight.pinning;
@@ -303,7 +304,7 @@ impl Session {
 
     /// The file that a call is made on, if it is one of the driver's. Most are made on the file that the process used before, of which a
     /// duplicate is kept: to ask whether it is that costs less than to ask which node it is, and it is known again by the duplicate.
-    fn file_called(&self, caller: &dyn Caller, fd: i32, command: u32) -> Result<Option<DeviceFile>, End> {
+    fn file_called(&self, caller: &dyn Caller, fd: i32, command: u32) -> Result<Option<DeviceFile>, CallEnd> {
         let file = caller.file(fd)?;
         let pid = caller.pid()?;
         let likely = lock(&self.files).likely(pid, is_escape(command));
@@ -315,12 +316,12 @@ impl Session {
         device_file(self.driver.as_ref(), file)
     }
 
-    fn act(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+    fn act(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         if let Call::Uvm(call) = flight.call {
             return self.uvm(flight, call);
         }
         match flight.row.action() {
-            Action::Refuse(status, _) => Err(End::Status(status)),
+            Action::Refuse(status, _) => Err(CallEnd::Status(status)),
             Action::Continue(_) => match flight.call {
                 Call::AllocMemory(alloc) => self.alloc_memory(flight, alloc),
                 _ => self.continue_call(flight),
@@ -328,7 +329,7 @@ impl Session {
             Action::Execute => {
                 let answer = self.execute(flight);
                 if flight.has_failed {
-                    self.failures.wait(Failed::at(flight.call), self.looks.clock.as_ref());
+                    self.failures.wait(FailedCall::at(flight.call), self.reclaim_throttle.clock.as_ref());
                 }
                 self.wait_for_driver_time(flight);
                 answer
@@ -337,18 +338,18 @@ impl Session {
     }
 
     /// The kernel executes it, or the driver does where it is not in the kernel.
-    pub(super) fn continue_call(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+    pub(super) fn continue_call(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         let descriptors = flight.row.descriptors();
         // Only a driver outside the kernel looks at these.
         let named = flight.duplicate_files(self.driver.as_ref(), driver::Holder::Args, descriptors);
         match flight.execute_in_callers_place(self.driver.as_ref()) {
             None => Ok(Answer::Continue),
-            Some(_) if named.is_err() => Err(End::Errno(libc::EBADF)),
+            Some(_) if named.is_err() => Err(CallEnd::Errno(libc::EBADF)),
             Some(result) => result.and_then(|()| flight.finish()),
         }
     }
 
-    fn execute(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+    fn execute(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         match flight.call {
             Call::Alloc(alloc) => self.alloc(flight, alloc),
             Call::Free(free) => self.free(flight, free.client, free.object),
@@ -372,7 +373,7 @@ impl Session {
             Call::AllocOsEvent(event) => self.alloc_os_event(flight, event),
             Call::FreeOsEvent(event) => self.free_os_event(flight, event),
             // It is made of the caller's own pages, which only the kernel finds, and only in the caller's place.
-            Call::AllocMemory(_) => Err(End::Status(Status::NOT_SUPPORTED)),
+            Call::AllocMemory(_) => Err(CallEnd::Status(Status::NOT_SUPPORTED)),
             Call::Uvm(call) => self.uvm(flight, call),
             Call::RegisterFd { .. } => self.register_file(flight),
             Call::Other => self.pass(flight),
@@ -380,19 +381,19 @@ impl Session {
     }
 
     /// Executes a call that decides nothing, in a client of the container's.
-    pub(super) fn on_client(&self, flight: &mut Flight<'_>, client: Handle) -> Result<Answer, End> {
+    pub(super) fn on_client(&self, flight: &mut InFlightCall<'_>, client: Handle) -> Result<Answer, CallEnd> {
         self.own_client(client)?;
         self.pass(flight)
     }
 
     /// Executes a call as it stands.
-    pub(super) fn pass(&self, flight: &mut Flight<'_>) -> Result<Answer, End> {
+    pub(super) fn pass(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         self.execute_row(flight)?;
         flight.finish()
     }
 
     /// Executes a call with what its row says of pointers and descriptors; the driver's verdict.
-    pub(super) fn execute_row(&self, flight: &mut Flight<'_>) -> Result<Status, End> {
+    pub(super) fn execute_row(&self, flight: &mut InFlightCall<'_>) -> Result<Status, CallEnd> {
         let row = flight.row;
         flight.copy_pointers(driver::Holder::Args, row.pointers())?;
         flight.duplicate_files(self.driver.as_ref(), driver::Holder::Args, row.descriptors())?;
@@ -400,16 +401,17 @@ impl Session {
     }
 
     /// A client that was not made through this session is nobody's business here.
-    pub(super) fn own_client(&self, client: Handle) -> Result<(), End> {
+    pub(super) fn own_client(&self, client: Handle) -> Result<(), CallEnd> {
         let is_known = lock(&self.accounts).knows_client(client);
         let is_gone = || {
-            self.is_careful.load(Ordering::Relaxed) && matches!(self.driver.client_exists(&self.own, client), Ok(false))
+            self.checks_clients.load(Ordering::Relaxed)
+                && matches!(self.driver.client_exists(&self.own, client), Ok(false))
         };
-        if is_known && !is_gone() { Ok(()) } else { Err(End::Status(Status::INVALID_CLIENT)) }
+        if is_known && !is_gone() { Ok(()) } else { Err(CallEnd::Status(Status::INVALID_CLIENT)) }
     }
 
     /// Bytes that are no call of the driver's.
-    fn undecodable(&self, node: Node, error: Undecodable) -> End {
+    fn undecodable(&self, node: Node, error: Undecodable) -> CallEnd {
         if let Undecodable::Unknown { command } = error {
             let kind = match node {
                 Node::Uvm => UnknownKind::Uvm(command),
@@ -417,7 +419,7 @@ impl Session {
             };
             self.count_unknown(kind, false);
         }
-        End::Errno(error.errno())
+        CallEnd::Errno(error.errno())
     }
 
     /// A call that no table has.
@@ -426,7 +428,7 @@ impl Session {
         counter.fetch_add(1, Ordering::Relaxed);
         let is_new = {
             let mut unknown = lock(&self.unknown);
-            unknown.len() < TOLD_UNKNOWN && unknown.insert(kind)
+            unknown.len() < MOST_REPORTED_UNKNOWN && unknown.insert(kind)
         };
         if is_new {
             self.observer.unknown_call(&UnknownCall { kind, passed });
@@ -434,8 +436,8 @@ impl Session {
     }
 
     /// An object of 3D was refused, for want of the driver capability.
-    pub(super) fn tell_of_drawing(&self, class: &Class) {
-        if !self.has_told_of_drawing.swap(true, Ordering::Relaxed) {
+    pub(super) fn report_missing_graphics(&self, class: &Class) {
+        if !self.graphics_reported.swap(true, Ordering::Relaxed) {
             self.observer.lacks_graphics(class.name);
         }
     }
@@ -473,13 +475,13 @@ impl Session {
             channels_used: channels.0,
             channels_limit: channels.1,
         };
-        let people = lock(&self.people);
-        let mut processes: Vec<ProcessUsage> = people
+        let process_table = lock(&self.process_table);
+        let mut processes: Vec<ProcessUsage> = process_table
             .pids()
             .into_iter()
             .map(|pid| ProcessUsage {
                 pid: pid.0,
-                pid_in_container: people.pid_in_container(pid).unwrap_or(0),
+                pid_in_container: process_table.pid_in_container(pid).unwrap_or(0),
                 cards: users
                     .iter()
                     .filter(|(user, ..)| *user == pid)
@@ -487,7 +489,7 @@ impl Session {
                     .collect(),
             })
             .collect();
-        drop(people);
+        drop(process_table);
         processes.sort_by_key(|process| process.pid);
         Usage {
             cards: cards.into_iter().map(of_card).collect(),
@@ -503,7 +505,7 @@ impl Session {
     }
 
     /// Tells the observer of what was found, and returns it.
-    pub(super) fn told(&self, drifts: Vec<Drift>) -> Vec<Drift> {
+    pub(super) fn report_drifts(&self, drifts: Vec<Drift>) -> Vec<Drift> {
         drifts.iter().for_each(|drift| self.observer.drift(drift));
         drifts
     }

@@ -1,4 +1,4 @@
-//! What a [`Session`](super::Session) is made of, and what goes wrong in making it.
+//! What a [`Session`](crate::Session) is made of, and what goes wrong in making it.
 
 use std::{io, sync::Arc};
 
@@ -6,7 +6,7 @@ use abi::{DriverRelease, Status, UnknownDriver};
 use base::{Bytes, OverMemory, PciBusId, Throttle};
 use driver::{Driver, OpenClientError};
 
-use super::{Observer, Processes};
+use crate::{Observer, Processes};
 
 /// What one container was granted, and who executes its driver calls.
 #[derive(Debug)]

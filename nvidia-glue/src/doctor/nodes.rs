@@ -25,7 +25,7 @@ struct Node {
     minor: u32,
 }
 
-/// What stands in the node's place.
+/// File in the node's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     Nothing,
@@ -34,8 +34,8 @@ pub(super) enum Found {
 }
 
 pub(super) fn checks(roots: &Roots, inventory: Option<&Inventory>) -> Vec<Check> {
-    // Without the module the numbers are not known, and its absence is reported already. Before 550.40 the name was
-    // another.
+    // Without the module the numbers are not known, and its absence is reported already. Before
+    // 550.40 the name was another.
     let named = |name| kernel_module::device_major(roots, name);
     let Some(major) = named("nvidia").or_else(|| named("nvidia-frontend")) else { return Vec::new() };
     let minors = inventory.into_iter().flat_map(|inventory| &inventory.cards).map(|card| card.minor);
@@ -95,7 +95,8 @@ fn judge(what: &str, nodes: &[Node], look: impl Fn(&Node) -> Found, make: &str) 
     Check::failure(what, wrong.join("; "), format!("remove what is wrong, then `{make}` makes the nodes"))
 }
 
-/// systemd allows a unit the devices that it finds under `/dev/char`; the driver makes no links there.
+/// systemd allows a unit the devices that it finds under `/dev/char`; the driver makes no links
+/// there.
 fn links(roots: &Roots, nodes: &[Node]) -> Check {
     let missing: Vec<String> = nodes
         .iter()

@@ -1,4 +1,4 @@
-//! Who has how much memory on a card.
+//! Memory of each process on a card.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct ProcessMemory {
     pub card: String,
     /// In the initial pid namespace.
     pub pid: u32,
-    /// What it uses; `None`: the driver does not tell.
+    /// Its use; `None`: the driver does not tell.
     pub bytes: Option<Bytes>,
 }
 
@@ -46,7 +46,8 @@ fn used(process: &ProcessInfo) -> Option<u64> {
     }
 }
 
-/// A process with compute and graphics contexts is in both lists, each time with all that it uses: the larger counts.
+/// A process with compute and graphics contexts is in both lists, each time with all that it uses:
+/// the larger counts.
 fn merge(card: &str, processes: impl Iterator<Item = (Option<u64>, u32)>) -> Vec<ProcessMemory> {
     let mut by_pid: BTreeMap<u32, Option<u64>> = BTreeMap::new();
     for (bytes, pid) in processes {

@@ -90,7 +90,7 @@ fn many_writers_lose_nothing_but_what_was_underway_while_a_file_was_begun() {
     assert!((740..=800).contains(&all), "{all}");
 }
 
-/// Who begins a file may be off the processor before its first line stands.
+/// The writer of a new file may be off the processor before its first line stands.
 #[test]
 fn nobody_begins_a_file_after_one_whose_first_line_is_not_there_yet() {
     let state = tempfile::tempdir().unwrap();

@@ -122,8 +122,8 @@ fn a_wait_has_an_end_and_the_refusal_says_how_long_it_was() {
     assert_eq!((error.kind(), bench.files()), (AdmitErrorKind::Exhausted, before));
     let text = chain(&error);
     assert!(text.starts_with("room was waited for, 10.0 s long: card 0 ") && text.contains("k8s.io/a"), "{text}");
-    let told = error.for_pod();
-    assert!(told.starts_with("room was waited for, 10.0 s long: card 0 ") && !told.contains("k8s.io/a"), "{told}");
+    let text = error.for_pod();
+    assert!(text.starts_with("room was waited for, 10.0 s long: card 0 ") && !text.contains("k8s.io/a"), "{text}");
     assert!(bench.waiting().is_empty());
     let log = bench.take_log();
     assert_eq!(log.iter().filter(|line| line.starts_with("event=refuse ")).count(), 1, "{log:?}");
@@ -245,7 +245,7 @@ fn the_earliest_that_fits_goes_first() {
     assert!(!matches!(error, AdmitError::Kept { .. }), "{error}");
 }
 
-/// What a newcomer may have of a card while another waits for what it gets from those who leave.
+/// A newcomer's part of a card while another waits for what it gets from those who leave.
 #[test]
 fn a_newcomer_takes_only_what_the_first_does_not_wait_for() {
     let share = |memory: u64, compute| request(devices(&[0]), part(memory << 10, compute));
@@ -453,7 +453,7 @@ fn a_configuration_that_is_not_followed_is_told_of_before_a_wait() {
     waits(&bench, &mut attempt);
     waits(&bench, &mut attempt);
     let log = bench.take_log();
-    let told = |start: &str| log.iter().filter(|line| line.starts_with(start)).count();
-    assert_eq!((told("event=warn "), told("event=wait "), log.len()), (1, 1, 2), "{log:?}");
+    let text = |start: &str| log.iter().filter(|line| line.starts_with(start)).count();
+    assert_eq!((text("event=warn "), text("event=wait "), log.len()), (1, 1, 2), "{log:?}");
     assert!(log[0].contains("16 -> 4"), "{log:?}");
 }

@@ -13,7 +13,7 @@ use super::{
     spy::Spy,
     world::{Container, Context, MIB, Machine, Program, memory_params, result, words},
 };
-use crate::{Answer, Stopped, locks::lock};
+use crate::{Answer, Trapped, locks::lock};
 
 const LIMIT: u64 = 64 * MIB;
 
@@ -209,7 +209,7 @@ fn alloc_in_a_race(context: &Context<'_, '_>, size: u64, then: u64) -> Result<u6
             }
         }
     });
-    let stopped = Stopped::Ioctl { fd: context.control, command: 0xc020_462b, argument: args_at };
+    let stopped = Trapped::Ioctl { fd: context.control, command: 0xc020_462b, argument: args_at };
     let answer = program.handle(stopped);
     program.no_race();
     let args = program.take(args_at);
@@ -246,7 +246,7 @@ fn memory_that_is_not_there_is_an_error_of_the_caller_alone() {
         args.extend(words(&[1028, 0]));
         assert_eq!(program.escape(context.control, 0x2a, &mut args), Answer::Errno(libc::EFAULT));
         let command = 0xc020_462b;
-        let stopped = Stopped::Ioctl { fd: context.control, command, argument: pointer };
+        let stopped = Trapped::Ioctl { fd: context.control, command, argument: pointer };
         assert_eq!(program.handle(stopped), Answer::Errno(libc::EFAULT));
     }
     let mut huge = words(&[context.client, context.subdevice, 0x2080_1303, 0]);
@@ -322,12 +322,12 @@ fn nothing_is_decided_on_what_was_read_of_a_caller_that_is_gone() {
         let argument = program.put(&vec![0; 9264]);
         program.goes_after_reads(1);
         assert!(matches!(
-            program.handle(Stopped::Ioctl { fd: uvm, command: number, argument }),
+            program.handle(Trapped::Ioctl { fd: uvm, command: number, argument }),
             Answer::Errno(libc::EINTR)
         ));
         program.comes_back();
     }
-    assert!(lock(&container.told.over_memory).is_empty());
+    assert!(lock(&container.observed.over_memory).is_empty());
     let usage = container.session.usage();
     assert_eq!((usage.denials, usage.kills), (0, 0));
     assert_eq!(container.session.reconcile(), []);
@@ -343,7 +343,7 @@ fn an_answer_that_nobody_took_is_undone() {
     args.extend(program.put(&memory_params(LIMIT)).to_le_bytes());
     args.extend([0; 8]);
     let argument = program.put(&args);
-    let stopped = Stopped::Ioctl { fd: context.control, command: 0xc020_462b, argument };
+    let stopped = Trapped::Ioctl { fd: context.control, command: 0xc020_462b, argument };
     for _ in 0..3 {
         let (answer, undo) = container.session.handle_undoably(&program, &stopped);
         assert_eq!(answer, Answer::Return(0));
@@ -354,7 +354,7 @@ fn an_answer_that_nobody_took_is_undone() {
         program.poke(args_params(&args), &memory_params(LIMIT));
     }
     let free = program.put(&words(&[context.client, context.client, context.device, 0]));
-    let stopped = Stopped::Ioctl { fd: context.control, command: 0xc010_4629, argument: free };
+    let stopped = Trapped::Ioctl { fd: context.control, command: 0xc010_4629, argument: free };
     assert!(container.session.handle_undoably(&program, &stopped).1.is_none());
 }
 

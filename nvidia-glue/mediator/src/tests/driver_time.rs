@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     locks::lock,
-    looks::{Clock, tests::Told},
+    reclaim::reclaim_throttle::{Clock, tests::TestClock},
 };
 
 type Loop = fn(&Context<'_, '_>);
@@ -50,7 +50,7 @@ fn loops_of_them_wait_and_what_takes_no_memory_of_a_card_does_not() {
     for (at, work) in loops.into_iter().enumerate() {
         let machine = Machine::new(1);
         let mut container = machine.container(&[0], 5 * GIB);
-        let clock = Told::default();
+        let clock = TestClock::default();
         container.looks_cost(&clock, Duration::ZERO);
         container.session.set_share(container.session.grant.uuid(Card(0)), 100_000);
         let program = container.program();
@@ -76,7 +76,7 @@ fn it_waits_whatever_becomes_of_the_device_meanwhile() {
         let machine = Machine::new(1);
         let spy = Spy::new(&machine);
         let mut container = spy.container(&machine);
-        let clock = Told::default();
+        let clock = TestClock::default();
         container.looks_cost(&clock, Duration::ZERO);
         let session = &container.session;
         session.set_share(session.grant.uuid(Card(0)), 1);

@@ -24,7 +24,7 @@ use super::{
     spy::Spy,
     world::{Context, MIB, Machine, Program, memory_params, result, words},
 };
-use crate::{Answer, locks::lock, open_files::MOST_UVM};
+use crate::{Answer, locks::lock, objects::open_files::MOST_UVM};
 
 const LIMIT: u64 = 64 * MIB;
 

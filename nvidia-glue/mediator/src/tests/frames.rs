@@ -62,7 +62,7 @@ fn small_pieces_in_frames_of_their_own_are_refused_at_the_bound() {
         assert_eq!((count, status), (MOST, Status::NO_MEMORY), "{attr:#x}");
         let usage = usage(&container);
         assert_eq!((usage.used.0, usage.frames.0), (count * GRANULE, count * FRAME));
-        let told = lock(&container.told.over_memory);
+        let told = lock(&container.observed.over_memory);
         let over = &told[0];
         assert_eq!((over.bound, over.asked, over.limit), (Bound::Frames, Bytes(FRAME), Bytes(193 * MIB)));
         assert_eq!(container.session.usage().denials, 1);
@@ -117,7 +117,7 @@ fn small_pieces_next_to_each_other_fill_the_quota() {
     let (count, status) = until_refused(|| context.memory(1));
     assert_eq!((count * GRANULE, status), (LIMIT, Status::NO_MEMORY));
     assert!(usage(&container).frames.0 <= LIMIT + FRAME);
-    assert_eq!(lock(&container.told.over_memory)[0].bound, Bound::Quota);
+    assert_eq!(lock(&container.observed.over_memory)[0].bound, Bound::Quota);
 }
 
 /// A frame is held open as long as anything in it is, by whatever name.
@@ -198,7 +198,7 @@ fn who_is_killed_at_the_quota_is_killed_at_this_bound() {
     args.extend(params.to_le_bytes());
     args.extend([0; 8]);
     assert_eq!(program.escape(context.control, 0x2b, &mut args), Answer::KillCaller);
-    assert_eq!(lock(&container.told.over_memory)[0].bound, Bound::Frames);
+    assert_eq!(lock(&container.observed.over_memory)[0].bound, Bound::Frames);
 }
 
 /// Page tables of addresses that are not reserved lazily, and the buffers of channel groups.

@@ -8,11 +8,11 @@ use base::Bytes;
 
 use super::world::{MIB, Machine, range};
 use crate::{
-    Answer, Drift, DriftKind, Stopped,
-    call::End,
+    Answer, Drift, DriftKind, Trapped,
+    calls::in_flight::CallEnd,
     locks::lock,
-    looks::tests::Told,
-    managed::{MOST, PATIENCE},
+    memory::managed::{MOST, PATIENCE},
+    reclaim::reclaim_throttle::tests::TestClock,
 };
 
 const LIMIT: u64 = 64 * MIB;
@@ -87,7 +87,7 @@ fn a_file_is_not_given_up_and_mapped_at_once() {
     let reservation = lock(&session.accounts).reserve_managed(program.pid, AT + BLOCK, Bytes(BLOCK)).unwrap();
     session.end_uvm_file(&kept, true);
     let mapped = session.commit_mapping(kept.id, reservation, (Mm(1), 7));
-    assert!(matches!(mapped, Err(End::Errno(libc::EBADF))));
+    assert!(matches!(mapped, Err(CallEnd::Errno(libc::EBADF))));
     assert_eq!(container.used(0), BLOCK);
 }
 
@@ -130,7 +130,7 @@ fn what_is_mapped_without_being_charged_is_an_excess() {
     assert!(drifts[0].excess);
     assert_eq!(drifts[0].pids, [program.pid]);
     assert!(matches!(drifts[0].kind, DriftKind::Managed { mapped, .. } if mapped.0 == 2 * LIMIT));
-    assert_eq!(*lock(&container.told.drifts), drifts);
+    assert_eq!(*lock(&container.observed.drifts), drifts);
     assert_eq!(container.used(0), 2 * LIMIT, "it is charged from then on");
 }
 
@@ -191,13 +191,13 @@ fn other_files_are_mapped_as_ever_unless_they_could_become_managed_memory() {
     assert_eq!(program.mmap(99, AT, MIB, 4096), Answer::Continue, "the kernel finds no file either");
     let uvm = program.uvm_file();
     assert_eq!(program.mmap(uvm, AT, MIB, AT + 4096), Answer::Errno(libc::EINVAL));
-    let anywhere = Stopped::Mmap { address: 0, length: MIB, flags: 1, fd: file, offset: AT };
+    let anywhere = Trapped::Mmap { address: 0, length: MIB, flags: 1, fd: file, offset: AT };
     assert_eq!(program.handle(anywhere), Answer::Continue);
     assert_eq!(container.used(0), 0);
-    let anywhere = Stopped::Mmap { address: 0, length: BLOCK, flags: 1, fd: uvm, offset: AT };
+    let anywhere = Trapped::Mmap { address: 0, length: BLOCK, flags: 1, fd: uvm, offset: AT };
     assert_eq!(program.handle(anywhere), Answer::Continue);
     assert_eq!(container.used(0), BLOCK, "the kernel may place it where its offset says");
-    let endless = Stopped::Mmap { address: AT, length: u64::MAX, flags: 0x11, fd: uvm, offset: AT };
+    let endless = Trapped::Mmap { address: AT, length: u64::MAX, flags: 0x11, fd: uvm, offset: AT };
     assert_eq!(program.handle(endless), Answer::Errno(libc::ENOMEM));
 }
 
@@ -214,7 +214,7 @@ fn a_mapping_is_charged_until_its_mmap_is_known_to_have_returned() {
     // It makes another call, so its mmap has returned: with nothing, it turns out.
     program.open(Node::Control);
     let control = program.open(Node::Control);
-    program.handle(Stopped::Ioctl { fd: control, command: 0, argument: 0 });
+    program.handle(Trapped::Ioctl { fd: control, command: 0, argument: 0 });
     container.session.reconcile();
     assert_eq!(container.used(0), 0);
 }
@@ -287,21 +287,21 @@ fn an_excess_is_told_whoever_finds_it() {
         [(true, vec![program.pid])]
     );
     assert_eq!(container.session.reconcile(), drifts, "again, until it is gone");
-    assert_eq!(*lock(&container.told.ends), [""; 0]);
+    assert_eq!(*lock(&container.observed.ends), [""; 0]);
     program.exit();
     assert_eq!(container.session.reconcile(), [], "those who were killed have it no more");
 }
 
 /// A clock that the test moves, for what takes its time.
-fn with_clock(container: &mut super::world::Container) -> Told {
-    let clock = Told::default();
+fn with_clock(container: &mut super::world::Container) -> TestClock {
+    let clock = TestClock::default();
     container.looks_cost(&clock, Duration::ZERO);
     clock
 }
 
 fn ends(container: &super::world::Container) -> usize {
     container.session.reconcile();
-    lock(&container.told.ends).len()
+    lock(&container.observed.ends).len()
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn who_shares_the_memory_is_named_whether_he_called_or_not() {
     program.exit();
     assert_eq!(pids(container.session.reconcile()), [[sharer.pid]]);
     assert_eq!(container.used(0), 2 * LIMIT, "it is there once");
-    assert_eq!(lock(&container.told.ends).len(), 0);
+    assert_eq!(lock(&container.observed.ends).len(), 0);
     clock.work(PATIENCE);
     assert_eq!(ends(&container), 1);
     sharer.exit();
@@ -376,7 +376,7 @@ fn a_child_that_executes_its_program_late_ends_nobody() {
     clock.work(PATIENCE);
     assert_eq!(ends(&container), 0);
     assert_eq!(container.used(0), 0);
-    assert_eq!(*lock(&container.told.drifts), []);
+    assert_eq!(*lock(&container.observed.drifts), []);
 }
 
 /// Who has mapped executes another program, and makes a call from there: what he had mapped is still there if somebody else has his memory.
@@ -409,7 +409,7 @@ fn an_address_that_the_kernel_rounds_is_the_rounded_one() {
     let container = machine.container(&[0], LIMIT);
     let program = container.program();
     let file = program.give(tempfile::tempfile().unwrap());
-    let hint = |fd, address| Stopped::Mmap { address, length: BLOCK, flags: 1, fd, offset: AT };
+    let hint = |fd, address| Trapped::Mmap { address, length: BLOCK, flags: 1, fd, offset: AT };
     assert_eq!(program.handle(hint(file, AT + 1)), Answer::Errno(libc::EINVAL));
     assert_eq!(program.handle(hint(99, AT + 4095)), Answer::Errno(libc::EBADF));
     let uvm = program.uvm_file();
@@ -425,7 +425,7 @@ fn whose_mapping_could_become_another_one_is_kept_in_view() {
     let clock = with_clock(&mut container);
     let program = container.program();
     let file = program.give(tempfile::tempfile().unwrap());
-    let anywhere = Stopped::Mmap { address: 0, length: MIB, flags: 1, fd: file, offset: AT };
+    let anywhere = Trapped::Mmap { address: 0, length: MIB, flags: 1, fd: file, offset: AT };
     assert_eq!(program.handle(anywhere), Answer::Continue);
     let _memory = program.memory_now();
     program.exit();
@@ -444,12 +444,12 @@ fn looks_that_come_to_no_end_end_the_container() {
     container.looks_cost_now(&clock, Duration::from_secs(1));
     assert_eq!(ends(&container), 0);
     container.looks_cost_now(&clock, Duration::from_secs(6));
-    container.session.look_at_managed();
+    container.session.scan_managed_memory();
     assert!(container.session.must_end().is_none(), "the host may have been busy");
-    container.session.look_at_managed();
+    container.session.scan_managed_memory();
     assert!(container.session.must_end().is_some());
     container.looks_cost_now(&clock, Duration::ZERO);
-    container.session.look_at_managed();
+    container.session.scan_managed_memory();
     assert!(container.session.must_end().is_none());
 }
 

@@ -13,7 +13,7 @@ use super::{
     spy::{COPY, Spy},
     world::{Container, GIB, MIB, Machine, OWNER, memory_params, result, words},
 };
-use crate::{Answer, Drift, DriftKind, Stopped, locks::lock, looks::Clock};
+use crate::{Answer, Drift, DriftKind, Trapped, locks::lock, reclaim::reclaim_throttle::Clock};
 
 const LIMIT: u64 = 64 * MIB;
 
@@ -41,7 +41,7 @@ fn the_last_that_fits_fits_and_the_next_is_refused_in_the_drivers_own_way() {
         assert_eq!(context.memory(1), Err(Status::NO_MEMORY));
     }
     assert_eq!(container.used(0), LIMIT, "a refusal is not charged");
-    let told = lock(&container.told.over_memory);
+    let told = lock(&container.observed.over_memory);
     assert_eq!(told.len(), 2);
     assert_eq!((told[0].pid, told[0].used, told[0].limit), (program.pid, Bytes(LIMIT), Bytes(LIMIT)));
     assert_eq!(told[0].card, container.inventory.cards[0].uuid);
@@ -108,7 +108,7 @@ fn a_process_that_ends_leaves_nothing() {
     container.session.process_ended(pid);
     container.assert_nothing_left();
     assert!(container.session.usage().processes.is_empty());
-    assert_eq!(*lock(&container.told.new_processes), [pid]);
+    assert_eq!(*lock(&container.observed.new_processes), [pid]);
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn by_policy_the_process_is_killed_instead() {
     args.extend(params.to_le_bytes());
     args.extend([0; 8]);
     assert_eq!(program.escape(context.control, 0x2b, &mut args), Answer::KillCaller);
-    assert_eq!(lock(&container.told.over_memory)[0].action, OverMemory::Kill);
+    assert_eq!(lock(&container.observed.over_memory)[0].action, OverMemory::Kill);
     assert_eq!(container.session.usage().kills, 1);
 }
 
@@ -270,7 +270,7 @@ fn a_card_that_is_full_says_so_itself() {
     let context = second.context(0);
     assert_eq!(context.memory(2048 * MIB), Err(Status::NO_MEMORY));
     assert_eq!(other.used(0), 0);
-    assert!(lock(&other.told.over_memory).is_empty(), "it is not over its quota");
+    assert!(lock(&other.observed.over_memory).is_empty(), "it is not over its quota");
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn the_driver_and_the_accounts_agree() {
     let drifts = container.session.reconcile();
     assert_eq!(drifts.len(), 1, "{drifts:?}");
     assert!(!drifts[0].excess);
-    assert_eq!(*lock(&container.told.drifts), drifts);
+    assert_eq!(*lock(&container.observed.drifts), drifts);
 }
 
 /// Whatever way round the accounts a container finds: what the driver has handed to it counts.
@@ -314,7 +314,7 @@ fn more_than_the_limit_behind_the_accounts_back_is_an_excess_of_the_whole_contai
     let (accounted, driver, limit) = (Bytes(MIB), Bytes(LIMIT + MIB), Bytes(LIMIT));
     assert_eq!(*kind, DriftKind::Card { card: uuid, accounted, driver, limit });
     assert_eq!(pids[..], [], "the driver does not say whose it is: all of the container");
-    assert_eq!(lock(&container.told.drifts).last(), drifts.last());
+    assert_eq!(lock(&container.observed.drifts).last(), drifts.last());
 }
 
 #[test]
@@ -349,12 +349,12 @@ fn a_call_on_another_file_is_none_of_the_drivers() {
     let program = container.program();
     let other = program.give(tempfile::tempfile().unwrap());
     let command = 0xc020_462b;
-    assert_eq!(program.handle(Stopped::Ioctl { fd: other, command, argument: 0 }), Answer::Errno(libc::ENOTTY));
-    assert_eq!(program.handle(Stopped::Ioctl { fd: 99, command, argument: 0 }), Answer::Errno(libc::EBADF));
-    assert_eq!(program.handle(Stopped::Ioctl { fd: other, command: 33, argument: 0 }), Answer::Errno(libc::ENOTTY));
+    assert_eq!(program.handle(Trapped::Ioctl { fd: other, command, argument: 0 }), Answer::Errno(libc::ENOTTY));
+    assert_eq!(program.handle(Trapped::Ioctl { fd: 99, command, argument: 0 }), Answer::Errno(libc::EBADF));
+    assert_eq!(program.handle(Trapped::Ioctl { fd: other, command: 33, argument: 0 }), Answer::Errno(libc::ENOTTY));
     let control = program.open(Node::Control);
-    assert_eq!(program.handle(Stopped::Ioctl { fd: control, command, argument: 0 }), Answer::Errno(libc::EFAULT));
-    assert!(lock(&container.told.new_processes).len() <= 1);
+    assert_eq!(program.handle(Trapped::Ioctl { fd: control, command, argument: 0 }), Answer::Errno(libc::EFAULT));
+    assert!(lock(&container.observed.new_processes).len() <= 1);
 }
 
 #[test]
@@ -463,15 +463,15 @@ fn a_page_of_4_kib_costs_what_it_takes() {
 fn a_loop_of_refusals_does_not_burn_a_processor() {
     let machine = Machine::new(1);
     let mut container = machine.container(&[0], LIMIT);
-    let clock = crate::looks::tests::Told::default();
+    let clock = crate::reclaim::reclaim_throttle::tests::TestClock::default();
     container.looks_cost(&clock, Duration::from_millis(5));
     let program = container.program();
     let context = program.context(0);
     context.memory(LIMIT).unwrap();
     let looks = |work: &dyn Fn()| {
-        let before = container.session.looks.count();
+        let before = container.session.reclaim_throttle.count();
         work();
-        container.session.looks.count() - before
+        container.session.reclaim_throttle.count() - before
     };
     for _ in 0..100 {
         assert_eq!(context.memory(MIB), Err(Status::NO_MEMORY));

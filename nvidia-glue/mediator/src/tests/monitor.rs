@@ -104,7 +104,7 @@ fn nvidia_smi_is_answered_as_it_was() {
     replay.run(&lines);
     assert_eq!(replay.differences, BTreeSet::new());
     assert!(replay.compared > 150, "{} calls were compared", replay.compared);
-    assert_eq!(*lock(&monitor.told.over_memory), []);
+    assert_eq!(*lock(&monitor.observed.over_memory), []);
     assert_eq!(monitor.session.reconcile(), []);
     monitor.assert_nothing_left();
 }

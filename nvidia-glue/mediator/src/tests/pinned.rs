@@ -15,10 +15,12 @@ use super::{
     world::{Container, Context, MIB, Machine, Program, host_memory_params, result},
 };
 use crate::{
-    Answer, Drift, DriftKind, Stopped,
+    Answer, Drift, DriftKind, Trapped,
     locks::lock,
-    pinned::{MOST, MOST_OPEN},
-    pins_under_way::{Names, Pinning},
+    memory::{
+        inflight_pins::{PinNames, Pinning},
+        pinned::{MOST, MOST_OPEN},
+    },
 };
 
 /// What an object costs besides a 128th of its length.
@@ -121,7 +123,7 @@ fn pin_rewritten(context: &Context<'_, '_>, card: i32, (object, length): (u32, u
     program.race_after_writes(move |program, _| {
         words.iter().for_each(|(at, word)| program.poke(argument + at, &word.to_le_bytes()));
     });
-    let answer = program.handle(Stopped::Ioctl { fd: card, command: PIN, argument });
+    let answer = program.handle(Trapped::Ioctl { fd: card, command: PIN, argument });
     program.no_race();
     assert_eq!(answer, Answer::Return(0));
     Status(read_u32(&program.take(argument), 40).unwrap())
@@ -138,7 +140,7 @@ fn any_call(context: &Context<'_, '_>) -> Answer {
 }
 
 fn drifts(container: &Container) -> Vec<Drift> {
-    std::mem::take(&mut *lock(&container.told.drifts))
+    std::mem::take(&mut *lock(&container.observed.drifts))
 }
 
 #[track_caller]
@@ -459,7 +461,7 @@ fn stuck(context: &Context<'_, '_>, object: u32) -> Handle {
     let reservation = lock(&session.accounts).pin(program.pid, client, MIB).unwrap();
     let staging = session.staging().unwrap();
     let place = session.staging_device(staging, &mut lock(&staging.client), Card(0)).unwrap();
-    let names = Names { client, parent, object: Handle(object) };
+    let names = PinNames { client, parent, object: Handle(object) };
     let call = Pinning { names, thread: program.pid.0, pid: program.pid, length: MIB };
     session.pinning.add(place, call, reservation).object
 }
@@ -612,7 +614,7 @@ fn what_is_not_freed_is_not_moved_again() {
     spy.refuse_to_free_one(staged.0);
     spy.escapes(0x34);
     for _ in 0..3 {
-        session.look_into_staging();
+        session.settle_staging();
         assert_eq!(any_call(&context), Answer::Return(0));
     }
     assert_eq!((spy.escapes(0x34).len(), session.pinning.open(), drifts(&container)), (1, 1, vec![]));
@@ -670,7 +672,7 @@ fn what_nobody_hears_of_is_as_if_it_were_never_asked_for() {
     // As its struct was left, it names the staging client.
     let argument = program.put(&pin_args(&context, 0x70, MIB));
     for _ in 0..3 {
-        let stopped = Stopped::Ioctl { fd: card, command: 3 << 30 | 56 << 16 | u32::from(b'F') << 8 | 0x27, argument };
+        let stopped = Trapped::Ioctl { fd: card, command: 3 << 30 | 56 << 16 | u32::from(b'F') << 8 | 0x27, argument };
         let (_, undo) = container.session.handle_undoably(&program, &stopped);
         container.session.undo(undo.unwrap());
         assert_eq!((host(&container), pinned(&container), container.session.pinning.open()), (0, 0, 0));
@@ -678,7 +680,7 @@ fn what_nobody_hears_of_is_as_if_it_were_never_asked_for() {
     let staged = program.take(argument);
     assert_ne!(read_u32(&staged, 0), Some(context.client));
     let argument = program.put(&staged);
-    let again = Stopped::Ioctl { fd: card, command: 3 << 30 | 56 << 16 | u32::from(b'F') << 8 | 0x27, argument };
+    let again = Trapped::Ioctl { fd: card, command: 3 << 30 | 56 << 16 | u32::from(b'F') << 8 | 0x27, argument };
     assert_eq!(program.handle(again), Answer::Return(0));
     assert_eq!(any_call(&context), Answer::Return(0));
     assert_eq!((host(&container), pinned(&container), drifts(&container)), (MIB / 128 + OBJECT_COST, 1, vec![]));
@@ -688,7 +690,7 @@ fn what_nobody_hears_of_is_as_if_it_were_never_asked_for() {
     let other = container.program();
     let card = other.give(program.file_of(card));
     let argument = other.put(&staged);
-    let stranger = Stopped::Ioctl { fd: card, command: 3 << 30 | 56 << 16 | u32::from(b'F') << 8 | 0x27, argument };
+    let stranger = Trapped::Ioctl { fd: card, command: 3 << 30 | 56 << 16 | u32::from(b'F') << 8 | 0x27, argument };
     assert_eq!(other.handle(stranger), Answer::Return(0));
     assert_eq!(Status(read_u32(&other.take(argument), 40).unwrap()), Status::INVALID_CLIENT);
 }

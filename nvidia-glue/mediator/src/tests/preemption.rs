@@ -273,7 +273,7 @@ fn objects_of_3d_take_the_driver_capability_for_graphics() {
         assert_eq!(engine(&context, channel, *class), Err(Status::INVALID_CLASS), "{class:#x}");
     }
     assert_eq!(spy.made_classes(), Vec::<u32>::new());
-    assert_eq!(*lock(&container.told.lacks_graphics), ["MAXWELL_A"], "told once");
+    assert_eq!(*lock(&container.observed.lacks_graphics), ["MAXWELL_A"], "told once");
     assert_eq!(container.session.usage().unknown_refused, 0);
     // What a copy or a kernel has beside it is no matter of graphics.
     engine(&context, channel, COMPUTE).unwrap();
@@ -284,7 +284,7 @@ fn objects_of_3d_take_the_driver_capability_for_graphics() {
     for class in [DRAW, 0xc597, DRAW_FLAT, INLINE] {
         engine(&context, context.channel(context.group(GR), 0).unwrap(), class).unwrap();
     }
-    assert_eq!(*lock(&container.told.lacks_graphics), Vec::<String>::new());
+    assert_eq!(*lock(&container.observed.lacks_graphics), Vec::<String>::new());
 }
 
 /// The driver refuses the mode in a context that draws, and objects that draw in a context that has it.

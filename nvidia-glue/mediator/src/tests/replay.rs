@@ -138,7 +138,7 @@ impl<'a> Replay<'a> {
             Event::Close { file } => {
                 if let Some(fd) = self.descriptors.remove(&(pid, *file)) {
                     self.programs[&pid].close(fd);
-                    self.look_after(&[*file]);
+                    self.reclaim_after_exit(&[*file]);
                 }
             }
             Event::Ioctl(call) => self.call(pid, call),
@@ -147,7 +147,7 @@ impl<'a> Replay<'a> {
                 self.programs[&pid].unmap_uvm(*address);
                 self.expected.unmapped(pid, *address, *length);
                 // Nobody hears of it. It is looked for from time to time, and when room is needed.
-                self.look_after(&[]);
+                self.reclaim_after_exit(&[]);
             }
             Event::Fork { child } => self.fork(pid, *child),
             Event::Exec => {
@@ -179,11 +179,11 @@ impl<'a> Replay<'a> {
         self.descriptors.retain(|(of, _), _| *of != pid);
         self.mapped.retain(|(of, _), _| *of != pid);
         self.expected.memory_gone(pid);
-        self.look_after(&files);
+        self.reclaim_after_exit(&files);
     }
 
     /// What the mediator does from time to time, after these files have lost a holder.
-    fn look_after(&mut self, files: &[u32]) {
+    fn reclaim_after_exit(&mut self, files: &[u32]) {
         for file in files {
             let is_held = |(_, held): &(i32, u32)| held == file;
             if !self.descriptors.keys().chain(self.mapped.keys()).any(is_held) {
@@ -350,10 +350,10 @@ fn replayed(program: &str, limit: u64, excepted: &mut BTreeSet<u32>) -> u64 {
     excepted.append(&mut replay.excepted);
     let usage = container.session.usage();
     assert_eq!((usage.denials, usage.kills, usage.unknown_refused), (0, 0, 0), "{program}");
-    let unknown = lock(&container.told.unknown).clone();
+    let unknown = lock(&container.observed.unknown).clone();
     assert!(unknown.iter().all(|call| call.passed), "{program}: {unknown:?}");
     assert_eq!(container.session.reconcile(), [], "{program}");
-    assert_eq!(*lock(&container.told.drifts), [], "{program}");
+    assert_eq!(*lock(&container.observed.drifts), [], "{program}");
     container.assert_nothing_left();
     replay.peak
 }

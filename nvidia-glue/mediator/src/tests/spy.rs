@@ -43,28 +43,28 @@ pub(super) struct Seen {
     pub(super) params: Vec<u8>,
 }
 
-type Name = (u32, u32);
+type LockName = (u32, u32);
 
 #[derive(Debug, Default)]
 struct Card {
     /// Each with what it is in.
-    channels: BTreeMap<Name, Channel>,
+    channels: BTreeMap<LockName, Channel>,
     /// Duplicates, with what they are of.
-    same: HashMap<Name, Name>,
-    slices: HashMap<Name, u64>,
-    groups: BTreeSet<Name>,
+    same: HashMap<LockName, LockName>,
+    slices: HashMap<LockName, u64>,
+    groups: BTreeSet<LockName>,
 }
 
 #[derive(Debug)]
 struct Channel {
-    parent: Name,
+    parent: LockName,
     scheduled: bool,
     /// How often it was taken off, less how often it was put back.
     off: u32,
 }
 
 impl Card {
-    fn root(&self, name: Name) -> Name {
+    fn root(&self, name: LockName) -> LockName {
         self.same.get(&name).map_or(name, |of| self.root(*of))
     }
 
@@ -82,7 +82,7 @@ impl Card {
             }
             SCHEDULE_GROUP | SCHEDULE_CHANNEL if on => {
                 let target = self.root(name);
-                let roots: Vec<(Name, Name)> =
+                let roots: Vec<(LockName, LockName)> =
                     self.channels.iter().map(|(name, channel)| (*name, self.root(channel.parent))).collect();
                 for (channel, root) in roots {
                     if channel == name || root == target {
@@ -270,7 +270,7 @@ impl Spy {
     }
 
     /// The same of one by its client's handle and its own.
-    pub(super) fn does_work(&self, name: Name) -> bool {
+    pub(super) fn does_work(&self, name: LockName) -> bool {
         let card = lock(&self.card);
         let channel = &card.channels[&name];
         channel.scheduled && channel.off == 0

@@ -229,7 +229,7 @@ fn memory_of_the_hosts_is_bounded() {
     assert_eq!(context.object(0x3e, &mut host_memory_params(MIB)), Err(Status::NO_MEMORY));
     assert_eq!(context.object(0x3e, &mut host_memory_params(u64::MAX)), Err(Status::NO_MEMORY));
     assert_eq!((container.used(0), container.session.usage().denials), (0, 0), "nothing of a card's");
-    assert_eq!(*lock(&container.told.over_memory), [], "nor what a process is killed for");
+    assert_eq!(*lock(&container.observed.over_memory), [], "nor what a process is killed for");
     // A duplicate is the same memory, which stays with it.
     let other = program.context(0);
     let duplicate = program.dup(other.control, (other.client, other.device), (context.client, pieces[0])).unwrap();

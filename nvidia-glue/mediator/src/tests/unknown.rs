@@ -18,7 +18,7 @@ fn command(number: u32, size: u32) -> u32 {
 }
 
 fn told(container: &Container) -> Vec<String> {
-    lock(&container.told.unknown).iter().map(|call| call.kind.to_string()).collect()
+    lock(&container.observed.unknown).iter().map(|call| call.kind.to_string()).collect()
 }
 
 /// Every number that the filter sends here and no release has is answered as the driver answers it, without the driver, which would

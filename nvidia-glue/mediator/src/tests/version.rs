@@ -19,14 +19,14 @@ fn asked(command: u8, version: &str) -> [u8; 72] {
 }
 
 /// What the program is told, and how often the driver was asked, and told the kernel's log of it.
-struct Told {
+struct VersionAnswer {
     answer: Answer,
     version: String,
     asked: usize,
     logged: usize,
 }
 
-fn ask(program: &Program<'_>, control: i32, spy: &Spy, command: u8, version: &str) -> Told {
+fn ask(program: &Program<'_>, control: i32, spy: &Spy, command: u8, version: &str) -> VersionAnswer {
     let mut args = asked(command, version);
     let answer = program.escape(control, NUMBER, &mut args);
     let seen = spy.escapes(NUMBER);
@@ -34,7 +34,7 @@ fn ask(program: &Program<'_>, control: i32, spy: &Spy, command: u8, version: &st
     let version = text(&args);
     assert_eq!(args[1..8], [0, 0, 0, 1, 0, 0, 0], "the question was understood");
     let logged = seen.iter().filter(|args| args[0] != b'2' && text(args) != version).count();
-    Told { answer, version, asked: seen.len(), logged }
+    VersionAnswer { answer, version, asked: seen.len(), logged }
 }
 
 #[test]

@@ -25,7 +25,8 @@ use testing::NoForks;
 
 use crate::{
     AddressSpace, Answer, Caller, CallerError, Drift, GrantedCard, Number, Numbers, Observer, OverMemoryEvent,
-    Processes, Session, SessionError, SessionSetup, Stopped, UnknownCall, UvmMapping, locks::lock, looks,
+    Processes, Session, SessionError, SessionSetup, Trapped, UnknownCall, UvmMapping, locks::lock,
+    reclaim::reclaim_throttle,
 };
 
 pub(super) const MIB: u64 = Bytes::MIB;
@@ -109,8 +110,8 @@ impl Machine {
         limit: u64,
         (release, pass_unknown_driver): (DriverRelease, bool),
     ) -> Result<Container, SessionError> {
-        let told = Arc::new(Told::default());
-        let people = Arc::new(Everybody::default());
+        let observed = Arc::new(Recorder::default());
+        let processes = Arc::new(Everybody::default());
         let granted = |(index, at): (u32, &usize)| {
             let card = &self.inventory.cards[*at];
             GrantedCard {
@@ -134,13 +135,13 @@ impl Machine {
             throttle: Throttle::default(),
             may_draw: false,
             over_memory,
-            processes: Arc::clone(&people) as Arc<dyn Processes>,
-            observer: Arc::clone(&told) as Arc<dyn Observer>,
+            processes: Arc::clone(&processes) as Arc<dyn Processes>,
+            observer: Arc::clone(&observed) as Arc<dyn Observer>,
         };
         Ok(Container {
             session: Session::new(setup)?,
-            told,
-            people,
+            observed,
+            processes,
             driver: Arc::clone(&self.driver),
             next_pid: Arc::clone(&self.next_pid),
             inventory: self.inventory.clone(),
@@ -150,7 +151,7 @@ impl Machine {
 
 /// What an observer was told.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Recorder {
     pub(super) over_memory: Mutex<Vec<OverMemoryEvent>>,
     pub(super) new_processes: Mutex<Vec<Pid>>,
     pub(super) unknown: Mutex<Vec<UnknownCall>>,
@@ -163,7 +164,7 @@ pub(super) struct Told {
     pub(super) first_channels: Mutex<Vec<String>>,
 }
 
-impl Observer for Told {
+impl Observer for Recorder {
     fn over_memory(&self, event: &OverMemoryEvent) {
         lock(&self.over_memory).push(event.clone());
     }
@@ -196,7 +197,7 @@ pub(super) struct Everybody {
     /// They have left their memory, and have not ended.
     leaving: Mutex<BTreeSet<Pid>>,
     /// What it costs to look for all of them, by that clock.
-    cost: Mutex<Option<(looks::tests::Told, Duration)>>,
+    cost: Mutex<Option<(reclaim_throttle::tests::TestClock, Duration)>>,
 }
 
 #[derive(Debug, Default)]
@@ -300,8 +301,8 @@ impl Processes for Everybody {
 /// One container: a session, and who is in it.
 pub(super) struct Container {
     pub(super) session: Session,
-    pub(super) told: Arc<Told>,
-    people: Arc<Everybody>,
+    pub(super) observed: Arc<Recorder>,
+    processes: Arc<Everybody>,
     pub(super) driver: Arc<SimulatedDriver>,
     next_pid: Arc<AtomicI32>,
     pub(super) inventory: Inventory,
@@ -313,12 +314,12 @@ impl Container {
     }
 
     pub(super) fn has_no_files_left(&self, is_full: bool) {
-        self.people.is_full.store(is_full, Ordering::SeqCst);
+        self.processes.is_full.store(is_full, Ordering::SeqCst);
     }
 
     /// Who was ending has ended.
     pub(super) fn all_has_ended(&self) {
-        lock(&self.people.leaving).clear();
+        lock(&self.processes.leaving).clear();
     }
 
     /// One in pid namespaces, each in the one before: by their numbers, and what it is called there.
@@ -328,7 +329,7 @@ impl Container {
         let inwards = first.chain(nested.iter().copied());
         let numbers = Numbers::new(inwards.map(|(namespace, pid)| Number { namespace, pid }).collect());
         let process = Arc::new(Process::default());
-        lock(&self.people.processes).insert(pid, Arc::clone(&process));
+        lock(&self.processes.processes).insert(pid, Arc::clone(&process));
         Program {
             container: self,
             pid,
@@ -352,14 +353,14 @@ impl Container {
     }
 
     /// Each look for its processes takes so long, and time is what that clock says.
-    pub(super) fn looks_cost(&mut self, clock: &looks::tests::Told, cost: Duration) {
+    pub(super) fn looks_cost(&mut self, clock: &reclaim_throttle::tests::TestClock, cost: Duration) {
         self.looks_cost_now(clock, cost);
-        self.session.looks.clock = Box::new(clock.clone());
+        self.session.reclaim_throttle.clock = Box::new(clock.clone());
     }
 
     /// The same from now on, by the clock that the session has.
-    pub(super) fn looks_cost_now(&self, clock: &looks::tests::Told, cost: Duration) {
-        *lock(&self.people.cost) = Some((clock.clone(), cost));
+    pub(super) fn looks_cost_now(&self, clock: &reclaim_throttle::tests::TestClock, cost: Duration) {
+        *lock(&self.processes.cost) = Some((clock.clone(), cost));
     }
 
     /// Bytes charged of the container's card of that index.
@@ -437,14 +438,14 @@ impl<'a> Program<'a> {
 
     /// It ends, without anybody having told the session.
     pub(super) fn exit(self) -> Pid {
-        lock(&self.container.people.processes).remove(&self.pid);
+        lock(&self.container.processes.processes).remove(&self.pid);
         lock(&self.process.files).clear();
         self.pid
     }
 
     /// It ends, and the kernel takes long to take away what it had mapped: until [`Container::all_has_ended`].
     pub(super) fn exit_slowly(self) -> Pid {
-        lock(&self.container.people.leaving).insert(self.pid);
+        lock(&self.container.processes.leaving).insert(self.pid);
         self.exit()
     }
 
@@ -533,14 +534,14 @@ impl<'a> Program<'a> {
         region.get_mut(at..at.checked_add(length)?).map(work)
     }
 
-    pub(super) fn handle(&self, stopped: Stopped) -> Answer {
+    pub(super) fn handle(&self, stopped: Trapped) -> Answer {
         self.container.session.handle(self, &stopped)
     }
 
     /// `ioctl(fd, command, &args)`.
     pub(super) fn ioctl(&self, fd: i32, command: u32, args: &mut [u8]) -> Answer {
         let argument = self.put(args);
-        let answer = self.handle(Stopped::Ioctl { fd, command, argument });
+        let answer = self.handle(Trapped::Ioctl { fd, command, argument });
         args.copy_from_slice(&self.take(argument));
         answer
     }
@@ -553,7 +554,7 @@ impl<'a> Program<'a> {
 
     pub(super) fn mmap(&self, fd: i32, address: u64, length: u64, offset: u64) -> Answer {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        self.handle(Stopped::Mmap { address, length, flags: flags.cast_unsigned(), fd, offset })
+        self.handle(Trapped::Mmap { address, length, flags: flags.cast_unsigned(), fd, offset })
     }
 
     /// `NV_ESC_RM_ALLOC` of `class`; its parameters are changed in place.

@@ -11,19 +11,19 @@ const LIST: usize = 32;
 
 /// A card as the driver names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Names {
+pub(crate) struct CardNames {
     /// What controls of the root call it.
     pub(crate) gpu_id: u32,
     /// What `NV01_DEVICE_0` is allocated by.
     pub(crate) device_instance: u32,
 }
 
-fn is_granted(cards: &[Names], gpu_id: u32) -> bool {
+fn is_granted(cards: &[CardNames], gpu_id: u32) -> bool {
     cards.iter().any(|card| card.gpu_id == gpu_id)
 }
 
 /// Leaves only granted ids in a list that ends with `NO_GPU`; `beside` is a second list whose entries go with them.
-fn filter(params: &mut [u8], at: usize, beside: Option<usize>, cards: &[Names]) {
+fn filter(params: &mut [u8], at: usize, beside: Option<usize>, cards: &[CardNames]) {
     let mut kept = 0;
     for index in 0..LIST {
         let Some(id) = read_u32(params, at + index * ID) else { return };
@@ -50,19 +50,19 @@ fn filter(params: &mut [u8], at: usize, beside: Option<usize>, cards: &[Names]) 
 }
 
 /// `NV0000_CTRL_GPU_GET_ATTACHED_IDS_PARAMS`.
-pub(crate) fn attached_ids(params: &mut [u8], cards: &[Names]) {
+pub(crate) fn attached_ids(params: &mut [u8], cards: &[CardNames]) {
     filter(params, 0, None, cards);
 }
 
 /// `NV0000_CTRL_GPU_GET_PROBED_IDS_PARAMS`: the ids, the excluded ids, and since 580 flags of the ids.
-pub(crate) fn probed_ids(params: &mut [u8], cards: &[Names]) {
+pub(crate) fn probed_ids(params: &mut [u8], cards: &[CardNames]) {
     let flags = (params.len() >= 3 * LIST * ID).then_some(2 * LIST * ID);
     filter(params, 0, flags, cards);
     filter(params, LIST * ID, None, &[]);
 }
 
 /// `NV0000_CTRL_GPU_GET_DEVICE_IDS_PARAMS`: a mask of device instances.
-pub(crate) fn device_ids(params: &mut [u8], cards: &[Names]) {
+pub(crate) fn device_ids(params: &mut [u8], cards: &[CardNames]) {
     let granted =
         cards.iter().filter_map(|card| 1_u32.checked_shl(card.device_instance)).fold(0, |mask, bit| mask | bit);
     if let Some(mask) = read_u32(params, 0) {
@@ -71,7 +71,7 @@ pub(crate) fn device_ids(params: &mut [u8], cards: &[Names]) {
 }
 
 /// `NV0000_CTRL_GPU_GET_ACTIVE_DEVICE_IDS_PARAMS`: the count, then id, GPU instance and compute instance each.
-pub(crate) fn active_device_ids(params: &mut [u8], cards: &[Names]) {
+pub(crate) fn active_device_ids(params: &mut [u8], cards: &[CardNames]) {
     const ENTRY: usize = 12;
     let Some(count) = read_u32(params, 0).and_then(|count| usize::try_from(count).ok()) else { return };
     let Some(entries) = params.get_mut(4..) else { return };
@@ -91,13 +91,13 @@ pub(crate) fn active_device_ids(params: &mut [u8], cards: &[Names]) {
 }
 
 /// The ids that a control names before it is executed: one at `at`. `false`: it is none of the container's.
-pub(crate) fn names_granted(params: &[u8], at: usize, cards: &[Names]) -> bool {
+pub(crate) fn names_granted(params: &[u8], at: usize, cards: &[CardNames]) -> bool {
     read_u32(params, at).is_none_or(|id| is_granted(cards, id))
 }
 
 /// A list of ids to attach or detach, ended by `NO_GPU` or the list's end, or the number that stands for all of them. Those of other cards are taken out;
 /// "all" becomes the granted ones.
-pub(crate) fn restrict_list(params: &mut [u8], cards: &[Names]) {
+pub(crate) fn restrict_list(params: &mut [u8], cards: &[CardNames]) {
     /// `NV0000_CTRL_GPU_ATTACH_ALL_PROBED_IDS`, `NV0000_CTRL_GPU_DETACH_ALL_ATTACHED_IDS`.
     const ALL: u32 = 0x0000_ffff;
     if read_u32(params, 0) != Some(ALL) {
@@ -110,13 +110,13 @@ pub(crate) fn restrict_list(params: &mut [u8], cards: &[Names]) {
 }
 
 /// `NV0000_CTRL_SYSTEM_GET_P2P_CAPS_PARAMS` and `_V2`: a list of ids of which `gpuCount`, behind it, are named.
-pub(crate) fn p2p_names_granted(params: &[u8], cards: &[Names]) -> bool {
+pub(crate) fn p2p_names_granted(params: &[u8], cards: &[CardNames]) -> bool {
     let Some(count) = read_u32(params, LIST * ID).and_then(|count| usize::try_from(count).ok()) else { return true };
     count <= LIST && (0..count).all(|index| names_granted(params, index * ID, cards))
 }
 
 /// `NV0000_CTRL_SYSTEM_GET_P2P_CAPS_MATRIX_PARAMS`: two counts, then two lists.
-pub(crate) fn p2p_matrix_names_granted(params: &[u8], cards: &[Names]) -> bool {
+pub(crate) fn p2p_matrix_names_granted(params: &[u8], cards: &[CardNames]) -> bool {
     const GROUP: usize = 8;
     let (Some(first), Some(second)) = (read_u32(params, 0), read_u32(params, 4)) else { return true };
     let granted = |count: u32, at: usize| {
@@ -142,7 +142,7 @@ mod peers {
 }
 
 /// Whether a subdevice is asked about granted peers only, or about all there are.
-pub(crate) fn peers_granted(params: &[u8], cards: &[Names]) -> bool {
+pub(crate) fn peers_granted(params: &[u8], cards: &[CardNames]) -> bool {
     if peers::asks_for_all(params) {
         return true;
     }
@@ -156,7 +156,7 @@ pub(crate) fn peers_granted(params: &[u8], cards: &[Names]) -> bool {
 }
 
 /// The answer: only granted peers are left.
-pub(crate) fn peers(params: &mut [u8], cards: &[Names]) {
+pub(crate) fn peers(params: &mut [u8], cards: &[CardNames]) {
     let size = peers::bytes_of_one(params);
     let Some(count) = read_u32(params, peers::COUNT).and_then(|count| usize::try_from(count).ok()) else { return };
     let Some(entries) = params.get_mut(peers::AT..).filter(|_| size >= ID) else { return };
@@ -179,7 +179,7 @@ const CARD_INFO: usize = 72;
 const CARD_INFO_GPU_ID: usize = 16;
 
 /// `NV_ESC_CARD_INFO`: an array of cards, of which those that are not granted are taken out.
-pub(crate) fn card_info(args: &mut [u8], cards: &[Names]) {
+pub(crate) fn card_info(args: &mut [u8], cards: &[CardNames]) {
     let count = args.len() / CARD_INFO;
     let mut kept = 0;
     for index in 0..count {
@@ -201,8 +201,8 @@ mod tests {
 
     use super::*;
 
-    const CARDS: [Names; 2] =
-        [Names { gpu_id: 0x100, device_instance: 0 }, Names { gpu_id: 0x300, device_instance: 2 }];
+    const CARDS: [CardNames; 2] =
+        [CardNames { gpu_id: 0x100, device_instance: 0 }, CardNames { gpu_id: 0x300, device_instance: 2 }];
 
     fn list(ids: &[u32], length: usize) -> Vec<u8> {
         (0..length).flat_map(|index| ids.get(index).copied().unwrap_or(NO_GPU).to_le_bytes()).collect()

@@ -5,14 +5,14 @@ use base::Bytes;
 
 /// What a container is to see of one card's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub(crate) struct ShownMemory {
     /// What it may have.
     pub(crate) limit: Bytes,
     /// What it has.
     pub(crate) used: Bytes,
 }
 
-impl Shown {
+impl ShownMemory {
     fn total_kib(self) -> u64 {
         self.limit.0 / Bytes::KIB
     }
@@ -33,7 +33,7 @@ const INFO: usize = 8;
 
 /// The entries of `NV2080_CTRL_CMD_FB_GET_INFO`, wherever they are. What the card has does not matter, be it more or less than the grant: the
 /// difference would tell what neighbours have.
-pub(crate) fn fb_info(list: &mut [u8], count: u32, shown: Shown) {
+pub(crate) fn fb_info(list: &mut [u8], count: u32, shown: ShownMemory) {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     for entry in list.chunks_exact_mut(INFO).take(count) {
         let kib = match read_u32(entry, 0) {
@@ -78,7 +78,7 @@ const REGION: usize = 56;
 
 /// The regions of the frame buffer: their sum is cut to the grant, from the last on. They are addresses, so a grant of more than the card
 /// has adds nothing to them.
-pub(crate) fn fb_regions(params: &mut [u8], shown: Shown) {
+pub(crate) fn fb_regions(params: &mut [u8], shown: ShownMemory) {
     let Some(count) = read_u32(params, 0).and_then(|count| usize::try_from(count).ok()) else { return };
     let mut left = shown.limit.0;
     for region in params.get_mut(REGIONS_AT..).unwrap_or_default().chunks_exact_mut(REGION).take(count) {
@@ -92,7 +92,7 @@ pub(crate) fn fb_regions(params: &mut [u8], shown: Shown) {
 }
 
 /// The sizes in the struct of `NV_ESC_RM_VID_HEAP_CONTROL` (`NVOS32_PARAMETERS`), bytes each.
-pub(crate) fn vid_heap(args: &mut [u8], largest_free: Option<usize>, shown: Shown) {
+pub(crate) fn vid_heap(args: &mut [u8], largest_free: Option<usize>, shown: ShownMemory) {
     use abi::decode::VidHeap;
     // No total: the driver has told nothing, as when it refused.
     if read_u64(args, VidHeap::TOTAL_AT).is_none_or(|real| real == 0) {
@@ -110,13 +110,13 @@ mod tests {
 
     use super::*;
 
-    const SHOWN: Shown = Shown { limit: Bytes(4 << 30), used: Bytes((1 << 30) + 1) };
+    const SHOWN: ShownMemory = ShownMemory { limit: Bytes(4 << 30), used: Bytes((1 << 30) + 1) };
 
     fn entry(index: u32, data: u32) -> Vec<u8> {
         [index.to_le_bytes(), data.to_le_bytes()].concat()
     }
 
-    fn shown(index: u32, real: u32, shown: Shown) -> u32 {
+    fn shown(index: u32, real: u32, shown: ShownMemory) -> u32 {
         let mut list = entry(index, real);
         fb_info(&mut list, 1, shown);
         read_u32(&list, 4).unwrap()
@@ -150,9 +150,9 @@ mod tests {
     fn what_the_card_has_does_not_matter() {
         assert_eq!(shown(0x16, 100, SHOWN), (3 << 20) - 1);
         assert_eq!(shown(0x09, 100, SHOWN), 4 << 20);
-        let over = Shown { limit: Bytes(1 << 20), used: Bytes(2 << 20) };
+        let over = ShownMemory { limit: Bytes(1 << 20), used: Bytes(2 << 20) };
         assert_eq!(shown(0x16, 100, over), 0);
-        let huge = Shown { limit: Bytes(u64::MAX), used: Bytes(0) };
+        let huge = ShownMemory { limit: Bytes(u64::MAX), used: Bytes(0) };
         assert_eq!(shown(0x09, 100, huge), u32::MAX);
     }
 
@@ -182,7 +182,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_are_too_strange(mut bytes in prop::collection::vec(any::<u8>(), 0..300), limit: u64, used: u64, count: u32) {
-            let shown = Shown { limit: Bytes(limit), used: Bytes(used) };
+            let shown = ShownMemory { limit: Bytes(limit), used: Bytes(used) };
             let length = bytes.len();
             fb_info(&mut bytes, count, shown);
             let copy = bytes.clone();

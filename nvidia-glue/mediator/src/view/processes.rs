@@ -5,7 +5,7 @@ use base::Bytes;
 
 /// One of the container's own processes on one card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub(crate) struct ShownProcess {
     /// Its pid, as the caller would call it.
     pub(crate) pid: u32,
     /// What is charged to it.
@@ -47,7 +47,7 @@ const INFO_MIG: usize = 64;
 const NOT_FOUND: u32 = 0x57;
 
 /// `NV2080_CTRL_CMD_GPU_GET_PID_INFO`, answered without the driver.
-pub(crate) fn pid_info(params: &mut [u8], own: &[Shown]) {
+pub(crate) fn pid_info(params: &mut [u8], own: &[ShownProcess]) {
     let Some(count) = read_u32(params, 0).and_then(|count| usize::try_from(count).ok()) else { return };
     for info in params.get_mut(INFOS..).unwrap_or_default().chunks_exact_mut(INFO).take(count) {
         let Some(pid) = read_u32(info, INFO_PID) else { continue };
@@ -99,7 +99,8 @@ mod tests {
 
     use super::*;
 
-    const OWN: [Shown; 2] = [Shown { pid: 1, used: Bytes(5 << 20) }, Shown { pid: 30, used: Bytes(0) }];
+    const OWN: [ShownProcess; 2] =
+        [ShownProcess { pid: 1, used: Bytes(5 << 20) }, ShownProcess { pid: 30, used: Bytes(0) }];
 
     #[test]
     fn only_own_processes_are_listed_by_their_own_pids() {

@@ -1,5 +1,6 @@
-//! A driver and its processes in the plainest terms, and programs that run on it: whatever a program does, the account must never
-//! say less than the driver holds, and the same once everything that has ended was reported.
+//! A driver and its processes in the plainest terms, and programs that run on it: whatever a
+//! program does, the account must never say less than the driver holds, and the same once
+//! everything that has ended was reported.
 //!
 //! It only knows what is public, through `api`: the fuzz target includes this file too.
 

@@ -39,7 +39,13 @@ impl Program<'_> {
         let fits = self.fits(card, bytes);
         let (kind, memory) = (Kind::Memory, Some((Card(card), Bytes(bytes))));
         let layout = [Layout::OwnFrames, Layout::Contiguous, Layout::Scattered][(bytes / (PAGE / 2) % 3) as usize];
-        match self.accounts.reserve(Ask { client: Handle(client), kind, memory, layout, process: Pid(process) }) {
+        match self.accounts.reserve(AllocRequest {
+            client: Handle(client),
+            kind,
+            memory,
+            layout,
+            process: Pid(process),
+        }) {
             Ok(reservation) => {
                 assert!(fits, "it does not fit, but was reserved");
                 self.flying.push(Flying { reservation, client, card, bytes, layout });
@@ -141,7 +147,7 @@ impl Program<'_> {
         [parent, on]: [u32; 2],
     ) -> Option<()> {
         let layout = Layout::OwnFrames;
-        let ask = Ask { client: Handle(client), kind, memory: None, layout, process: Pid(process) };
+        let ask = AllocRequest { client: Handle(client), kind, memory: None, layout, process: Pid(process) };
         let reservation = match self.accounts.reserve(ask) {
             Ok(reservation) => reservation,
             Err(refusal) => {
@@ -204,7 +210,8 @@ impl Program<'_> {
         let source = self.world.find(source.0, source.1).cloned().unwrap();
         self.add_object(client, handle, vec![parent], source.memory, source.kind);
         let duplicate = self.world.find_mut(client, handle)?;
-        // A group without context buffers yet would get its own later; a duplicate of one is not asked for them.
+        // A group without context buffers yet would get its own later; a duplicate of one is not
+        // asked for them.
         duplicate.takes_context = source.takes_context && source.memory.is_some();
         duplicate.attached = source.attached;
         Some(())

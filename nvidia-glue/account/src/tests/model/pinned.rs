@@ -1,5 +1,6 @@
-//! Pinned memory of programs' own, which the kernel pins from what the program says by then; memory of the host's that is mapped for the
-//! processor, so that it can be pinned there; groups of ranges of managed memory.
+//! Pinned memory of programs' own, which the kernel pins from what the program says by then; memory
+//! of the host's that is mapped for the processor, so that it can be pinned there; groups of ranges
+//! of managed memory.
 
 use super::{
     api::*,
@@ -7,20 +8,21 @@ use super::{
     world::{Memory, Object, PAGE},
 };
 
-/// What is charged for so many bytes that are pinned.
+/// Returns what is charged for so many bytes that are pinned.
 fn charged(length: u64) -> u64 {
     length / 128 + 4096
 }
 
 impl Program<'_> {
-    /// Whether there is room for so much, with what pinned pages keep of the host.
+    /// Returns whether there is room for so much, with what pinned pages keep of the host.
     pub(super) fn fits(&mut self, card: u8, bytes: u64) -> bool {
         let usage = self.accounts.card(Card(card)).unwrap();
         let kept = if card == Card::HOST.0 { self.accounts.kept_by_pins().0 } else { 0 };
         usage.used.0 + kept + bytes <= usage.limit.0
     }
 
-    /// A call that is to pin memory of the program's: the kernel executes it at any time from then on, for more or less than was said.
+    /// A call that is to pin memory of the program's: the kernel executes it at any time from then
+    /// on, for more or less than was said.
     pub(super) fn pin(&mut self) -> Option<()> {
         let (client, process) = (self.client()?, self.process()?);
         let (handle, parent) = (self.handle(), self.parent(client));
@@ -47,7 +49,7 @@ impl Program<'_> {
         Some(())
     }
 
-    /// What was mapped for the processor may be what is pinned.
+    /// Notes that what was mapped for the processor may be what is pinned.
     fn pin_pages(&mut self, by: usize, length: u64) {
         let mapped: Vec<usize> = self.world.mapped_files.values().copied().collect();
         if let Some(of) = self.pick(mapped).filter(|_| !self.byte().is_multiple_of(4)) {
@@ -151,7 +153,7 @@ impl Program<'_> {
         Some(())
     }
 
-    /// What the account says of these, against the world.
+    /// Notes that what the account says of these, against the world.
     pub(super) fn check_pinned(&mut self) {
         // What has ended without having been told is in use as far as the account knows.
         let said = self.accounts.kept_by_pins().0 + self.accounts.card(Card::HOST).unwrap().used.0;

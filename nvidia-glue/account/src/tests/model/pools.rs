@@ -1,4 +1,5 @@
-//! What of the host's memory the driver makes for a container: pools of semaphores, and events that wake files.
+//! Memory of the host's that the driver makes for a container: pools of semaphores, and events that
+//! wake files.
 
 use super::{
     api::*,
@@ -28,7 +29,8 @@ impl Program<'_> {
         }
     }
 
-    /// The driver makes a pool, unless its file is gone or the addresses are taken, for better or worse.
+    /// The driver makes a pool, unless its file is gone or the addresses are taken, for better or
+    /// worse.
     pub(super) fn execute_pool(&mut self) -> Option<()> {
         let index = self.below(self.flying_pools.len());
         if index >= self.flying_pools.len() {

@@ -17,8 +17,8 @@ fn charged(page: u64, pages: u64) -> u64 {
 }
 
 impl Program<'_> {
-    /// fork, with descriptors and an address space of its own (at times with copies of managed memory, `MADV_DOFORK`), or one shared
-    /// with its parent (`CLONE_VM`).
+    /// fork, with descriptors and an address space of its own (at times with copies of managed
+    /// memory, `MADV_DOFORK`), or one shared with its parent (`CLONE_VM`).
     pub(super) fn fork(&mut self) -> Option<()> {
         let parent = self.process()?;
         if self.world.processes.len() >= 6 {
@@ -55,7 +55,8 @@ impl Program<'_> {
     pub(super) fn exit(&mut self) -> Option<()> {
         let process = self.process().filter(|_| self.byte().is_multiple_of(2))?;
         let mm = *self.world.processes.get(&process)?;
-        // Of a file that is shared, ranges count as kept whose `mmap` never happened, or that were unmapped since the last look.
+        // Of a file that is shared, ranges count as kept whose `mmap` never happened, or that were
+        // unmapped since the last look.
         let of_mm = self.mapped_of.range((mm, 0)..=(mm, u64::MAX));
         self.mixed |= of_mm.into_iter().any(|(_, &file)| self.world.uvm[file].shared);
         // Of what fork has copied, the file is not known: it may be one of those.
@@ -170,7 +171,7 @@ impl Program<'_> {
         Some(())
     }
 
-    /// What was read is told, and the look ended if that was everything.
+    /// Returns what was read is told, and the look ended if that was everything.
     pub(super) fn tell_look(&mut self) -> Option<()> {
         let index = self.below(self.looks.len());
         let look = self.looks.get_mut(index)?;
@@ -204,8 +205,9 @@ impl Program<'_> {
         }
     }
 
-    /// A UVM file of which there is no descriptor, and which nothing keeps as far as the account knows, is given up, and what it has is freed:
-    /// should something keep it all the same (a copy that fork has made), there is nothing in it.
+    /// A UVM file of which there is no descriptor, and which nothing keeps as far as the account
+    /// knows, is given up, and what it has is freed: should something keep it all the same (a copy
+    /// that fork has made), there is nothing in it.
     fn report_uvm(&mut self, index: usize) {
         let file = UvmFile(index as u64);
         if self.world.uvm[index].holders.is_empty()

@@ -73,7 +73,7 @@ pub(super) struct Look {
     pub(super) sync: ManagedSync,
     /// Address spaces that existed when it began and were not looked at.
     pub(super) left: BTreeSet<u64>,
-    /// What was read and not told yet.
+    /// Mappings that were read and not reported yet.
     pub(super) read: Vec<(u64, i32, Vec<Mapping>)>,
 }
 
@@ -101,12 +101,12 @@ pub(super) struct Program<'a> {
     pub(super) behind: bool,
     /// A handle came again before its end was told: what it named stays charged for longer.
     pub(super) stale: bool,
-    /// Which file each page was ever mapped of.
+    /// By page: the file that it was ever mapped of.
     pub(super) mapped_of: BTreeMap<(u64, u64), usize>,
     /// fork has copied managed memory.
     pub(super) copied: bool,
-    /// The account has to assume more than there is for longer: two files were mapped at one address, or a file that is shared by
-    /// a process that has ended.
+    /// The account has to assume more than there is for longer: two files were mapped at one
+    /// address, or a file that is shared by a process that has ended.
     pub(super) mixed: bool,
     /// A card may be over its limit: that was lowered, or an object could not be freed again.
     pub(super) may_exceed: [bool; CHARGED.len()],
@@ -146,7 +146,7 @@ pub(crate) fn run(bytes: &[u8]) {
     program.end();
 }
 
-/// Where in [`CHARGED`].
+/// Returns where in [`CHARGED`].
 pub(super) fn slot(card: u8) -> usize {
     CHARGED.iter().position(|charged| *charged == card).unwrap()
 }
@@ -309,13 +309,14 @@ impl Program<'_> {
         }
     }
 
-    /// Bytes that managed memory may be charged beyond its own: each range less than a block on either side.
+    /// Bytes that managed memory may be charged beyond its own: each range less than a block on
+    /// either side.
     fn padding(&self, card: u8) -> u64 {
         let ranges = if card < CARDS { self.accounts.counts().managed_ranges as u64 } else { 0 };
         ranges * 2 * (PAGES_OF_A_BLOCK - 1) * PAGE
     }
 
-    /// What the driver holds of a card, or is about to.
+    /// Returns what the driver holds of a card, or is about to.
     pub(super) fn held(&self, card: u8) -> u64 {
         let flying: u64 = self.flying.iter().filter(|flying| flying.card == card).map(|flying| flying.bytes).sum();
         self.world.allocated(card) + flying + self.held_in_own_frames(card)

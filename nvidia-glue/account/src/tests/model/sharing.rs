@@ -1,4 +1,4 @@
-//! What outlives a handle: exports, attachments, and mappings of UVM files.
+//! Things that outlive a handle: exports, attachments, and mappings of UVM files.
 
 use super::{
     api::*,
@@ -102,7 +102,8 @@ impl Program<'_> {
         let choice = self.byte();
         let kept = self.uvm().filter(|_| choice.is_multiple_of(4));
         let shared = choice % 4 == 1;
-        // Of what fork has copied, the file is not known: of a process that has ended without having been told, it may be this one.
+        // Of what fork has copied, the file is not known: of a process that has ended without
+        // having been told, it may be this one.
         self.mixed |= shared && self.copied && self.behind;
         self.world.uvm.push(File { holders: BTreeSet::from([process]), shared, keeps: kept, alive: true });
         let file = UvmFile(self.world.uvm.len() as u64 - 1);
@@ -129,7 +130,7 @@ impl Program<'_> {
         Some(())
     }
 
-    /// Whether part of it belongs to a range or a pool.
+    /// Returns whether part of it belongs to a range or a pool.
     pub(super) fn is_taken(&self, file: usize, first: u64, pages: u64) -> bool {
         let mut of_file = self.world.ranges.iter().chain(&self.world.pools).filter(|&(&(of, _), _)| of == file);
         of_file.any(|(&(_, other), &others)| first < other + others && other < first + pages)

@@ -9,7 +9,8 @@ use super::{
 const MIB: u64 = 1 << 20;
 
 impl Program<'_> {
-    /// Room for the page tables of a mapping, or `None` if there may not be that many: as much as a mapping of that length can need.
+    /// Room for the page tables of a mapping, or `None` if there may not be that many: as much as a
+    /// mapping of that length can need.
     pub(super) fn reserve_tables(&mut self, cards: &[Card], length: u64, is_virtual: bool) -> Option<Tables> {
         let said = |program: &Self, card: &Card| program.accounts.page_tables(*card).0;
         let most = |program: &Self, card: &Card| 32 * MIB + program.accounts.card(*card).unwrap().limit.0 / 128;
@@ -43,7 +44,8 @@ impl Program<'_> {
         }
     }
 
-    /// The mapping was made and told, or will not be made: it has not needed more than was reserved.
+    /// The mapping was made and told, or will not be made: it has not needed more than was
+    /// reserved.
     pub(super) fn release_tables(&mut self, tables: Tables) {
         for (coming, bytes) in self.coming.iter_mut().zip(tables.bytes) {
             *coming -= bytes;
@@ -68,7 +70,8 @@ impl Program<'_> {
         Some(())
     }
 
-    /// The driver maps it, unless the virtual memory is gone or something is mapped there, for better or worse.
+    /// The driver maps it, unless the virtual memory is gone or something is mapped there, for
+    /// better or worse.
     pub(super) fn execute_dma(&mut self) -> Option<()> {
         let index = self.below(self.flying_dma.len());
         if index >= self.flying_dma.len() {
@@ -96,7 +99,8 @@ impl Program<'_> {
         self.world.dma.iter().filter(move |dma| (dma.client, dma.memory) == of)
     }
 
-    /// What a device has mapped in a range is unmapped, which may be nothing, part of a mapping, or several; or one that begins somewhere.
+    /// Returns what a device has mapped in a range is unmapped, which may be nothing, part of a
+    /// mapping, or several; or one that begins somewhere.
     pub(super) fn unmap_dma(&mut self) -> Option<()> {
         let all = self.world.dma.clone();
         let mapped = self.pick(all)?;

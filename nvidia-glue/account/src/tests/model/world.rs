@@ -1,4 +1,5 @@
-//! What the driver and the kernel hold: lists that are searched from end to end, so that there is little to get wrong.
+//! The model of what the driver and the kernel hold: lists that are searched from end to end, so
+//! that there is little to get wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +19,7 @@ pub(super) struct Memory {
     pub(super) card: u8,
     pub(super) bytes: u64,
     pub(super) layout: Layout,
-    /// Where it begins, if the account was told.
+    /// Its address, if the account was given it.
     pub(super) address: Option<u64>,
 }
 
@@ -103,7 +104,7 @@ pub(super) struct Mmap {
 pub(super) struct World {
     pub(super) memory: Vec<Memory>,
     pub(super) objects: Vec<Object>,
-    /// How many objects there ever were.
+    /// Number of objects that there ever were.
     pub(super) objects_ever: usize,
     /// Client handle -> control file.
     pub(super) clients: BTreeMap<u32, usize>,
@@ -151,7 +152,7 @@ impl World {
         self.objects.iter_mut().find(|object| object.client == client && object.handle == handle)
     }
 
-    /// Whether a registration keeps that object.
+    /// Returns whether a registration keeps that object.
     pub(super) fn is_retained(&self, number: usize) -> bool {
         let mut retained = self.registrations.values().flat_map(|registration| &registration.retained);
         retained.any(|(other, _)| *other == number)
@@ -199,7 +200,8 @@ impl World {
         of_card.map(|memory| memory.bytes).sum()
     }
 
-    /// Bytes of the frames of `card` that they hold open: each once where it is known which they are.
+    /// Bytes of the frames of `card` that they hold open: each once where it is known which they
+    /// are.
     pub(super) fn frames(&self, card: u8) -> u64 {
         let held = self.held();
         let of_card =
@@ -225,7 +227,7 @@ impl World {
         kept.into_values().sum()
     }
 
-    /// What objects, mappings, registrations and exports hold.
+    /// Returns what objects, mappings, registrations and exports hold.
     pub(super) fn held(&self) -> BTreeSet<usize> {
         let mut held: BTreeSet<usize> = self.maps.values().copied().flatten().collect();
         held.extend(&self.staged);
@@ -239,8 +241,8 @@ impl World {
         held
     }
 
-    /// Bytes of page tables that mappings on `card` may need: one of the lowest level for each 2 MiB in which something is mapped, and four
-    /// above for each 512 MiB.
+    /// Bytes of page tables that mappings on `card` may need: one of the lowest level for each 2
+    /// MiB in which something is mapped, and four above for each 512 MiB.
     pub(super) fn page_tables(&self, card: u8) -> u64 {
         let of_uvm = self.maps.keys().filter(|key| key.1 == card).map(|key| (key.0, key.2, key.2));
         let of_pools = self.pools.iter().filter(|_| card < CARDS);
@@ -312,7 +314,8 @@ impl World {
         self.range_groups.remove(&index);
     }
 
-    /// A process ends: its descriptors are closed, and its address space with the last process that has it.
+    /// A process ends: its descriptors are closed, and its address space with the last process that
+    /// has it.
     pub(super) fn exit(&mut self, process: i32) {
         for file in self.control.iter_mut().chain(&mut self.uvm).chain(&mut self.export) {
             file.holders.remove(&process);
@@ -330,7 +333,7 @@ impl World {
         self.close_unheld();
     }
 
-    /// What `/proc/PID/maps` shows of UVM files: (first page, pages).
+    /// Returns what `/proc/PID/maps` shows of UVM files: (first page, pages).
     pub(super) fn mapped(&self, mm: u64) -> Vec<(u64, u64)> {
         let mut shown: Vec<(u64, u64)> = Vec::new();
         let mut last_file = None;

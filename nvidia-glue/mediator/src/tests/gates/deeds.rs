@@ -28,7 +28,7 @@ enum Deed {
         engine: u32,
     },
     Object(Index),
-    Stop(Index),
+    AllocAbort(Index),
     Reset(Index),
     Suspend,
     Resume,
@@ -54,7 +54,7 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
         3 => (index.clone(), any::<bool>()).prop_map(|(channel, disable)| Deed::Disable { channel, disable }),
         3 => (index.clone(), engine).prop_map(|(channel, engine)| Deed::Bind { channel, engine }),
         1 => index.clone().prop_map(Deed::Object),
-        1 => index.clone().prop_map(Deed::Stop),
+        1 => index.clone().prop_map(Deed::AllocAbort),
         1 => index.clone().prop_map(Deed::Reset),
         1 => Just(Deed::Suspend),
         1 => Just(Deed::Resume),
@@ -144,8 +144,8 @@ impl Play<'_, '_> {
                     self.is_found_throttled(at);
                 }
             }
-            Deed::Stop(at) | Deed::Reset(at) if !self.channels.is_empty() => {
-                let id = if matches!(deed, Deed::Stop(_)) { STOP } else { RESET };
+            Deed::AllocAbort(at) | Deed::Reset(at) if !self.channels.is_empty() => {
+                let id = if matches!(deed, Deed::AllocAbort(_)) { STOP } else { RESET };
                 let _ = context.control(at.get(&self.channels).channel, id, &mut [0; 16]);
             }
             Deed::Suspend | Deed::Resume => {

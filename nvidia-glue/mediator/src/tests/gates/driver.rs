@@ -7,7 +7,7 @@ use schedule::{Edge, EdgeError};
 
 use super::put_on;
 use crate::{
-    looks::{Clock as _, tests::Told},
+    reclaim::reclaim_throttle::{Clock as _, tests::TestClock},
     tests::{
         spy::{DISABLE, GR, SET_TIMESLICE, Spy},
         world::Machine,
@@ -158,7 +158,7 @@ fn a_channel_of_two_address_spaces_does_not_reach_the_driver() {
 
 /// So many cost nothing, and after them so many a second.
 #[track_caller]
-fn is_slowed_down(clock: &Told, free: u32, a_second: u32, ask: impl Fn()) {
+fn is_slowed_down(clock: &TestClock, free: u32, a_second: u32, ask: impl Fn()) {
     (0..free).for_each(|_| ask());
     assert_eq!(clock.now(), Duration::ZERO);
     (0..a_second).for_each(|_| ask());
@@ -170,7 +170,7 @@ fn is_slowed_down(clock: &Told, free: u32, a_second: u32, ask: impl Fn()) {
 fn a_loop_of_objects_that_the_driver_does_not_make_is_slowed_down() {
     let machine = Machine::new(1);
     let mut container = machine.container(&[0], 1 << 30);
-    let clock = Told::default();
+    let clock = TestClock::default();
     container.looks_cost(&clock, Duration::ZERO);
     let program = container.program();
     let context = program.context(0);
@@ -185,7 +185,7 @@ fn a_loop_of_other_calls_that_the_driver_refuses_is_slowed_down() {
     const FB_GET_CAPS_V2: u32 = 0x0080_1307;
     let machine = Machine::new(1);
     let mut container = machine.container(&[0], 1 << 30);
-    let clock = Told::default();
+    let clock = TestClock::default();
     container.looks_cost(&clock, Duration::ZERO);
     let program = container.program();
     let context = program.context(0);

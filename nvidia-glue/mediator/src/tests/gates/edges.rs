@@ -35,7 +35,10 @@ fn a_closed_gate_has_every_throttled_channel_of_every_process_off() {
     let gate = container.gate();
     assert_eq!((gate.channels(), gate.groups()), (7, 2), "one group, one channel without");
     assert_eq!(gate.uuid(), container.inventory.cards[0].uuid);
-    assert_eq!(*lock(&container.told.first_channels), [0, 1].map(|card| machine.inventory.cards[card].uuid.clone()));
+    assert_eq!(
+        *lock(&container.observed.first_channels),
+        [0, 1].map(|card| machine.inventory.cards[card].uuid.clone())
+    );
 
     assert_eq!(gate.close().unwrap(), Edge { channels: 6, calls: 1 });
     for (context, channel) in &throttled {
@@ -141,9 +144,9 @@ fn what_the_dead_have_on_a_card_is_off_before_any_of_it_is_freed() {
         move || *lock(&freed_before) = Some(spy.escapes(0x29).len())
     });
 
-    let mut left = container.session.process_left(one.exit());
-    left.add(container.session.process_left(other.exit()));
-    container.session.look_after(&left);
+    let mut left = container.session.process_exited(one.exit());
+    left.add(container.session.process_exited(other.exit()));
+    container.session.reclaim_after_exit(&left);
     let taken_off: Vec<Seen> = spy.seen().into_iter().filter(|seen| seen.id == DISABLE).collect();
     assert_eq!(taken_off.len(), 1, "one call for all of them");
     assert_eq!((taken_off[0].params[0], named(&taken_off[0]).into_iter().collect()), (1, of_the_dead));

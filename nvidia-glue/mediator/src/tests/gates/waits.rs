@@ -7,8 +7,8 @@ use std::{
 
 use super::{BIND_CHANNEL, BIND_GROUP, RESET, RESUME, STOP, put_on};
 use crate::{
-    Answer, Stopped,
-    gate::MOST_WAIT,
+    Answer, Trapped,
+    channels::gate::MOST_WAIT,
     tests::{
         spy::{COPY, DISABLE, GR, NVDEC, SCHEDULE_CHANNEL, SCHEDULE_GROUP, Spy},
         world::{Context, Machine, words},
@@ -300,7 +300,7 @@ fn a_caller_that_is_gone_waits_for_nothing() {
     let argument = program.put(&args);
     // Both are read; then it is killed.
     program.goes_after_reads(2);
-    let stopped = Stopped::Ioctl { fd: context.control, command: 0xc020_462a, argument };
+    let stopped = Trapped::Ioctl { fd: context.control, command: 0xc020_462a, argument };
     assert_eq!(program.handle(stopped), Answer::Errno(libc::EINTR));
     assert_eq!(spy.count(SCHEDULE_GROUP), 0);
 }

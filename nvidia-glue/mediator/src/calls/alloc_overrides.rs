@@ -1,0 +1,89 @@
+//! What the driver is told otherwise than the program said it, in the parameters of an allocation.
+
+use abi::{
+    Handle, Status,
+    classes::ClassKind,
+    layout::{read_u32, write_u32},
+    memory::{self, MemoryRequest},
+};
+
+use super::in_flight::CallEnd;
+
+/// Fields of `NV0080_ALLOC_PARAMETERS` (class/cl0080.h).
+mod device {
+    pub(crate) const CLIENT_SHARE: usize = 4;
+    pub(crate) const FLAGS: usize = 16;
+    /// `NV_DEVICE_ALLOCATION_FLAGS_VASPACE_PTABLE_PMA_MANAGED` (nvos.h).
+    pub(crate) const PAGE_TABLES_OF_ALL_MEMORY: u32 = 0x1000;
+}
+
+/// Fields of `NV_VASPACE_ALLOCATION_PARAMETERS` (nvos.h).
+mod address_space {
+    pub(crate) const INDEX: usize = 0;
+    pub(crate) const FLAGS: usize = 4;
+    /// `NV_VASPACE_ALLOCATION_FLAGS_*`: all but `ENABLE_NVLINK_ATS` (4), `IS_FLA` (9), `PTETABLE_HEAP_MANAGED` (13), `ENABLE_NVLINK_ATS_TEST` (14).
+    pub(crate) const ALLOWED: u32 = 0x1def;
+}
+
+/// Fields of `NV0005_ALLOC_PARAMETERS` (class/cl0005.h).
+mod event {
+    pub(crate) const NOTIFY_INDEX: usize = 12;
+    /// `NV01_EVENT_WITHOUT_EVENT_DATA` (nvos.h).
+    pub(crate) const WITHOUT_DATA: u32 = 0x1000_0000;
+}
+
+/// What the program has there.
+#[derive(Debug, Default)]
+#[must_use]
+pub(crate) struct SavedFields(Vec<(usize, u32)>);
+
+impl SavedFields {
+    /// Once the driver has read them, they are the program's again, which may have them where it cannot be written.
+    pub(crate) fn restore(self, params: &mut [u8]) {
+        for (at, value) in self.0 {
+            let _ = write_u32(params, at, value);
+        }
+    }
+}
+
+/// Puts into an allocation's parameters what the driver is to read there instead, and refuses what nobody is to have.
+///
+/// - **Devices.** A device has an address space for whoever names none: without `hClientShare` one that all clients of the card have in common,
+///   neighbours too; it gets one of its own. Its page tables are to come from the card's memory like everybody's, not from the driver's own
+///   small heap, without which no new program starts on the card (device_share.c, `deviceInitClientShare`).
+/// - **Address spaces** are the program's own (index 0), and their page tables come from the card's memory, too (vaspace_api.c).
+/// - **Memory of a card** in pages smaller than 2 MiB is contiguous where that is left to the driver: what is scattered is counted at its worst. The driver
+///   says afterwards which it was, in any case.
+/// - **Events** wake, and bring no data: those that bring some are queued in the kernel without limit until they are read, and each interrupt of
+///   an engine makes one (kernel-open/nvidia/nv.c, `nv_post_event`). CUDA has all of its own without data.
+pub(crate) fn apply(kind: ClassKind, client: Handle, params: &mut [u8]) -> Result<SavedFields, CallEnd> {
+    let invalid = CallEnd::Status(Status::INVALID_ARGUMENT);
+    let mut saved = SavedFields::default();
+    let mut tell = |at: usize, change: &dyn Fn(u32) -> u32| {
+        let said = read_u32(params, at).ok_or(invalid)?;
+        let is_put = write_u32(params, at, change(said));
+        saved.0.push((at, said));
+        if is_put { Ok(()) } else { Err(invalid) }
+    };
+    match kind {
+        ClassKind::Device => {
+            tell(device::CLIENT_SHARE, &|share| if share == 0 { client.0 } else { share })?;
+            tell(device::FLAGS, &|flags| flags | device::PAGE_TABLES_OF_ALL_MEMORY)?;
+        }
+        ClassKind::Event(_) => tell(event::NOTIFY_INDEX, &|index| index | event::WITHOUT_DATA)?,
+        ClassKind::VideoMemory => {
+            if let Some(attr) = MemoryRequest::of_params(params).and_then(|request| request.contiguous_attr()) {
+                let _ = write_u32(params, memory::ATTR_AT, attr);
+            }
+        }
+        ClassKind::AddressSpace => {
+            let (index, flags) = (read_u32(params, address_space::INDEX), read_u32(params, address_space::FLAGS));
+            if index.is_some_and(|index| index != 0) || flags.is_some_and(|flags| flags & !address_space::ALLOWED != 0)
+            {
+                return Err(invalid);
+            }
+        }
+        _ => {}
+    }
+    Ok(saved)
+}

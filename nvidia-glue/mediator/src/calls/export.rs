@@ -1,0 +1,306 @@
+//! Objects that are given out to open files, and taken in from them (ctrl0000unix.h).
+//!
+//! What the driver exports to a file lives as long as the file, which may travel anywhere (`SCM_RIGHTS`) and so hide from its
+//! container's account. The file that the container names is therefore only a token: the export is really on a control file of the
+//! mediator's own, which an import through the token is made from. It ends with the mediator at the latest, and a token that comes
+//! into another container names nothing there.
+
+use std::{
+    fs::File,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use abi::{
+    Handle, Node, Status,
+    decode::Control,
+    layout::{Width, read_number, read_u32},
+};
+use account::{Hold, Kind, ObjectName};
+use driver::{FileField, Holder};
+
+use super::{
+    in_flight::{CallEnd, InFlightCall, errno},
+    object_alloc::{AllocatedObject, ObjectAlloc},
+};
+use crate::{
+    Answer, Session,
+    locks::{LockName, lock},
+    objects::open_files::Token,
+};
+
+/// `NV0000_CTRL_CMD_OS_UNIX_*`.
+const EXPORT_OBJECT: u32 = 0x3d05;
+const IMPORT_OBJECT: u32 = 0x3d06;
+const EXPORT_INFO: u32 = 0x3d08;
+const EXPORT_OBJECTS: u32 = 0x3d0b;
+const IMPORT_OBJECTS: u32 = 0x3d0c;
+
+/// Where the parameters have their fields.
+struct ExportLayout {
+    fd: usize,
+    parent: usize,
+    objects: usize,
+    most: usize,
+    /// The number of objects and the index of the first, two bytes each; none for a single object.
+    count: Option<usize>,
+}
+
+const ONE_EXPORT: ExportLayout = ExportLayout { fd: 16, parent: 8, objects: 12, most: 1, count: None };
+const ONE_IMPORT: ExportLayout = ExportLayout { fd: 0, parent: 12, objects: 16, most: 1, count: None };
+const MANY_EXPORTS: ExportLayout = ExportLayout { fd: 0, parent: 4, objects: 76, most: 512, count: Some(2124) };
+const MANY_IMPORTS: ExportLayout = ExportLayout { fd: 0, parent: 4, objects: 8, most: 128, count: Some(648) };
+const INFO: ExportLayout = ExportLayout { fd: 0, parent: 0, objects: 0, most: 0, count: None };
+
+impl ExportLayout {
+    /// The handles that are named, by their index in the export.
+    fn objects(&self, params: &[u8]) -> Option<Vec<(u32, Handle)>> {
+        let (count, first) = match self.count {
+            None => (self.most, 0),
+            Some(at) => {
+                let count = usize::try_from(read_number(params, at, Width::U16)?).ok()?;
+                (count, u32::try_from(read_number(params, at + 2, Width::U16)?).ok()?)
+            }
+        };
+        if count > self.most {
+            return None;
+        }
+        let handle = |at: usize| read_u32(params, self.objects + 4 * at).map(Handle);
+        (0..count).zip(first..).map(|(at, index)| Some((index, handle(at)?))).collect()
+    }
+}
+
+const INVALID: CallEnd = CallEnd::Status(Status::INVALID_ARGUMENT);
+
+impl Session {
+    pub(crate) fn export(&self, flight: &mut InFlightCall<'_>, control: Control) -> Result<Answer, CallEnd> {
+        let layout = match control.id {
+            EXPORT_OBJECT => ONE_EXPORT,
+            EXPORT_OBJECTS => MANY_EXPORTS,
+            _ => return Err(CallEnd::Status(Status::NOT_SUPPORTED)),
+        };
+        // The driver keeps room for so many with the file.
+        let room = if control.id == EXPORT_OBJECTS { read_number(flight.params(), 8, Width::U16) } else { None };
+        if room.is_some_and(|room| usize::try_from(room).is_ok_and(|room| room > MANY_EXPORTS.most)) {
+            return Err(INVALID);
+        }
+        let token = self.token(flight, &layout)?;
+        flight.confirm()?;
+        let (token, is_new) = match token {
+            Ok(token) => (token, false),
+            Err(file) => (self.new_token(flight, file)?, true),
+        };
+        let objects = layout.objects(flight.params()).ok_or(INVALID)?;
+        self.name_own_file(flight, &layout, &token)?;
+        let names = [LockName::Client(control.client), LockName::Export(token.id)];
+        let result = self.locks.with(&names, || self.export_locked(flight, control, &token, &objects));
+        match result {
+            Ok(status) if status.is_ok() => {}
+            // Nothing is on it: the file stands for nothing.
+            _ if is_new => lock(&self.files).remove_token(token.id),
+            _ => {}
+        }
+        result?;
+        flight.finish()
+    }
+
+    fn export_locked(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        control: Control,
+        token: &Token,
+        objects: &[(u32, Handle)],
+    ) -> Result<Status, CallEnd> {
+        if !lock(&self.files).knows_token(token.id) {
+            // It was given up meanwhile.
+            return Err(INVALID);
+        }
+        // The driver gives out whatever can be duplicated. Whoever took a channel group in would have one that nobody counts; the page about
+        // the card, as the driver tells it.
+        let is_memory = |object: Handle| {
+            let known = lock(&self.accounts).object(ObjectName::new(control.client, object));
+            known.is_some_and(|known| matches!(known.kind, Kind::Memory | Kind::Pinned))
+        };
+        if !objects.iter().all(|(_, object)| *object == Handle::NONE || is_memory(*object)) {
+            return Err(CallEnd::Status(Status::NOT_SUPPORTED));
+        }
+        let mut held: Vec<(u32, Hold)> = Vec::new();
+        for (index, object) in objects.iter().filter(|(_, object)| *object != Handle::NONE) {
+            let hold = lock(&self.accounts).hold(ObjectName::new(control.client, *object));
+            match hold {
+                Ok(hold) => held.push((*index, hold)),
+                Err(refusal) => {
+                    held.into_iter().for_each(|(_, hold)| lock(&self.accounts).release(hold));
+                    return Err(CallEnd::Status(refusal.status()));
+                }
+            }
+        }
+        let status = flight.execute(self.driver.as_ref());
+        let exported = status.is_ok_and(Status::is_ok);
+        let mut accounts = lock(&self.accounts);
+        for (index, hold) in held {
+            if exported {
+                accounts.export(hold, token.id, index);
+            } else {
+                accounts.release(hold);
+            }
+        }
+        // Nothing took the place of what was there. Whoever imported from there would be told that it has what the handle names that it has
+        // written where the driver leaves the new one's.
+        let emptied = objects.iter().filter(|(_, object)| exported && *object == Handle::NONE);
+        emptied.for_each(|(index, _)| accounts.unexport(token.id, *index));
+        status
+    }
+
+    pub(crate) fn import(&self, flight: &mut InFlightCall<'_>, control: Control) -> Result<Answer, CallEnd> {
+        let layout = match control.id {
+            IMPORT_OBJECT => ONE_IMPORT,
+            IMPORT_OBJECTS => MANY_IMPORTS,
+            EXPORT_INFO => INFO,
+            _ => return Err(CallEnd::Status(Status::NOT_SUPPORTED)),
+        };
+        // A file to which nothing was exported here, be it another container's.
+        let token = self.token(flight, &layout)?.map_err(|_| INVALID)?;
+        self.name_own_file(flight, &layout, &token)?;
+        let objects = layout.objects(flight.params()).ok_or(INVALID)?;
+        match objects.as_slice() {
+            [] => {
+                flight.execute(self.driver.as_ref())?;
+                flight.finish()
+            }
+            [(index, _)] => self.import_one(flight, control, &layout, &token, *index),
+            _ => self.import_many(flight, control, &layout, &token, &objects),
+        }
+    }
+
+    fn import_one(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        control: Control,
+        layout: &ExportLayout,
+        token: &Token,
+        index: u32,
+    ) -> Result<Answer, CallEnd> {
+        let parent = Handle(read_u32(flight.params(), layout.parent).unwrap_or(0));
+        let prepare = |_: &InFlightCall<'_>| {
+            self.is_parent(control.client, parent)?;
+            Ok(lock(&self.accounts).reserve_import(token.id, index, control.client)?.into())
+        };
+        let making = ObjectAlloc {
+            client: control.client,
+            parent,
+            handle: (Holder::Buffer(0), layout.objects),
+            size: None,
+            prepare: &prepare,
+        };
+        match self.make(flight, &making, &[LockName::Export(token.id)])? {
+            Some(made) => self.finish_made(flight, made),
+            None => flight.finish(),
+        }
+    }
+
+    /// Several at once: the driver makes all or none.
+    fn import_many(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        control: Control,
+        layout: &ExportLayout,
+        token: &Token,
+        objects: &[(u32, Handle)],
+    ) -> Result<Answer, CallEnd> {
+        let client = control.client;
+        let parent = Handle(read_u32(flight.params(), layout.parent).unwrap_or(0));
+        let names = [LockName::Client(client), LockName::Export(token.id)];
+        let made = self.locks.with(&names, || -> Result<Vec<AllocatedObject>, CallEnd> {
+            self.is_parent(client, parent)?;
+            let mut reserved = Vec::new();
+            for (index, _) in objects {
+                let asked = lock(&self.accounts).reserve_import(token.id, *index, client);
+                match asked {
+                    Ok(reservation) => reserved.push(reservation),
+                    Err(refusal) => {
+                        reserved.into_iter().for_each(|reservation| lock(&self.accounts).cancel(reservation));
+                        return Err(CallEnd::Status(refusal.status()));
+                    }
+                }
+            }
+            let status = flight.execute(self.driver.as_ref());
+            let mut accounts = lock(&self.accounts);
+            if !status.is_ok_and(Status::is_ok) {
+                reserved.into_iter().for_each(|reservation| accounts.cancel(reservation));
+                return status.map(|_| Vec::new());
+            }
+            let mut made = Vec::new();
+            for (at, reservation) in reserved.into_iter().enumerate() {
+                let object = Handle(read_u32(flight.params(), layout.objects + 4 * at).unwrap_or(0));
+                let placement = account::Placement::under(parent, object);
+                match accounts.commit(reservation, placement, None) {
+                    Ok(_) => made.push(AllocatedObject { client, object }),
+                    Err(not) => accounts.cancel(not.reservation),
+                }
+            }
+            Ok(made)
+        })?;
+        self.finish_all(flight, made)
+    }
+
+    /// What the file that a control names stands for; the file itself when it stands for nothing.
+    fn token(&self, flight: &mut InFlightCall<'_>, layout: &ExportLayout) -> Result<Result<Token, Arc<File>>, CallEnd> {
+        let fd = read_u32(flight.params(), layout.fd).ok_or(INVALID)?.cast_signed();
+        let file = self.control_file(flight, fd)?;
+        let mut files = lock(&self.files);
+        let token = files.token(&file).map_err(errno)?;
+        if let Some(token) = &token {
+            files.set_unheld(token.id, None);
+        }
+        Ok(token.ok_or(file))
+    }
+
+    fn new_token(&self, flight: &InFlightCall<'_>, file: Arc<File>) -> Result<Token, CallEnd> {
+        if !lock(&self.files).has_room_for_a_token() {
+            self.drop_unheld_tokens(crate::TRANSIT);
+            if !lock(&self.files).has_room_for_a_token() {
+                return Err(CallEnd::Status(Status::INSUFFICIENT_RESOURCES));
+            }
+        }
+        let own = self.driver.open(Node::Control).map_err(errno)?;
+        Ok(lock(&self.files).add_token(file, own, flight.pid))
+    }
+
+    /// The driver is told the mediator's own file where the caller's struct names its token.
+    fn name_own_file(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        layout: &ExportLayout,
+        token: &Token,
+    ) -> Result<(), CallEnd> {
+        if layout.fd + 4 > flight.params().len() {
+            return Err(INVALID);
+        }
+        flight.files.push(FileField { holder: Holder::Buffer(0), offset: layout.fd, file: token.own.clone() });
+        Ok(())
+    }
+
+    /// What was exported to files that no process has any more is let go of, once they have been gone for as long as one can be on its way through a
+    /// socket. That is less where memory is held by nothing else: whoever exports keeps it until it has arrived.
+    pub(crate) fn drop_unheld_tokens(&self, [transit, alone]: [Duration; 2]) {
+        let all = lock(&self.files).all_tokens();
+        for token in all {
+            if self.is_held(&token.token, token.exporter) {
+                lock(&self.files).set_unheld(token.id, None);
+                continue;
+            }
+            let is_alone = lock(&self.accounts).held_by_exports_alone(token.id).0 > 0;
+            let since = token.unheld_since.unwrap_or_else(Instant::now);
+            if since.elapsed() < if is_alone { alone } else { transit } {
+                lock(&self.files).set_unheld(token.id, Some(since));
+                continue;
+            }
+            self.locks.with(&[LockName::Export(token.id)], || {
+                // The mediator's file closes with its last holder; then the driver lets go of what was exported to it.
+                lock(&self.files).remove_token(token.id);
+                lock(&self.accounts).export_file_gone(token.id);
+            });
+        }
+    }
+}

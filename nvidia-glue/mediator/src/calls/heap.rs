@@ -1,0 +1,107 @@
+//! The old way to memory: `NV_ESC_RM_VID_HEAP_CONTROL`.
+
+use std::cell::Cell;
+
+use abi::{
+    Status,
+    decode::{VidHeap, VidHeapAlloc, VidHeapFunction},
+    layout::{read_u64, write_u32},
+    memory::{HeapMemory, Layout},
+};
+use account::{AllocRequest, Card, Kind};
+use base::Bytes;
+use driver::Holder;
+
+use super::{
+    alloc_params::may_be_placed,
+    in_flight::{CallEnd, InFlightCall},
+    object_alloc::ObjectAlloc,
+};
+use crate::{Answer, Session, channels::driver_time::scrubbing, locks::lock, view};
+
+/// Offset of `data.Info.size` in `NVOS32_PARAMETERS`: the largest free region.
+const INFO_LARGEST: usize = 56;
+
+impl Session {
+    pub(crate) fn vid_heap(&self, flight: &mut InFlightCall<'_>, heap: VidHeap) -> Result<Answer, CallEnd> {
+        self.own_client(heap.client)?;
+        let answer = match heap.function {
+            VidHeapFunction::Alloc(alloc) => return self.vid_heap_alloc(flight, heap, alloc),
+            VidHeapFunction::Free { memory } => return self.free(flight, heap.client, memory),
+            VidHeapFunction::Refused(_) => return Err(CallEnd::Status(Status::NOT_SUPPORTED)),
+            VidHeapFunction::Info => self.execute_row(flight).map(|_| Some(INFO_LARGEST)),
+            VidHeapFunction::Other(_) => self.execute_row(flight).map(|_| None),
+        };
+        let largest = answer?;
+        self.show_heap(flight, heap, largest);
+        flight.finish()
+    }
+
+    fn vid_heap_alloc(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        heap: VidHeap,
+        alloc: VidHeapAlloc,
+    ) -> Result<Answer, CallEnd> {
+        let made = alloc.request.heap_memory();
+        match made {
+            // As in an allocation by class.
+            HeapMemory::Video => {
+                may_be_placed(alloc.request)?;
+                if let Some(attr) = alloc.request.contiguous_attr() {
+                    let _ = write_u32(&mut flight.args, alloc.attr_at, attr);
+                }
+            }
+            HeapMemory::Extended => return Err(CallEnd::Status(Status::INVALID_CLASS)),
+            HeapMemory::Virtual | HeapMemory::System => {}
+        }
+        let process = flight.pid;
+        // Known while nobody else works in the client: afterwards its device may be freed.
+        let scrubbed = Cell::new(None);
+        let prepare = |_: &InFlightCall<'_>| {
+            let card = || self.card_of(heap.client, heap.parent).ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND));
+            let memory = match made {
+                HeapMemory::Video => Some((card()?, Bytes(alloc.request.rounded_size()))),
+                HeapMemory::System | HeapMemory::Extended => Some((Card::HOST, Bytes(alloc.request.host_size()))),
+                HeapMemory::Virtual => match alloc.request.page_tables_at_once() {
+                    0 => None,
+                    tables => Some((card()?, Bytes(tables))),
+                },
+            };
+            scrubbed.set(memory.filter(|_| made == HeapMemory::Video).map(|(card, _)| card));
+            let layout = match made {
+                HeapMemory::Video => alloc.request.layout(),
+                HeapMemory::Virtual => Layout::Scattered,
+                HeapMemory::System | HeapMemory::Extended => Layout::OwnFrames,
+            };
+            let ask = AllocRequest { client: heap.client, kind: Kind::Memory, memory, layout, process };
+            Ok(lock(&self.accounts).reserve(ask)?.into())
+        };
+        let making = ObjectAlloc {
+            client: heap.client,
+            parent: heap.parent,
+            handle: (Holder::Args, alloc.memory_at),
+            size: (!alloc.request.is_virtual()).then_some((Holder::Args, alloc.size_at)),
+            prepare: &prepare,
+        };
+        let made = self.make(flight, &making, &[])?;
+        self.show_heap(flight, heap, None);
+        match made {
+            Some(made) => {
+                let bytes = Bytes(read_u64(&flight.args, alloc.size_at).unwrap_or(0));
+                self.takes_driver_time(flight, scrubbed.get(), scrubbing(bytes));
+                self.finish_made(flight, made)
+            }
+            None => flight.finish(),
+        }
+    }
+
+    /// Any function may be answered with the card's total and free memory.
+    fn show_heap(&self, flight: &mut InFlightCall<'_>, heap: VidHeap, largest: Option<usize>) {
+        let Some(card) = self.card_of(heap.client, heap.parent) else { return };
+        let shown = self.grant.shown(card, &lock(&self.accounts));
+        if let Some(shown) = shown {
+            view::memory::vid_heap(&mut flight.args, largest, shown);
+        }
+    }
+}

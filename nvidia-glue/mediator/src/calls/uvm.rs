@@ -1,0 +1,445 @@
+//! `/dev/nvidia-uvm`: mappings that keep memory allocated, and managed memory.
+
+use abi::{
+    Handle, Node, Status,
+    decode::{Range, UvmCall, UvmMemory, UvmObject},
+    escapes::Action,
+    layout::read_u64,
+};
+use account::{Card, ManagedReservation, Mm, ObjectName, UvmFile};
+use base::{Bytes, Pid};
+use driver::{DeviceFile, Holder};
+
+use super::in_flight::{CallEnd, InFlightCall, driver_file, errno};
+use crate::{
+    Answer, Caller, CallerError, Session, Trapped,
+    locks::{LockName, lock},
+};
+
+impl Session {
+    pub(crate) fn uvm(&self, flight: &mut InFlightCall<'_>, call: UvmCall) -> Result<Answer, CallEnd> {
+        if let Action::Refuse(status, _) = flight.row.action() {
+            return Err(CallEnd::Status(status));
+        }
+        match call {
+            UvmCall::Initialize { .. } => self.initialize(flight),
+            UvmCall::RegisterGpu(object) => self.register_gpu(flight, object),
+            UvmCall::RegisterGpuVaSpace(object) => self.with_object(flight, object.client),
+            UvmCall::RegisterChannel { object, .. } => self.register_channel(flight, object),
+            UvmCall::UnregisterChannel { client, channel } => {
+                self.unregister_channel(flight, ObjectName::new(client, channel))
+            }
+            UvmCall::CreateExternalRange(range) => self.create_range(flight, range),
+            UvmCall::MapExternal(memory) => self.map_external(flight, memory),
+            UvmCall::MapSparse { range, uuid } => self.map_nothing(flight, range, uuid, false),
+            UvmCall::DynamicParallelism { range, uuid } => self.map_nothing(flight, range, uuid, true),
+            UvmCall::UnmapExternal { range, uuid } => self.unmap_external(flight, range, uuid),
+            UvmCall::Free { base } => self.free_range(flight, base),
+            UvmCall::UnregisterGpu { uuid } | UvmCall::UnregisterGpuVaSpace { uuid } => {
+                self.unregister_gpu(flight, uuid)
+            }
+            UvmCall::CreateRangeGroup => self.create_range_group(flight),
+            UvmCall::DestroyRangeGroup => self.destroy_range_group(flight),
+            UvmCall::MmInitialize { uvm_fd } => self.mm_initialize(flight, uvm_fd),
+            UvmCall::SemaphorePool(range) => self.semaphore_pool(flight, range),
+            UvmCall::Deinitialize
+            | UvmCall::ValidateVaRange(_)
+            | UvmCall::Ranged(_)
+            | UvmCall::DeviceP2p(_)
+            | UvmCall::Other => self.pass_or_continue(flight),
+        }
+    }
+
+    fn pass_or_continue(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
+        match flight.row.action() {
+            Action::Execute => self.pass(flight),
+            Action::Continue(_) => self.continue_call(flight),
+            Action::Refuse(status, _) => Err(CallEnd::Status(status)),
+        }
+    }
+
+    fn initialize(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
+        let file = self.uvm_file(flight)?;
+        self.address_space(flight.pid, flight.caller.thread()).map_err(errno)?;
+        flight.confirm()?;
+        // The flag that tells whether managed memory outlives its process may be another one by the time that the
+        // kernel looks, so the worse is taken.
+        lock(&self.accounts).uvm_file(file, flight.pid, true);
+        self.pass_or_continue(flight)
+    }
+
+    /// `UVM_MM_INITIALIZE`: the file that it is made on keeps another one's address space.
+    fn mm_initialize(&self, flight: &mut InFlightCall<'_>, uvm_fd: i32) -> Result<Answer, CallEnd> {
+        let kept = flight.named_file(self.driver.as_ref(), uvm_fd)?;
+        let kept = kept.filter(|file| file.node == Node::Uvm).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
+        let (file, kept) = (self.uvm_file(flight)?, self.known_uvm_file(&kept, flight.pid)?);
+        flight.confirm()?;
+        // Should the kernel refuse it, or be told another file of the container's by then, one is kept for too long.
+        if file != kept {
+            lock(&self.accounts).uvm_mm_file(file, kept, flight.pid);
+        }
+        self.pass_or_continue(flight)
+    }
+
+    /// The number of the file that a call is made on.
+    fn uvm_file(&self, flight: &InFlightCall<'_>) -> Result<UvmFile, CallEnd> {
+        self.known_uvm_file(&flight.file, flight.pid)
+    }
+
+    /// The number of a UVM file. If there are too many, those that nobody has any more are looked for first.
+    fn known_uvm_file(&self, file: &DeviceFile, pid: Pid) -> Result<UvmFile, CallEnd> {
+        let known = lock(&self.files).uvm(file, pid);
+        match known {
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+                self.drop_unheld_uvm_files(|_| true);
+                lock(&self.files).uvm(file, pid).map_err(errno)
+            }
+            known => known.map_err(errno),
+        }
+    }
+
+    /// The files that a call names. Not while anything is locked: the caller's descriptors may be a while in coming.
+    fn duplicate_named(&self, flight: &mut InFlightCall<'_>) -> Result<(), CallEnd> {
+        flight.duplicate_files(self.driver.as_ref(), Holder::Args, flight.row.descriptors())
+    }
+
+    /// Does `work` while nobody else works on the file, nor gives it up; then writes back what came of it.
+    fn in_order(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        file: UvmFile,
+        work: impl FnOnce(&mut InFlightCall<'_>) -> Result<(), CallEnd>,
+    ) -> Result<Answer, CallEnd> {
+        self.in_order_with(flight, file, &[], work)
+    }
+
+    fn in_order_with(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        file: UvmFile,
+        also: &[LockName],
+        work: impl FnOnce(&mut InFlightCall<'_>) -> Result<(), CallEnd>,
+    ) -> Result<Answer, CallEnd> {
+        let names: Vec<LockName> = also.iter().copied().chain([LockName::Uvm(file)]).collect();
+        self.locks.with(&names, || {
+            // It was given up meanwhile: the process has closed it.
+            let is_known = lock(&self.files).knows_uvm(file);
+            if is_known { work(flight) } else { Err(CallEnd::Errno(libc::EBADF)) }
+        })?;
+        flight.finish()
+    }
+
+    fn register_gpu(&self, flight: &mut InFlightCall<'_>, object: UvmObject) -> Result<Answer, CallEnd> {
+        let card = self.grant.by_uuid_bytes(object.uuid).ok_or(CallEnd::Status(Status::INVALID_DEVICE))?;
+        // It makes channels and page tables of its own there, for whoever may have memory to map.
+        if self.grant.get(card).is_some_and(|own| own.granted.monitored) {
+            return Err(CallEnd::Status(Status::NO_MEMORY));
+        }
+        // CUDA names no client (and -1 for its file), except for a part of a card.
+        if object.client == Handle::NONE {
+            let file = self.uvm_file(flight)?;
+            self.duplicate_named(flight)?;
+            return self.in_order(flight, file, |flight| flight.execute(self.driver.as_ref()).map(|_| ()));
+        }
+        self.with_object(flight, object.client)
+    }
+
+    /// What the file has mapped on the card ends, whether the card goes or the address space on it.
+    fn unregister_gpu(&self, flight: &mut InFlightCall<'_>, uuid: [u8; 16]) -> Result<Answer, CallEnd> {
+        if flight.row.action() != Action::Execute {
+            return self.continue_call(flight);
+        }
+        let file = self.uvm_file(flight)?;
+        let card = self.grant.by_uuid_bytes(uuid);
+        self.duplicate_named(flight)?;
+        self.in_order(flight, file, |flight| {
+            let is_ok = flight.execute(self.driver.as_ref())?.is_ok();
+            if let Some(card) = card.filter(|_| is_ok) {
+                lock(&self.accounts).uvm_card_gone(file, card);
+            }
+            Ok(())
+        })
+    }
+
+    /// A call that names an object of a client.
+    fn with_object(&self, flight: &mut InFlightCall<'_>, client: Handle) -> Result<Answer, CallEnd> {
+        // A card is registered without a client, except for MIG.
+        if client != Handle::NONE {
+            self.own_client(client)?;
+        }
+        let file = self.uvm_file(flight)?;
+        self.duplicate_named(flight)?;
+        self.in_order_with(flight, file, &[LockName::Client(client)], |flight| {
+            flight.execute(self.driver.as_ref()).map(|_| ())
+        })
+    }
+
+    /// The file keeps the channel's number, its group and their buffers, whatever becomes of the handles.
+    fn register_channel(&self, flight: &mut InFlightCall<'_>, object: UvmObject) -> Result<Answer, CallEnd> {
+        let UvmObject { uuid, client, object, .. } = object;
+        self.own_client(client)?;
+        let card = self.grant.by_uuid_bytes(uuid).ok_or(CallEnd::Status(Status::INVALID_DEVICE))?;
+        let file = self.uvm_file(flight)?;
+        self.duplicate_named(flight)?;
+        flight.confirm()?;
+        self.reserve(flight.pid, |accounts| accounts.registration_fits())?;
+        self.in_order_with(flight, file, &[LockName::Client(client)], |flight| {
+            if flight.execute(self.driver.as_ref())?.is_ok() {
+                lock(&self.accounts).register_channel(file, card, ObjectName::new(client, object));
+            }
+            Ok(())
+        })
+    }
+
+    /// A little of the kernel's memory, that nobody counts.
+    fn create_range_group(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
+        let file = self.uvm_file(flight)?;
+        flight.confirm()?;
+        self.reserve(flight.pid, |accounts| accounts.range_group_fits())?;
+        self.in_order(flight, file, |flight| {
+            if flight.execute(self.driver.as_ref())?.is_ok() {
+                lock(&self.accounts).range_group(file);
+            }
+            Ok(())
+        })
+    }
+
+    fn destroy_range_group(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
+        let file = self.uvm_file(flight)?;
+        self.in_order(flight, file, |flight| {
+            if flight.execute(self.driver.as_ref())?.is_ok() {
+                lock(&self.accounts).range_group_gone(file);
+            }
+            Ok(())
+        })
+    }
+
+    fn unregister_channel(&self, flight: &mut InFlightCall<'_>, channel: ObjectName) -> Result<Answer, CallEnd> {
+        let file = self.uvm_file(flight)?;
+        self.in_order(flight, file, |flight| {
+            if flight.execute(self.driver.as_ref())?.is_ok() {
+                lock(&self.accounts).unregister_channel(file, channel);
+            }
+            Ok(())
+        })
+    }
+
+    /// Executed, whatever the table says: the length of a range decides what its end releases.
+    fn create_range(&self, flight: &mut InFlightCall<'_>, range: Range) -> Result<Answer, CallEnd> {
+        let file = self.uvm_file(flight)?;
+        flight.confirm()?;
+        self.reserve(flight.pid, |accounts| accounts.external_range_fits())?;
+        self.in_order(flight, file, |flight| {
+            if flight.execute(self.driver.as_ref())?.is_ok() {
+                lock(&self.accounts).external_range(file, range.base, range.length);
+            }
+            Ok(())
+        })
+    }
+
+    fn free_range(&self, flight: &mut InFlightCall<'_>, base: u64) -> Result<Answer, CallEnd> {
+        let file = self.uvm_file(flight)?;
+        self.in_order(flight, file, |flight| {
+            if flight.execute(self.driver.as_ref())?.is_ok() {
+                lock(&self.accounts).free_range(file, base);
+            }
+            Ok(())
+        })
+    }
+
+    /// Memory is mapped into a range.
+    fn map_external(&self, flight: &mut InFlightCall<'_>, map: UvmMemory) -> Result<Answer, CallEnd> {
+        let UvmMemory { range, client, memory, .. } = map;
+        let memory = ObjectName::new(client, memory);
+        self.own_client(client)?;
+        let file = self.uvm_file(flight)?;
+        let cards = self.mapped_cards(flight);
+        self.duplicate_named(flight)?;
+        flight.confirm()?;
+        self.reserve(flight.pid, |accounts| accounts.external_range_fits())?;
+        let tables = self.reserve(flight.pid, |accounts| accounts.reserve_page_tables(&cards, range.length))?;
+        let answer = self.in_order_with(flight, file, &[LockName::Client(memory.client)], |flight| {
+            let hold = lock(&self.accounts).hold(memory).map_err(|refusal| CallEnd::Status(refusal.status()))?;
+            let status = flight.execute(self.driver.as_ref());
+            let mut accounts = lock(&self.accounts);
+            if status.is_ok_and(Status::is_ok) {
+                accounts.map(hold, file, range.base, range.length, &cards);
+            } else {
+                accounts.release(hold);
+            }
+            status.map(|_| ())
+        });
+        lock(&self.accounts).release_page_tables(tables);
+        answer
+    }
+
+    /// Addresses behind which there is no memory, of a range or of one that the call begins itself: they need page tables too.
+    fn map_nothing(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        range: Range,
+        uuid: [u8; 16],
+        begins: bool,
+    ) -> Result<Answer, CallEnd> {
+        let file = self.uvm_file(flight)?;
+        let card = self.grant.by_uuid_bytes(uuid).ok_or(CallEnd::Status(Status::INVALID_DEVICE))?;
+        flight.confirm()?;
+        let tables = self.reserve(flight.pid, |accounts| {
+            accounts.external_range_fits()?;
+            accounts.reserve_page_tables(&[card], range.length)
+        })?;
+        let answer = self.in_order(flight, file, |flight| {
+            if flight.execute(self.driver.as_ref())?.is_ok() {
+                let mut accounts = lock(&self.accounts);
+                if begins {
+                    accounts.external_range(file, range.base, range.length);
+                }
+                accounts.map_nothing(file, range.base, range.length, card);
+            }
+            Ok(())
+        });
+        lock(&self.accounts).release_page_tables(tables);
+        answer
+    }
+
+    /// The host's memory. libcuda maps it next, which is charged as managed memory, for the file may be another one by then; a refusal
+    /// there is an "unknown error" to it, and so there must be room already.
+    fn semaphore_pool(&self, flight: &mut InFlightCall<'_>, range: Range) -> Result<Answer, CallEnd> {
+        let file = self.uvm_file(flight)?;
+        let length = Bytes(range.length);
+        flight.confirm()?;
+        self.reserve(flight.pid, |accounts| accounts.managed_fits(length))?;
+        let cards: Vec<Card> = lock(&self.accounts).cards().map(|(card, _)| card).collect();
+        let tables = self.reserve(flight.pid, |accounts| accounts.reserve_page_tables(&cards, length.0))?;
+        let mut pool = match self.reserve(flight.pid, |accounts| accounts.reserve_pool(flight.pid, length)) {
+            Ok(pool) => Some(pool),
+            Err(end) => {
+                lock(&self.accounts).release_page_tables(tables);
+                return Err(end);
+            }
+        };
+        let answer = self.in_order(flight, file, |flight| {
+            let is_ok = flight.execute(self.driver.as_ref())?.is_ok();
+            if let Some(pool) = pool.take_if(|_| is_ok) {
+                lock(&self.accounts).pool(pool, file, range.base, range.length);
+            }
+            Ok(())
+        });
+        let mut accounts = lock(&self.accounts);
+        accounts.release_page_tables(tables);
+        if let Some(pool) = pool {
+            accounts.release(pool);
+        }
+        drop(accounts);
+        answer
+    }
+
+    /// The cards that `UVM_MAP_EXTERNAL_ALLOCATION_PARAMS` names: entries of 36 bytes that begin with a UUID, and their number right before the
+    /// control file's descriptor.
+    fn mapped_cards(&self, flight: &InFlightCall<'_>) -> Vec<Card> {
+        const ENTRIES: usize = 24;
+        const ENTRY: usize = 36;
+        let Some(count_at) = flight.row.descriptors().first().and_then(|fd| usize::from(fd.at).checked_sub(8)) else {
+            return Vec::new();
+        };
+        let count = read_u64(&flight.args, count_at).and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
+        let entries = flight.args.get(ENTRIES..count_at).unwrap_or_default().chunks_exact(ENTRY).take(count);
+        let uuid = |entry: &[u8]| entry.first_chunk::<16>().copied();
+        let mut cards: Vec<Card> = entries.filter_map(uuid).filter_map(|uuid| self.grant.by_uuid_bytes(uuid)).collect();
+        cards.sort_unstable();
+        cards.dedup();
+        cards
+    }
+
+    fn unmap_external(&self, flight: &mut InFlightCall<'_>, range: Range, uuid: [u8; 16]) -> Result<Answer, CallEnd> {
+        let file = self.uvm_file(flight)?;
+        let card = self.grant.by_uuid_bytes(uuid);
+        flight.confirm()?;
+        if let Some(card) = card {
+            self.reserve(flight.pid, |accounts| accounts.unmap_fits(file, card, range.base, range.length))?;
+        }
+        self.in_order(flight, file, |flight| {
+            let is_ok = flight.execute(self.driver.as_ref())?.is_ok();
+            if let Some(card) = card.filter(|_| is_ok) {
+                lock(&self.accounts).unmap(file, card, range.base, range.length);
+            }
+            Ok(())
+        })
+    }
+
+    /// A shared mapping at an offset: managed memory if it is of a UVM file. Charged before the kernel makes it.
+    pub(crate) fn mmap(&self, caller: &dyn Caller, stopped: &Trapped) -> Result<Answer, CallEnd> {
+        let Trapped::Mmap { address, length, flags, fd, offset } = *stopped else {
+            return Err(CallEnd::Errno(libc::EINVAL));
+        };
+        // Whose file it is, another thread may change before the kernel looks; where it goes, nobody. UVM maps managed memory only where
+        // address and offset are the same. Where nothing is fixed, the kernel rounds the address down to a page.
+        let is_there = address - address % page_size() == offset;
+        let file = match driver_file(self.driver.as_ref(), caller, fd) {
+            Ok(file) => file,
+            Err(end) if is_there => return Err(end),
+            // The kernel finds no file either; should it by then, a look finds the mapping.
+            Err(_) => return self.mmap_of_another(caller, flags),
+        };
+        let Some(file) = file.filter(|file| file.node == Node::Uvm) else {
+            // A program that maps another file has no reason to choose the offset as the address. One that leaves the address to the
+            // kernel has: what comes of that is left to looks.
+            return if is_there { Err(CallEnd::Errno(libc::EINVAL)) } else { self.mmap_of_another(caller, flags) };
+        };
+        if !is_there && is_placed(flags) {
+            return Err(CallEnd::Errno(libc::EINVAL));
+        }
+        let pid = self.known_caller(caller)?;
+        let id = self.known_uvm_file(&file, pid)?;
+        let length = length.checked_next_multiple_of(page_size()).ok_or(CallEnd::Errno(libc::ENOMEM))?;
+        let memory = self.address_space(pid, caller.thread()).map_err(errno)?;
+        if !caller.is_waiting() {
+            return Err(CallerError::Gone.into());
+        }
+        let reserved = self.reserve(pid, |accounts| accounts.reserve_managed(pid, offset, Bytes(length)));
+        let reservation = reserved.map_err(|end| match end {
+            CallEnd::Status(_) => CallEnd::Errno(libc::ENOMEM),
+            end => end,
+        })?;
+        self.commit_mapping(id, reservation, (memory, caller.thread()))
+    }
+
+    /// The kernel is about to map managed memory of a file at an address, for a thread: not one that was given up meanwhile.
+    pub(crate) fn commit_mapping(
+        &self,
+        id: UvmFile,
+        reservation: ManagedReservation,
+        (memory, thread): (Mm, i32),
+    ) -> Result<Answer, CallEnd> {
+        self.locks.with(&[LockName::Uvm(id)], || {
+            let is_known = lock(&self.files).knows_uvm(id);
+            let mut accounts = lock(&self.accounts);
+            if !is_known {
+                accounts.cancel_managed(reservation);
+                return Err(CallEnd::Errno(libc::EBADF));
+            }
+            accounts.commit_managed(reservation, memory, id, thread);
+            Ok(Answer::Continue)
+        })
+    }
+
+    /// Of a file that is not UVM's, unless another thread exchanges it: then, where the kernel may place it, it can be managed memory that nobody
+    /// has charged. So it is known from now on in whose memory to look for it, whoever has that by then.
+    fn mmap_of_another(&self, caller: &dyn Caller, flags: u32) -> Result<Answer, CallEnd> {
+        if !is_placed(flags) {
+            self.address_space(caller.pid()?, caller.thread()).map_err(errno)?;
+        }
+        Ok(Answer::Continue)
+    }
+}
+
+/// Bytes of a page: 4096, or 65536 on some machines with ARM processors. The kernel rounds what it maps up to them.
+fn page_size() -> u64 {
+    u64::try_from(rustix::param::page_size()).unwrap_or(1 << 16)
+}
+
+/// Whether a mapping goes where it is asked to, or nowhere.
+fn is_placed(flags: u32) -> bool {
+    let placed = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
+    flags & placed.cast_unsigned() != 0
+}

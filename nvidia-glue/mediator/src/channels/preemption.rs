@@ -1,0 +1,132 @@
+//! Preemption of kernels: what computes in a channel can leave the card at any instruction (CILP), whether or not its program asks for that, as CUDA
+//! does. A kernel that could not would hold the card beyond its container's time, and whoever waits for it to leave.
+//!
+//! The mode is a context's, which all channels of a group have in common. It is set before the first object of the graphics engine is made, and who
+//! gets no mode gets no object. For the driver sets it as long as a context has no objects but those of compute, and has it stay whatever comes
+//! and goes later; beside an object of another class (3D, 2D, memory to memory), it refuses the mode (`NV_ERR_INVALID_REQUEST`), and in a
+//! context that has the mode, it refuses those of 3D and 2D (docs/driver-facts.md). So a context that draws cannot have it: that is left to containers with
+//! the driver capability for that.
+
+use std::sync::atomic::Ordering;
+
+use abi::{
+    Handle, Status,
+    decode::Alloc,
+    layout::{read_u32, write_u32},
+};
+
+use crate::{
+    Answer, Session,
+    calls::in_flight::{CallEnd, InFlightCall},
+    locks::{LockName, lock},
+    memory::context_buffers::{brings_context, computes},
+};
+
+/// `NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE`: its parameters' length, and where the channel or group is and the mode of compute.
+const SET_MODE: u32 = 0x2080_1210;
+const SET_LENGTH: usize = 32;
+const SET_CHANNEL: usize = 4;
+const SET_CILP: usize = 12;
+/// The same in `NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS`, the mode from its end, as the list before it grows with releases.
+const BIND_CLIENT: usize = 4;
+const BIND_CHANNEL: usize = 8;
+const BIND_CILP_FROM_END: usize = 20;
+/// `NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_FLAGS_CILP`, and the only mode in which any kernel can be preempted.
+const FLAG_CILP: u32 = 1;
+const CILP: u32 = 2;
+
+const INVALID: CallEnd = CallEnd::Status(Status::INVALID_ARGUMENT);
+
+impl Session {
+    /// An object is about to be made in a channel: if with it the channel could compute, what runs there can be preempted at any instruction from
+    /// then on. For whoever has the client locked: what the handles stand for stays.
+    pub(crate) fn make_preemptible(&self, flight: &InFlightCall<'_>, alloc: Alloc) -> Result<(), CallEnd> {
+        let (client, class) = (alloc.client, alloc.class);
+        // With an object of any class of the graphics engine there is a context. What is executed in it, the program's own commands say, and nobody
+        // looks whether there is an object of compute for these.
+        if !brings_context(class) || self.may_draw && !computes(class) {
+            return Ok(());
+        }
+        let (context, device) = {
+            let topology = lock(&self.topology);
+            let context = topology.context_of(client, alloc.parent);
+            let device = topology.device_above(client, alloc.parent);
+            let (Some(context), Some(device)) = (context, device) else {
+                return Err(CallEnd::Status(Status::OBJECT_NOT_FOUND));
+            };
+            if topology.is_preemptible(client, context) {
+                return Ok(());
+            }
+            (context, device)
+        };
+        let mut params = vec![0; SET_LENGTH];
+        for (at, value) in [(0, FLAG_CILP), (SET_CHANNEL, context.0), (SET_CILP, CILP)] {
+            let _ = write_u32(&mut params, at, value);
+        }
+        match self.ask_subdevice(&flight.file, client, device, (SET_MODE, params)) {
+            Some((Status::OK, _)) => {
+                lock(&self.topology).set_preemptible(client, context);
+                Ok(())
+            }
+            // The card does not know it (ctrl2080gr.h; resControlLookup, rs_resource.c).
+            Some((Status::NOT_SUPPORTED, _)) => Ok(()),
+            // It draws.
+            Some((Status::INVALID_REQUEST, _)) if self.may_draw => Ok(()),
+            answer => {
+                // A program can ask again and again.
+                if !self.preemption_mode_reported.swap(true, Ordering::Relaxed) {
+                    let status = answer.map(|(status, _)| format!("{:#x}", status.0));
+                    tracing::warn!(
+                        status,
+                        "the driver does not make kernels preemptible: the object to compute with was refused"
+                    );
+                }
+                // As where there are too many: CUDA knows it.
+                Err(CallEnd::Status(Status::INSUFFICIENT_RESOURCES))
+            }
+        }
+    }
+
+    /// `NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS` {flags, hChannel, gfxpPreemptMode, cilpPreemptMode, grRouteInfo}.
+    pub(crate) fn preemption_mode(&self, flight: &mut InFlightCall<'_>, client: Handle) -> Result<Answer, CallEnd> {
+        self.set_mode(flight, client, SET_CHANNEL, SET_CILP)
+    }
+
+    /// `NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS` {flags, hClient, hChannel, buffers, gfxpPreemptMode, cilpPreemptMode, grRouteInfo}.
+    pub(crate) fn preemption_bind(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
+        let client = Handle(read_u32(flight.params(), BIND_CLIENT).ok_or(INVALID)?);
+        let cilp_at = flight.params().len().checked_sub(BIND_CILP_FROM_END).ok_or(INVALID)?;
+        self.set_mode(flight, client, BIND_CHANNEL, cilp_at)
+    }
+
+    /// A program sets a mode itself. A channel whose kernels are waited for, or whose blocks are, would hold the card for as long as it likes:
+    /// whatever it asks for compute, it gets the mode that is forced. But a context that draws cannot have that, and OpenGL and Vulkan ask
+    /// for another.
+    fn set_mode(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        client: Handle,
+        channel_at: usize,
+        cilp_at: usize,
+    ) -> Result<Answer, CallEnd> {
+        let flags = read_u32(flight.params(), 0).ok_or(INVALID)?;
+        let channel = Handle(read_u32(flight.params(), channel_at).ok_or(INVALID)?);
+        let asked = read_u32(flight.params(), cilp_at).ok_or(INVALID)?;
+        // Nobody makes it preemptible meanwhile.
+        self.locks.with(&[LockName::Client(client)], || {
+            if flags & FLAG_CILP != 0 && !self.draws(client, channel) {
+                let _ = write_u32(flight.params_mut(), cilp_at, CILP);
+            }
+            flight.execute(self.driver.as_ref())
+        })?;
+        let _ = write_u32(flight.params_mut(), cilp_at, asked);
+        flight.finish()
+    }
+
+    /// Whether a channel or a group may be one that draws: it has not been made preemptible, in a container that may draw.
+    fn draws(&self, client: Handle, channel: Handle) -> bool {
+        let topology = lock(&self.topology);
+        let context = topology.context_of(client, channel);
+        self.may_draw && context.is_some_and(|context| !topology.is_preemptible(client, context))
+    }
+}

@@ -1,0 +1,431 @@
+//! The container's own scheduling controls. What a program asks for is remembered; what reaches the driver is what its grant
+//! allows of that.
+
+use std::{collections::BTreeSet, sync::Arc, time::Instant};
+
+use abi::{
+    Handle, Status,
+    controls::ScheduleKind,
+    decode::Control,
+    layout::{read_u32, read_u64, write_u32, write_u64},
+};
+use account::ObjectName;
+use schedule::EdgeError;
+
+use super::{
+    card_channels::{CardChannels, Engine},
+    gate::{CHANNELS, CLIENTS, COUNT, CardGate, DEFAULT_SLICE_US, GateGuard, MOST, MOST_SLICE_US, MOST_WAIT, PARAMS},
+};
+use crate::{
+    Answer, Session,
+    calls::{
+        in_flight::{CallEnd, InFlightCall},
+        object_alloc::{AllocAbort, AllocatedObject},
+    },
+    locks::{LockName, lock},
+};
+
+/// `NV83DE_CTRL_CMD_DEBUG_SET_EXCEPTION_MASK` (ctrl83dedebug.h): the exceptions that a debugger wants to hear of; all, where it has not said.
+const SET_EXCEPTION_MASK: u32 = 0x83de_0309;
+const ALL_EXCEPTIONS: u32 = 0xffff;
+const FATAL: u32 = 1;
+
+/// Offset of `timeout` in `NV0080_CTRL_FIFO_IDLE_CHANNELS_PARAMS`.
+const IDLE_TIMEOUT: usize = 16392;
+/// How long the driver may wait for channels to have nothing to do, microseconds: it holds the lock of each card meanwhile, for which
+/// others' turns wait.
+pub(crate) const MOST_IDLE_US: u32 = 1_000;
+
+const INVALID: CallEnd = CallEnd::Status(Status::INVALID_ARGUMENT);
+const NOT_FOUND: CallEnd = CallEnd::Status(Status::OBJECT_NOT_FOUND);
+
+impl Session {
+    pub(crate) fn schedule(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        control: Control,
+        kind: ScheduleKind,
+    ) -> Result<Answer, CallEnd> {
+        let name = ObjectName::new(control.client, control.object);
+        match kind {
+            ScheduleKind::DisableChannels => self.disable_channels(flight, name),
+            ScheduleKind::ScheduleGroup | ScheduleKind::ScheduleChannel => self.gpfifo_schedule(flight, name),
+            ScheduleKind::SetTimeslice => self.set_timeslice(flight, name),
+            ScheduleKind::GetTimeslice => self.timeslice(flight, name),
+            ScheduleKind::Bind => self.bind_channel(flight, name),
+            ScheduleKind::Stop => self.stop_channel(flight, name),
+            ScheduleKind::Reset => self.reset_channel(flight, name),
+            ScheduleKind::Idle => self.idle_own_channels(flight),
+            ScheduleKind::Suspend => self.suspend_context(flight),
+            ScheduleKind::Resume => self.resume_context(flight),
+            ScheduleKind::ExceptionMask => self.exception_mask(flight),
+            ScheduleKind::DebuggerCopy => self.debugger_copy(flight),
+            ScheduleKind::Preempt => self.preempt(flight, name),
+            ScheduleKind::PreemptionMode => self.preemption_mode(flight, control.client),
+            ScheduleKind::PreemptionBind => self.preemption_bind(flight),
+        }
+    }
+
+    /// The gate of the card that a channel or a group is on. One that is not known is not scheduled by anybody.
+    fn gate_of(&self, name: ObjectName) -> Option<&CardGate> {
+        let is_here = |gate: &&CardGate| gate.with(|channels| channels.below(name).is_some());
+        self.gates.iter().map(AsRef::as_ref).find(is_here)
+    }
+
+    /// An object is a channel or a group no more, whatever it was.
+    pub(crate) fn remove_from_gates(&self, name: ObjectName) {
+        for gate in &self.gates {
+            gate.with(|channels| channels.remove(name));
+        }
+    }
+
+    /// A client is gone.
+    pub(crate) fn remove_client_from_gates(&self, client: Handle) {
+        for gate in &self.gates {
+            gate.with(|channels| channels.remove_client(client));
+        }
+    }
+
+    /// Nobody uses these clients any more, and they are about to be freed, one after the other: what they have on the cards is taken off at once.
+    ///
+    /// To free a context takes the driver a tenth of a second. Until then the dead would share the cards with the living; and as the driver, busy
+    /// with it, does not come to empty its log of context switches, it writes a line into the kernel's log each time that one is full (Xid 13,
+    /// "FECS Exception: Logging error"; 1065 lines in two seconds when 16 processes were killed, H200, 580.159.04).
+    pub(crate) fn take_clients_off_cards(&self, clients: &BTreeSet<Handle>) {
+        for gate in &self.gates {
+            let names = gate.with(|channels| {
+                let names = channels.of_clients(clients);
+                channels.want(&names, false);
+                names
+            });
+            // What stays on for want of an answer goes with its client.
+            let _ = gate.bring(&names);
+        }
+    }
+
+    /// An object of a class has come to be in what may be a channel.
+    pub(crate) fn works_on(&self, channel: ObjectName, class: u32) {
+        if let (Some(engine), Some(gate)) = (Engine::of_class(class), self.gate_of(channel)) {
+            let beside = gate.with(|channels| {
+                channels.works_on(channel, engine);
+                channels.beside(channel)
+            });
+            let _ = gate.bring(&beside);
+        }
+    }
+
+    /// A channel is about to be made in what may be a group.
+    pub(crate) fn wait_to_attach(&self, flight: &InFlightCall<'_>, group: ObjectName) -> Result<(), CallEnd> {
+        let Some(gate) = self.gate_of(group) else { return Ok(()) };
+        let until = Instant::now() + MOST_WAIT;
+        Ok(gate.wait(flight.caller, until, |channels| channels.is_at_work(group))?)
+    }
+
+    /// It is made now: the gate may have closed since, and stands still until it is known. `None`: in what does no work.
+    pub(crate) fn begin_attach(&self, group: ObjectName) -> Option<GateGuard<'_>> {
+        let gate = self.gate_of(group)?;
+        let is_at_work = |channels: &CardChannels| channels.has_scheduled(group);
+        gate.with(|channels| is_at_work(channels)).then(|| gate.enter(Instant::now(), is_at_work)).flatten()
+    }
+
+    /// Tells the observer of the first channel of a card. No lock is held.
+    pub(crate) fn report_first_channels(&self) {
+        for gate in &self.gates {
+            if gate.take_first() {
+                self.observer.first_channel(schedule::Gate::uuid(gate.as_ref()));
+            }
+        }
+    }
+
+    /// `GPFIFO_SCHEDULE` of a channel or a group: waits for the window, and obeys if it has closed meanwhile.
+    fn gpfifo_schedule(&self, flight: &mut InFlightCall<'_>, name: ObjectName) -> Result<Answer, CallEnd> {
+        let enables = flight.params().first().is_some_and(|flag| *flag != 0);
+        let gate = self.gate_of(name).ok_or(NOT_FOUND)?;
+        if !enables {
+            flight.execute(self.driver.as_ref())?;
+            return flight.finish();
+        }
+        // Nobody could set its time slice.
+        let is_bare = gate.with(|channels| channels.is_bare_compute(name));
+        if is_bare && gate.sets_slices() {
+            return Err(CallEnd::Status(Status::NOT_SUPPORTED));
+        }
+        let (until, matters) = (Instant::now() + MOST_WAIT, |channels: &CardChannels| channels.any_throttled(name));
+        loop {
+            gate.wait(flight.caller, until, matters)?;
+            let is_done = self.locks.with(&[LockName::Client(name.client)], || match gate.enter(until, matters) {
+                Some(turn) => self.schedule_locked(flight, (gate, turn), name).map(|()| true),
+                None => Ok(false),
+            });
+            if is_done? {
+                return flight.finish();
+            }
+        }
+    }
+
+    /// What can do work counts from when the driver has executed this: an edge that names a channel before that may leave it in a
+    /// state in which it never runs (580.159.04).
+    fn schedule_locked(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        (gate, turn): (&CardGate, GateGuard<'_>),
+        name: ObjectName,
+    ) -> Result<(), CallEnd> {
+        if !flight.execute(self.driver.as_ref())?.is_ok() {
+            return Ok(());
+        }
+        let names = gate.with(|channels| {
+            channels.schedule(name);
+            channels.below(name).unwrap_or_default()
+        });
+        // What is refused here is found by the next edge.
+        let _ = turn.bring(&names);
+        drop(turn);
+        if let Some(group) = gate.with(|channels| channels.group_handle(name)).filter(|_| gate.sets_slices()) {
+            gate.bring_slice(group);
+        }
+        Ok(())
+    }
+
+    /// The driver would stop anybody's channels for anybody. A program stops and starts its own, and none in the off time.
+    fn disable_channels(&self, flight: &mut InFlightCall<'_>, subdevice: ObjectName) -> Result<Answer, CallEnd> {
+        let names = self.named_channels(flight.params())?;
+        let card = lock(&self.topology).subdevice_card(subdevice.client, subdevice.object).ok_or(NOT_FOUND)?;
+        let gate = self.gate(card).ok_or(NOT_FOUND)?;
+        if !gate.with(|channels| names.iter().all(|name| channels.has_channel(*name))) {
+            return Err(CallEnd::Status(Status::INVALID_CHANNEL));
+        }
+        let disables = flight.params().first().is_some_and(|flag| *flag != 0);
+        gate.with(|channels| channels.want(&names, !disables));
+        let status = match gate.bring(&names) {
+            Ok(()) => return answer(flight, Status::OK),
+            Err(EdgeError::Refused { status, .. }) => status,
+            Err(EdgeError::Call { .. }) => Status::INVALID_STATE,
+        };
+        // The next edge brings them to where they are to be then.
+        gate.with(|channels| channels.want(&names, true));
+        Err(CallEnd::Status(status))
+    }
+
+    /// What `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS` names, if it is the container's.
+    fn named_channels(&self, params: &[u8]) -> Result<Vec<ObjectName>, CallEnd> {
+        // What is answered here is refused here, as the driver would.
+        let whole = Some(params).filter(|params| params.len() == PARAMS).ok_or(INVALID)?;
+        let count = read_u32(whole, COUNT).and_then(|count| usize::try_from(count).ok());
+        let count = count.filter(|count| *count <= MOST).ok_or(INVALID)?;
+        let name = |at: usize| {
+            let client = read_u32(params, CLIENTS + 4 * at)?;
+            let channel = read_u32(params, CHANNELS + 4 * at)?;
+            Some(ObjectName::new(Handle(client), Handle(channel)))
+        };
+        let names = (0..count).map(name).collect::<Option<Vec<_>>>().ok_or(INVALID)?;
+        let accounts = lock(&self.accounts);
+        let is_own = |name: &ObjectName| accounts.knows_client(name.client);
+        if names.iter().all(is_own) { Ok(names) } else { Err(CallEnd::Status(Status::INVALID_CLIENT)) }
+    }
+
+    /// Remembered, and applied while the scheduler leaves slices to the program, up to a bound.
+    fn set_timeslice(&self, flight: &mut InFlightCall<'_>, group: ObjectName) -> Result<Answer, CallEnd> {
+        let gate = self.gate_of(group).ok_or(NOT_FOUND)?;
+        let asked = read_u64(flight.params(), 0).ok_or(INVALID)?;
+        if asked == 0 || !gate.with(|channels| channels.has_group(group)) {
+            return Err(INVALID);
+        }
+        let (_, slices) = gate.slice_of(group);
+        if gate.sets_slices() {
+            gate.with(|channels| channels.set_program_slice(group, asked));
+            return answer(flight, Status::OK);
+        }
+        let _ = write_u64(flight.params_mut(), 0, asked.min(MOST_SLICE_US));
+        let status = flight.execute(self.driver.as_ref());
+        let _ = write_u64(flight.params_mut(), 0, asked);
+        if status?.is_ok() {
+            gate.with(|channels| channels.set_program_slice(group, asked));
+            if gate.slice_of(group).1 != slices {
+                gate.bring_slice(group);
+            }
+        }
+        flight.finish()
+    }
+
+    /// What the program has set, whatever is in force.
+    fn timeslice(&self, flight: &mut InFlightCall<'_>, group: ObjectName) -> Result<Answer, CallEnd> {
+        let gate = self.gate_of(group).ok_or(NOT_FOUND)?;
+        let known = gate.with(|channels| channels.program_slice(group));
+        let Some(slice_us) = known.or_else(|| gate.sets_slices().then_some(DEFAULT_SLICE_US)) else {
+            flight.execute(self.driver.as_ref())?;
+            return flight.finish();
+        };
+        if !write_u64(flight.params_mut(), 0, slice_us) {
+            return Err(INVALID);
+        }
+        answer(flight, Status::OK)
+    }
+
+    /// `BIND` chooses a channel's engine. One in a group that does work may do work from then on.
+    fn bind_channel(&self, flight: &mut InFlightCall<'_>, name: ObjectName) -> Result<Answer, CallEnd> {
+        let gate = self.gate_of(name).ok_or(NOT_FOUND)?;
+        let engine = Engine::of_type(read_u32(flight.params(), 0).unwrap_or(0));
+        let below = gate.with(|channels| {
+            let below = channels.below(name).unwrap_or_default();
+            below.iter().for_each(|channel| channels.works_on(*channel, engine));
+            below.first().map_or(below.clone(), |channel| channels.beside(*channel))
+        });
+        let turn = gate.wait_and_enter(flight.caller, |channels| channels.any_at_work(&below))?;
+        may_be_doubted(gate, &below)?;
+        if flight.execute(self.driver.as_ref())?.is_ok() {
+            turn.bring_doubted(&below);
+        }
+        drop(turn);
+        flight.finish()
+    }
+
+    /// `NVA06F_CTRL_STOP_CHANNEL_PARAMS` {bImmediate}: at once. Else the driver waits, with locks that everybody's calls need, until the
+    /// channel has nothing to do, which one that is off the card never has.
+    fn stop_channel(&self, flight: &mut InFlightCall<'_>, name: ObjectName) -> Result<Answer, CallEnd> {
+        let asked = flight.params().to_vec();
+        if let Some(flag) = flight.params_mut().first_mut() {
+            *flag = 1;
+        }
+        self.execute_and_bring(flight, name)?;
+        flight.params_mut().copy_from_slice(&asked);
+        flight.finish()
+    }
+
+    fn reset_channel(&self, flight: &mut InFlightCall<'_>, name: ObjectName) -> Result<Answer, CallEnd> {
+        self.execute_and_bring(flight, name)?;
+        flight.finish()
+    }
+
+    /// A channel is stopped or reset by its owner; should that put it back, it obeys at once.
+    fn execute_and_bring(&self, flight: &mut InFlightCall<'_>, name: ObjectName) -> Result<(), CallEnd> {
+        let gate = self.gate_of(name).ok_or(NOT_FOUND)?;
+        let turn = gate.wait_and_enter(flight.caller, |channels| channels.any_throttled(name))?;
+        may_be_doubted(gate, &[name])?;
+        flight.execute(self.driver.as_ref())?;
+        turn.bring_doubted(&[name]);
+        Ok(())
+    }
+
+    /// `NV0080_CTRL_FIFO_IDLE_CHANNELS_PARAMS`: channels of the calling client.
+    fn idle_own_channels(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
+        let asked = read_u32(flight.params(), IDLE_TIMEOUT).ok_or(INVALID)?;
+        let _ = write_u32(flight.params_mut(), IDLE_TIMEOUT, asked.min(MOST_IDLE_US));
+        flight.execute(self.driver.as_ref())?;
+        let _ = write_u32(flight.params_mut(), IDLE_TIMEOUT, asked);
+        flight.finish()
+    }
+
+    /// A context that is off the card is suspended by keeping its channels off; one that is on it by stopping its multiprocessors, and then it
+    /// stays there. So the container is off the card for as long as the driver takes, and nobody puts it back meanwhile: not another thread of the
+    /// program's, and not one that has suspended something else.
+    fn suspend_context(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
+        // In the order of cards, as by whoever takes several. None has to be waited for.
+        let turns = self.gates.iter().filter_map(|gate| Some((gate, gate.enter(Instant::now(), |_| false)?)));
+        let off: Vec<_> = turns.map(|(gate, turn)| (gate, turn, gate.with(|channels| channels.wanted()))).collect();
+        let want = |wanted| {
+            let bring = |(gate, turn, names): &(&Arc<CardGate>, GateGuard<'_>, Vec<ObjectName>)| {
+                gate.with(|channels| channels.want(names, wanted));
+                turn.bring(names)
+            };
+            // Each, whatever becomes of the others.
+            off.iter().map(bring).fold(Ok(()), Result::and)
+        };
+        let result = match want(false) {
+            Ok(()) => flight.execute(self.driver.as_ref()).map(drop),
+            // What cannot be taken off the card is not suspended.
+            Err(_) => Err(CallEnd::Status(Status::NOT_SUPPORTED)),
+        };
+        let _ = want(true);
+        drop(off);
+        result.and_then(|()| flight.finish())
+    }
+
+    /// Who asks for fatal exceptions puts the recovery from them off, of any channel of the card, and the context that failed stays there
+    /// meanwhile.
+    fn exception_mask(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
+        let asked = read_u32(flight.params(), 0).ok_or(INVALID)?;
+        let _ = write_u32(flight.params_mut(), 0, asked & !FATAL);
+        flight.execute(self.driver.as_ref())?;
+        let _ = write_u32(flight.params_mut(), 0, asked);
+        flight.finish()
+    }
+
+    /// The driver copies at most a MiB for the debugger, in the container's time.
+    fn debugger_copy(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
+        let until = Instant::now() + MOST_WAIT;
+        for gate in &self.gates {
+            gate.wait(flight.caller, until, |channels| channels.throttled() > 0)?;
+        }
+        flight.execute(self.driver.as_ref())?;
+        flight.finish()
+    }
+
+    /// A debugger's session has come to be: what it has not asked for yet it does not have either. For whoever has the client locked; one that
+    /// cannot be muted is unmade.
+    pub(crate) fn mute_debugger(&self, flight: &InFlightCall<'_>, made: AllocatedObject) -> Result<(), AllocAbort> {
+        let raw = self.raw(&flight.file, made.client);
+        let muted = raw.control(made.object, SET_EXCEPTION_MASK, (ALL_EXCEPTIONS & !FATAL).to_ne_bytes().to_vec());
+        match muted {
+            // A card whose driver does not know it has nothing to put off.
+            Ok((Status::OK | Status::NOT_SUPPORTED, _)) => Ok(()),
+            _ => {
+                self.unmake_locked(&flight.file, made);
+                Err(CallEnd::Status(Status::INSUFFICIENT_RESOURCES).into())
+            }
+        }
+    }
+
+    /// What a debugger's object puts back obeys at once.
+    fn resume_context(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
+        let (until, matters) = (Instant::now() + MOST_WAIT, |channels: &CardChannels| channels.throttled() > 0);
+        let turns = loop {
+            for gate in &self.gates {
+                gate.wait(flight.caller, until, matters)?;
+            }
+            // In the order of cards, by whoever takes several; if one has closed meanwhile, it is waited for without the others.
+            let turns: Option<Vec<_>> =
+                self.gates.iter().map(|gate| Some((gate, gate.enter(until, matters)?))).collect();
+            if let Some(turns) = turns {
+                break turns;
+            }
+        };
+        for (gate, _) in &turns {
+            may_be_doubted(gate, &gate.with(|channels| channels.at_the_gate()))?;
+        }
+        flight.execute(self.driver.as_ref())?;
+        for (gate, turn) in &turns {
+            turn.bring_doubted(&gate.with(|channels| channels.at_the_gate()));
+        }
+        drop(turns);
+        flight.finish()
+    }
+
+    /// `NVA06C_CTRL_PREEMPT_PARAMS` {bWait, bManualTimeout, timeoutUs@4}. The driver waits with locks that everybody's calls need, and
+    /// resets what does not leave in time: how long that is, it says itself.
+    fn preempt(&self, flight: &mut InFlightCall<'_>, group: ObjectName) -> Result<Answer, CallEnd> {
+        const MANUAL: usize = 1;
+        const TIMEOUT: usize = 4;
+        self.gate_of(group).ok_or(NOT_FOUND)?;
+        let asked = flight.params().to_vec();
+        if let Some(flag) = flight.params_mut().get_mut(MANUAL) {
+            *flag = 0;
+        }
+        let _ = write_u32(flight.params_mut(), TIMEOUT, 0);
+        flight.execute(self.driver.as_ref())?;
+        flight.params_mut().copy_from_slice(&asked);
+        flight.finish()
+    }
+}
+
+/// Refuses a call that may put channels back, of which there have been too many since they were last on the card. Only who has waited as
+/// long as calls do comes so far.
+fn may_be_doubted(gate: &CardGate, names: &[ObjectName]) -> Result<(), CallEnd> {
+    if gate.is_overdone(names) { Err(CallEnd::Status(Status::INVALID_STATE)) } else { Ok(()) }
+}
+
+/// Answers in the driver's place.
+fn answer(flight: &mut InFlightCall<'_>, status: Status) -> Result<Answer, CallEnd> {
+    let row = flight.row;
+    if row.set_status(&mut flight.args, status) { flight.finish() } else { Err(CallEnd::Errno(libc::EINVAL)) }
+}

@@ -1,0 +1,51 @@
+//! Memory that the driver maps into the kernel's own addresses for an object over it: a notifier's context DMA, a surface of semaphores.
+//!
+//! It does so again for each object (`_ctxdmaConstruct()`, `semsurfConstruct_IMPL()`: `vmap()` or `ioremap()`), with page tables that nobody is
+//! charged for. The host has 32 TiB of such addresses for all that runs on it: 2048 objects over 16 GiB would leave none.
+
+use abi::{
+    Handle, Status,
+    layout::{read_u32, read_u64},
+};
+use account::{Card, ObjectName};
+
+use crate::{Session, calls::in_flight::CallEnd, locks::lock};
+
+/// The most for one object. Notifiers have 16 bytes, semaphores at most 64.
+const MOST: u64 = 4 << 20;
+
+/// Where parameters that make a context DMA have their flags, and the last byte that it reaches from its offset.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ContextDmaFields {
+    flags: usize,
+    limit: usize,
+}
+
+impl ContextDmaFields {
+    /// `NV_CONTEXT_DMA_ALLOCATION_PARAMS` (src/common/sdk/nvidia/inc/nvos.h).
+    pub(crate) const CLASS: Self = Self { flags: 4, limit: 24 };
+    /// `NVOS39_PARAMETERS`.
+    pub(crate) const ESCAPE: Self = Self { flags: 16, limit: 40 };
+
+    /// Whether the kernel maps no more for it than it may.
+    pub(crate) fn limit_kernel_mapping(self, params: &[u8]) -> Result<(), CallEnd> {
+        /// `NVOS03_FLAGS_MAPPING_KERNEL`, `NVOS03_FLAGS_TYPE_NOTIFIER`.
+        const KERNEL: u32 = 1 << 20;
+        let flags = read_u32(params, self.flags).unwrap_or(0);
+        let limit = read_u64(params, self.limit).unwrap_or(0);
+        if flags & KERNEL == 0 || limit < MOST { Ok(()) } else { Err(CallEnd::Status(Status::INVALID_ARGUMENT)) }
+    }
+}
+
+impl Session {
+    /// Whether the kernel maps no more for a surface over these than it may: it maps them whole.
+    pub(crate) fn are_small(&self, client: Handle, memories: &[Handle]) -> Result<(), CallEnd> {
+        let accounts = lock(&self.accounts);
+        let is_little = |memory: &Handle| {
+            let Some(known) = accounts.object(ObjectName::new(client, *memory)) else { return true };
+            let of_the_host = known.charge.filter(|(card, _)| *card == Card::HOST);
+            known.length.0.max(of_the_host.map_or(0, |(_, charged)| charged.0)) <= MOST
+        };
+        if memories.iter().all(is_little) { Ok(()) } else { Err(CallEnd::Status(Status::INVALID_ARGUMENT)) }
+    }
+}

@@ -1,0 +1,10 @@
+//! Memory: quota, and every way to it that an allocation call does not show.
+
+pub(crate) mod context_buffers;
+pub(crate) mod host_mappings;
+pub(crate) mod inflight_pins;
+pub(crate) mod kernel_mappings;
+pub(crate) mod managed;
+pub(crate) mod pinned;
+pub(crate) mod quota;
+pub(crate) mod staging;

@@ -1,0 +1,261 @@
+//! Pages of a program's own that the driver keeps pinned (`NV_ESC_RM_ALLOC_MEMORY`, class `0071`).
+//!
+//! Only the kernel can do that, and only in the caller's place, from a struct that the caller's other threads can rewrite after the mediator has
+//! looked at it. They could make memory of the host's of it (class `003e`), of any length, under any handle, or pin more than was said. So the
+//! call is led into a client of the mediator's own, in which there is nothing else ([`super::staging`]), under a handle that no other call has.
+//! What the kernel has made there is moved to where the program wants it, if it is what was asked for. Anything else is freed, and the container
+//! ended: no program does so by mistake, and the processor may have mapped it already, by the same call.
+//!
+//! Nobody tells when the kernel is done. A program can use what it has pinned in no other way than by another call of somebody's: so before any
+//! call of the container's is looked at, what is there by then is moved, while something is to come yet. A call is over when the thread that
+//! made it is back with another one, or has ended; if it has brought nothing by then, it has failed. Until then the staging client is looked
+//! through from time to time, though something has come under the call's handle: that may have been another thread's.
+
+use abi::{Handle, Status, classes::OS_DESCRIPTOR, decode::AllocMemory};
+use account::{Card, Kind, Placement, Reservation};
+use base::{Bytes, Pid};
+
+use super::{
+    inflight_pins::{PinNames, Pinning},
+    staging::{NotReported, StagedObject, Staging, StagingClient},
+};
+use crate::{
+    Answer, Caller, CallerError, Drift, DriftKind, Session,
+    calls::{
+        in_flight::{CallEnd, InFlightCall},
+        object_alloc::AllocatedObject,
+    },
+    locks::{LockName, lock},
+};
+
+/// Most calls in a container that have brought nothing yet: a thread has one.
+pub(crate) const MOST: usize = 256;
+/// Most that are not over.
+pub(crate) const MOST_OPEN: usize = 4096;
+/// By how much the driver may have rounded: its largest pages for the host's memory.
+const ROUNDING: u64 = 2 * Bytes::MIB;
+
+impl Session {
+    /// `NV_ESC_RM_ALLOC_MEMORY`: what programs use it for is let through, into the staging client.
+    pub(crate) fn alloc_memory(&self, flight: &mut InFlightCall<'_>, alloc: AllocMemory) -> Result<Answer, CallEnd> {
+        let thread = flight.caller.thread();
+        // A call that a signal has interrupted, or that its program repeats, is made with the struct as it was left.
+        let said = PinNames { client: alloc.client, parent: alloc.parent, object: alloc.object };
+        let names = self.pinning.meant(thread, said);
+        self.own_client(names.client)?;
+        if alloc.class != OS_DESCRIPTOR {
+            return Err(CallEnd::Status(Status::INVALID_CLASS));
+        }
+        // The driver would choose a name, and not say it.
+        if names.object == Handle::NONE || names.object == names.client {
+            return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
+        }
+        let card = lock(&self.topology).device_card(names.client, names.parent);
+        let card = card.ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
+        flight.confirm()?;
+        if lock(&self.accounts).object(names.object()).is_some() {
+            return Err(CallEnd::Status(Status::INSERT_DUPLICATE_NAME));
+        }
+        let is_full = || self.pinning.waiting() >= MOST || self.pinning.open() >= MOST_OPEN;
+        if is_full() {
+            self.settle_pins_of_exited(|_| true);
+        }
+        if is_full() {
+            return Err(CallEnd::Status(Status::INSUFFICIENT_RESOURCES));
+        }
+        let (pid, length) = (flight.pid, alloc.limit.saturating_add(1));
+        let reservation = self.reserve(pid, |accounts| accounts.pin(pid, names.client, length))?;
+        let staged = self.stage(card, Pinning { names, thread, pid, length }, reservation)?;
+        let answer = flight.rewrite(0, &staged.bytes()).and_then(|()| self.continue_call(flight));
+        match answer {
+            Ok(_) => flight.pinning = Some(staged.object),
+            Err(_) => self.undo_pinning(staged.object),
+        }
+        answer
+    }
+
+    /// Makes room for a call in the staging client; what it is to say.
+    fn stage(&self, card: Card, call: Pinning, reservation: Reservation) -> Result<PinNames, CallEnd> {
+        let place = self.staging().and_then(|staging| {
+            let mut client = lock(&staging.client);
+            let place = self.staging_device(staging, &mut client, card)?;
+            Ok((client, place))
+        });
+        match place {
+            Ok((_client, place)) => Ok(self.pinning.add(place, call, reservation)),
+            Err(end) => {
+                lock(&self.accounts).cancel(reservation);
+                Err(end)
+            }
+        }
+    }
+
+    /// The kernel was not told to execute it, or nobody hears of what a driver outside the kernel has done.
+    pub(crate) fn undo_pinning(&self, handle: Handle) {
+        let Some(staging) = self.staging.get() else { return };
+        let client = lock(&staging.client);
+        let Some((call, reservation)) = self.pinning.close(handle) else { return };
+        let is_moved = reservation.is_none();
+        self.cancel_all(reservation);
+        // The kernel has done nothing.
+        if self.driver.is_in_kernel() {
+            return;
+        }
+        if let Some(client) = client.as_ref().filter(|_| !is_moved) {
+            if let Ok(Some(_)) = self.staged_object(staging, client, handle) {
+                let _ = self.raw_staging(staging, client).free(handle);
+            }
+            return;
+        }
+        drop(client);
+        let name = call.names.object();
+        let kept = lock(&self.files).control_of(name.client);
+        let known = lock(&self.accounts).object(name);
+        if let Some(kept) = kept.filter(|_| known.is_some_and(|known| known.kind == Kind::Pinned)) {
+            self.unmake(&kept.file, AllocatedObject { client: name.client, object: name.object });
+        }
+    }
+
+    /// A thread makes a call: what it pinned before is done, and what others have pinned may be named.
+    ///
+    /// # Errors
+    /// It is to be killed, and the container with it: something else was done. Or it does not make this call any more, but perhaps another one.
+    pub(crate) fn settle_pins_before_call(&self, caller: &dyn Caller) -> Result<(), CallEnd> {
+        if self.pinning.open() == 0 {
+            return Ok(());
+        }
+        let thread = caller.thread();
+        let over = self.pinning.which(|call, _| call.thread == thread);
+        if !over.is_empty() && !caller.is_waiting() {
+            return Err(CallerError::Gone.into());
+        }
+        if over.is_empty() && self.pinning.waiting() == 0 || self.settle_pinned(&over) {
+            Ok(())
+        } else {
+            Err(CallEnd::Kill)
+        }
+    }
+
+    /// Asks the driver what came of the calls that pin memory. To be called from time to time.
+    pub fn look_at_what_is_pinned(&self) {
+        if self.pinning.open() > 0 {
+            self.settle_pins_of_exited(|is_waiting| is_waiting);
+        }
+    }
+
+    /// The same, whether there are any or not; lets go of the staging client where there are none.
+    pub(crate) fn settle_staging(&self) {
+        self.settle_pins_of_exited(|_| true);
+        let Some(staging) = self.staging.get() else { return };
+        let mut client = lock(&staging.client);
+        if self.pinning.open() == 0 {
+            self.end_staging_client(staging, &mut client);
+        }
+    }
+
+    /// Of those calls, by whether something is to come of them yet, the ones are over whose threads have ended.
+    fn settle_pins_of_exited(&self, which: impl Fn(bool) -> bool) {
+        let is_dead = |call: &Pinning| !self.processes.is_thread_running(call.thread);
+        let over = self.pinning.which(|call, is_waiting| which(is_waiting) && is_dead(call));
+        self.settle_pinned(&over);
+    }
+
+    /// Moves what was made to where it is to be. What calls that are over have made is there by now. Whether all of it was what was asked for.
+    fn settle_pinned(&self, over: &[Handle]) -> bool {
+        let Some(staging) = self.staging.get() else { return true };
+        let mut client = lock(&staging.client);
+        let mut is_honest = true;
+        let is_empty = client.as_mut().is_none_or(|client| self.empty_staging(staging, client, &mut is_honest).is_ok());
+        // Where that is not said, nothing has failed yet.
+        if is_empty {
+            self.close_pins(over);
+        }
+        is_honest
+    }
+
+    /// These calls are over; what has brought nothing has failed.
+    fn close_pins(&self, over: &[Handle]) {
+        let closed = over.iter().filter_map(|handle| self.pinning.close(*handle));
+        self.cancel_all(closed.filter_map(|(_, reservation)| reservation));
+    }
+
+    fn cancel_all(&self, reservations: impl IntoIterator<Item = Reservation>) {
+        reservations.into_iter().for_each(|reservation| lock(&self.accounts).cancel(reservation));
+    }
+
+    fn empty_staging(
+        &self,
+        staging: &Staging,
+        client: &mut StagingClient,
+        is_honest: &mut bool,
+    ) -> Result<(), NotReported> {
+        while let Some(handle) = self.any_staged(staging, client)? {
+            if client.left != Some(handle) {
+                let found = self.staged_object(staging, client, handle)?.ok_or(NotReported)?;
+                *is_honest &= self.unstage(client, handle, found);
+                client.left = Some(handle);
+            }
+            if !self.raw_staging(staging, client).free(handle).is_ok_and(Status::is_ok) {
+                return Err(NotReported);
+            }
+            client.left = None;
+        }
+        Ok(())
+    }
+
+    /// Has what was made under that handle where it is to be; else ends the container.
+    fn unstage(&self, client: &StagingClient, handle: Handle, found: StagedObject) -> bool {
+        let most = |asked: u64| asked.checked_next_multiple_of(ROUNDING).unwrap_or(u64::MAX);
+        let is_as_asked = |call: &Pinning| found.class == OS_DESCRIPTOR && found.bytes <= most(call.length);
+        let (call, reservation) = self.pinning.take(handle).unzip();
+        let is_honest = call.as_ref().is_some_and(is_as_asked);
+        match (call, reservation) {
+            (Some(call), Some(reservation)) if is_honest => {
+                self.move_to_client((client.client, handle), call.names, (reservation, found.bytes));
+            }
+            (call, reservation) => {
+                self.cancel_all(reservation);
+                // Where it is no call's handle, it is of one that is open.
+                let of_call = call.map(|call| (call.pid, call.length));
+                self.report_forged_pin(of_call.or_else(|| self.pinning.anybody()), found);
+            }
+        }
+        self.pinning.moved();
+        is_honest
+    }
+
+    /// The program has named the client, the parent and the handle: where the driver does not take them it has none of it.
+    fn move_to_client(&self, source: (Handle, Handle), names: PinNames, (reservation, length): (Reservation, u64)) {
+        let (client, name) = (names.client, names.object());
+        self.locks.with(&[LockName::Client(client)], || {
+            let kept = lock(&self.files).control_of(client).filter(|_| self.is_parent(client, names.parent).is_ok());
+            let place = (names.parent, names.object);
+            let moved = kept.map(|kept| self.raw(&kept.file, client).dup(place, source));
+            if !matches!(moved, Some(Ok((status, _))) if status.is_ok()) {
+                lock(&self.accounts).cancel(reservation);
+                return;
+            }
+            let placement = Placement::under(names.parent, names.object);
+            let pinned = lock(&self.accounts).pinned(reservation, placement, length);
+            // Without its client it is gone again.
+            pinned.map(drop).unwrap_or_else(|not| lock(&self.accounts).cancel(not.reservation));
+            self.handle_is_anew(name);
+        });
+    }
+
+    /// Has the container ended for what a call was made to do.
+    fn report_forged_pin(&self, by: Option<(Pid, u64)>, found: StagedObject) {
+        let (by, asked) = by.unwrap_or((Pid(0), 0));
+        let limit = lock(&self.accounts).card(Card::HOST).map_or(Bytes(0), |host| host.limit);
+        let kind = DriftKind::Pinned { by, asked: Bytes(asked), found: Bytes(found.bytes), class: found.class, limit };
+        self.observer.drift(&Drift { kind, excess: true, pids: Vec::new() });
+    }
+
+    /// The container has ended, and no call is under way any more: frees what is left of them. Whether the driver still has it.
+    pub(crate) fn end_staging(&self) -> bool {
+        let Some(staging) = self.staging.get() else { return false };
+        let mut client = lock(&staging.client);
+        self.close_pins(&self.pinning.which(|_, _| true));
+        self.end_staging_client(staging, &mut client)
+    }
+}

@@ -1,0 +1,232 @@
+//! When files are given up, of which a duplicate is kept: what hangs on them is ended in the driver first, as nobody knows who else may have
+//! them by then (in a socket on its way, or in another container, which no grant reaches).
+
+use std::collections::BTreeSet;
+
+use abi::{
+    Handle, Node, Status,
+    layout::{write_u32, write_u64},
+};
+use account::UvmFile;
+use base::Pid;
+use driver::{DeviceFile, DriverCall};
+
+use crate::{
+    Session,
+    calls::in_flight::{CallEnd, errno},
+    locks::{LockName, lock},
+    objects::open_files::{ControlFile, RetainedControlFile, RetainedUvmFile},
+};
+
+/// Numbers of `UVM_UNREGISTER_CHANNEL`, `UVM_FREE`, `UVM_UNREGISTER_GPU` and `UVM_CLEAN_UP_ZOMBIE_RESOURCES` (kernel-open/nvidia-uvm/uvm_ioctl.h).
+const UVM_UNREGISTER_CHANNEL: u32 = 28;
+const UVM_FREE: u32 = 34;
+const UVM_UNREGISTER_GPU: u32 = 38;
+const UVM_CLEAN_UP_ZOMBIES: u32 = 69;
+
+/// The driver did not let go of everything that it has given the container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the driver still has {clients} clients of the container, and does not free them")]
+pub struct StillHeld {
+    /// Clients that it does not say are gone.
+    pub clients: usize,
+}
+
+impl Session {
+    /// Whether some process of the container has that open file; `likely` is asked first.
+    pub(crate) fn is_held(&self, file: &std::fs::File, likely: Pid) -> bool {
+        /// More rounds than that come of a container that forks all the time, which gains nothing by it.
+        const ROUNDS: usize = 8;
+        let has = |pid: Pid| matches!(self.processes.has_open_file(pid, file), Ok(true));
+        if has(likely) {
+            return true;
+        }
+        let mut looked_at = BTreeSet::from([likely]);
+        for _ in 0..ROUNDS {
+            // When nobody can be asked, it is as if it were held: what is charged stays charged.
+            let Ok(pids) = self.processes.pids() else { return true };
+            let new: Vec<Pid> = pids.into_iter().filter(|pid| looked_at.insert(*pid)).collect();
+            if new.iter().any(|pid| has(*pid)) {
+                return true;
+            }
+            // Who forks and ends before he is looked at has left it to one who was not in the list.
+            if new.is_empty() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The number of a control file. If there are too many, those that nobody has any more are looked for first.
+    pub(crate) fn known_control(&self, file: &DeviceFile, pid: Pid) -> Result<ControlFile, CallEnd> {
+        let known = lock(&self.files).control(file, pid);
+        match known {
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+                self.drop_unheld_control_files(|_| true);
+                let known = lock(&self.files).control(file, pid);
+                known.map_err(|error| match error.raw_os_error() {
+                    Some(libc::EMFILE) => CallEnd::Status(Status::INSUFFICIENT_RESOURCES),
+                    _ => errno(error),
+                })
+            }
+            known => known.map_err(errno),
+        }
+    }
+
+    /// Control files that no process has any more: the driver would free their clients with the last descriptor, which may be somebody
+    /// else's by now.
+    pub(crate) fn drop_unheld_control_files(&self, which: impl Fn(&BTreeSet<Handle>) -> bool) {
+        let mut unheld = lock(&self.files).all_controls();
+        unheld.retain(|kept| which(&kept.clients) && !self.is_held(&kept.file.file, kept.opener));
+        self.end_control_files(&unheld);
+    }
+
+    fn end_control_files(&self, files: &[RetainedControlFile]) {
+        let clients = files.iter().flat_map(|kept| &kept.clients).copied().collect();
+        self.take_clients_off_cards(&clients);
+        files.iter().for_each(|kept| self.end_control_file(kept.id));
+    }
+
+    /// Frees the clients of a file. What the driver does not free is kept, and stays charged.
+    fn end_control_file(&self, id: ControlFile) {
+        // Nobody makes a client on it any more who has not been waited for.
+        let taken = self.locks.with(&[LockName::Control(id)], || lock(&self.files).take_control(id));
+        let Some(mut kept) = taken else { return };
+        kept.clients.retain(|client| !self.end_client(&kept.file, *client));
+        if !kept.clients.is_empty() {
+            lock(&self.files).put_back_control(kept);
+        }
+    }
+
+    /// Whether it is gone.
+    fn end_client(&self, file: &DeviceFile, client: Handle) -> bool {
+        self.locks.with(&[LockName::Client(client)], || {
+            self.free_in_chunks(file, client, client);
+            // Whether that was of use, the next question tells.
+            let _ = self.raw(file, client).free(client);
+            self.drop_if_dead(client)
+        })
+    }
+
+    /// UVM files that no process has any more, neither open nor mapped. Their memory is freed here, so that it does not matter who may
+    /// still have such a file in a socket; then the file is closed.
+    pub(crate) fn drop_unheld_uvm_files(&self, which: impl Fn(UvmFile) -> bool) {
+        for kept in self.uvm_files_in_order() {
+            if which(kept.id) && !self.is_held(&kept.file.file, kept.opener) {
+                self.end_uvm_file(&kept, false);
+            }
+        }
+    }
+
+    /// Those that keep others come first.
+    fn uvm_files_in_order(&self) -> Vec<RetainedUvmFile> {
+        let mut all = lock(&self.files).all_uvm();
+        let accounts = lock(&self.accounts);
+        all.sort_by_key(|kept| !accounts.is_uvm_mm_file(kept.id));
+        all
+    }
+
+    /// Frees all memory of a file and closes it. Where the driver does not free it, the file is kept, and what is there stays charged; at
+    /// the container's end (`is_last`) it is closed all the same: unified memory refuses everything once it has met an error that it
+    /// takes for fatal (`uvm_global_get_status`), and what only the container had goes with the file then.
+    pub(crate) fn end_uvm_file(&self, kept: &RetainedUvmFile, is_last: bool) {
+        let id = kept.id;
+        self.locks.with(&[LockName::Uvm(id)], || {
+            // Mapped; maybe only since it was looked for, by somebody who has had it from a socket.
+            if !is_last && lock(&self.accounts).is_uvm_file_kept(id) {
+                return;
+            }
+            let (ranges, pools) = {
+                let accounts = lock(&self.accounts);
+                (accounts.external_ranges(id), accounts.pools(id))
+            };
+            for (base, length) in ranges.into_iter().chain(pools) {
+                if self.free_uvm_range(&kept.file, base, length) {
+                    lock(&self.accounts).free_range(id, base);
+                }
+            }
+            if self.uvm_call(&kept.file, UVM_CLEAN_UP_ZOMBIES, |_, _| {}).is_some_and(Status::is_ok) {
+                lock(&self.accounts).drop_zombies(id);
+            }
+            let channels = lock(&self.accounts).registered_channels(id);
+            for channel in channels {
+                let status = self.uvm_call(&kept.file, UVM_UNREGISTER_CHANNEL, |args, _| {
+                    // Client, channel and status are the last fields; up to 585 the card's UUID comes first.
+                    let at = args.len().saturating_sub(12);
+                    let _ = write_u32(args, at, channel.client.0);
+                    let _ = write_u32(args, at.saturating_add(4), channel.object.0);
+                });
+                if status.is_some_and(Status::is_ok) {
+                    lock(&self.accounts).unregister_channel(id, channel);
+                }
+            }
+            // Its page tables, and whatever is left.
+            let mut is_off_cards = true;
+            for (number, card) in self.grant.iter() {
+                let status = self.uvm_call(&kept.file, UVM_UNREGISTER_GPU, |args, _| {
+                    if let (Some(place), Some(uuid)) = (args.get_mut(..16), card.uuid) {
+                        place.copy_from_slice(&uuid);
+                    }
+                });
+                // A card that it does not have: nothing of it can be there.
+                if status.is_some_and(|status| status.is_ok() || status == Status::INVALID_DEVICE) {
+                    lock(&self.accounts).uvm_card_gone(id, number);
+                } else {
+                    is_off_cards = false;
+                }
+            }
+            if is_last && !is_off_cards {
+                tracing::warn!(
+                    "unified memory could not be taken off a card; it goes with the last descriptor of its file"
+                );
+            }
+            if !lock(&self.accounts).uvm_file_holds(id) || is_last {
+                lock(&self.files).remove_uvm(id);
+                lock(&self.accounts).uvm_file_gone(id);
+            }
+        });
+    }
+
+    /// `UVM_FREE` on a file of the container's.
+    fn free_uvm_range(&self, file: &DeviceFile, base: u64, length: u64) -> bool {
+        let status = self.uvm_call(file, UVM_FREE, |args, status_at| {
+            let _ = write_u64(args, 0, base);
+            // Up to 585 the length follows, and must be right.
+            if status_at.is_some_and(|at| at >= 16) {
+                let _ = write_u64(args, 8, length);
+            }
+        });
+        status.is_some_and(Status::is_ok)
+    }
+
+    /// A call of the mediator's own on a file of the container's; what the driver says, `None`: it took no such call. `fill` is told where the
+    /// status is.
+    fn uvm_call(&self, file: &DeviceFile, command: u32, fill: impl FnOnce(&mut [u8], Option<usize>)) -> Option<Status> {
+        let row = abi::row(self.abi, Node::Uvm, command).ok()?;
+        let mut args = vec![0; row.size()];
+        fill(&mut args, row.status_at());
+        let call = DriverCall { command, args: &mut args, buffers: &mut [], files: &[] };
+        self.driver.ioctl(file, call).ok()?;
+        Some(row.status(&args).unwrap_or(Status::OK))
+    }
+
+    /// The container has ended: frees all that the driver has given it, whoever may have its files. No client can be made from then on.
+    /// May be called again after an error, to try again.
+    ///
+    /// # Errors
+    /// When the driver has not let go of everything; what is left is still charged, and goes with the last descriptor of its file.
+    pub fn end(&self) -> Result<(), StillHeld> {
+        lock(&self.files).end();
+        let controls = lock(&self.files).all_controls();
+        self.end_control_files(&controls);
+        // Whatever is still mapped is moved off the cards; no process is looked into, as one that lives could make that wait.
+        self.uvm_files_in_order().iter().for_each(|kept| self.end_uvm_file(kept, true));
+        let is_staging_left = self.end_staging();
+        self.log_left_host_mappings();
+        let left: usize = lock(&self.files).all_controls().iter().map(|kept| kept.clients.len()).sum();
+        match left + usize::from(is_staging_left) {
+            0 => Ok(()),
+            clients => Err(StillHeld { clients }),
+        }
+    }
+}

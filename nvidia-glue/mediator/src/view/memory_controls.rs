@@ -1,0 +1,60 @@
+//! Controls that tell sizes of a card's memory.
+
+use abi::{Status, controls::ViewKind, decode::Control, layout::read_u32};
+
+use crate::{
+    Session,
+    calls::in_flight::{CallEnd, InFlightCall},
+    locks::lock,
+};
+
+impl Session {
+    /// Has the driver execute a control whose answer is rewritten then.
+    pub(crate) fn execute_view(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        control: Control,
+        kind: ViewKind,
+    ) -> Result<Status, CallEnd> {
+        let is_share = || {
+            let card = self.card_of(control.client, control.object);
+            card.is_some_and(|card| self.grant.shown(card, &lock(&self.accounts)).is_some())
+        };
+        if !matches!(kind, ViewKind::FbInfo | ViewKind::FbInfoV2) || !is_share() {
+            return flight.execute(self.driver.as_ref());
+        }
+        let (list, count) = fb_info_list(flight, kind);
+        let replaced = super::memory::ask_for_all_of_bar1(list, count);
+        let status = flight.execute(self.driver.as_ref());
+        super::memory::as_asked(fb_info_list(flight, kind).0, &replaced);
+        status
+    }
+
+    pub(crate) fn rewrite_sizes(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        control: Control,
+        kind: ViewKind,
+    ) -> Result<(), CallEnd> {
+        let card = self.card_of(control.client, control.object).ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
+        let Some(shown) = self.grant.shown(card, &lock(&self.accounts)) else { return Ok(()) };
+        if kind == ViewKind::FbRegionInfo {
+            super::memory::fb_regions(flight.params_mut(), shown);
+        } else {
+            let (list, count) = fb_info_list(flight, kind);
+            super::memory::fb_info(list, count, shown);
+        }
+        Ok(())
+    }
+}
+
+/// The entries of `NV2080_CTRL_CMD_FB_GET_INFO`, and how many were asked for: of the old one they are behind a pointer, of `_V2` behind the count.
+fn fb_info_list<'f>(flight: &'f mut InFlightCall<'_>, kind: ViewKind) -> (&'f mut [u8], u32) {
+    let count = read_u32(flight.params(), 0).unwrap_or(0);
+    let list = if kind == ViewKind::FbInfo {
+        flight.buffers.get_mut(1).map(|list| list.bytes.as_mut_slice())
+    } else {
+        flight.params_mut().get_mut(4..)
+    };
+    (list.unwrap_or_default(), count)
+}
