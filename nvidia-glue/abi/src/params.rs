@@ -59,6 +59,11 @@ impl<T: Layout> Field<T> {
         self.at
     }
 
+    /// Returns the number of its bytes.
+    pub const fn size(self) -> usize {
+        T::SIZE
+    }
+
     /// Bytes of the field; `None` when `bytes` ends before it does.
     pub fn bytes(self, bytes: &[u8]) -> Option<&[u8]> {
         bytes.get(self.at()..self.at().checked_add(T::SIZE)?)

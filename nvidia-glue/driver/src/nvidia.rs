@@ -18,8 +18,7 @@ use rustix::fs::{FileType, major, minor};
 use schedule::{SwitchLog, SwitchLogError};
 
 use super::{
-    DeviceFile, Driver, DriverCall, FileWatch, OwnClient,
-    file_watch::EpollWatch, patch, switch_log::NvidiaSwitchLog,
+    DeviceFile, Driver, DriverCall, FileWatch, OwnClient, file_watch::EpollWatch, patch, switch_log::NvidiaSwitchLog,
 };
 
 /// Names of the driver's character devices in `/proc/devices`; the first is that of releases before 550.

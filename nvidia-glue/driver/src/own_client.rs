@@ -46,8 +46,11 @@ pub fn open_own_client(driver: &dyn Driver, abi: &Abi) -> Result<OwnClient, Open
 pub fn client_on(driver: &dyn Driver, abi: &Abi, control: &DeviceFile) -> Result<Handle, OpenClientError> {
     type Older = NVOS64_PARAMETERS_525;
     let has_params_size = NVOS64_PARAMETERS::RELEASES.contain(*abi);
-    let (size, status) =
-        if has_params_size { (NVOS64_PARAMETERS::SIZE, NVOS64_PARAMETERS::status) } else { (Older::SIZE, Older::status) };
+    let (size, status) = if has_params_size {
+        (NVOS64_PARAMETERS::SIZE, NVOS64_PARAMETERS::status)
+    } else {
+        (Older::SIZE, Older::status)
+    };
     let mut args = encode!(NVOS64_PARAMETERS { hClass: NV01_ROOT_CLIENT });
     let args = args.get_mut(..size).ok_or(OpenClientError::NoHandle)?;
     let call = DriverCall { command: command(NV_ESC_RM_ALLOC, size), args, buffers: &mut [], files: &[] };

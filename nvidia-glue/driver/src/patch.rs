@@ -48,7 +48,9 @@ fn check_control_length(args: &[u8], buffers: &[Buffer]) -> io::Result<()> {
     let said = NVOS54_PARAMETERS::paramsSize.get(args).ok_or_else(outside)? as usize;
     let pointer = NVOS54_PARAMETERS::params;
     let params = buffers.iter().find(|buffer| buffer.holder == Holder::Args && buffer.offset == pointer.at());
-    if said <= params.map_or(0, |params| params.bytes.len()) || (params.is_none() && pointer.get(args).ok_or_else(outside)? == 0) {
+    if said <= params.map_or(0, |params| params.bytes.len())
+        || (params.is_none() && pointer.get(args).ok_or_else(outside)? == 0)
+    {
         return Ok(());
     }
     Err(io::Error::new(io::ErrorKind::InvalidInput, "a control's parameters are shorter than the call says"))
@@ -189,7 +191,8 @@ mod tests {
         let file = DeviceFile { node: Node::Uvm, file: Arc::new(terminal.slave.into()) };
         // TCGETS, which says no size: the kernel writes 36 bytes.
         let mut args = vec![7; 4];
-        let call = DriverCall { command: u32::try_from(libc::TCGETS).unwrap(), args: &mut args, buffers: &mut [], files: &[] };
+        let call =
+            DriverCall { command: u32::try_from(libc::TCGETS).unwrap(), args: &mut args, buffers: &mut [], files: &[] };
         assert_eq!(execute(&file, call).unwrap(), 0);
         assert_eq!(args.len(), 4, "as much as was known is told");
         assert_ne!(args, [7; 4]);
@@ -214,7 +217,8 @@ mod tests {
 
     #[test]
     fn an_argument_shorter_than_its_command_is_refused() {
-        let call = DriverCall { command: command(NV_ESC_RM_ALLOC, 48), args: &mut [0; 32], buffers: &mut [], files: &[] };
+        let call =
+            DriverCall { command: command(NV_ESC_RM_ALLOC, 48), args: &mut [0; 32], buffers: &mut [], files: &[] };
         assert_eq!(execute(&null_file(), call).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

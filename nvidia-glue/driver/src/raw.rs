@@ -10,8 +10,8 @@ use abi::{
         NV_ESC_RM_ALLOC, NV_ESC_RM_CONTROL, NV_ESC_RM_DUP_OBJECT, NV_ESC_RM_FREE, NV_ESC_RM_MAP_MEMORY, command, escape,
     },
     params::{
-        NV0041_CTRL_GET_SURFACE_INFO_PARAMS, NVOS00_PARAMETERS, NVOS21_PARAMETERS, NVOS54_PARAMETERS, NVOS55_PARAMETERS,
-        NVXXXX_CTRL_XXX_INFO, nv_ioctl_nvos33_parameters_with_fd as NVOS33_WITH_FD,
+        NV0041_CTRL_GET_SURFACE_INFO_PARAMS, NVOS00_PARAMETERS, NVOS21_PARAMETERS, NVOS54_PARAMETERS,
+        NVOS55_PARAMETERS, NVXXXX_CTRL_XXX_INFO, nv_ioctl_nvos33_parameters_with_fd as NVOS33_WITH_FD,
     },
 };
 
@@ -37,12 +37,8 @@ impl Raw<'_> {
     /// Allocates by `NV_ESC_RM_ALLOC`; returns the status, and the handle if it is good.
     pub fn alloc(&self, parent: Handle, object: Handle, class: u32, params: Vec<u8>) -> io::Result<(Status, Handle)> {
         // Every release takes this struct, the smaller of two.
-        let mut args = encode!(NVOS21_PARAMETERS {
-            hRoot: self.client,
-            hObjectParent: parent,
-            hObjectNew: object,
-            hClass: class,
-        });
+        let mut args =
+            encode!(NVOS21_PARAMETERS { hRoot: self.client, hObjectParent: parent, hObjectNew: object, hClass: class });
         let pointer = NVOS21_PARAMETERS::pAllocParms.at();
         let mut buffers = if params.is_empty() { Vec::new() } else { vec![parameters(pointer, params)] };
         let status = self.call(NV_ESC_RM_ALLOC, &mut args, &mut buffers, &[])?;

@@ -129,7 +129,13 @@ impl NvidiaSwitchLog {
 impl SwitchLog for NvidiaSwitchLog {
     fn take(&mut self, into: &mut Vec<Switch>) -> Result<SwitchBatch, SwitchLogError> {
         // Moves what the firmware has noted into the buffers of all who read; without it the driver does so 30 times a second.
-        control(self.raw(), self.objects[2], "NV_EVENT_BUFFER_CTRL_CMD_FLUSH", NV_EVENT_BUFFER_CTRL_CMD_FLUSH, Vec::new())?;
+        control(
+            self.raw(),
+            self.objects[2],
+            "NV_EVENT_BUFFER_CTRL_CMD_FLUSH",
+            NV_EVENT_BUFFER_CTRL_CMD_FLUSH,
+            Vec::new(),
+        )?;
         if self.compared.elapsed() > COMPARE_EVERY {
             self.ahead_ns = compare(self.raw(), self.subdevice)?;
             self.compared = Instant::now();
@@ -231,8 +237,7 @@ fn bind(raw: Raw<'_>, subdevice: Handle, buffer: Handle) -> Result<(), SwitchLog
         recordSize: RECORD,
         eventFilter: u32::MAX,
     });
-    let (call, id) =
-        ("NV2080_CTRL_CMD_GR_FECS_BIND_EVTBUF_FOR_UID_V2", NV2080_CTRL_CMD_GR_FECS_BIND_EVTBUF_FOR_UID_V2);
+    let (call, id) = ("NV2080_CTRL_CMD_GR_FECS_BIND_EVTBUF_FOR_UID_V2", NV2080_CTRL_CMD_GR_FECS_BIND_EVTBUF_FOR_UID_V2);
     control(raw, subdevice, call, id, params.to_vec())?;
     let params = encode!(NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS_PARAMS { enable: 1, flags: KEEP_NEWEST });
     let (call, id) = ("NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS", NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS);

@@ -92,7 +92,9 @@ fn make(state: &mut State, class: Class, place: Place, params: &mut [u8]) -> Res
         Makes::NotSupported => return Err(Status::NOT_SUPPORTED),
         Makes::Refused => return Err(Status::INSUFFICIENT_PERMISSIONS),
         Makes::Device => Kind::Device { card: device(state, get(params, NV0080_ALLOC_PARAMETERS::deviceId))? },
-        Makes::Subdevice if get(params, NV2080_ALLOC_PARAMETERS::subDeviceId) != 0 => return Err(Status::INVALID_ARGUMENT),
+        Makes::Subdevice if get(params, NV2080_ALLOC_PARAMETERS::subDeviceId) != 0 => {
+            return Err(Status::INVALID_ARGUMENT);
+        }
         Makes::Subdevice => Kind::Subdevice { card: on_card? },
         Makes::VideoMemory => Kind::VideoMemory(video_memory(state, on_card?, params)?),
         Makes::SystemMemory => Kind::SystemMemory(system_memory(state, params)?),
@@ -112,7 +114,9 @@ fn make(state: &mut State, class: Class, place: Place, params: &mut [u8]) -> Res
 fn fabric_memory(state: &State, place: Place, params: &[u8]) -> Result<Kind, Status> {
     let client = state.clients.get(&place.client).ok_or(Status::INVALID_OBJECT_PARENT)?;
     match &client.object(get(params, NV00F8_ALLOCATION_PARAMETERS::hVidMem).0)?.kind {
-        memory @ Kind::VideoMemory(block) if get(params, NV00F8_ALLOCATION_PARAMETERS::allocSize) <= block.length => Ok(memory.clone()),
+        memory @ Kind::VideoMemory(block) if get(params, NV00F8_ALLOCATION_PARAMETERS::allocSize) <= block.length => {
+            Ok(memory.clone())
+        }
         _ => Err(Status::INVALID_ARGUMENT),
     }
 }
@@ -137,7 +141,11 @@ fn channel(state: &State, place: Place, params: &[u8]) -> Result<Kind, Status> {
 
 fn check_parent(client: &Client, own: u32, parent: u32, below: Below) -> Result<(), Status> {
     if parent == own {
-        return if matches!(below, Below::Client | Below::Anything) { Ok(()) } else { Err(Status::INVALID_OBJECT_PARENT) };
+        return if matches!(below, Below::Client | Below::Anything) {
+            Ok(())
+        } else {
+            Err(Status::INVALID_OBJECT_PARENT)
+        };
     }
     let above = client.objects.get(&parent).ok_or(Status::INVALID_OBJECT_PARENT)?;
     let fits = matches!(

@@ -56,28 +56,108 @@ const fn escape(
 /// All that are known; `NV_ESC_RM_ALLOC` in both of its sizes. `NV_ESC_IOCTL_XFER_CMD` is not among them: the kernel reads the
 /// call that it wraps from the caller's memory, which nobody else can do.
 const ESCAPES: &[Escape] = &[
-    escape(NV_ESC_RM_ALLOC_MEMORY, On::Card, nv_ioctl_nvos02_parameters_with_fd::SIZE, Some(nv_ioctl_nvos02_parameters_with_fd::status), alloc_memory),
+    escape(
+        NV_ESC_RM_ALLOC_MEMORY,
+        On::Card,
+        nv_ioctl_nvos02_parameters_with_fd::SIZE,
+        Some(nv_ioctl_nvos02_parameters_with_fd::status),
+        alloc_memory,
+    ),
     escape(NV_ESC_RM_ALLOC_OBJECT, On::Control, NVOS05_PARAMETERS::SIZE, Some(NVOS05_PARAMETERS::status), alloc_object),
     escape(NV_ESC_RM_FREE, On::Control, NVOS00_PARAMETERS::SIZE, Some(NVOS00_PARAMETERS::status), free),
     escape(NV_ESC_RM_CONTROL, On::Control, NVOS54_PARAMETERS::SIZE, Some(NVOS54_PARAMETERS::status), controls::control),
     escape(NV_ESC_RM_ALLOC, On::Either, NVOS21_PARAMETERS::SIZE, Some(NVOS21_PARAMETERS::status), alloc_short),
     escape(NV_ESC_RM_ALLOC, On::Either, NVOS64_PARAMETERS::SIZE, Some(NVOS64_PARAMETERS::status), alloc_long),
-    escape(NV_ESC_RM_DUP_OBJECT, On::Control, NVOS55_PARAMETERS::SIZE, Some(NVOS55_PARAMETERS::status), duplicate::duplicate),
+    escape(
+        NV_ESC_RM_DUP_OBJECT,
+        On::Control,
+        NVOS55_PARAMETERS::SIZE,
+        Some(NVOS55_PARAMETERS::status),
+        duplicate::duplicate,
+    ),
     escape(NV_ESC_RM_SHARE, On::Control, NVOS57_PARAMETERS::SIZE, Some(NVOS57_PARAMETERS::status), share),
-    escape(NV_ESC_RM_IDLE_CHANNELS, On::Control, NVOS30_PARAMETERS::SIZE, Some(NVOS30_PARAMETERS::status), of_third_handle),
-    escape(NV_ESC_RM_VID_HEAP_CONTROL, On::Control, NVOS32_PARAMETERS::SIZE, Some(NVOS32_PARAMETERS::status), vid_heap::control),
-    escape(NV_ESC_RM_MAP_MEMORY, On::Control, nv_ioctl_nvos33_parameters_with_fd::SIZE, Some(nv_ioctl_nvos33_parameters_with_fd::status), map_memory),
-    escape(NV_ESC_RM_UNMAP_MEMORY, On::Control, NVOS34_PARAMETERS::SIZE, Some(NVOS34_PARAMETERS::status), of_third_handle),
-    escape(NV_ESC_RM_GET_EVENT_DATA, On::Either, NVOS41_PARAMETERS::SIZE, Some(NVOS41_PARAMETERS::status), |_, _| Err(Status::OBJECT_NOT_FOUND)),
-    escape(NV_ESC_RM_ALLOC_CONTEXT_DMA2, On::Control, NVOS39_PARAMETERS::SIZE, Some(NVOS39_PARAMETERS::status), alloc_context_dma),
-    escape(NV_ESC_RM_MAP_MEMORY_DMA, On::Control, NVOS46_PARAMETERS::SIZE, Some(NVOS46_PARAMETERS::status), map_memory_dma),
-    escape(NV_ESC_RM_UNMAP_MEMORY_DMA, On::Control, NVOS47_PARAMETERS::SIZE, Some(NVOS47_PARAMETERS::status), of_third_handle),
-    escape(NV_ESC_RM_BIND_CONTEXT_DMA, On::Control, NVOS49_PARAMETERS::SIZE, Some(NVOS49_PARAMETERS::status), of_third_handle),
-    escape(NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO, On::Control, NVOS56_PARAMETERS::SIZE, Some(NVOS56_PARAMETERS::status), of_third_handle),
+    escape(
+        NV_ESC_RM_IDLE_CHANNELS,
+        On::Control,
+        NVOS30_PARAMETERS::SIZE,
+        Some(NVOS30_PARAMETERS::status),
+        of_third_handle,
+    ),
+    escape(
+        NV_ESC_RM_VID_HEAP_CONTROL,
+        On::Control,
+        NVOS32_PARAMETERS::SIZE,
+        Some(NVOS32_PARAMETERS::status),
+        vid_heap::control,
+    ),
+    escape(
+        NV_ESC_RM_MAP_MEMORY,
+        On::Control,
+        nv_ioctl_nvos33_parameters_with_fd::SIZE,
+        Some(nv_ioctl_nvos33_parameters_with_fd::status),
+        map_memory,
+    ),
+    escape(
+        NV_ESC_RM_UNMAP_MEMORY,
+        On::Control,
+        NVOS34_PARAMETERS::SIZE,
+        Some(NVOS34_PARAMETERS::status),
+        of_third_handle,
+    ),
+    escape(NV_ESC_RM_GET_EVENT_DATA, On::Either, NVOS41_PARAMETERS::SIZE, Some(NVOS41_PARAMETERS::status), |_, _| {
+        Err(Status::OBJECT_NOT_FOUND)
+    }),
+    escape(
+        NV_ESC_RM_ALLOC_CONTEXT_DMA2,
+        On::Control,
+        NVOS39_PARAMETERS::SIZE,
+        Some(NVOS39_PARAMETERS::status),
+        alloc_context_dma,
+    ),
+    escape(
+        NV_ESC_RM_MAP_MEMORY_DMA,
+        On::Control,
+        NVOS46_PARAMETERS::SIZE,
+        Some(NVOS46_PARAMETERS::status),
+        map_memory_dma,
+    ),
+    escape(
+        NV_ESC_RM_UNMAP_MEMORY_DMA,
+        On::Control,
+        NVOS47_PARAMETERS::SIZE,
+        Some(NVOS47_PARAMETERS::status),
+        of_third_handle,
+    ),
+    escape(
+        NV_ESC_RM_BIND_CONTEXT_DMA,
+        On::Control,
+        NVOS49_PARAMETERS::SIZE,
+        Some(NVOS49_PARAMETERS::status),
+        of_third_handle,
+    ),
+    escape(
+        NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO,
+        On::Control,
+        NVOS56_PARAMETERS::SIZE,
+        Some(NVOS56_PARAMETERS::status),
+        of_third_handle,
+    ),
     escape(NV_ESC_CARD_INFO, On::Control, 0, None, card_info),
     escape(NV_ESC_REGISTER_FD, On::Either, nv_ioctl_register_fd_t::SIZE, None, register_fd),
-    escape(NV_ESC_ALLOC_OS_EVENT, On::Either, nv_ioctl_alloc_os_event_t::SIZE, Some(nv_ioctl_alloc_os_event_t::Status), alloc_os_event),
-    escape(NV_ESC_FREE_OS_EVENT, On::Either, nv_ioctl_free_os_event_t::SIZE, Some(nv_ioctl_free_os_event_t::Status), free_os_event),
+    escape(
+        NV_ESC_ALLOC_OS_EVENT,
+        On::Either,
+        nv_ioctl_alloc_os_event_t::SIZE,
+        Some(nv_ioctl_alloc_os_event_t::Status),
+        alloc_os_event,
+    ),
+    escape(
+        NV_ESC_FREE_OS_EVENT,
+        On::Either,
+        nv_ioctl_free_os_event_t::SIZE,
+        Some(nv_ioctl_free_os_event_t::Status),
+        free_os_event,
+    ),
     escape(NV_ESC_STATUS_CODE, On::Control, nv_ioctl_status_code_t::SIZE, None, |_, call| {
         put(call.args, nv_ioctl_status_code_t::status, 0);
         Ok(())
@@ -88,7 +168,13 @@ const ESCAPES: &[Escape] = &[
     // Cards have no memory of their own on the machine's map.
     escape(NV_ESC_NUMA_INFO, On::Card, nv_ioctl_numa_info_t::SIZE, None, |_, _| Ok(())),
     // No dma-buf without a card behind it.
-    escape(NV_ESC_EXPORT_TO_DMABUF_FD, On::Card, nv_ioctl_export_to_dma_buf_fd_t::SIZE, Some(nv_ioctl_export_to_dma_buf_fd_t::status), |_, _| Ok(())),
+    escape(
+        NV_ESC_EXPORT_TO_DMABUF_FD,
+        On::Card,
+        nv_ioctl_export_to_dma_buf_fd_t::SIZE,
+        Some(nv_ioctl_export_to_dma_buf_fd_t::status),
+        |_, _| Ok(()),
+    ),
     escape(NV_ESC_WAIT_OPEN_COMPLETE, On::Either, nv_ioctl_wait_open_complete_t::SIZE, None, |_, call| {
         put(call.args, nv_ioctl_wait_open_complete_t::rc, 0);
         put(call.args, nv_ioctl_wait_open_complete_t::adapterStatus, 0);
@@ -102,7 +188,8 @@ pub(super) fn execute(state: &mut State, node: Node, command: u32, mut call: Cal
     if call.args.len() < size {
         return Err(Errno::EFAULT.into());
     }
-    let fits = |escape: &&Escape| u32::from(escape.number) == command & 0xff && (escape.size == 0 || escape.size == size);
+    let fits =
+        |escape: &&Escape| u32::from(escape.number) == command & 0xff && (escape.size == 0 || escape.size == size);
     let escape = ESCAPES.iter().find(fits).ok_or(Errno::EINVAL)?;
     let allowed = match escape.on {
         On::Control => node == Node::Control,
@@ -180,9 +267,7 @@ fn alloc_memory(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     let length = length.ok_or(Status::INVALID_ARGUMENT);
     let kind = match class {
         NV01_MEMORY_SYSTEM => Kind::SystemMemory(state.take_of_host(length?)?),
-        NV01_MEMORY_SYSTEM_OS_DESCRIPTOR => {
-            Kind::SystemMemory(Arc::new(HostMemory { length: length?, _piece: None }))
-        }
+        NV01_MEMORY_SYSTEM_OS_DESCRIPTOR => Kind::SystemMemory(Arc::new(HostMemory { length: length?, _piece: None })),
         NV01_MEMORY_LOCAL_USER => Kind::VirtualMemory,
         _ => return Err(Status::INVALID_CLASS),
     };
@@ -318,7 +403,9 @@ fn card_info(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
 
 /// Registers the file that the call is made on to a control file, whose clients it may use from then on.
 fn register_fd(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    let Some(control) = call.file_in_args(nv_ioctl_register_fd_t::ctl_fd).filter(|file| file.node == Node::Control).cloned() else {
+    let Some(control) =
+        call.file_in_args(nv_ioctl_register_fd_t::ctl_fd).filter(|file| file.node == Node::Control).cloned()
+    else {
         return Err(Status::INVALID_ARGUMENT);
     };
     let control = state.files.identify(&control).map_err(|_| Status::INVALID_ARGUMENT)?;
@@ -349,10 +436,7 @@ fn free_os_event(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
 
 /// Client and descriptor, which the driver takes as they are.
 fn os_event(call: &Call<'_>) -> (u32, i32) {
-    (
-        get(call.args, nv_ioctl_alloc_os_event_t::hClient).0,
-        get(call.args, nv_ioctl_alloc_os_event_t::fd).cast_signed(),
-    )
+    (get(call.args, nv_ioctl_alloc_os_event_t::hClient).0, get(call.args, nv_ioctl_alloc_os_event_t::fd).cast_signed())
 }
 
 /// Compares the version that the caller's libraries have with the driver's, which is put in its place. 525 does not tell it without that.
@@ -379,5 +463,9 @@ fn attach_gpus(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
         return Err(Status::INVALID_ARGUMENT);
     }
     let known = |id: u32| id == 0 || state.cards.iter().any(|card| card.gpu_id() == id);
-    if call.args.as_chunks::<4>().0.iter().all(|id| known(u32::from_le_bytes(*id))) { Ok(()) } else { Err(Status::INVALID_ARGUMENT) }
+    if call.args.as_chunks::<4>().0.iter().all(|id| known(u32::from_le_bytes(*id))) {
+        Ok(())
+    } else {
+        Err(Status::INVALID_ARGUMENT)
+    }
 }

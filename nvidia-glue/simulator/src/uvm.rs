@@ -9,11 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use abi::{
-    Status,
-    params::*,
-    uvm::*,
-};
+use abi::{Status, params::*, uvm::*};
 use nix::errno::Errno;
 
 use super::{

@@ -142,7 +142,8 @@ pub(super) fn uuid_info(state: &mut State, control: &mut Control<'_, '_>) -> Res
         let uuid = uuid(&card.card.uuid, binary);
         asked.starts_with(&uuid)
     };
-    let (instance, card) = (0..).zip(&state.cards).find(|(_, card)| is_asked(card)).ok_or(Status::GPU_UUID_NOT_FOUND)?;
+    let (instance, card) =
+        (0..).zip(&state.cards).find(|(_, card)| is_asked(card)).ok_or(Status::GPU_UUID_NOT_FOUND)?;
     let gpu_id = card.gpu_id();
     put(params, Params::gpuId, gpu_id);
     put(params, Params::deviceInstance, instance);
