@@ -59,6 +59,11 @@ impl<T: Layout> Field<T> {
         self.at
     }
 
+    /// Returns the number of its bytes.
+    pub const fn size(self) -> usize {
+        T::SIZE
+    }
+
     /// Bytes of the field; `None` when `bytes` ends before it does.
     pub fn bytes(self, bytes: &[u8]) -> Option<&[u8]> {
         bytes.get(self.at()..self.at().checked_add(T::SIZE)?)
@@ -283,11 +288,10 @@ use params;
 /// `encode!(NVOS00_PARAMETERS { hRoot: client, hObjectOld: object })` is a `[u8; 16]`.
 #[macro_export]
 macro_rules! encode {
-    ($name:path { $($field:ident: $value:expr),* $(,)? }) => {{
-        type Params = $name;
-        let mut bytes = [0_u8; Params::SIZE];
+    ($name:ty { $($field:ident: $value:expr),* $(,)? }) => {{
+        let mut bytes = [0_u8; <$name>::SIZE];
         // A field lies within its struct, or the struct does not compile.
-        $(let _ = Params::$field.set(&mut bytes, $value);)*
+        $(let _ = <$name>::$field.set(&mut bytes, $value);)*
         bytes
     }};
 }
